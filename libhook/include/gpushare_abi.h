@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the daemon and the libraries in a tenant's process agree on: paths, page layouts, messages.
+ * gpushare/abi.py mirrors it for Python; tests/unit/test_abi_parity.py compiles this header and
+ * compares every figure, so a change here without one there fails the checks.
+ *
+ * A tenant has two pages-files on a small tmpfs of its own:
+ *   grant   the daemon writes, the tenant maps a read-only mount: what was promised.
+ *   status  the tenant writes and is not trusted: what is used. The daemon preads it, never maps it
+ *           (a tenant may truncate it).
+ * Each field has one writer. Both files are sparse; a card that is not granted costs no memory.
+ */
+#ifndef GPUSHARE_ABI_H
+#define GPUSHARE_ABI_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define GPUSHARE_ABI_VERSION 1
+#define GPUSHARE_ABI_MAGIC UINT64_C(0x6572616873757067) /* "gpushare", little endian */
+
+/* Inside a container; fixed, so that no environment variable can point a tenant elsewhere. */
+#define GPUSHARE_DRIVER_DIR "/opt/gpushare/driver"
+#define GPUSHARE_TENANT_DIR "/opt/gpushare/tenant"
+#define GPUSHARE_GRANT_NAME "grant"
+#define GPUSHARE_STATUS_NAME "status"
+#define GPUSHARE_SOCKET_NAME "socket"
+/* Read only where GPUSHARE_TENANT_DIR does not exist: a rootless `gpushare run`. */
+#define GPUSHARE_TENANT_DIR_ENV "GPUSHARE_TENANT_DIR"
+
+#define GPUSHARE_PAGE_BYTES 4096
+#define GPUSHARE_MAX_CARDS 16	    /* per tenant */
+#define GPUSHARE_MAX_PROCESSES 1024 /* of one tenant, holding the driver at the same time */
+
+/* ---- grant ------------------------------------------------------------------------------- */
+
+enum gpushare_gate_mode {
+	GPUSHARE_GATE_OPEN = 0,
+	GPUSHARE_GATE_WINDOW = 1,
+	GPUSHARE_GATE_CLOSED = 2,
+};
+
+struct gpushare_grant_header { /* page 0; writer: daemon */
+	uint64_t magic;
+	uint32_t abi_version;
+	uint32_t card_count;
+	_Atomic uint32_t generation; /* futex word: one more after each change */
+	uint32_t reserved;
+	_Atomic uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the daemon's last look */
+	char key[24];		       /* of the tenant, NUL-terminated */
+};
+
+struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upwards */
+	/* writer: daemon */
+	char uuid[48];			     /* "GPU-....", NUL-terminated, as NVML says it */
+	_Atomic uint64_t memory_bytes;	     /* the quota: what "total" shows */
+	_Atomic uint64_t memory_limit_bytes; /* the most ever allowed; = memory_bytes unless burst */
+	_Atomic uint64_t context_bytes;	     /* what one context takes on this card, measured */
+	_Atomic uint64_t overhead_bytes;     /* driver's figure for this tenant less the ledger's */
+	_Atomic uint32_t cores_percent;	     /* 1..100; 0: none asked */
+	_Atomic uint32_t utilisation_percent; /* the tenant's own, last second */
+	uint32_t reserved[10];
+
+	/* writer: scheduler; a cache line of its own, for every launch reads it */
+	_Alignas(64) _Atomic uint32_t gate_mode; /* enum gpushare_gate_mode */
+	_Atomic uint32_t gate_epoch;
+	_Atomic uint64_t gate_budget_ns;
+	_Atomic uint64_t gate_window_end_ns;
+	_Atomic uint64_t gate_in_flight_max_ns;
+};
+
+#define GPUSHARE_GRANT_BYTES (GPUSHARE_PAGE_BYTES * (1 + GPUSHARE_MAX_CARDS))
+#define GPUSHARE_GRANT_CARD_OFFSET(n) (GPUSHARE_PAGE_BYTES * (1 + (n)))
+
+/* ---- status ------------------------------------------------------------------------------ */
+
+/* A process of the tenant. Its number indexes the slots of every card. It is dead when its lock
+ * (an OFD lock on the first byte of this record) is free *and* its (pid, starttime) is gone: a
+ * program may have closed the descriptor (closefrom), and a pid may have been given again. Only the
+ * daemon, or who holds the page's lock (an OFD lock on byte 0 of the file), clears a record. */
+struct gpushare_process {
+	_Atomic uint32_t pid; /* in the process's own pid namespace; 0: free */
+	uint32_t reserved;
+	_Atomic uint64_t starttime; /* /proc/PID/stat field 22, clock ticks since boot */
+	_Atomic uint64_t denied;    /* allocations refused for the quota */
+	uint64_t reserved2;
+};
+
+/* What one process holds on one card; written by that process only, one cache line. A reservation
+ * is first published in pending_bytes, then counted over all slots, then moved to used_bytes: of two
+ * that race at least one sees both, and a refusal is decided again under the page's lock. */
+struct gpushare_slot {
+	_Atomic uint64_t used_bytes;
+	_Atomic uint64_t pending_bytes;
+	_Atomic uint32_t contexts;
+	uint32_t reserved;
+	uint64_t reserved2[5];
+};
+
+struct gpushare_status_header { /* page 0 */
+	uint64_t magic;
+	uint32_t abi_version;
+	_Atomic uint32_t high_water; /* one more than the highest process number ever used */
+};
+
+#define GPUSHARE_STATUS_PROCESS_OFFSET GPUSHARE_PAGE_BYTES
+#define GPUSHARE_STATUS_SLOT_OFFSET                                                                \
+	(GPUSHARE_STATUS_PROCESS_OFFSET + GPUSHARE_MAX_PROCESSES * 32)
+#define GPUSHARE_STATUS_CARD_BYTES (GPUSHARE_MAX_PROCESSES * 64)
+#define GPUSHARE_STATUS_BYTES                                                                      \
+	(GPUSHARE_STATUS_SLOT_OFFSET + GPUSHARE_MAX_CARDS * GPUSHARE_STATUS_CARD_BYTES)
+
+/* Memory a tenant uses on a card, in bytes:
+ *   sum(used_bytes + pending_bytes) + max(sum(contexts) * context_bytes, overhead_bytes)       */
+
+/* ---- messages: process -> daemon on the tenant's own SOCK_SEQPACKET socket, one way --------- */
+
+enum gpushare_message_type {
+	GPUSHARE_MESSAGE_HELLO = 1, /* pid holds the driver now (SO_PEERCRED tells the host's pid) */
+	GPUSHARE_MESSAGE_LOG = 2,   /* text */
+};
+
+#define GPUSHARE_MESSAGE_TEXT_BYTES 1000
+
+struct gpushare_message {
+	uint32_t type;
+	uint32_t level; /* of LOG: syslog's 3 err, 4 warning, 6 info, 7 debug */
+	uint32_t pid;	/* in the process's own namespace */
+	uint32_t text_bytes;
+	char text[GPUSHARE_MESSAGE_TEXT_BYTES]; /* sent only as far as text_bytes */
+};
+
+_Static_assert(sizeof(struct gpushare_grant_header) <= GPUSHARE_PAGE_BYTES, "one page");
+_Static_assert(sizeof(struct gpushare_grant_card) <= GPUSHARE_PAGE_BYTES, "one page");
+_Static_assert(sizeof(struct gpushare_process) == 32, "layout");
+_Static_assert(sizeof(struct gpushare_slot) == 64, "one cache line");
+
+#endif
