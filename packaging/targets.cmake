@@ -1,0 +1,120 @@
+# What the folders' CMakeLists.txt are written with.
+#
+#   gpushare_static_program(NAME source...)
+#       A static program, installed beside the Python package's commands.
+#   gpushare_program(NAME DESTINATION dir SOURCES source...)
+#       A program for the tenant's libc, installed in gpushare/lib/dir.
+#   gpushare_library(NAME OUTPUT file [SONAME soname] [DESTINATION dir] [NEEDED path]
+#                    [LIBRARIES lib...] SOURCES source...)
+#       A library for the tenant's process, installed as gpushare/lib/dir/file. Every symbol is
+#       hidden unless its source says otherwise, and binds within the library first. NEEDED is the
+#       absolute path of a library that the loader must load along: it need not exist here.
+#   gpushare_test(NAME source... [LIBRARIES lib...])
+#       A C unit test for ctest: exit status 0 is success, 77 is skipped. Only with GPUSHARE_TESTS.
+
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS ON)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_SKIP_RPATH ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# A library that runs in every tenant's process is small; -g belongs to the checks' builds.
+set(CMAKE_C_FLAGS_RELEASE "-O2")
+
+add_compile_options(-Wall -Wextra -Wconversion -Wmissing-prototypes
+	-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
+if(GPUSHARE_WERROR)
+	add_compile_options(-Werror)
+endif()
+if(GPUSHARE_ZIG)
+	# zig turns this on in unoptimised builds and its run time then aborts the tenant.
+	add_compile_options(-fno-sanitize=undefined)
+	add_link_options(-s)
+else()
+	add_compile_options(-g)
+endif()
+if(GPUSHARE_SANITIZE)
+	add_compile_options(-fsanitize=${GPUSHARE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+	add_link_options(-fsanitize=${GPUSHARE_SANITIZE})
+endif()
+
+if(SKBUILD)
+	set(programs_dir ${SKBUILD_SCRIPTS_DIR})
+else()
+	set(programs_dir bin)
+endif()
+set(libraries_dir gpushare/lib)
+
+# Folders come and go while the tree is being built up: one without a CMakeLists.txt has no C yet.
+function(gpushare_add_folder folder)
+	if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt)
+		add_subdirectory(${folder})
+	endif()
+endfunction()
+
+function(gpushare_static_program name)
+	add_executable(${name} ${ARGN})
+	target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/libhook/include)
+	set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+	if(GPUSHARE_ZIG)
+		target_compile_options(${name} PRIVATE -target ${GPUSHARE_STATIC_TARGET})
+		target_link_options(${name} PRIVATE -target ${GPUSHARE_STATIC_TARGET} -static)
+	endif()
+	install(TARGETS ${name} RUNTIME DESTINATION ${programs_dir})
+endfunction()
+
+function(gpushare_program name)
+	cmake_parse_arguments(PARSE_ARGV 1 arg "" "DESTINATION" "SOURCES;LIBRARIES")
+	add_executable(${name} ${arg_SOURCES})
+	target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/libhook/include)
+	target_link_libraries(${name} PRIVATE ${arg_LIBRARIES})
+	set_target_properties(${name} PROPERTIES
+		RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/${arg_DESTINATION})
+	install(TARGETS ${name} RUNTIME DESTINATION ${libraries_dir}/${arg_DESTINATION})
+endfunction()
+
+function(gpushare_library name)
+	cmake_parse_arguments(PARSE_ARGV 1 arg "" "OUTPUT;SONAME;DESTINATION;NEEDED" "SOURCES;LIBRARIES")
+	add_library(${name} SHARED ${arg_SOURCES})
+	target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/libhook/include)
+	set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX "" OUTPUT_NAME ${arg_OUTPUT}
+		LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/${arg_DESTINATION})
+	if(arg_SONAME)
+		set_target_properties(${name} PROPERTIES NO_SONAME ON)
+		target_link_options(${name} PRIVATE LINKER:-soname,${arg_SONAME})
+	endif()
+	target_link_options(${name} PRIVATE LINKER:-Bsymbolic LINKER:-z,now LINKER:-z,relro)
+	if(arg_NEEDED)
+		gpushare_needed(${name}-needed ${arg_NEEDED})
+		add_dependencies(${name} ${name}-needed)
+		target_link_libraries(${name} PRIVATE -Wl,--no-as-needed
+			$<TARGET_FILE:${name}-needed> -Wl,--as-needed)
+	endif()
+	target_link_libraries(${name} PRIVATE ${arg_LIBRARIES})
+	install(TARGETS ${name} LIBRARY DESTINATION ${libraries_dir}/${arg_DESTINATION})
+endfunction()
+
+# The linker copies a library's SONAME into DT_NEEDED: an empty library whose SONAME is a path makes
+# an entry that ld.so opens as that path, without a search. It is linked against and never shipped.
+function(gpushare_needed name path)
+	set(source ${CMAKE_BINARY_DIR}/needed/${name}.c)
+	file(CONFIGURE OUTPUT ${source} CONTENT "typedef int an_empty_translation_unit;\n")
+	add_library(${name} SHARED ${source})
+	set_target_properties(${name} PROPERTIES NO_SONAME ON
+		LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/needed)
+	target_link_options(${name} PRIVATE LINKER:-soname,${path} -nostdlib)
+endfunction()
+
+function(gpushare_test name)
+	if(NOT GPUSHARE_TESTS)
+		return()
+	endif()
+	cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LIBRARIES")
+	add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+	target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/libhook/include)
+	target_link_libraries(${name} PRIVATE ${arg_LIBRARIES})
+	set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+	add_test(NAME ${name} COMMAND ${name})
+	set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 120)
+endfunction()
