@@ -1,0 +1,712 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The part of the CUDA driver's binary interface that gpushare's libraries speak: what the
+ * interposer mediates and the simulator implements. Every function carries the name under which it
+ * is exported (cuMemAlloc_v2), never the name that cuda.h maps onto it, because a library that
+ * stands in the driver's place is bound by symbol. Layouts and values are the ABI's, CUDA 11.8 to
+ * 13; the sizes asserted at the end hold on 64-bit Linux.
+ */
+#ifndef GPUSHARE_CUDA_DRIVER_H
+#define GPUSHARE_CUDA_DRIVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum CUresult {
+#define CUDA_RESULT(name, value, words) name = (value),
+#include "../table/cuda_result.inc"
+#undef CUDA_RESULT
+} CUresult;
+
+typedef enum CUdevice_attribute {
+#define CUDA_DEVICE_ATTRIBUTE(name, value) name = (value),
+#include "../table/device_attribute.inc"
+#undef CUDA_DEVICE_ATTRIBUTE
+} CUdevice_attribute;
+
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef unsigned long long CUmemGenericAllocationHandle;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUlib_st *CUlibrary;
+typedef struct CUkern_st *CUkernel;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUarray_st *CUarray;
+typedef struct CUmipmappedArray_st *CUmipmappedArray;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUlinkState_st *CUlinkState;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
+
+typedef struct CUuuid {
+	char bytes[16];
+} CUuuid;
+
+typedef void (*CUhostFn)(void *data);
+typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
+
+/* The handles that stand for a context's default streams; a null stream is the one or the other by
+ * the flavour of the function called. */
+#define CU_STREAM_LEGACY ((CUstream)0x1)
+#define CU_STREAM_PER_THREAD ((CUstream)0x2)
+
+enum {
+	CU_GET_PROC_ADDRESS_DEFAULT = 0,
+	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
+	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
+};
+
+typedef enum CUdriverProcAddressQueryResult {
+	CU_GET_PROC_ADDRESS_SUCCESS = 0,
+	CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
+	CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,
+} CUdriverProcAddressQueryResult;
+
+typedef enum CUmemorytype {
+	CU_MEMORYTYPE_HOST = 1,
+	CU_MEMORYTYPE_DEVICE = 2,
+	CU_MEMORYTYPE_ARRAY = 3,
+	CU_MEMORYTYPE_UNIFIED = 4,
+} CUmemorytype;
+
+enum {
+	CU_EVENT_BLOCKING_SYNC = 1,
+	CU_EVENT_DISABLE_TIMING = 2,
+	CU_EVENT_INTERPROCESS = 4,
+	CU_STREAM_NON_BLOCKING = 1,
+	CU_MEM_ATTACH_GLOBAL = 1,
+	CU_MEM_ATTACH_HOST = 2,
+	CU_MEM_ATTACH_SINGLE = 4,
+	CU_MEMHOSTALLOC_PORTABLE = 1,
+	CU_MEMHOSTALLOC_DEVICEMAP = 2,
+	CU_MEMHOSTALLOC_WRITECOMBINED = 4,
+};
+
+typedef enum CUlimit {
+	CU_LIMIT_STACK_SIZE = 0,
+	CU_LIMIT_PRINTF_FIFO_SIZE = 1,
+	CU_LIMIT_MALLOC_HEAP_SIZE = 2,
+	CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH = 3,
+	CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT = 4,
+	CU_LIMIT_MAX_L2_FETCH_GRANULARITY = 5,
+	CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6,
+	CU_LIMIT_MAX = 10,
+} CUlimit;
+
+typedef enum CUpointer_attribute {
+	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+	CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+	CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+	CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,
+	CU_POINTER_ATTRIBUTE_P2P_TOKENS = 5,
+	CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
+	CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
+	CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
+	CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+	CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+	CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+	CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+	CU_POINTER_ATTRIBUTE_MAPPED = 13,
+	CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
+	CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE = 15,
+	CU_POINTER_ATTRIBUTE_ACCESS_FLAGS = 16,
+	CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
+} CUpointer_attribute;
+
+typedef enum CUfunction_attribute {
+	CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
+	CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
+	CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES = 2,
+	CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
+	CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
+	CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
+	CU_FUNC_ATTRIBUTE_BINARY_VERSION = 6,
+	CU_FUNC_ATTRIBUTE_CACHE_MODE_CA = 7,
+	CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
+	CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
+	CU_FUNC_ATTRIBUTE_MAX = 16,
+} CUfunction_attribute;
+
+typedef enum CUjitInputType {
+	CU_JIT_INPUT_CUBIN = 0,
+	CU_JIT_INPUT_PTX = 1,
+	CU_JIT_INPUT_FATBINARY = 2,
+	CU_JIT_INPUT_OBJECT = 3,
+	CU_JIT_INPUT_LIBRARY = 4,
+	CU_JIT_INPUT_NVVM = 5,
+} CUjitInputType;
+
+typedef enum CUmemLocationType {
+	CU_MEM_LOCATION_TYPE_INVALID = 0,
+	CU_MEM_LOCATION_TYPE_DEVICE = 1,
+	CU_MEM_LOCATION_TYPE_HOST = 2,
+	CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
+	CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
+} CUmemLocationType;
+
+typedef enum CUmemAllocationType {
+	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
+	CU_MEM_ALLOCATION_TYPE_MANAGED = 2,
+} CUmemAllocationType;
+
+typedef enum CUmemAllocationHandleType {
+	CU_MEM_HANDLE_TYPE_NONE = 0,
+	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
+	CU_MEM_HANDLE_TYPE_FABRIC = 8,
+} CUmemAllocationHandleType;
+
+typedef enum CUmemAccess_flags {
+	CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
+	CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
+	CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
+} CUmemAccess_flags;
+
+typedef enum CUmemPool_attribute {
+	CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
+	CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
+	CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
+	CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
+	CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+	CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,
+	CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+	CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8,
+} CUmemPool_attribute;
+
+typedef enum CUstreamCaptureStatus {
+	CU_STREAM_CAPTURE_STATUS_NONE = 0,
+	CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
+	CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
+} CUstreamCaptureStatus;
+
+/* Enumerations of which neither library looks at a value: their size is what matters. */
+typedef int CUjit_option;
+typedef int CUlibraryOption;
+typedef int CUfunc_cache;
+typedef int CUsharedconfig;
+typedef int CUmem_advise;
+typedef int CUmem_range_attribute;
+typedef int CUmodule_loading_mode;
+typedef int CUfunction_loading_state;
+typedef int CUdevice_P2PAttribute;
+typedef int CUmemAllocationGranularity_flags;
+typedef int CUstreamAttrID;
+typedef int CUstreamCaptureMode;
+typedef int CUexecAffinityType;
+typedef int CUgraphMem_attribute;
+typedef int CUarray_format;
+
+typedef struct CUmemLocation {
+	CUmemLocationType type;
+	int id;
+} CUmemLocation;
+
+typedef struct CUmemAllocationProp {
+	CUmemAllocationType type;
+	CUmemAllocationHandleType requestedHandleTypes;
+	CUmemLocation location;
+	void *win32HandleMetaData;
+	struct {
+		unsigned char compressionType;
+		unsigned char gpuDirectRDMACapable;
+		unsigned short usage;
+		unsigned char reserved[4];
+	} allocFlags;
+} CUmemAllocationProp;
+
+typedef struct CUmemAccessDesc {
+	CUmemLocation location;
+	CUmemAccess_flags flags;
+} CUmemAccessDesc;
+
+typedef struct CUmemPoolProps {
+	CUmemAllocationType allocType;
+	CUmemAllocationHandleType handleTypes;
+	CUmemLocation location;
+	void *win32SecurityAttributes;
+	size_t maxSize;
+	unsigned short usage;
+	unsigned char reserved[54];
+} CUmemPoolProps;
+
+typedef struct CUmemPoolPtrExportData {
+	unsigned char reserved[64];
+} CUmemPoolPtrExportData;
+
+typedef struct CUipcMemHandle {
+	char reserved[64];
+} CUipcMemHandle;
+
+typedef struct CUipcEventHandle {
+	char reserved[64];
+} CUipcEventHandle;
+
+typedef struct CUDA_MEMCPY2D {
+	size_t srcXInBytes;
+	size_t srcY;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	CUarray srcArray;
+	size_t srcPitch;
+	size_t dstXInBytes;
+	size_t dstY;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	CUarray dstArray;
+	size_t dstPitch;
+	size_t WidthInBytes;
+	size_t Height;
+} CUDA_MEMCPY2D;
+
+/* CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER differ only in that the two reserved words are contexts. */
+typedef struct CUDA_MEMCPY3D {
+	size_t srcXInBytes;
+	size_t srcY;
+	size_t srcZ;
+	size_t srcLOD;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	CUarray srcArray;
+	void *srcContext;
+	size_t srcPitch;
+	size_t srcHeight;
+	size_t dstXInBytes;
+	size_t dstY;
+	size_t dstZ;
+	size_t dstLOD;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	CUarray dstArray;
+	void *dstContext;
+	size_t dstPitch;
+	size_t dstHeight;
+	size_t WidthInBytes;
+	size_t Height;
+	size_t Depth;
+} CUDA_MEMCPY3D;
+
+typedef struct CUDA_ARRAY_DESCRIPTOR {
+	size_t Width;
+	size_t Height;
+	CUarray_format Format;
+	unsigned int NumChannels;
+} CUDA_ARRAY_DESCRIPTOR;
+
+typedef struct CUDA_ARRAY3D_DESCRIPTOR {
+	size_t Width;
+	size_t Height;
+	size_t Depth;
+	CUarray_format Format;
+	unsigned int NumChannels;
+	unsigned int Flags;
+} CUDA_ARRAY3D_DESCRIPTOR;
+
+typedef struct CUdevprop {
+	int maxThreadsPerBlock;
+	int maxThreadsDim[3];
+	int maxGridSize[3];
+	int sharedMemPerBlock;
+	int totalConstantMemory;
+	int SIMDWidth;
+	int memPitch;
+	int regsPerBlock;
+	int clockRate;
+	int textureAlign;
+} CUdevprop;
+
+typedef union CUlaunchAttributeValue {
+	char pad[64];
+	int cooperative;
+	int priority;
+} CUlaunchAttributeValue;
+
+typedef struct CUlaunchAttribute {
+	int id;
+	char pad[4];
+	CUlaunchAttributeValue value;
+} CUlaunchAttribute;
+
+typedef struct CUlaunchConfig {
+	unsigned int gridDimX, gridDimY, gridDimZ;
+	unsigned int blockDimX, blockDimY, blockDimZ;
+	unsigned int sharedMemBytes;
+	CUstream hStream;
+	CUlaunchAttribute *attrs;
+	unsigned int numAttrs;
+} CUlaunchConfig;
+
+typedef struct CUDA_KERNEL_NODE_PARAMS {
+	CUfunction func;
+	unsigned int gridDimX, gridDimY, gridDimZ;
+	unsigned int blockDimX, blockDimY, blockDimZ;
+	unsigned int sharedMemBytes;
+	void **kernelParams;
+	void **extra;
+	CUkernel kern; /* from here on: _v2 of the structure only */
+	CUcontext ctx;
+} CUDA_KERNEL_NODE_PARAMS;
+
+typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS {
+	uint64_t flags;
+	CUstream hUploadStream;
+	CUgraphNode hErrNode_out;
+	int result_out;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+
+/* Opaque to both libraries. */
+typedef struct CUctxCreateParams CUctxCreateParams;
+typedef struct CUexecAffinityParam CUexecAffinityParam;
+typedef union CUstreamAttrValue CUstreamAttrValue;
+
+#define CUDA_WITH_PTSZ(name, parameters)                                                           \
+	CUresult name parameters;                                                                  \
+	CUresult name##_ptsz parameters
+#define CUDA_WITH_PTDS(name, parameters)                                                           \
+	CUresult name parameters;                                                                  \
+	CUresult name##_ptds parameters
+
+#pragma GCC visibility push(default)
+
+/* initialisation, errors, looking up */
+CUresult cuInit(unsigned int flags);
+CUresult cuDriverGetVersion(int *version);
+CUresult cuGetErrorName(CUresult error, const char **name);
+CUresult cuGetErrorString(CUresult error, const char **words);
+CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags);
+CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags,
+	CUdriverProcAddressQueryResult *status);
+CUresult cuGetExportTable(const void **table, const CUuuid *id);
+
+/* devices */
+CUresult cuDeviceGet(CUdevice *device, int ordinal);
+CUresult cuDeviceGetCount(int *count);
+CUresult cuDeviceGetName(char *name, int length, CUdevice device);
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device);
+CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice device);
+CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device);
+CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device);
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
+CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *bus_id);
+CUresult cuDeviceGetPCIBusId(char *bus_id, int length, CUdevice device);
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
+CUresult cuDeviceGetP2PAttribute(
+	int *value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice destination);
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
+CUresult cuDeviceGetExecAffinitySupport(int *value, CUexecAffinityType type, CUdevice device);
+CUresult cuDeviceGraphMemTrim(CUdevice device);
+CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
+CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
+
+/* contexts */
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuDevicePrimaryCtxRelease(CUdevice device);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuDevicePrimaryCtxReset(CUdevice device);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags);
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags);
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active);
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device);
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int affinity_count,
+	unsigned int flags, CUdevice device);
+CUresult cuCtxCreate_v4(
+	CUcontext *context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device);
+CUresult cuCtxDestroy(CUcontext context);
+CUresult cuCtxDestroy_v2(CUcontext context);
+CUresult cuCtxPushCurrent(CUcontext context);
+CUresult cuCtxPushCurrent_v2(CUcontext context);
+CUresult cuCtxPopCurrent(CUcontext *context);
+CUresult cuCtxPopCurrent_v2(CUcontext *context);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxGetDevice(CUdevice *device);
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context);
+CUresult cuCtxGetFlags(unsigned int *flags);
+CUresult cuCtxSetFlags(unsigned int flags);
+CUresult cuCtxGetId(CUcontext context, unsigned long long *id);
+CUresult cuCtxSynchronize(void);
+CUresult cuCtxSynchronize_v2(CUcontext context);
+CUresult cuCtxSetLimit(CUlimit limit, size_t value);
+CUresult cuCtxGetLimit(size_t *value, CUlimit limit);
+CUresult cuCtxGetCacheConfig(CUfunc_cache *config);
+CUresult cuCtxSetCacheConfig(CUfunc_cache config);
+CUresult cuCtxGetSharedMemConfig(CUsharedconfig *config);
+CUresult cuCtxSetSharedMemConfig(CUsharedconfig config);
+CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version);
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
+CUresult cuCtxResetPersistingL2Cache(void);
+CUresult cuCtxAttach(CUcontext *context, unsigned int flags);
+CUresult cuCtxDetach(CUcontext context);
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags);
+CUresult cuCtxDisablePeerAccess(CUcontext peer);
+
+/* memory */
+CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes);
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
+CUresult cuMemAlloc(unsigned int *pointer, unsigned int bytes);
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
+CUresult cuMemAllocPitch(unsigned int *pointer, unsigned int *pitch, unsigned int width_bytes,
+	unsigned int height, unsigned int element_bytes);
+CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_bytes, size_t height,
+	unsigned int element_bytes);
+CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags);
+CUresult cuMemFree(unsigned int pointer);
+CUresult cuMemFree_v2(CUdeviceptr pointer);
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
+CUresult cuMemAllocHost_v2(void **pointer, size_t bytes);
+CUresult cuMemFreeHost(void *pointer);
+CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flags);
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *host, unsigned int flags);
+CUresult cuMemHostGetFlags(unsigned int *flags, void *host);
+CUresult cuMemHostRegister(void *host, size_t bytes, unsigned int flags);
+CUresult cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags);
+CUresult cuMemHostUnregister(void *host);
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
+CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags);
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags);
+CUresult cuIpcCloseMemHandle(CUdeviceptr pointer);
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
+CUresult cuPointerGetAttributes(
+	unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr pointer);
+CUresult cuPointerSetAttribute(
+	const void *value, CUpointer_attribute attribute, CUdeviceptr pointer);
+CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUdevice device);
+CUresult cuMemAdvise_v2(
+	CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLocation location);
+CUDA_WITH_PTSZ(
+	cuMemPrefetchAsync, (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream));
+CUDA_WITH_PTSZ(cuMemPrefetchAsync_v2, (CUdeviceptr pointer, size_t bytes, CUmemLocation location,
+					      unsigned int flags, CUstream stream));
+
+/* memory that streams order, and its pools */
+CUDA_WITH_PTSZ(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream));
+CUDA_WITH_PTSZ(cuMemAllocFromPoolAsync,
+	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream));
+CUDA_WITH_PTSZ(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream));
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties);
+CUresult cuMemPoolDestroy(CUmemoryPool pool);
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t bytes_to_keep);
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count);
+CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location);
+CUresult cuMemPoolExportToShareableHandle(void *exported, CUmemoryPool pool,
+	CUmemAllocationHandleType type, unsigned long long flags);
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *exported,
+	CUmemAllocationHandleType type, unsigned long long flags);
+CUresult cuMemPoolImportPointer(
+	CUdeviceptr *pointer, CUmemoryPool pool, CUmemPoolPtrExportData *exported);
+
+/* virtual memory management */
+CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment,
+	CUdeviceptr wanted, unsigned long long flags);
+CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes);
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
+	const CUmemAllocationProp *properties, unsigned long long flags);
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
+CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
+	CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes);
+CUresult cuMemSetAccess(
+	CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count);
+CUresult cuMemGetAccess(
+	unsigned long long *flags, const CUmemLocation *location, CUdeviceptr pointer);
+CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHandle handle,
+	CUmemAllocationHandleType type, unsigned long long flags);
+CUresult cuMemImportFromShareableHandle(
+	CUmemGenericAllocationHandle *handle, void *exported, CUmemAllocationHandleType type);
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *properties,
+	CUmemAllocationGranularity_flags option);
+CUresult cuMemGetAllocationPropertiesFromHandle(
+	CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle);
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *pointer);
+
+/* copies */
+CUDA_WITH_PTDS(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes));
+CUDA_WITH_PTDS(cuMemcpyPeer, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+				     CUcontext from_context, size_t bytes));
+CUDA_WITH_PTDS(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes));
+CUDA_WITH_PTDS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes));
+CUDA_WITH_PTDS(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes));
+CUDA_WITH_PTDS(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy));
+CUDA_WITH_PTDS(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy));
+CUDA_WITH_PTDS(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy));
+CUDA_WITH_PTDS(cuMemcpy3DPeer, (const CUDA_MEMCPY3D *copy));
+CUDA_WITH_PTSZ(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream));
+CUDA_WITH_PTSZ(cuMemcpyPeerAsync, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+					  CUcontext from_context, size_t bytes, CUstream stream));
+CUDA_WITH_PTSZ(
+	cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream));
+CUDA_WITH_PTSZ(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream));
+CUDA_WITH_PTSZ(
+	cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream));
+CUDA_WITH_PTSZ(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream));
+CUDA_WITH_PTSZ(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream));
+CUDA_WITH_PTSZ(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D *copy, CUstream stream));
+CUDA_WITH_PTDS(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count));
+CUDA_WITH_PTDS(cuMemsetD16_v2, (CUdeviceptr to, unsigned short value, size_t count));
+CUDA_WITH_PTDS(cuMemsetD32_v2, (CUdeviceptr to, unsigned int value, size_t count));
+CUDA_WITH_PTDS(cuMemsetD2D8_v2,
+	(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height));
+CUDA_WITH_PTDS(cuMemsetD2D16_v2,
+	(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height));
+CUDA_WITH_PTDS(cuMemsetD2D32_v2,
+	(CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height));
+CUDA_WITH_PTSZ(
+	cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream));
+CUDA_WITH_PTSZ(
+	cuMemsetD16Async, (CUdeviceptr to, unsigned short value, size_t count, CUstream stream));
+CUDA_WITH_PTSZ(
+	cuMemsetD32Async, (CUdeviceptr to, unsigned int value, size_t count, CUstream stream));
+CUDA_WITH_PTSZ(cuMemsetD2D8Async, (CUdeviceptr to, size_t pitch, unsigned char value, size_t width,
+					  size_t height, CUstream stream));
+CUDA_WITH_PTSZ(cuMemsetD2D16Async, (CUdeviceptr to, size_t pitch, unsigned short value,
+					   size_t width, size_t height, CUstream stream));
+CUDA_WITH_PTSZ(cuMemsetD2D32Async, (CUdeviceptr to, size_t pitch, unsigned int value, size_t width,
+					   size_t height, CUstream stream));
+
+/* arrays */
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor);
+CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *descriptor, CUarray array);
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
+CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array);
+CUresult cuArrayDestroy(CUarray array);
+CUresult cuMipmappedArrayCreate(
+	CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels);
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array);
+
+/* streams and events */
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority);
+CUresult cuStreamDestroy(CUstream stream);
+CUresult cuStreamDestroy_v2(CUstream stream);
+CUDA_WITH_PTSZ(cuStreamGetPriority, (CUstream stream, int *priority));
+CUDA_WITH_PTSZ(cuStreamGetFlags, (CUstream stream, unsigned int *flags));
+CUDA_WITH_PTSZ(cuStreamGetId, (CUstream stream, unsigned long long *id));
+CUDA_WITH_PTSZ(cuStreamGetDevice, (CUstream stream, CUdevice *device));
+CUDA_WITH_PTSZ(cuStreamGetCtx, (CUstream stream, CUcontext *context));
+CUDA_WITH_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags));
+CUDA_WITH_PTSZ(cuStreamAddCallback,
+	(CUstream stream, CUstreamCallback callback, void *data, unsigned int flags));
+CUDA_WITH_PTSZ(cuStreamAttachMemAsync,
+	(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned int flags));
+CUDA_WITH_PTSZ(cuStreamQuery, (CUstream stream));
+CUDA_WITH_PTSZ(cuStreamSynchronize, (CUstream stream));
+CUDA_WITH_PTSZ(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status));
+CUDA_WITH_PTSZ(
+	cuStreamGetCaptureInfo, (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id));
+CUDA_WITH_PTSZ(cuStreamGetCaptureInfo_v2,
+	(CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+		const CUgraphNode **dependencies, size_t *count));
+CUresult cuEventCreate(CUevent *event, unsigned int flags);
+CUresult cuEventDestroy(CUevent event);
+CUresult cuEventDestroy_v2(CUevent event);
+CUDA_WITH_PTSZ(cuEventRecord, (CUevent event, CUstream stream));
+CUDA_WITH_PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int flags));
+CUresult cuEventQuery(CUevent event);
+CUresult cuEventSynchronize(CUevent event);
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
+CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end);
+
+/* modules, libraries, functions */
+CUresult cuModuleLoad(CUmodule *module, const char *path);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int option_count,
+	CUjit_option *options, void **option_values);
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image);
+CUresult cuModuleUnload(CUmodule module);
+CUresult cuModuleGetLoadingMode(CUmodule_loading_mode *mode);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule module);
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int count, CUmodule module);
+CUresult cuModuleGetGlobal_v2(
+	CUdeviceptr *pointer, size_t *bytes, CUmodule module, const char *name);
+CUresult cuLinkCreate_v2(
+	unsigned int option_count, CUjit_option *options, void **option_values, CUlinkState *state);
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t bytes,
+	const char *name, unsigned int option_count, CUjit_option *options, void **option_values);
+CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path,
+	unsigned int option_count, CUjit_option *options, void **option_values);
+CUresult cuLinkComplete(CUlinkState state, void **cubin, size_t *bytes);
+CUresult cuLinkDestroy(CUlinkState state);
+CUresult cuLibraryLoadData(CUlibrary *library, const void *image, CUjit_option *options,
+	void **option_values, unsigned int option_count, CUlibraryOption *library_options,
+	void **library_values, unsigned int library_option_count);
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *options,
+	void **option_values, unsigned int option_count, CUlibraryOption *library_options,
+	void **library_values, unsigned int library_option_count);
+CUresult cuLibraryUnload(CUlibrary library);
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
+CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library);
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library);
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library);
+CUresult cuLibraryGetGlobal(
+	CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name);
+CUresult cuLibraryGetManaged(
+	CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name);
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel);
+CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel);
+CUresult cuKernelGetName(const char **name, CUkernel kernel);
+CUresult cuKernelGetAttribute(
+	int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device);
+CUresult cuKernelSetAttribute(
+	CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device);
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device);
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *bytes);
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function);
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value);
+CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config);
+CUresult cuFuncSetSharedMemConfig(CUfunction function, CUsharedconfig config);
+CUresult cuFuncGetModule(CUmodule *module, CUfunction function);
+CUresult cuFuncGetName(const char **name, CUfunction function);
+CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *bytes);
+CUresult cuFuncIsLoaded(CUfunction_loading_state *state, CUfunction function);
+CUresult cuFuncLoad(CUfunction function);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(
+	int *blocks, CUfunction function, int block_threads, size_t shared_bytes);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function,
+	int block_threads, size_t shared_bytes, unsigned int flags);
+
+/* launches */
+CUDA_WITH_PTSZ(cuLaunchKernel,
+	(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+		unsigned int block_x, unsigned int block_y, unsigned int block_z,
+		unsigned int shared_bytes, CUstream stream, void **parameters, void **extra));
+CUDA_WITH_PTSZ(cuLaunchKernelEx,
+	(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra));
+CUDA_WITH_PTSZ(cuLaunchCooperativeKernel,
+	(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+		unsigned int block_x, unsigned int block_y, unsigned int block_z,
+		unsigned int shared_bytes, CUstream stream, void **parameters));
+CUDA_WITH_PTSZ(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data));
+CUDA_WITH_PTSZ(cuGraphLaunch, (CUgraphExec graph, CUstream stream));
+CUDA_WITH_PTSZ(cuGraphUpload, (CUgraphExec graph, CUstream stream));
+
+/* the profiler's two, in cudaProfiler.h */
+CUresult cuProfilerStart(void);
+CUresult cuProfilerStop(void);
+
+#pragma GCC visibility pop
+
+_Static_assert(sizeof(CUresult) == 4 && sizeof(CUmemLocation) == 8, "ABI");
+_Static_assert(sizeof(CUmemAllocationProp) == 32 && sizeof(CUmemAccessDesc) == 12, "ABI");
+_Static_assert(sizeof(CUmemPoolProps) == 88, "ABI");
+_Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && sizeof(CUDA_MEMCPY3D) == 200, "ABI");
+_Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR) == 24, "ABI");
+_Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40, "ABI");
+_Static_assert(sizeof(CUlaunchAttribute) == 72 && sizeof(CUlaunchConfig) == 56, "ABI");
+_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72 && sizeof(CUdevprop) == 56, "ABI");
+
+#endif
