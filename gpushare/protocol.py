@@ -9,15 +9,17 @@ within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
 
 | op | from | fields | rows / result |
 |---|---|---|---|
-| create | launcher, root | id, bundle (path), verb, marker ("strong" or "weak"); fds: bundle, rootfs | given ("none", "shared", "whole"), key |
-| bind | hook, root | key, id, pid | - |
-| release | hook, root | key, id | - |
-| open | `gpushare run`, root or own uid | quota {NAME: text}, name, pid, rootless | key, directory, mounts, env |
+| create | launcher, root | id, bundle (path), verb, marker; fds: bundle, rootfs | given, key |
+| bind | hook: root; `gpushare run`: who opened it | key, id, pid | - |
+| release | hook: root; `gpushare run`: who opened it | key, id | - |
+| open | `gpushare run`, root or own uid | quota {NAME: text}, name, pid, rootless | Opened |
 | cards | anyone | - | Card rows |
 | tenants | anyone | all (also what got no GPU, and why) | Tenant rows |
-| tenant | anyone | name | tenant |
-| set | root | name, memory (text) | tenant |
-| status | anyone | - | Status |
+| tenant | anyone | name | tenant: Tenant |
+| set | root | name, memory (text) | tenant: Tenant, as it is now |
+| status | anyone | - | Status's keys beside `ok` |
+
+`marker` is "strong" or "weak"; `given` is "none", "shared" or "whole".
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ REPLY_SECONDS: Final = 10.0
 
 CODE_REFUSED: Final = "refused"  # the quota cannot be given: no room, bad key, bad value
 CODE_USAGE: Final = "usage"  # the request itself is malformed
-CODE_UNKNOWN: Final = "unknown"  # no such tenant, or several: `candidates` lists them
+CODE_UNKNOWN: Final = "unknown"  # no such tenant, or several: `candidates` lists their names
 CODE_FORBIDDEN: Final = "forbidden"  # not for this caller
 CODE_ERROR: Final = "error"  # the daemon could not do it
 
@@ -43,12 +45,16 @@ class ProtocolError(ValueError):
 
 
 class ForeignProcess(TypedDict):
+    """A process of no tenant that holds memory of a card."""
+
     pid: int
     name: str
     bytes: int
 
 
 class Card(TypedDict):
+    """What one card has, has promised and can still give."""
+
     index: int
     uuid: str
     model: str
@@ -66,6 +72,8 @@ class Card(TypedDict):
 
 
 class TenantCard(TypedDict):
+    """A tenant's part of one card."""
+
     index: int
     uuid: str
     memory_bytes: int  # quota
@@ -79,6 +87,8 @@ class TenantCard(TypedDict):
 
 
 class TenantProcess(TypedDict):
+    """A process of a tenant that holds the driver."""
+
     pid: int  # the host's
     container_pid: int
     name: str
@@ -86,6 +96,8 @@ class TenantProcess(TypedDict):
 
 
 class Tenant(TypedDict):
+    """A container (or host process) and what it got."""
+
     key: str
     id: str
     name: str
@@ -103,6 +115,8 @@ class Tenant(TypedDict):
 
 
 class Status(TypedDict):
+    """The daemon itself."""
+
     version: str
     pid: int
     driver_version: str
@@ -117,9 +131,32 @@ class Status(TypedDict):
 
 
 class MountRow(TypedDict):
+    """One bind mount; `destination` is a path as the tenant sees it."""
+
     source: str
     destination: str
     read_only: bool
+
+
+class Opened(TypedDict):
+    """What a host process gets; `gpushare run` makes the mounts in a namespace of its own.
+
+    `mounts`, in order: the driver's own libraries beneath /opt/gpushare/driver, the filters beneath
+    /opt/gpushare/lib, the tenant's folder at /opt/gpushare/tenant and its `status` over that. The
+    filters over the names of this host's own loader are the caller's to find. A whole card has no
+    mounts. Everything that is not a mount (a simulated device's path) is in `env`.
+
+    The caller then joins the cgroup /gpushare/<id> of every hierarchy it can (gpushare/cgroups.py)
+    and sends `bind` with its own pid, and only then becomes the command; who releases the tenant
+    removes that cgroup. A reservation that is never bound expires as a container's does.
+    """
+
+    key: str
+    id: str  # "host-" and the key's first characters
+    directory: str  # the tenant's, on the host: what a rootless process reads instead of the mounts
+    mounts: list[MountRow]
+    env: dict[str, str]
+    isolation: str  # as Tenant's
 
 
 def encode(message: dict[str, Any], limit: int = MAX_REPLY_BYTES) -> bytes:
