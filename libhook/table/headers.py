@@ -9,9 +9,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Oldest first. The newest release decides what exists; the older ones hold what it may have
 # dropped, and prove that no release ever gave a symbol another version. To add a release: add
@@ -33,7 +36,7 @@ RELEASES = {
 PLATFORMS = ("manylinux2014_x86_64", "manylinux1_x86_64")
 
 
-class HeadersUnavailable(Exception):
+class DownloadError(Exception):
     """The wheels could not be had; the message says which command failed and what it said."""
 
 
@@ -48,7 +51,8 @@ class Release:
 def releases(cache: Path) -> Iterator[Release]:
     """Yield every release, oldest first; wheels not yet in `cache` are downloaded into it.
 
-    Raises HeadersUnavailable when pip cannot fetch one."""
+    Raises DownloadError when pip cannot fetch one.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     for name, requirements in RELEASES.items():
         wheels = [wheel(requirement, cache) for requirement in requirements]
@@ -63,20 +67,21 @@ def wheel(requirement: str, cache: Path) -> Path:
         download(requirement, cache)
     for path in cache.glob(pattern):
         return path
-    raise HeadersUnavailable(f"pip downloaded {requirement}, but no {pattern} is in {cache}")
+    raise DownloadError(f"pip downloaded {requirement}, but no {pattern} is in {cache}")
 
 
 def download(requirement: str, cache: Path) -> None:
+    """Put the wheel of `requirement` into the folder `cache`, or raise DownloadError."""
     platforms = (f"--platform={platform}" for platform in PLATFORMS)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", *platforms]
     command += ["--dest", str(cache), requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise HeadersUnavailable(f"{' '.join(command)}: {done.stderr.strip()}")
+        raise DownloadError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
-def read(path: Path) -> Iterable[tuple[str, str]]:
+def read(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (file name, text) of every header in the wheel at `path`."""
     with zipfile.ZipFile(path) as archive:
         for member in archive.namelist():

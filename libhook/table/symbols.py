@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 CONTINUATION = re.compile(r"\\\r?\n")
 CUDA_STATEMENT = re.compile(
     r"""^[ \t]*\#[ \t]*define[ \t]+(?P<alias>cu\w+)[ \t]+
-            (?:(?P<macro>__CUDA_API_PTDS|__CUDA_API_PTSZ)\((?P<stream>\w+)\)|(?P<plain>cu\w+))[ \t]*$
+            (?:(?P<macro>__CUDA_API_PT(?:DS|SZ))\((?P<stream>\w+)\)|(?P<plain>cu\w+))[ \t]*$
       | ^[ \t]*\#[ \t]*undef[ \t]+(?P<undef>cu\w+)
       | \bCUDAAPI\s+(?P<declared>cu\w+)\s*\(""",
     re.MULTILINE | re.VERBOSE,
@@ -49,6 +52,7 @@ class Entry:
 
 
 def without_comments(text: str) -> str:
+    """Return `text` with its comments blanked and its continued lines joined."""
     return CONTINUATION.sub(" ", COMMENT.sub(" ", text))
 
 
@@ -76,15 +80,19 @@ def cuda_versions(text: str) -> set[tuple[str, str, int]]:
 
 
 def nvml_symbols(text: str) -> set[str]:
-    """Return the functions that nvml.h declares. Old names are declared beside the `_vN` that
-    its #defines put in their place, and the library exports both."""
+    """Return the functions that nvml.h declares.
+
+    Old names are declared beside the `_vN` that its #defines put in their place: the library
+    exports both.
+    """
     return set(NVML_DECLARATION.findall(without_comments(text)))
 
 
 def enumerators(text: str, tag: str) -> dict[int, str]:
     """Return value -> name of `enum tag` in the header `text`.
 
-    A value's first name wins: what follows under the same value is a deprecated synonym."""
+    A value's first name wins: what follows under the same value is a deprecated synonym.
+    """
     match = re.search(rf"\benum\s+{tag}\s*\{{(.*?)\}}", without_comments(text), re.DOTALL)
     if match is None:
         raise HeaderError(f"no enum {tag} in the header")
@@ -97,7 +105,8 @@ def enumerators(text: str, tag: str) -> dict[int, str]:
 def match_versions(symbols: Iterable[str], versions: Iterable[tuple[str, str, int]]) -> set[Entry]:
     """Give each of `symbols` the version from which it answers to its name.
 
-    Raises HeaderError where a name has more symbols than versions, or fewer."""
+    Raises HeaderError where a name has more symbols than versions, or fewer.
+    """
     exported: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for symbol in symbols:
         name, revision, suffix = split(symbol)
@@ -110,10 +119,11 @@ def match_versions(symbols: Iterable[str], versions: Iterable[tuple[str, str, in
     entries: set[Entry] = set()
     for name, suffix in sorted(exported.keys() | known.keys()):
         ordered = [symbol for _, symbol in sorted(exported[name, suffix])]
-        if len(ordered) != len(known[name, suffix]):
-            raise HeaderError(f"{name}{suffix}: symbols {ordered}, versions {known[name, suffix]}")
+        rising = sorted(known[name, suffix])
+        if len(ordered) != len(rising):
+            raise HeaderError(f"{name}{suffix}: symbols {ordered}, versions {rising}")
         stream = "PER_THREAD" if suffix else "LEGACY" if name in per_thread else "NONE"
-        for symbol, version in zip(ordered, sorted(known[name, suffix])):
+        for symbol, version in zip(ordered, rising, strict=True):
             entries.add(Entry(name, stream, version, symbol))
     return entries
 
