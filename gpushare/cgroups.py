@@ -50,13 +50,10 @@ def join(identity: str, pid: int = 0) -> list[Path]:
     refused: OSError | None = None
     for root in hierarchies(mountinfo()):
         group = root / PARENT / identity
-        try:
-            group.mkdir(parents=True, exist_ok=True)
-            (group / "cgroup.procs").write_text(f"{pid}\n", encoding="ascii")
-        except OSError as error:
-            refused = error
-            continue
-        joined.append(group)
+        error = _enter(group, pid)
+        if error is None:
+            joined.append(group)
+        refused = refused or error
     if not joined:
         raise refused or OSError(errno.ENOENT, "no cgroup hierarchy is mounted", "/sys/fs/cgroup")
     return joined
@@ -64,20 +61,34 @@ def join(identity: str, pid: int = 0) -> list[Path]:
 
 def remove(identity: str) -> bool:
     """Remove the groups of `identity`; False when a process is still in one of them."""
-    empty = True
+    gone = True
     for root in hierarchies(mountinfo()):
-        for group in (root / PARENT / identity, root / PARENT):
-            try:
-                group.rmdir()
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                # /gpushare itself stays as long as it has another's group in it.
-                if error.errno not in {errno.EBUSY, errno.ENOTEMPTY, errno.EROFS}:
-                    raise
-                empty = empty and group.name == PARENT
-                break
-    return empty
+        parent = root / PARENT
+        gone = _remove(parent / identity) and gone
+        _remove(parent)  # stays as long as another's group is in it
+    return gone
+
+
+def _enter(group: Path, pid: int) -> OSError | None:
+    try:
+        group.mkdir(parents=True, exist_ok=True)
+        (group / "cgroup.procs").write_text(f"{pid}\n", encoding="ascii")
+    except OSError as error:
+        return error
+    return None
+
+
+def _remove(group: Path) -> bool:
+    """Remove one group; False when it is in use, OSError when it cannot be removed for another."""
+    try:
+        group.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno not in {errno.EBUSY, errno.ENOTEMPTY}:
+            raise
+        return False
+    return True
 
 
 def mountinfo() -> str:

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python client of the control socket: one method per op of gpushare/protocol.py.
+
+Each call is a connection of its own, so a `Client` holds nothing and may be shared by threads. The
+C client of the same socket is runtime/client.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from gpushare import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+DEFAULT_SOCKET: Final = Path("/run/gpushare/control.sock")
+
+
+class DaemonUnreachable(Exception):
+    """No gpushared answers on the socket; the text says what to do about it."""
+
+
+class Refused(Exception):
+    """The daemon understood and said no: no room, a bad value, or not for this user."""
+
+
+class UnknownTenant(Exception):
+    """No container, or more than one, goes by that name; `candidates` are those that came close."""
+
+    def __init__(self, message: str, candidates: list[str]) -> None:
+        super().__init__(message)
+        self.candidates = candidates
+
+
+class DaemonError(Exception):
+    """The daemon could not do it, or answered what this client does not understand."""
+
+
+class Client:
+    """Asks the daemon behind `path`; every method may raise the exceptions of this module."""
+
+    def __init__(self, path: Path = DEFAULT_SOCKET) -> None:
+        self.path = path
+
+    def cards(self) -> list[protocol.Card]:
+        """Return the cards of this machine, by index."""
+        return [cast("protocol.Card", row) for row in self._rows("cards")]
+
+    def tenants(self, *, everything: bool = False) -> list[protocol.Tenant]:
+        """Return the tenants; with `everything` also containers that got no GPU, and why."""
+        return [cast("protocol.Tenant", row) for row in self._rows("tenants", all=everything)]
+
+    def tenant(self, name: str) -> protocol.Tenant:
+        """Return one tenant by its engine's name, an id prefix or namespace/pod/container."""
+        return cast("protocol.Tenant", self._ask("tenant", name=name)["tenant"])
+
+    def set(self, name: str, *, memory: str) -> protocol.Tenant:
+        """Change a running tenant's quota (a size as the user wrote it); return it as it is now."""
+        return cast("protocol.Tenant", self._ask("set", name=name, memory=memory)["tenant"])
+
+    def status(self) -> protocol.Status:
+        """Return what the daemon says about itself."""
+        return cast("protocol.Status", self._ask("status"))
+
+    def open(
+        self, quota: Mapping[str, str], *, name: str, pid: int, rootless: bool
+    ) -> protocol.Opened:
+        """Reserve `quota` for a host process; `bind` it before the command starts."""
+        asked = dict(quota)
+        reply = self._ask("open", quota=asked, name=name, pid=pid, rootless=rootless)
+        return cast("protocol.Opened", reply)
+
+    def bind(self, key: str, identity: str, pid: int) -> None:
+        """Say that process `pid` is the tenant `key`: the reservation is bound to its life."""
+        self._ask("bind", key=key, id=identity, pid=pid)
+
+    def release(self, key: str, identity: str) -> None:
+        """Give back what the tenant `key` holds."""
+        self._ask("release", key=key, id=identity)
+
+    def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Return the final reply to a request that has no rows."""
+        for message in self._replies(op, fields):
+            if "ok" in message:
+                return message
+        raise AssertionError  # _replies ends with the final reply or raises
+
+    def _rows(self, op: str, **fields: Any) -> Iterator[dict[str, Any]]:
+        for message in self._replies(op, fields):
+            if "row" in message:
+                yield message["row"]
+
+    def _replies(self, op: str, fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield each reply after the acknowledgement, the final one last."""
+        request = protocol.encode({"op": op, **fields}, protocol.MAX_REQUEST_BYTES)
+        with self._connected() as link:
+            try:
+                link.send(request)
+                acknowledged = self._receive(link, time.monotonic() + protocol.ACK_SECONDS)
+                if acknowledged != {"ack": True}:
+                    # A daemon that refuses the caller outright has nothing to acknowledge.
+                    yield _final(acknowledged)
+                    return
+                deadline = time.monotonic() + protocol.REPLY_SECONDS
+                while True:
+                    message = self._receive(link, deadline)
+                    if "row" not in message:
+                        yield _final(message)
+                        return
+                    yield message
+            except TimeoutError:
+                raise DaemonUnreachable(
+                    f"gpushared is there but does not answer on {self.path}; "
+                    "see: journalctl -u gpushared"
+                ) from None
+            except ConnectionError as error:
+                raise DaemonUnreachable(
+                    f"gpushared ended the connection on {self.path} ({error.strerror}); "
+                    "see: journalctl -u gpushared"
+                ) from error
+            except protocol.ProtocolError as error:
+                raise DaemonError(
+                    f"what answers on {self.path} does not speak this protocol: {error}"
+                ) from error
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as link:
+            link.settimeout(protocol.ACK_SECONDS)
+            try:
+                link.connect(str(self.path))
+            except OSError as error:
+                raise DaemonUnreachable(_why_unreachable(self.path, error)) from error
+            yield link
+
+    def _receive(self, link: socket.socket, deadline: float) -> dict[str, Any]:
+        link.settimeout(max(deadline - time.monotonic(), 0.001))
+        packet = link.recv(protocol.MAX_REPLY_BYTES)
+        if not packet:
+            raise ConnectionResetError(errno.ECONNRESET, "closed before the answer was complete")
+        return protocol.decode(packet)
+
+
+def _final(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a final reply that says ok; raise what one that does not stands for."""
+    if message.get("ok") is True:
+        return message
+    text = str(message.get("error", message))
+    code = message.get("code")
+    if code in {protocol.CODE_REFUSED, protocol.CODE_FORBIDDEN}:
+        raise Refused(text)
+    if code == protocol.CODE_UNKNOWN:
+        raise UnknownTenant(text, [str(name) for name in message.get("candidates", [])])
+    raise DaemonError(text)
+
+
+def _why_unreachable(path: Path, error: OSError) -> str:
+    other = "or name another socket with --socket or GPUSHARE_SOCKET"
+    if isinstance(error, FileNotFoundError):
+        return (
+            f"gpushared is not running: there is no {path}; start it with "
+            f"`systemctl start gpushared` (first time: `gpushare setup`), {other}"
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return f"gpushared is not running: nobody listens on {path}; start it, {other}"
+    if isinstance(error, PermissionError):
+        return f"{path} is not for this user (read_group in gpushare.yaml); use sudo, {other}"
+    return f"{path}: {error.strerror or error}; start gpushared, {other}"
