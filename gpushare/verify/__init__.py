@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios that prove on a host what gpushare claims: `gpushare verify`, the demo and the e2e tests.
+
+    from gpushare.verify import Docker, Report, Scenario
+    Scenario(Docker(), ["gpushare"], Report(sys.stdout)).run()
+"""
+
+from .engine import Containerd, Docker, Engine, Host, spawn
+from .memory import Scenario, Sizes
+from .report import Check, Report
+from .tenant import ProbeFailed, Tenant
+
+__all__ = [
+    "Check",
+    "Containerd",
+    "Docker",
+    "Engine",
+    "Host",
+    "ProbeFailed",
+    "Report",
+    "Scenario",
+    "Sizes",
+    "Tenant",
+    "spawn",
+]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The image that scenarios run: the probe and this host's C library, nothing downloaded.
+
+The archive has the layout of `docker save` (manifest.json, a config, one layer), which docker,
+containerd (`ctr image import`) and podman all load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+
+TAG = "gpushare-probe:latest"
+PROGRAM = "/usr/bin/gpushare-probe"
+#: What the probe and a driver's user-space library ask of the C library; a name that this host's
+#: glibc has merged into libc.so.6 is still there as a stub, and left out where it is not.
+LIBRARIES = ("libc.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6")
+GO_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def build(probe: Path, extra: dict[str, bytes] | None = None) -> bytes:
+    """Return a loadable image archive holding `probe`; `extra` maps paths in it to contents."""
+    layer = _layer(probe, extra or {})
+    config = json.dumps(
+        {
+            "architecture": GO_ARCHITECTURE.get(platform.machine(), platform.machine()),
+            "os": "linux",
+            "config": {"Cmd": [PROGRAM], "Env": ["PATH=/usr/bin"], "WorkingDir": "/"},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_sha256(layer)}"]},
+            "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "gpushare verify"}],
+        }
+    ).encode()
+    config_name = f"{_sha256(config)}.json"
+    manifest = json.dumps([{"Config": config_name, "RepoTags": [TAG], "Layers": ["layer.tar"]}])
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        _add_file(tar, "layer.tar", layer)
+        _add_file(tar, config_name, config)
+        _add_file(tar, "manifest.json", manifest.encode())
+    return archive.getvalue()
+
+
+def unpack(root: Path, probe: Path, extra: dict[str, bytes] | None = None) -> None:
+    """Lay the image's files out under `root`, for a bundle that no engine made."""
+    with tarfile.open(fileobj=io.BytesIO(_layer(probe, extra or {}))) as tar:
+        tar.extractall(root)
+
+
+def loader_files() -> list[Path]:
+    """Return the host's ELF loader and C library files, by the paths its own loader uses."""
+    listing = subprocess.run(
+        ["ldconfig", "-p"], check=True, capture_output=True, text=True, env={"PATH": "/sbin:/usr/sbin:/usr/bin"}
+    ).stdout
+    wanted = {}
+    for name, path in re.findall(r"^\s*(\S+) \(libc6[^)]*\) => (\S+)$", listing, re.MULTILINE):
+        if (name in LIBRARIES or name.startswith("ld-linux")) and _native(Path(path)):
+            wanted.setdefault(name, Path(path))
+    interpreter = _interpreter()
+    return [interpreter, *(path for path in wanted.values() if path.name != interpreter.name)]
+
+
+def _interpreter() -> Path:
+    """Return the path that every dynamic program of this machine names as its loader."""
+    known = {
+        "x86_64": "/lib64/ld-linux-x86-64.so.2",
+        "aarch64": "/lib/ld-linux-aarch64.so.1",
+    }
+    return Path(known[platform.machine()])
+
+
+def _native(library: Path) -> bool:
+    """Whether `library` is for this machine's word size (a multilib host lists both)."""
+    with library.open("rb") as file:
+        return file.read(5) == b"\x7fELF\x02"
+
+
+def _layer(probe: Path, extra: dict[str, bytes]) -> bytes:
+    files = {PROGRAM: probe.read_bytes()}
+    for path in loader_files():
+        files[str(path)] = path.read_bytes()
+    files["/etc/passwd"] = b"root:x:0:0:root:/:/bin/false\nuser:x:1000:1000:user:/:/bin/false\n"
+    files.update(extra)
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for directory in ("proc", "sys", "dev", "tmp", "run"):
+            _add_directory(tar, directory)
+        made: set[str] = set()
+        for path, data in files.items():
+            for parent in reversed(Path(path.lstrip("/")).parents):
+                if str(parent) not in made and str(parent) != ".":
+                    made.add(str(parent))
+                    _add_directory(tar, str(parent))
+            _add_file(tar, path.lstrip("/"), data, mode=0o755)
+    return layer.getvalue()
+
+
+def _add_directory(tar: tarfile.TarFile, name: str) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.type = tarfile.DIRTYPE
+    entry.mode = 0o755
+    tar.addfile(entry)
+
+
+def _add_file(tar: tarfile.TarFile, name: str, data: bytes, mode: int = 0o644) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(data)
+    entry.mode = mode
+    tar.addfile(entry, io.BytesIO(data))
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running probe: what is written to its stdin it does, what it got it says as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from queue import Empty, Queue
+from threading import Thread
+from types import TracebackType
+from typing import Any
+
+ANSWER_SECONDS = 60.0  # an engine's first container start on a slow disk
+
+
+class ProbeFailed(RuntimeError):
+    """The probe ended, or said nothing, where an answer was due; carries its stderr."""
+
+
+class Tenant:
+    """`argv` run with a conversation on its stdin and stdout."""
+
+    def __init__(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self.argv = list(argv)
+        self.process = subprocess.Popen(
+            self.argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=None if env is None else dict(env),
+        )
+        self._lines: Queue[str | None] = Queue()
+        self._errors: list[str] = []
+        self._readers = [
+            Thread(target=self._read_answers, daemon=True),
+            Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> Tenant:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> dict[str, Any]:
+        """Return the probe's first word: whether cuInit found a card it may use."""
+        return self.answer("driver")
+
+    def ask(self, command: str) -> dict[str, Any]:
+        """Send `command`, return the answer to it."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise ProbeFailed(f"{self.name}: {error}; {self.errors}") from error
+        return self.answer(command.split()[0])
+
+    def answer(self, event: str) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=ANSWER_SECONDS)
+        except Empty:
+            line = None
+        if line is None:
+            self._readers[1].join(timeout=5)
+            raise ProbeFailed(f"{self.name} gave no answer to {event}: {self.errors}")
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise ProbeFailed(f"{self.name} said {line!r} to {event}") from error
+        if not isinstance(found, dict) or found.get("event") != event:
+            raise ProbeFailed(f"{self.name} answered {found} to {event}")
+        return found
+
+    @property
+    def errors(self) -> str:
+        """What it and its engine wrote to stderr so far, on one line."""
+        return " | ".join(line.strip() for line in self._errors) or "nothing on stderr"
+
+    def wait(self, seconds: float = ANSWER_SECONDS) -> int:
+        """Return the exit status once the command has ended."""
+        status = self.process.wait(timeout=seconds)
+        self._readers[1].join(timeout=5)
+        return status
+
+    def close(self) -> None:
+        """End the conversation: the probe leaves at the end of its input."""
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            try:
+                self.process.stdin.close()
+            except BrokenPipeError:
+                pass  # it is gone already, which is what is wanted
+        try:
+            self.process.wait(timeout=ANSWER_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _read_answers(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        self._errors.extend(self.process.stderr)

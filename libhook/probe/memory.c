@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Takes memory by each allocation API, up to what the driver gives. */
+#include "probe.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PITCH_ROW_BYTES ((size_t)65536) /* wide enough that rows need no padding */
+#define GRANULARITY_MINIMUM 0		/* CU_MEM_ALLOC_GRANULARITY_MINIMUM */
+
+static void result_report(const char *event, CUresult result)
+{
+	printf("{\"event\":\"%s\",\"code\":%d,\"result\":\"%s\"}\n", event, (int)result,
+		driver_error_name(result));
+}
+
+bool memory_ready(struct probe *probe)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (!probe->context)
+		result = driver_cuDevicePrimaryCtxRetain(&probe->context, probe->device);
+	if (result == CUDA_SUCCESS)
+		result = driver_cuCtxSetCurrent(probe->context);
+	if (result != CUDA_SUCCESS)
+		result_report("context", result);
+	return result == CUDA_SUCCESS;
+}
+
+void memory_context(struct probe *probe)
+{
+	if (memory_ready(probe))
+		result_report("context", CUDA_SUCCESS);
+}
+
+void memory_info(struct probe *probe)
+{
+	size_t free_bytes = 0, total_bytes = 0, device_bytes = 0;
+	char name[128] = "";
+	int count = 0;
+
+	if (!memory_ready(probe))
+		return;
+	driver_cuDeviceGetCount(&count);
+	driver_cuDeviceGetName(name, sizeof name, probe->device);
+	driver_cuDeviceTotalMem_v2(&device_bytes, probe->device);
+	driver_cuMemGetInfo_v2(&free_bytes, &total_bytes);
+	name[strcspn(name, "\"\\")] = '\0';
+	printf("{\"event\":\"info\",\"cards\":%d,\"name\":\"%s\",\"device_total\":%zu,\"total\":%zu,"
+	       "\"free\":%zu}\n",
+		count, name, device_bytes, total_bytes, free_bytes);
+}
+
+static CUmemAllocationProp handle_properties(const struct probe *probe)
+{
+	CUmemAllocationProp properties;
+
+	memset(&properties, 0, sizeof properties);
+	properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+	properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	properties.location.id = probe->device;
+	return properties;
+}
+
+static CUresult allocation_take(struct probe *probe, const char *api, struct allocation *made)
+{
+	CUmemAllocationProp properties = handle_properties(probe);
+	CUdeviceptr pointer = 0;
+	CUmemGenericAllocationHandle handle = 0;
+	CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+	size_t pitch;
+
+	made->kind = ALLOCATION_POINTER;
+	if (!strcmp(api, "cuMemAlloc")) {
+		result = driver_cuMemAlloc_v2(&pointer, made->bytes);
+	} else if (!strcmp(api, "cuMemAllocPitch")) {
+		result = driver_cuMemAllocPitch_v2(&pointer, &pitch, PITCH_ROW_BYTES,
+			(made->bytes + PITCH_ROW_BYTES - 1) / PITCH_ROW_BYTES, 4);
+	} else if (!strcmp(api, "cuMemAllocManaged")) {
+		result = driver_cuMemAllocManaged(&pointer, made->bytes, CU_MEM_ATTACH_GLOBAL);
+	} else if (!strcmp(api, "cuMemAllocAsync")) {
+		made->kind = ALLOCATION_ASYNC;
+		result = driver_cuMemAllocAsync(&pointer, made->bytes, NULL);
+	} else {
+		made->kind = ALLOCATION_HANDLE;
+		result = driver_cuMemCreate(&handle, made->bytes, &properties, 0);
+		made->value = handle;
+		return result;
+	}
+	made->value = pointer;
+	return result;
+}
+
+static bool api_known(const char *api)
+{
+	static const char *const apis[] = {"cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged",
+		"cuMemAllocAsync", "cuMemCreate"};
+
+	for (size_t i = 0; i < sizeof apis / sizeof *apis; i++)
+		if (!strcmp(api, apis[i]))
+			return true;
+	return false;
+}
+
+static CUresult allocation_keep(struct probe *probe, const char *api, size_t bytes)
+{
+	struct allocation *made = &probe->allocations[probe->allocation_count];
+	CUresult result;
+
+	if (probe->allocation_count == PROBE_ALLOCATIONS)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	made->bytes = bytes;
+	result = allocation_take(probe, api, made);
+	if (result == CUDA_SUCCESS)
+		probe->allocation_count++;
+	return result;
+}
+
+bool memory_alloc(struct probe *probe, const char *api, size_t bytes)
+{
+	CUresult result;
+
+	if (!api_known(api))
+		return false;
+	if (!memory_ready(probe))
+		return true;
+	result = allocation_keep(probe, api, bytes);
+	printf("{\"event\":\"alloc\",\"api\":\"%s\",\"bytes\":%zu,\"code\":%d,\"result\":\"%s\"}\n",
+		api, bytes, (int)result, driver_error_name(result));
+	return true;
+}
+
+/* Ever smaller pieces, down to the granule the driver gives memory in: what is then refused is
+ * one granule. */
+bool memory_fill(struct probe *probe, const char *api)
+{
+	CUmemAllocationProp properties = handle_properties(probe);
+	size_t granule = 0, filled = 0, piece = (size_t)64 << 30;
+	CUresult result = CUDA_SUCCESS;
+
+	if (!api_known(api))
+		return false;
+	if (!memory_ready(probe))
+		return true;
+	driver_cuMemGetAllocationGranularity(&granule, &properties, GRANULARITY_MINIMUM);
+	while (granule && piece >= granule) {
+		result = allocation_keep(probe, api, piece);
+		if (result == CUDA_SUCCESS)
+			filled += piece;
+		else
+			piece /= 2;
+	}
+	printf("{\"event\":\"fill\",\"api\":\"%s\",\"bytes\":%zu,\"granule\":%zu,\"code\":%d,"
+	       "\"result\":\"%s\"}\n",
+		api, filled, granule, (int)result, driver_error_name(result));
+	return true;
+}
+
+void memory_free_all(struct probe *probe)
+{
+	size_t bytes = 0;
+	CUresult result = CUDA_SUCCESS, one;
+
+	if (!memory_ready(probe))
+		return;
+	while (probe->allocation_count) {
+		struct allocation *last = &probe->allocations[--probe->allocation_count];
+
+		if (last->kind == ALLOCATION_ASYNC)
+			one = driver_cuMemFreeAsync(last->value, NULL);
+		else if (last->kind == ALLOCATION_HANDLE)
+			one = driver_cuMemRelease(last->value);
+		else
+			one = driver_cuMemFree_v2(last->value);
+		if (one != CUDA_SUCCESS)
+			result = one;
+		else
+			bytes += last->bytes;
+	}
+	driver_cuCtxSynchronize();
+	printf("{\"event\":\"free\",\"bytes\":%zu,\"code\":%d,\"result\":\"%s\"}\n", bytes,
+		(int)result, driver_error_name(result));
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The parts of gpushare-probe. Every function prints what came of it as one JSON line. */
+#ifndef GPUSHARE_PROBE_H
+#define GPUSHARE_PROBE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "cuda_driver.h"
+
+#define PROBE_ALLOCATIONS 4096
+
+enum allocation_kind { ALLOCATION_POINTER, ALLOCATION_ASYNC, ALLOCATION_HANDLE };
+
+struct allocation {
+	enum allocation_kind kind;
+	unsigned long long value; /* CUdeviceptr or CUmemGenericAllocationHandle */
+	size_t bytes;
+};
+
+struct probe {
+	const char *library;
+	int card;
+	CUdevice device;
+	CUcontext context; /* NULL until the first command that needs it */
+	struct allocation allocations[PROBE_ALLOCATIONS];
+	size_t allocation_count;
+};
+
+/* The driver's functions, loaded by name; NULL where this driver has none of that name. */
+#define PROBE_FUNCTIONS(X)                                                                         \
+	X(cuInit)                                                                                  \
+	X(cuDeviceGet)                                                                             \
+	X(cuDeviceGetCount)                                                                        \
+	X(cuDeviceGetName)                                                                         \
+	X(cuDeviceTotalMem_v2)                                                                     \
+	X(cuDevicePrimaryCtxRetain)                                                                \
+	X(cuCtxSetCurrent)                                                                         \
+	X(cuCtxSynchronize)                                                                        \
+	X(cuMemGetInfo_v2)                                                                         \
+	X(cuMemAlloc_v2)                                                                           \
+	X(cuMemAllocPitch_v2)                                                                      \
+	X(cuMemAllocManaged)                                                                       \
+	X(cuMemAllocAsync)                                                                         \
+	X(cuMemCreate)                                                                             \
+	X(cuMemGetAllocationGranularity)                                                           \
+	X(cuMemFree_v2)                                                                            \
+	X(cuMemFreeAsync)                                                                          \
+	X(cuMemRelease)                                                                            \
+	X(cuMemcpyHtoD_v2)                                                                         \
+	X(cuMemcpyDtoH_v2)                                                                         \
+	X(cuModuleLoadData)                                                                        \
+	X(cuModuleGetFunction)                                                                     \
+	X(cuLaunchKernel)                                                                          \
+	X(cuGetErrorName)
+
+#define PROBE_DECLARE(name) extern __typeof__(&name) driver_##name;
+PROBE_FUNCTIONS(PROBE_DECLARE)
+#undef PROBE_DECLARE
+
+bool driver_open(struct probe *probe);
+const char *driver_error_name(CUresult result);
+
+void memory_context(struct probe *probe);
+bool memory_ready(struct probe *probe); /* context made current; false after reporting why not */
+void memory_info(struct probe *probe);
+bool memory_alloc(struct probe *probe, const char *api, size_t bytes);
+bool memory_fill(struct probe *probe, const char *api);
+void memory_free_all(struct probe *probe);
+
+void work_copy(struct probe *probe, size_t bytes);
+void work_spin(struct probe *probe, unsigned long long duration_ns, unsigned long long times);
+
+void smi_report(struct probe *probe);
+
+#endif
