@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real programs, privately: root is needed, and a machine that ./dev setup has prepared."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from gpushare.verify import Containerd, Docker, Report
+from tests.stack import Stack
+
+
+@pytest.fixture(autouse=True, scope="session")
+def root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("starts engines and mounts: needs root (sudo ./dev test)")
+
+
+@pytest.fixture(scope="session")
+def stack(root: None) -> Iterator[Stack]:
+    """One simulated card, one daemon, for the tests that leave both as they found them."""
+    with Stack() as made:
+        made.start_daemon()
+        yield made
+
+
+@pytest.fixture(scope="session")
+def containerd(stack: Stack) -> Iterator[Containerd]:
+    engine = stack.start_containerd()
+    engine.prepare(stack.installation.probe)
+    yield engine
+    engine.finish()
+
+
+@pytest.fixture(scope="session")
+def docker(stack: Stack, containerd: Containerd) -> Iterator[Docker]:
+    engine = stack.start_docker()
+    engine.prepare(stack.installation.probe)
+    yield engine
+    engine.finish()
+
+
+@pytest.fixture
+def report() -> Report:
+    """Prints what a scenario did, for the reader of a failed test."""
+    return Report(sys.stdout)

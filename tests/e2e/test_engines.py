@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole scenario (the demo's) through each way in."""
+
+from __future__ import annotations
+
+from gpushare.verify import Containerd, Docker, Report, Scenario
+from tests.stack import Stack
+
+
+def failures(report: Report) -> list[str]:
+    return [f"{check.claim}: {check.seen}" for check in report.checks if not check.held]
+
+
+def test_two_containers_share_a_card_under_docker(
+    docker: Docker, stack: Stack, report: Report
+) -> None:
+    held = Scenario(docker, stack.cli, report).run()
+    assert not failures(report)
+    assert held
+
+
+def test_two_containers_share_a_card_under_containerd(
+    containerd: Containerd, stack: Stack, report: Report
+) -> None:
+    held = Scenario(containerd, stack.cli, report).run()
+    assert not failures(report)
+    assert held
+
+
+def test_two_host_processes_share_a_card(stack: Stack, report: Report) -> None:
+    held = Scenario(stack.host(), stack.cli, report).run()
+    assert not failures(report)
+    assert held

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the pieces together and takes them apart in the opposite order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+from gpushare import simulator
+from gpushare.install import Installation, install
+from gpushare.verify import Containerd, Docker, Host
+
+from . import leftovers
+from .program import Program, find
+
+#: Made by containerd's shims wherever its own state lies; taken away again where they were not.
+SHIM_FOLDERS = ("/run/containerd/s", "/run/containerd/runc", "/run/containerd")
+
+
+class Stack:
+    """A simulated card (or the CDI spec of a real one), a daemon, and engines as asked for.
+
+    `root` holds everything; `env` is what a shell needs to talk to it.
+    """
+
+    def __init__(self, *, profile: str = "h200", cards: int = 1, cdi: Path | None = None) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="gpushare-", dir="/var/tmp"))
+        self.root.chmod(0o755)
+        self.cgroup = self.root.name
+        self._exit = ExitStack()
+        self._shim_folders = [path for path in SHIM_FOLDERS if not Path(path).exists()]
+        self._exit.callback(self._remove)
+        try:
+            self.runtime = Path(find("runc"))
+            self.socket = self.root / "run" / "control.sock"
+            self.env = {
+                "GPUSHARE_SOCKET": str(self.socket),
+                "CONTAINERD_NAMESPACE": self.cgroup,
+                "CONTAINERD_ADDRESS": str(self.root / "containerd.sock"),
+                "DOCKER_HOST": f"unix://{self.root}/docker.sock",
+            }
+            self.cdi = cdi or self._simulate(profile, cards)
+            self.installation: Installation = install(
+                self.root / "lib", runtime=self.runtime, socket=self.socket
+            )
+            self.config = self._configure()
+        except BaseException:
+            self.close()
+            raise
+        self.daemon: Program | None = None
+
+    def __enter__(self) -> Stack:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def cli(self) -> list[str]:
+        """The `gpushare` command of this environment."""
+        return [str(Path(sys.executable).parent / "gpushare")]
+
+    @property
+    def gpushared(self) -> list[str]:
+        return [
+            str(Path(sys.executable).parent / "gpushared"),
+            *("--config", str(self.config)),
+        ]
+
+    def start_daemon(self, wrapper: tuple[str, ...] = ()) -> Program:
+        """Start gpushared, under `wrapper` (say, unshare) where one is given."""
+        self.daemon = self._start("gpushared", [*wrapper, *self.gpushared])
+        self.daemon.wait_until(lambda: _listening(self.socket, socket.SOCK_SEQPACKET))
+        return self.daemon
+
+    def start_containerd(self) -> Containerd:
+        address = self.root / "containerd.sock"
+        config = self.root / "containerd.toml"
+        config.write_text(
+            "version = 2\n"
+            f'root = "{self.root}/containerd"\n'
+            f'state = "{self.root}/containerd-state"\n'
+            'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
+            f'[grpc]\naddress = "{address}"\n'
+            f'[ttrpc]\naddress = "{address}.ttrpc"\n'
+        )
+        program = self._start("containerd", [find("containerd"), "--config", str(config)])
+        program.wait_until(lambda: _answers(["ctr", "version"], self.environment))
+        return Containerd(self.installation.launcher, env=dict(self.env))
+
+    def start_docker(self) -> Docker:
+        """Start dockerd on the stack's containerd, with the runtime registered as a user would."""
+        config = self.root / "daemon.json"
+        self._register(config)
+        argv = [
+            *(find("dockerd"), "--config-file", str(config), "--host", self.env["DOCKER_HOST"]),
+            *("--data-root", f"{self.root}/docker", "--exec-root", f"{self.root}/docker-run"),
+            *("--pidfile", f"{self.root}/docker.pid", "--containerd", f"{self.root}/containerd.sock"),
+            *("--containerd-namespace", self.cgroup, "--cgroup-parent", f"/{self.cgroup}"),
+            *("--exec-opt", "native.cgroupdriver=cgroupfs", "--bridge=none"),
+            *("--iptables=false", "--ip6tables=false", "--userland-proxy=false"),
+        ]
+        program = self._start("dockerd", argv)
+        program.wait_until(lambda: _answers(["docker", "version"], self.environment))
+        return Docker(env=dict(self.env))
+
+    def host(self) -> Host:
+        """`gpushare run`, without an engine."""
+        return Host(self.cli, self.installation.probe, env=dict(self.env))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **self.env}
+
+    def close(self) -> None:
+        self._exit.close()
+
+    def _simulate(self, profile: str, cards: int) -> Path:
+        folder = self.root / "driver"
+        created = simulator.create(folder, profile, cards=cards)
+        self.env["GPUSHARE_SIM_DEVICE"] = str(created.device)
+        return Path(created.cdi)
+
+    def _configure(self) -> Path:
+        config = self.root / "gpushare.yaml"
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "run_dir": str(self.root / "run"),
+                    "state_dir": str(self.root / "state"),
+                    "libraries": str(self.installation.libraries),
+                    "driver": {"cdi": str(self.cdi)},
+                    "engines": {"docker": {"sockets": [f"{self.root}/docker.sock"]}},
+                }
+            )
+        )
+        return config
+
+    def _register(self, config: Path) -> None:
+        subprocess.run(
+            [
+                *(*self.cli, "runtime", "configure", "--runtime", "docker"),
+                *("--config", str(config), "--launcher", str(self.installation.launcher)),
+            ],
+            check=True,
+            capture_output=True,
+            env=self.environment,
+        )
+
+    def _start(self, name: str, argv: list[str]) -> Program:
+        program = Program(argv, self.root / f"{name}.log", self.environment)
+        self._exit.callback(program.stop)
+        return program
+
+    def _remove(self) -> None:
+        for pid in _processes_of(self.root):
+            os.kill(pid, signal.SIGKILL)
+        leftovers.remove(self.root, self.cgroup)
+        for path in self._shim_folders:
+            try:
+                Path(path).rmdir()
+            except OSError:
+                pass  # somebody else's shim is using it by now
+
+
+def _listening(path: Path, kind: int) -> bool:
+    with socket.socket(socket.AF_UNIX, kind) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _answers(argv: list[str], env: dict[str, str]) -> bool:
+    try:
+        return subprocess.run(argv, env=env, capture_output=True, timeout=10).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def _processes_of(root: Path) -> list[int]:
+    """Return the shims of this stack that its engines left running: they name it in their argv."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                argv = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue  # ended meanwhile
+            if b"containerd-shim" in argv and os.fsencode(root) in argv:
+                found.append(int(entry.name))
+    return found
