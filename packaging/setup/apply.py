@@ -1,0 +1,99 @@
+"""Carries a plan out: apt for what fits, build/tools/ for what would push something else out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import machine
+import plan
+import services
+
+APT = ("apt-get", "--yes", "--no-remove", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300")
+
+
+class SetupError(Exception):
+    """A step of the set-up failed; the message says which, and what to do."""
+
+
+def update(log: Path) -> None:
+    """Fetch apt's lists of packages."""
+    _run(("apt-get", "update"), log)
+
+
+def install(packages: Sequence[str], log: Path) -> None:
+    """Install `packages`; nothing is removed, no service is started or enabled. Needs root."""
+    with services.none_started(), services.none_enabled():
+        _run((*APT, "install", *packages), log)
+
+
+def unpack(packages: Sequence[str], tools: Path, log: Path) -> None:
+    """Unpack `packages` and the dependencies this machine lacks, and link programs in tools/bin."""
+    root = tools / "root"
+    root.mkdir(parents=True, exist_ok=True)
+    wanted = {
+        name for package in packages for name in plan.unpacked_with(package, machine.simulate([package]))
+    }
+    with tempfile.TemporaryDirectory(prefix="gpushare-setup-") as folder:
+        Path(folder).chmod(0o755)  # apt fetches as its own user
+        _run(("apt-get", "download", *sorted(wanted)), log, cwd=Path(folder))
+        for archive in sorted(Path(folder).glob("*.deb")):
+            _run(("dpkg-deb", "--extract", str(archive), str(root)), log)
+    _link_programs(root, tools / "bin")
+
+
+def _link_programs(root: Path, bin_folder: Path) -> None:
+    bin_folder.mkdir(exist_ok=True)
+    libraries = sorted({str(path.parent) for path in root.glob("usr/lib/**/*.so.*")})
+    for folder in ("usr/bin", "usr/sbin", "bin", "sbin", "usr/libexec/docker"):
+        for program in (root / folder).glob("*"):
+            link = bin_folder / program.name
+            if not os.access(program, os.X_OK) or link.exists():
+                continue
+            if _lacks_libraries(program):
+                link.write_text(
+                    "#!/bin/sh\n"
+                    f"LD_LIBRARY_PATH='{':'.join(libraries)}' exec '{program}' \"$@\"\n"
+                )
+                link.chmod(0o755)
+            else:
+                link.symlink_to(program)
+
+
+def _lacks_libraries(program: Path) -> bool:
+    done = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
+    return "not found" in done.stdout
+
+
+def _run(command: Sequence[str], log: Path, cwd: Path | None = None) -> None:
+    """Run `command` as root, its output in `log`; on failure the end of it is part of the error."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"},
+            cwd=cwd,
+            check=False,
+        )
+    if done.returncode != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        raise SetupError(f"{' '.join(command)}: exit status {done.returncode}\n{tail}\n(all of it: {log})")
+
+
+def missing_after(tools: Path) -> list[str]:
+    """Return the needed programs that are still missing."""
+    path = machine.search_path(tools)
+    return [need.program for need in plan.NEEDS if shutil.which(need.program, path=path) is None]
+
+
+def say(message: str) -> None:
+    """Print one line of progress; stderr, because a command's own output follows on stdout."""
+    print(f"setup: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,77 @@
+"""Reads the facts of this machine that `plan.py` decides on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import plan
+
+# Debian keeps the engines' daemons in sbin, which is not on every user's PATH.
+SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+def search_path(tools: Path) -> str:
+    """Return PATH with sbin, and last what an earlier set-up unpacked: the machine's own first."""
+    parts = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    parts += [folder for folder in SBIN if folder not in parts]
+    parts.append(str(tools / "bin"))
+    return os.pathsep.join(parts)
+
+
+def read(tools: Path) -> plan.Facts:
+    """Return this machine's facts; `tools` is the folder that earlier set-ups unpacked into."""
+    path = search_path(tools)
+    programs = {need.program: shutil.which(need.program, path=path) for need in plan.NEEDS}
+    if shutil.which("apt-get", path=path) is None:
+        return plan.Facts(programs, frozenset(), frozenset(), apt=False)
+    installed = _installed()
+    if all(programs.values()) and installed.issuperset(plan.HEADERS):
+        return plan.Facts(programs, installed, frozenset())
+    return plan.Facts(programs, installed, _known())
+
+
+def simulate(packages: Sequence[str]) -> plan.Simulation | None:
+    """Ask apt what installing `packages` would do; None where it refuses."""
+    done = subprocess.run(
+        ["apt-get", "--simulate", "--no-install-recommends", "install", *packages],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"LC_ALL": "C"},
+        check=False,
+    )
+    return plan.parse_simulation(done.stdout) if done.returncode == 0 else None
+
+
+def _installed() -> frozenset[str]:
+    listing = subprocess.run(
+        ["dpkg-query", "--show", "--showformat", "${db:Status-Status} ${Package}\n"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    words = (line.split() for line in listing.splitlines())
+    return frozenset(word[1] for word in words if word[0] == "installed")
+
+
+def _known() -> frozenset[str]:
+    """Return the packages of NEEDS that apt has a candidate for."""
+    names = sorted({name for need in plan.NEEDS for name in need.packages})
+    policy = subprocess.run(
+        ["apt-cache", "policy", *names],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"LC_ALL": "C"},
+        check=True,
+    ).stdout
+    known: set[str] = set()
+    name = ""
+    for line in policy.splitlines():
+        if not line.startswith(" "):
+            name = line.rstrip(":")
+        elif line.strip().startswith("Candidate:") and "(none)" not in line:
+            known.add(name)
+    return frozenset(known)

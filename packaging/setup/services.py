@@ -1,0 +1,73 @@
+"""Keeps an installation of packages from starting or enabling a service.
+
+A Debian package of a daemon starts it (through invoke-rc.d, which asks policy-rc.d) and enables it
+for the next boot (through deb-systemd-helper and update-rc.d, which ask nobody). So the first is
+denied while packages are installed, and the second is undone for what was not enabled before.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MARK = "# gpushare's set-up: gone as soon as its packages are installed"
+DENY = f"#!/bin/sh\n{MARK}\nexit 101\n"  # 101: action forbidden by policy
+
+
+@contextmanager
+def none_started(policy: Path = Path("/usr/sbin/policy-rc.d")) -> Iterator[None]:
+    """Deny every service start within the block; the machine's own policy is back after it.
+
+    The machine's policy is renamed aside and renamed back, so it stays the same file. Should
+    power fail in between, the next call finds the renamed one and puts it back first.
+    """
+    aside = policy.with_name(policy.name + ".before-gpushare")
+    _restore(policy, aside)
+    if os.path.lexists(policy):
+        policy.rename(aside)
+    try:
+        policy.write_text(DENY)
+        policy.chmod(0o755)
+        yield
+    finally:
+        _restore(policy, aside)
+
+
+def _restore(policy: Path, aside: Path) -> None:
+    if os.path.lexists(aside):
+        aside.replace(policy)
+    elif policy.is_file() and MARK in policy.read_text(errors="replace"):
+        policy.unlink()
+
+
+@contextmanager
+def none_enabled(etc: Path = Path("/etc")) -> Iterator[None]:
+    """Disable, after the block, every unit and init script that the block enabled."""
+    before = _enabled(etc)
+    try:
+        yield
+    finally:
+        new = _enabled(etc) - before
+        for link in sorted(new):
+            if link.parent.suffix in {".wants", ".requires"}:
+                _run("deb-systemd-helper", "disable", link.name)
+            else:
+                _run("update-rc.d", link.name[3:], "disable")
+        # deb-systemd-helper remembers only links that it made; a maintainer script's own go here.
+        for link in _enabled(etc) - before:
+            link.unlink()
+
+
+def _enabled(etc: Path) -> frozenset[Path]:
+    """Return the links by which systemd and sysvinit start something at boot."""
+    system = etc / "systemd" / "system"
+    links = [link for pattern in ("*.wants/*", "*.requires/*") for link in system.glob(pattern)]
+    links += etc.glob("rc[2-5].d/S[0-9][0-9]*")
+    return frozenset(links)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
