@@ -34,7 +34,7 @@ static bool smi_open(void)
 
 static void card_report(nvmlDevice_t device, unsigned int index)
 {
-	nvmlProcessInfo_t processes[SMI_PROCESSES];
+	nvmlProcessInfo_v2_t processes[SMI_PROCESSES];
 	unsigned int count = SMI_PROCESSES;
 	nvmlMemory_t memory = {0};
 	char uuid[96] = "";
