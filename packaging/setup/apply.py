@@ -14,7 +14,14 @@ import machine
 import plan
 import services
 
-APT = ("apt-get", "--yes", "--no-remove", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300")
+APT = (
+    "apt-get",
+    "--yes",
+    "--no-remove",
+    "--no-install-recommends",
+    "-o",
+    "DPkg::Lock::Timeout=300",
+)
 
 
 class SetupError(Exception):
@@ -36,9 +43,9 @@ def unpack(packages: Sequence[str], tools: Path, log: Path) -> None:
     """Unpack `packages` and the dependencies this machine lacks, and link programs in tools/bin."""
     root = tools / "root"
     root.mkdir(parents=True, exist_ok=True)
-    wanted = {
-        name for package in packages for name in plan.unpacked_with(package, machine.simulate([package]))
-    }
+    wanted: set[str] = set()
+    for package in packages:
+        wanted |= {*plan.unpacked_with(package, machine.simulate([package]))}
     with tempfile.TemporaryDirectory(prefix="gpushare-setup-") as folder:
         Path(folder).chmod(0o755)  # apt fetches as its own user
         _run(("apt-get", "download", *sorted(wanted)), log, cwd=Path(folder))
@@ -57,8 +64,7 @@ def _link_programs(root: Path, bin_folder: Path) -> None:
                 continue
             if _lacks_libraries(program):
                 link.write_text(
-                    "#!/bin/sh\n"
-                    f"LD_LIBRARY_PATH='{':'.join(libraries)}' exec '{program}' \"$@\"\n"
+                    f"#!/bin/sh\nLD_LIBRARY_PATH='{':'.join(libraries)}' exec '{program}' \"$@\"\n"
                 )
                 link.chmod(0o755)
             else:
@@ -85,7 +91,9 @@ def _run(command: Sequence[str], log: Path, cwd: Path | None = None) -> None:
         )
     if done.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise SetupError(f"{' '.join(command)}: exit status {done.returncode}\n{tail}\n(all of it: {log})")
+        raise SetupError(
+            f"{' '.join(command)}: exit status {done.returncode}\n{tail}\n(all of it: {log})"
+        )
 
 
 def missing_after(tools: Path) -> list[str]:
