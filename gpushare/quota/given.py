@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is given for what is asked: nothing, a share of cards, or whole cards.
+
+| asked | given |
+|---|---|
+| nothing, or only the image's NVIDIA_VISIBLE_DEVICES | no GPU, and the line to add |
+| `--gpus`, a CDI device, `devices` or `count`, no memory | whole cards |
+| memory, no cores | that memory, policy best-effort |
+| cores, no memory | refused, unless the node has a default |
+| memory and cores | policy fixed-share, unless the node says otherwise |
+| cores 100 | whole cards |
+| both forms of memory | refused |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from gpushare.quota.cards import Cards
+from gpushare.quota.errors import QuotaError, quoted
+from gpushare.quota.quota import Quota
+from gpushare.quota.size import exact_size
+
+Kind: TypeAlias = Literal["none", "shared", "whole"]
+
+ADD: Final = "add -e GPUSHARE_MEMORY=4GiB or the annotation gpushare.io/memory=4GiB"
+_SHARES: Final = ("fixed-share", "burst-share")
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The node's own word where a container says nothing (`defaults` in gpushare.yaml).
+
+    `whole_is_share`: a request for cards without memory becomes a share of `memory_bytes`.
+    """
+
+    memory_bytes: int | None = None
+    cores: int | None = None
+    policy: str | None = None
+    whole_is_share: bool = False
+
+
+@dataclass(frozen=True)
+class Given:
+    """What placement has to find room for.
+
+    `count` None means every card of the node; `devices` (indices or UUIDs) and `minors` (N of
+    /dev/nvidiaN) narrow the choice when not empty. For `shared` exactly one of `memory_bytes` and
+    `memory_percent` is set, per card; `cores` 0 reserves none. `why` says in a sentence what led
+    here; for `none` it ends with what to add.
+    """
+
+    kind: Kind
+    why: str
+    count: int | None = 1
+    devices: tuple[str, ...] = ()
+    minors: tuple[int, ...] = ()
+    memory_bytes: int | None = None
+    memory_percent: int | None = None
+    memory_limit_bytes: int | None = None
+    cores: int = 0
+    policy: str = ""
+
+
+def give(
+    quota: Quota,
+    *,
+    visible: str | None = None,
+    cards: Cards | None = None,
+    defaults: Defaults | None = None,
+) -> Given:
+    """Return what `quota` gets under the table above.
+
+    `visible` is visible_devices(env) and `cards` what the engine had put into the spec. QuotaError
+    where the request contradicts itself or is not complete.
+    """
+    defaults = defaults or Defaults()
+    if not quota.asked and cards is None:
+        return Given("none", _why_none(visible, quota.notes), count=0)
+    _refuse_contradictions(quota, cards)
+    count, devices, minors = _which(quota, cards)
+    if quota.cores == 100:
+        why = "cores 100 is a whole card"
+        return Given("whole", why, count=count, devices=devices, minors=minors, cores=100)
+    asks_cards = cards is not None or bool(quota.devices) or quota.count is not None
+    memory = quota.memory_bytes
+    if not quota.has_memory():
+        memory = _default_memory(quota, defaults, asks_cards)
+        if memory is None:
+            why = "cards without memory are whole cards"
+            return Given("whole", why, count=count, devices=devices, minors=minors, cores=100)
+    cores = quota.cores or defaults.cores or 0
+    return Given(
+        "shared",
+        "memory is asked per card" if quota.has_memory() else "the node's defaults.memory",
+        count=count,
+        devices=devices,
+        minors=minors,
+        memory_bytes=memory,
+        memory_percent=quota.memory_percent,
+        memory_limit_bytes=quota.memory_limit_bytes,
+        cores=cores,
+        policy=_policy(quota, defaults, cores),
+    )
+
+
+def _why_none(visible: str | None, notes: tuple[str, ...]) -> str:
+    if notes:
+        return f"no GPU: {notes[0]}; to get one, use an annotation: gpushare.io/memory=4GiB"
+    if visible is not None:
+        return f"NVIDIA_VISIBLE_DEVICES={quoted(visible)} alone asks for no GPU; to get one, {ADD}"
+    return f"no GPU was asked for; to get one, {ADD}"
+
+
+def _refuse_contradictions(quota: Quota, cards: Cards | None) -> None:
+    if quota.memory_bytes is not None and quota.memory_percent is not None:
+        percent = quota.asked["memory-percent"].source
+        raise quota.refuse("memory", f"and {percent} both say memory", "keep one of the two")
+    if quota.memory_limit_bytes is not None:
+        _check_memory_limit(quota, quota.memory_limit_bytes)
+    if quota.devices and quota.count not in (None, len(quota.devices)):
+        rule = f"is not the number of cards that {quota.asked['devices'].source} names"
+        raise quota.refuse("count", rule, f"write {len(quota.devices)}, or leave count out")
+    if cards is None:
+        return
+    if quota.devices and (cards.devices or cards.minors) and cards.devices != quota.devices:
+        raise quota.refuse(
+            "devices", f"and {cards.source} name different cards", "keep one of the two"
+        )
+    if quota.count is not None and _count(cards) not in (None, quota.count):
+        rule = f"and {cards.source} say different numbers of cards"
+        raise quota.refuse("count", rule, "keep one of the two")
+
+
+def _check_memory_limit(quota: Quota, limit_bytes: int) -> None:
+    if quota.memory_bytes is None and quota.memory_percent is None:
+        fix = "add gpushare.io/memory, the part that is guaranteed"
+        raise quota.refuse("memory-limit", "is a burst above a memory that is not asked", fix)
+    if quota.memory_bytes is not None and limit_bytes < quota.memory_bytes:
+        rule = f"is below memory {exact_size(quota.memory_bytes)}"
+        raise quota.refuse("memory-limit", rule, f"write {exact_size(quota.memory_bytes)} or more")
+
+
+def _count(cards: Cards) -> int | None:
+    if cards.all_cards:
+        return None
+    return cards.count or len(cards.devices) or len(cards.minors)
+
+
+def _which(
+    quota: Quota, cards: Cards | None
+) -> tuple[int | None, tuple[str, ...], tuple[int, ...]]:
+    """Return (count, devices, minors); a gpushare key is more exact than what an engine put there."""
+    if quota.devices:
+        return len(quota.devices), quota.devices, ()
+    if cards is not None and (cards.devices or cards.minors):
+        return _count(cards), cards.devices, cards.minors
+    if quota.count is not None:
+        return quota.count, (), ()
+    return (1 if cards is None else _count(cards)), (), ()
+
+
+def _default_memory(quota: Quota, defaults: Defaults, asks_cards: bool) -> int | None:
+    """Return the node's default; None when whole cards are meant."""
+    if asks_cards and quota.cores is None:
+        return defaults.memory_bytes if defaults.whole_is_share else None
+    if defaults.memory_bytes is not None:
+        return defaults.memory_bytes
+    if quota.cores is not None:
+        rule = "asks for cores, and for no memory"
+        raise quota.refuse("cores", rule, "add gpushare.io/memory or GPUSHARE_MEMORY, e.g. 4GiB")
+    first = next(iter(quota.asked))
+    raise quota.refuse(first, "comes with no memory and no card", ADD)
+
+
+def _policy(quota: Quota, defaults: Defaults, cores: int) -> str:
+    policy = quota.policy
+    if policy in _SHARES and not cores:
+        fix = "add gpushare.io/cores or GPUSHARE_CORES, e.g. 30"
+        raise quota.refuse("policy", "needs cores, and none are asked", fix)
+    if policy is not None:
+        return policy
+    if not cores:
+        return "best-effort"
+    return defaults.policy or "fixed-share"
+
+
+def refuse_whole(quota: Quota, cards: Cards | None, rule: str) -> QuotaError:
+    """Return the error for whole cards that cannot be given, with the quota syntax as the fix."""
+    for key in ("devices", "count", "cores"):
+        if key in quota.asked:
+            return quota.refuse(key, rule, f"for a share, {ADD}")
+    where = cards.source if cards is not None else "whole cards"
+    return QuotaError(where, None, rule, f"for a share, {ADD}")

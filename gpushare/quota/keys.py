@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The canonical keys: their names, what a value may be, and which of two values is the smaller ask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare.quota.errors import BadValue
+from gpushare.quota.quota import Value
+from gpushare.quota.size import parse_size
+
+ANNOTATION_PREFIX: Final = "gpushare.io/"
+ENV_PREFIX: Final = "GPUSHARE_"
+MAX_CARDS: Final = 16  # GPUSHARE_MAX_CARDS of gpushare_abi.h
+POLICIES: Final = ("fixed-share", "burst-share", "best-effort", "native-burst-share")
+
+# Environment variables of ours that ask for nothing.
+NOT_QUOTAS: Final = frozenset(
+    {"GPUSHARE_LOG", "GPUSHARE_DISABLE", "GPUSHARE_SIM_DEVICE", "GPUSHARE_TENANT_DIR"}
+)
+
+_CARD: Final = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z-]{1,64}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One canonical key. `narrow(higher, lower)` is what is left of a higher source's value when a
+    lower source says another; it never asks for more than `higher`.
+    """
+
+    name: str
+    field: str
+    parse: Callable[[str], Value]
+    narrow: Callable[[Value, Value], Value]
+
+    @property
+    def annotation(self) -> str:
+        return ANNOTATION_PREFIX + self.name
+
+    @property
+    def env(self) -> str:
+        return ENV_PREFIX + self.name.upper().replace("-", "_")
+
+
+def _number(low: int, high: int, what: str) -> Callable[[str], Value]:
+    def parse(text: str) -> Value:
+        stripped = text.strip()
+        if not re.fullmatch(r"[0-9]{1,9}", stripped, re.ASCII):
+            raise BadValue(f"is not {what}", f"write a whole number from {low} to {high}")
+        value = int(stripped)
+        if not low <= value <= high:
+            raise BadValue(f"is not {what}", f"write a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _choice(*choices: str) -> Callable[[str], Value]:
+    def parse(text: str) -> Value:
+        value = text.strip()
+        if value not in choices:
+            raise BadValue("is not one of its values", "write " + _either(choices))
+        return value
+
+    return parse
+
+
+def _either(choices: tuple[str, ...]) -> str:
+    return choices[0] if len(choices) == 1 else ", ".join(choices[:-1]) + f" or {choices[-1]}"
+
+
+def _list(text: str) -> tuple[str, ...]:
+    items = tuple(item.strip() for item in text.split(","))
+    if not all(items):
+        raise BadValue(
+            "has an empty place in its list", "write the names with single commas between"
+        )
+    if len(set(items)) != len(items):
+        raise BadValue("names something twice", "write each name once")
+    return items
+
+
+def _devices(text: str) -> Value:
+    items = _list(text)
+    if len(items) > MAX_CARDS:
+        raise BadValue("names too many cards", f"write at most {MAX_CARDS}")
+    for item in items:
+        if not _CARD.fullmatch(item):
+            raise BadValue(
+                "is not a list of cards", "write indices or UUIDs, e.g. 0,2 or GPU-4f1c..."
+            )
+    return tuple(str(int(item)) if item.isdigit() else item for item in items)
+
+
+def _models(text: str) -> Value:
+    return _list(text)
+
+
+def _less(higher: Value, lower: Value) -> Value:
+    assert isinstance(higher, int)
+    assert isinstance(lower, int)
+    return min(higher, lower)
+
+
+def _later(higher: Value, lower: Value) -> Value:
+    assert isinstance(higher, int)
+    assert isinstance(lower, int)
+    return max(higher, lower)
+
+
+def _same(higher: Value, lower: Value) -> Value:
+    return higher
+
+
+def _prefer(modest: str) -> Callable[[Value, Value], Value]:
+    return lambda higher, lower: lower if lower == modest else higher
+
+
+def _subset(higher: Value, lower: Value) -> Value:
+    assert isinstance(higher, tuple)
+    assert isinstance(lower, tuple)
+    return lower if set(lower) <= set(higher) else higher
+
+
+def _union(higher: Value, lower: Value) -> Value:
+    assert isinstance(higher, tuple)
+    assert isinstance(lower, tuple)
+    return higher + tuple(item for item in lower if item not in higher)
+
+
+_PERCENT: Final = _number(1, 100, "a percentage of a card's memory")
+_CORES: Final = _number(1, 100, "a share of a card in percent")
+_COUNT: Final = _number(1, MAX_CARDS, "a number of cards")
+
+KEYS: Final[Mapping[str, Key]] = {
+    key.name: key
+    for key in (
+        Key("memory", "memory_bytes", parse_size, _less),
+        Key("memory-percent", "memory_percent", _PERCENT, _less),
+        Key("memory-limit", "memory_limit_bytes", parse_size, _less),
+        Key("cores", "cores", _CORES, _less),
+        Key("count", "count", _COUNT, _less),
+        Key("devices", "devices", _devices, _subset),
+        Key("allow", "allow", _models, _subset),
+        Key("deny", "deny", _models, _union),
+        Key("policy", "policy", _choice(*POLICIES), _same),
+        Key("weight", "weight", _number(1, 1000, "a weight"), _less),
+        Key("priority", "priority", _number(0, 9, "a priority"), _later),
+        Key("class", "class_", _choice("online", "offline"), _prefer("offline")),
+        Key("placement", "placement", _choice("binpack", "spread", "topology"), _same),
+        Key("oversubscribe", "oversubscribe", _choice("none", "host"), _prefer("none")),
+        Key(
+            "backend",
+            "backend",
+            _choice("driver", "mig", "interposer", "mps", "exclusive"),
+            _same,
+        ),
+    )
+}
+BY_ENV: Final[Mapping[str, Key]] = {key.env: key for key in KEYS.values()}

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container asks for, in canonical keys, each value with where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from gpushare.quota.errors import QuotaError
+
+Value: TypeAlias = "int | str | tuple[str, ...]"
+SourceKind: TypeAlias = Literal["operator", "annotation", "env"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a value was written: `annotation gpushare.io/memory`, `env GPUSHARE_MEMORY`."""
+
+    kind: SourceKind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One value as it was written, what it means, and where."""
+
+    text: str
+    value: Value
+    source: Source
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What was asked. A key that nobody set is None (or an empty tuple).
+
+    memory_bytes, memory_percent and memory_limit_bytes are per card; cores is percent of a card,
+    1..100; devices are indices or UUIDs; allow and deny are models or UUIDs; priority 0 is the
+    highest. `asked` has one entry per key that is set, by canonical name (`memory-limit`).
+    `notes` says which values of a lower source were not taken, and why.
+    """
+
+    memory_bytes: int | None = None
+    memory_percent: int | None = None
+    memory_limit_bytes: int | None = None
+    cores: int | None = None
+    count: int | None = None
+    devices: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    policy: str | None = None
+    weight: int | None = None
+    priority: int | None = None
+    class_: str | None = None
+    placement: str | None = None
+    oversubscribe: str | None = None
+    backend: str | None = None
+    asked: Mapping[str, Asked] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def has_memory(self) -> bool:
+        """Whether memory is asked for, as a size or as a percentage."""
+        return self.memory_bytes is not None or self.memory_percent is not None
+
+    def rows(self) -> dict[str, str]:
+        """Return `{"memory": "4GiB annotation"}`: each key as asked and the kind of its source."""
+        return {key: f"{asked.text} {asked.source.kind}" for key, asked in self.asked.items()}
+
+    def refuse(self, key: str, rule: str, fix: str) -> QuotaError:
+        """Return the error that refuses `key` as it was asked; the caller raises it."""
+        asked = self.asked.get(key)
+        if asked is None:
+            return QuotaError(key, None, rule, fix)
+        return QuotaError(str(asked.source), asked.text, rule, fix)

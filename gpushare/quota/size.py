@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of memory: text to bytes and back. All units are binary.
+
+`4GiB`, `4Gi` and docker's `4g` are 4 x 2^30 bytes. `4G` and `4GB` are powers of ten to some programs
+and of two to others, and `4` is bytes to docker and GiB to some schedulers: each is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+from gpushare.quota.errors import BadValue
+
+MAX_BYTES: Final = 2**63 - 1
+_SHIFTS: Final = {"k": 10, "m": 20, "g": 30, "t": 40}
+_SIZE: Final = re.compile(r"([0-9]{1,20})(\.[0-9]{1,20})?\s?([A-Za-z]{0,3})", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that `text` says, at least 1. BadValue says what is wrong and what to write."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise BadValue("is not a size", "write e.g. 4GiB")
+    whole, decimals, unit = match.groups()
+    amount = Fraction(whole + (decimals or ""))
+    size = amount * _unit_bytes(whole + (decimals or ""), amount, unit)
+    if size.denominator != 1:
+        raise BadValue("is not a whole number of bytes", f"write e.g. {exact_size(int(size) or 1)}")
+    if size == 0:
+        raise BadValue("is no memory at all", "write e.g. 4GiB, or leave it out for no GPU")
+    if size > MAX_BYTES:
+        raise BadValue("is more than any card has", "write e.g. 4GiB")
+    return int(size)
+
+
+def _unit_bytes(number: str, amount: Fraction, unit: str) -> int:
+    lower = unit.lower()
+    if lower == "b":
+        return 1
+    if not unit:
+        fix = f"write {number}GiB, or {number}B if bytes are meant"
+        raise BadValue(f"has no unit: {number} bytes or {number} GiB", fix)
+    shift = _SHIFTS.get(lower[0])
+    if shift is None or lower[1:] not in ("", "b", "i", "ib"):
+        raise BadValue("is not a size", "write e.g. 4GiB")
+    if lower[1:] in ("i", "ib") or unit in _SHIFTS:
+        return 1 << shift
+    raise _two_readings(number, amount, lower[0], shift)
+
+
+def _two_readings(number: str, amount: Fraction, letter: str, shift: int) -> BadValue:
+    binary, decimal = int(amount * (1 << shift)), int(amount * 1000 ** (shift // 10))
+    prefix = letter.upper()
+    return BadValue(
+        f"has two readings: {number} {prefix}iB = {binary} bytes, or {decimal} bytes",
+        f"write {number}{prefix}iB or {decimal}B",
+    )
+
+
+def exact_size(size: int) -> str:
+    """Return the shortest text that `parse_size` reads as exactly `size` bytes, e.g. `4GiB`."""
+    for letter, shift in reversed(_SHIFTS.items()):
+        if size and size % (1 << shift) == 0:
+            return f"{size >> shift}{letter.upper()}iB"
+    return f"{size}B"
+
+
+def format_size(size: int) -> str:
+    """Return `size` bytes for a table: `126 GiB`, `1.1 GiB`, `512 MiB`.
+
+    Rounded down, so that what is shown as free can be asked for.
+    """
+    shift, unit = _shown_unit(size)
+    tenths = size * 10 >> shift
+    if tenths >= 100 or tenths % 10 == 0:
+        return f"{tenths // 10} {unit}"
+    return f"{tenths // 10}.{tenths % 10} {unit}"
+
+
+def format_use(used: int, quota: int) -> str:
+    """Return `3.9/4.0 GiB`: both rounded down, in the unit of the quota."""
+    shift, unit = _shown_unit(quota)
+    return f"{_tenths(used, shift)}/{_tenths(quota, shift)} {unit}"
+
+
+def _tenths(size: int, shift: int) -> str:
+    tenths = size * 10 >> shift
+    return f"{tenths // 10}.{tenths % 10}"
+
+
+def _shown_unit(size: int) -> tuple[int, str]:
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << shift:
+            return shift, unit
+    return 0, "B"
