@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page layouts and messages of libhook/include/gpushare_abi.h, for Python.
+
+Every figure stands here once, under the name it has in C less its GPUSHARE_ prefix; a field is
+`STRUCT_FIELD`, its offset in bytes. tests/unit/test_abi_parity.py compiles the header and compares.
+Numbers are little endian: gpushare runs where NVIDIA's driver does, on x86-64 and arm64.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+ABI_VERSION: Final = 1
+ABI_MAGIC: Final = 0x6572616873757067
+
+DRIVER_DIR: Final = "/opt/gpushare/driver"
+TENANT_DIR: Final = "/opt/gpushare/tenant"
+GRANT_NAME: Final = "grant"
+STATUS_NAME: Final = "status"
+SOCKET_NAME: Final = "socket"
+TENANT_DIR_ENV: Final = "GPUSHARE_TENANT_DIR"
+
+PAGE_BYTES: Final = 4096
+MAX_CARDS: Final = 16
+MAX_PROCESSES: Final = 1024
+
+GATE_OPEN: Final = 0
+GATE_WINDOW: Final = 1
+GATE_CLOSED: Final = 2
+
+GRANT_BYTES: Final = PAGE_BYTES * (1 + MAX_CARDS)
+
+GRANT_HEADER_MAGIC: Final = 0
+GRANT_HEADER_ABI_VERSION: Final = 8
+GRANT_HEADER_CARD_COUNT: Final = 12
+GRANT_HEADER_GENERATION: Final = 16
+GRANT_HEADER_HEARTBEAT_NS: Final = 24
+GRANT_HEADER_KEY: Final = 32
+GRANT_HEADER_KEY_BYTES: Final = 24
+GRANT_HEADER_BYTES: Final = 56
+
+GRANT_CARD_UUID: Final = 0
+GRANT_CARD_UUID_BYTES: Final = 48
+GRANT_CARD_MEMORY_BYTES: Final = 48
+GRANT_CARD_MEMORY_LIMIT_BYTES: Final = 56
+GRANT_CARD_CONTEXT_BYTES: Final = 64
+GRANT_CARD_OVERHEAD_BYTES: Final = 72
+GRANT_CARD_CORES_PERCENT: Final = 80
+GRANT_CARD_UTILISATION_PERCENT: Final = 84
+GRANT_CARD_GATE_MODE: Final = 128
+GRANT_CARD_GATE_EPOCH: Final = 132
+GRANT_CARD_GATE_BUDGET_NS: Final = 136
+GRANT_CARD_GATE_WINDOW_END_NS: Final = 144
+GRANT_CARD_GATE_IN_FLIGHT_MAX_NS: Final = 152
+GRANT_CARD_BYTES: Final = 192
+
+PROCESS_BYTES: Final = 32
+PROCESS_PID: Final = 0
+PROCESS_STARTTIME: Final = 8
+PROCESS_DENIED: Final = 16
+PROCESS: Final = struct.Struct("<IIQQQ")  # pid, reserved, starttime, denied, reserved2
+
+SLOT_BYTES: Final = 64
+SLOT_USED_BYTES: Final = 0
+SLOT_PENDING_BYTES: Final = 8
+SLOT_CONTEXTS: Final = 16
+SLOT: Final = struct.Struct("<QQI44x")  # used, pending, contexts
+
+STATUS_HEADER_MAGIC: Final = 0
+STATUS_HEADER_ABI_VERSION: Final = 8
+STATUS_HEADER_HIGH_WATER: Final = 12
+STATUS_HEADER_BYTES: Final = 16
+STATUS_HEADER: Final = struct.Struct("<QII")  # magic, abi_version, high_water
+
+STATUS_PROCESS_OFFSET: Final = PAGE_BYTES
+STATUS_SLOT_OFFSET: Final = STATUS_PROCESS_OFFSET + MAX_PROCESSES * PROCESS_BYTES
+STATUS_CARD_BYTES: Final = MAX_PROCESSES * SLOT_BYTES
+STATUS_BYTES: Final = STATUS_SLOT_OFFSET + MAX_CARDS * STATUS_CARD_BYTES
+
+MESSAGE_HELLO: Final = 1
+MESSAGE_LOG: Final = 2
+MESSAGE_TEXT_BYTES: Final = 1000
+MESSAGE_TEXT: Final = 16
+MESSAGE_BYTES: Final = 1016
+MESSAGE_HEADER: Final = struct.Struct("<IIII")  # type, level, pid, text_bytes
+
+
+def grant_card_offset(number: int) -> int:
+    """Return where card `number` of a tenant (0 upwards) begins in its grant file, in bytes."""
+    return PAGE_BYTES * (1 + number)
+
+
+def status_process_offset(number: int) -> int:
+    """Return where process `number` begins in a status file, in bytes."""
+    return STATUS_PROCESS_OFFSET + number * PROCESS_BYTES
+
+
+def status_slot_offset(card: int, process: int) -> int:
+    """Return where the slot of `process` on `card` begins in a status file, in bytes."""
+    return STATUS_SLOT_OFFSET + card * STATUS_CARD_BYTES + process * SLOT_BYTES

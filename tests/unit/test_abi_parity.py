@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpushare/abi.py says of gpushare_abi.h what the C compiler says of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gpushare import abi
+
+INCLUDE: Final = Path(__file__).parents[2] / "libhook" / "include"
+
+TEXTS: Final = (
+    *("DRIVER_DIR", "TENANT_DIR", "GRANT_NAME", "STATUS_NAME", "SOCKET_NAME", "TENANT_DIR_ENV"),
+)
+NUMBERS: Final = (
+    *("ABI_VERSION", "ABI_MAGIC", "PAGE_BYTES", "MAX_CARDS", "MAX_PROCESSES"),
+    *("GATE_OPEN", "GATE_WINDOW", "GATE_CLOSED", "GRANT_BYTES", "STATUS_PROCESS_OFFSET"),
+    *("STATUS_SLOT_OFFSET", "STATUS_CARD_BYTES", "STATUS_BYTES"),
+    *("MESSAGE_HELLO", "MESSAGE_LOG", "MESSAGE_TEXT_BYTES"),
+)
+#: struct -> prefix in abi.py and the fields that Python touches
+STRUCTS: Final = {
+    "grant_header": (
+        "GRANT_HEADER",
+        ("magic", "abi_version", "card_count", "generation", "heartbeat_ns", "key"),
+    ),
+    "grant_card": (
+        "GRANT_CARD",
+        (
+            *("uuid", "memory_bytes", "memory_limit_bytes", "context_bytes", "overhead_bytes"),
+            *("cores_percent", "utilisation_percent", "gate_mode", "gate_epoch"),
+            *("gate_budget_ns", "gate_window_end_ns", "gate_in_flight_max_ns"),
+        ),
+    ),
+    "process": ("PROCESS", ("pid", "starttime", "denied")),
+    "slot": ("SLOT", ("used_bytes", "pending_bytes", "contexts")),
+    "status_header": ("STATUS_HEADER", ("magic", "abi_version", "high_water")),
+    "message": ("MESSAGE", ("text",)),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int | str]:
+    lines = [f'T("{name}", GPUSHARE_{name})' for name in TEXTS]
+    lines += [f'N("{name}", GPUSHARE_{name})' for name in NUMBERS]
+    for struct, (prefix, fields) in STRUCTS.items():
+        lines.append(f'N("{prefix}_BYTES", sizeof(struct gpushare_{struct}))')
+        lines += [
+            f'N("{prefix}_{field.upper()}", offsetof(struct gpushare_{struct}, {field}))'
+            for field in fields
+        ]
+    for number in (0, 1, 15):
+        lines.append(f'N("card {number}", GPUSHARE_GRANT_CARD_OFFSET({number}))')
+    lines.append('N("key bytes", sizeof((struct gpushare_grant_header *)0)->key)')
+    lines.append('N("uuid bytes", sizeof((struct gpushare_grant_card *)0)->uuid)')
+    body = ";\n".join(lines)
+    source = tmp_path_factory.mktemp("abi") / "abi.c"
+    source.write_text(
+        "#include <stddef.h>\n#include <stdio.h>\n"
+        '#include "gpushare_abi.h"\n'
+        '#define N(name, value) printf("\\"%s\\": %llu,\\n", name, (unsigned long long)(value))\n'
+        '#define T(name, value) printf("\\"%s\\": \\"%s\\",\\n", name, value)\n'
+        f'int main(void)\n{{\nputs("{{");\n{body};\nputs("\\"end\\": 0}}");\nreturn 0;\n}}\n'
+    )
+    program = source.with_suffix("")
+    subprocess.run(
+        ["cc", "-std=c11", "-Wall", "-Werror", f"-I{INCLUDE}", str(source), "-o", str(program)],
+        check=True,
+    )
+    printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    figures: dict[str, int | str] = json.loads(printed)
+    return figures
+
+
+def python_names() -> list[str]:
+    names = [*TEXTS, *NUMBERS]
+    for prefix, fields in STRUCTS.values():
+        names += [f"{prefix}_BYTES", *(f"{prefix}_{field.upper()}" for field in fields)]
+    return names
+
+
+@pytest.mark.parametrize("name", python_names())
+def test_a_figure_is_the_one_of_the_header(compiled: dict[str, int | str], name: str) -> None:
+    assert getattr(abi, name) == compiled[name]
+
+
+@pytest.mark.parametrize("number", [0, 1, 15])
+def test_a_card_begins_where_the_header_says(compiled: dict[str, int | str], number: int) -> None:
+    assert abi.grant_card_offset(number) == compiled[f"card {number}"]
+
+
+def test_text_fields_have_the_length_of_the_header(compiled: dict[str, int | str]) -> None:
+    assert compiled["key bytes"] == abi.GRANT_HEADER_KEY_BYTES
+    assert compiled["uuid bytes"] == abi.GRANT_CARD_UUID_BYTES
+
+
+def test_the_packed_forms_have_the_size_of_their_structs() -> None:
+    assert abi.PROCESS.size == abi.PROCESS_BYTES
+    assert abi.SLOT.size == abi.SLOT_BYTES
+    assert abi.STATUS_HEADER.size == abi.STATUS_HEADER_BYTES
+    assert abi.MESSAGE_HEADER.size == abi.MESSAGE_TEXT
+
+
+def test_no_figure_is_left_uncompared() -> None:
+    compared = {
+        *python_names(),
+        *("GRANT_HEADER_KEY_BYTES", "GRANT_CARD_UUID_BYTES"),
+    }
+    figures = {
+        name for name, value in vars(abi).items() if name.isupper() and isinstance(value, int | str)
+    }
+    assert figures == compared
