@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gpushare import protocol
+from gpushare.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 DEFAULT_SOCKET: Final = Path("/run/gpushare/control.sock")
 
 
-class DaemonUnreachable(Exception):
+class DaemonUnreachable(UserError):
     """No gpushared answers on the socket; the text says what to do about it."""
 
 
-class Refused(Exception):
+class Refused(UserError):
     """The daemon understood and said no: no room, a bad value, or not for this user."""
 
 
-class UnknownTenant(Exception):
+class UnknownTenant(UserError):
     """No container, or more than one, goes by that name; `candidates` are those that came close."""
 
     def __init__(self, message: str, candidates: list[str]) -> None:
@@ -38,7 +39,11 @@ class UnknownTenant(Exception):
         self.candidates = candidates
 
 
-class DaemonError(Exception):
+class BadRequest(UserError):
+    """What was asked makes no request: too long, or not what the op takes."""
+
+
+class DaemonError(UserError):
     """The daemon could not do it, or answered what this client does not understand."""
 
 
@@ -98,7 +103,10 @@ class Client:
 
     def _replies(self, op: str, fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield each reply after the acknowledgement, the final one last."""
-        request = protocol.encode({"op": op, **fields}, protocol.MAX_REQUEST_BYTES)
+        try:
+            request = protocol.encode({"op": op, **fields}, protocol.MAX_REQUEST_BYTES)
+        except protocol.ProtocolError as error:
+            raise BadRequest(f"{op}: {error}") from error
         with self._connected() as link:
             try:
                 link.send(request)
@@ -155,6 +163,8 @@ def _final(message: dict[str, Any]) -> dict[str, Any]:
     code = message.get("code")
     if code in {protocol.CODE_REFUSED, protocol.CODE_FORBIDDEN}:
         raise Refused(text)
+    if code == protocol.CODE_USAGE:
+        raise BadRequest(text)
     if code == protocol.CODE_UNKNOWN:
         raise UnknownTenant(text, [str(name) for name in message.get("candidates", [])])
     raise DaemonError(text)

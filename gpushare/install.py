@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 import gpushare
+from gpushare.errors import UserError
 
 PREFIX: Final = Path("/usr/local/lib/gpushare")
 CURRENT: Final = "current"
@@ -30,7 +31,7 @@ _LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "gpushare-probe")
 _SIMULATOR: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
-class InstallError(Exception):
+class InstallError(UserError):
     """Something to install is not there, or the place for it is not ours to write."""
 
 

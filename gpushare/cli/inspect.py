@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare inspect`: everything that is known of one container."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+import click
+
+from gpushare.cli import session as shared
+from gpushare.cli.ps import cores, name
+from gpushare.cli.table import printable
+from gpushare.quota.size import format_size, format_use
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpushare.cli.session import Session
+    from gpushare.protocol import Tenant
+
+
+@shared.command("inspect", example="gpushare inspect train")
+@click.argument("container")
+def command(session: Session, container: str) -> None:
+    """Show one container: quota and where it came from, memory by kind, processes.
+
+    CONTAINER is its engine's name, the start of its id, or namespace/pod/container.
+    """
+    tenant = session.client.tenant(container)
+    session.show(tenant, lambda: "\n".join(_lines(tenant)))
+
+
+def _lines(tenant: Tenant) -> Iterator[str]:
+    created = dt.datetime.fromtimestamp(tenant["created"], dt.timezone.utc)
+    yield _line("name", name(tenant))
+    yield _line("id", tenant["id"])
+    yield _line("engine", tenant["engine"])
+    yield _line("state", tenant["state"])
+    if tenant["why"]:
+        yield _line("why", tenant["why"])
+    yield _line("pid", str(tenant["pid"] or "-"))
+    yield _line("created", created.astimezone().isoformat(" ", "seconds"))
+    yield _line("policy", tenant["policy"] or "-")
+    yield _line("isolation", tenant["isolation"])
+    yield _line("throttled", f"{tenant['throttled'] * 100:.0f} %")
+    for key, asked in sorted(tenant["quota"].items()):
+        value, _, source = asked.partition(" ")
+        yield _line(key, f"{value}   ({source})" if source else value)
+    for card in tenant["cards"]:
+        yield f"card {card['index']}  {card['uuid']}"
+        yield _line("  memory", format_use(card["used_bytes"], card["memory_bytes"]))
+        yield _line("  buffers", format_size(card["buffer_bytes"]))
+        yield _line("  contexts", f"{format_size(card['overhead_bytes'])} in {card['contexts']}")
+        yield _line("  cores", cores(card))
+        yield _line("  denied", f"{card['denied']} allocations over the quota")
+    for process in tenant["processes"]:
+        held = "-" if process["bytes"] is None else format_size(process["bytes"])
+        inside = f" (in the container {process['container_pid']})"
+        yield _line("process", f"{process['pid']}{inside}  {process['name']}  {held}")
+
+
+def _line(key: str, value: str) -> str:
+    return printable(f"{key:<12}{value}")

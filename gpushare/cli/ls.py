@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare ls`: the cards, what each has promised and can still give."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gpushare.cli import session as shared
+from gpushare.cli.table import table
+from gpushare.quota.size import format_size
+
+if TYPE_CHECKING:
+    from gpushare.cli.session import Session
+    from gpushare.protocol import Card
+
+HEADINGS = (
+    *("CARD", "MODEL", "MEMORY", "PROMISED", "FOREIGN", "FREE"),
+    *("CORES", "TENANTS", "MODE", "HEALTH"),
+)
+DEGRADED = 4
+
+
+@shared.command("ls", example="gpushare ls")
+def command(session: Session) -> None:
+    """List the cards: promised, foreign and free memory, tenants.
+
+    FOREIGN is memory of processes that no container started here owns; `--json` names them. The
+    exit status is 4 when a card is not healthy.
+    """
+    cards = session.client.cards()
+    session.show(cards, lambda: table(HEADINGS, map(_row, cards)))
+    if any(card["health"] != "ok" for card in cards):
+        click.get_current_context().exit(DEGRADED)
+
+
+def _row(card: Card) -> tuple[str, ...]:
+    return (
+        str(card["index"]),
+        card["model"],
+        format_size(card["memory_bytes"]),
+        format_size(card["promised_bytes"]),
+        format_size(card["foreign_bytes"]),
+        format_size(card["free_bytes"]),
+        f"{100 - card['cores_free']} %",
+        f"{card['tenants']}/{card['tenants_max']}",
+        card["mode"],
+        card["health"],
+    )

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare ps`: the containers, what each uses of its quota."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gpushare.cli import session as shared
+from gpushare.cli.table import printable, table
+from gpushare.quota.size import format_use
+
+if TYPE_CHECKING:
+    from gpushare.cli.session import Session
+    from gpushare.protocol import Tenant, TenantCard
+
+HEADINGS = (
+    *("CONTAINER", "CARD", "MEMORY used/quota", "CORES got/asked"),
+    *("POLICY", "THROTTLED", "ISOLATION"),
+)
+
+
+@shared.command("ps", example="gpushare ps -a")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also containers that got no GPU.")
+def command(session: Session, everything: bool) -> None:
+    """List the containers that share a card, and what each uses of its quota.
+
+    THROTTLED is the part of its time that a container waited for its share of the cores. ISOLATION
+    says what holds the quota; `advice` is a host process that could walk around it.
+    """
+    tenants = session.client.tenants(everything=everything)
+    session.show(tenants, lambda: render(tenants))
+
+
+def render(tenants: list[Tenant]) -> str:
+    """Return the table, a row per container and card; then who got none, and what to add."""
+    granted = [tenant for tenant in tenants if tenant["state"] != "none"]
+    rows = [row(tenant, card) for tenant in granted for card in tenant["cards"]]
+    lines = [table(HEADINGS, rows)]
+    without = [tenant for tenant in tenants if tenant["state"] == "none"]
+    if without:
+        lines.append("")
+    lines += [printable(f"{name(tenant)} has no GPU: {tenant['why']}") for tenant in without]
+    return "\n".join(lines)
+
+
+def row(tenant: Tenant, card: TenantCard) -> tuple[str, ...]:
+    """Return the cells of one tenant on one card."""
+    return (
+        name(tenant),
+        str(card["index"]),
+        format_use(card["used_bytes"], card["memory_bytes"]),
+        cores(card),
+        tenant["policy"] or "-",
+        f"{tenant['throttled'] * 100:.0f} %",
+        tenant["isolation"],
+    )
+
+
+def cores(card: TenantCard) -> str:
+    """Return "29.8/30 %"; "-" stands for what is not known or was not asked."""
+    got = "-" if card["cores_got"] is None else f"{card['cores_got']:.1f}"
+    asked = str(card["cores"]) if card["cores"] else "-"
+    return "-" if got == asked == "-" else f"{got}/{asked} %"
+
+
+def name(tenant: Tenant) -> str:
+    """Return what the user calls a tenant: its engine's name, else the start of its id."""
+    return tenant["name"] or tenant["id"][:12]

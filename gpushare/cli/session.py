@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every command shares: the socket, --json, how an answer is shown."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpushare.client import DEFAULT_SOCKET, Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass
+class Session:
+    """One call of the command line."""
+
+    socket: Path = DEFAULT_SOCKET
+    json: bool = False
+
+    @property
+    def client(self) -> Client:
+        """The daemon of this session."""
+        return Client(self.socket)
+
+    def show(self, data: object, text: Callable[[], str]) -> None:
+        """Print `data` as JSON when that is asked for, else what `text` makes of it."""
+        click.echo(json.dumps(data, indent=2) if self.json else text())
+
+
+def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Keep what was given; what was not leaves what stood before the command's name."""
+    assert parameter.name is not None
+    session = ctx.ensure_object(Session)
+    if value:
+        setattr(session, parameter.name, value)
+
+
+def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --json and --socket, which may stand before or after the command's name."""
+    socket = click.option(
+        "--socket",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        envvar="GPUSHARE_SOCKET",
+        expose_value=False,
+        callback=_set,
+        help=f"The daemon's control socket, else GPUSHARE_SOCKET, else {DEFAULT_SOCKET}.",
+    )
+    as_json = click.option(
+        "--json", is_flag=True, expose_value=False, callback=_set, help="Print JSON."
+    )
+    return socket(as_json(function))
+
+
+def command(
+    name: str, *, example: str, **settings: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a function whose first argument is the Session."""
+
+    def wrap(function: Callable[..., Any]) -> click.Command:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            session = click.get_current_context().ensure_object(Session)
+            return function(session, *args, **kwargs)
+
+        epilog = f"Example: {example}"
+        return click.command(name, click.Command, epilog=epilog, **settings)(shared_options(call))
+
+    return wrap

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One machine with a card and two tenants, and the command line in front of it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpushare.cli.group import gpushare
+
+from .fake_daemon import FakeDaemon, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from gpushare.protocol import Card, Status, Tenant, TenantCard
+
+GIB = 1 << 30
+
+CARD: Card = {
+    "index": 0,
+    "uuid": "GPU-5b1f2f4e-0000-4000-8000-000000000000",
+    "model": "NVIDIA H200",
+    "memory_bytes": 140 * GIB,
+    "reserve_bytes": 0,
+    "promised_bytes": 12 * GIB,
+    "foreign_bytes": 1181116007,
+    "foreign": [{"pid": 812, "name": "Xorg", "bytes": 1181116007}],
+    "free_bytes": 126 * GIB + 900 * (1 << 20),
+    "cores_free": 10,
+    "tenants": 2,
+    "tenants_max": 16,
+    "mode": "shared",
+    "health": "ok",
+}
+
+
+def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
+    """Return a bound tenant of card 0; `more` replaces its keys, or its card's."""
+    card: TenantCard = {
+        "index": 0,
+        "uuid": CARD["uuid"],
+        "memory_bytes": math.ceil(quota * GIB),
+        "used_bytes": math.ceil(used * GIB),
+        "buffer_bytes": math.ceil(used * GIB) - (500 << 20),
+        "overhead_bytes": 500 << 20,
+        "contexts": 1,
+        "cores": 30,
+        "cores_got": 29.8,
+        "denied": 2,
+    }
+    made: Tenant = {
+        "key": "0123456789abcdef",
+        "id": "4f5e6d7c8b9a" + "0" * 52,
+        "name": name,
+        "engine": "docker",
+        "state": "bound",
+        "why": "",
+        "pid": 4242,
+        "policy": "fixed-share",
+        "isolation": "interposer",
+        "throttled": 0.12,
+        "created": 1763700000.0,
+        "cards": [card],
+        "processes": [
+            {"pid": 4242, "container_pid": 1, "name": "python", "bytes": math.ceil(used * GIB)}
+        ],
+        "quota": {"memory": "4GiB env", "cores": "30 env"},
+    }
+    for key, value in more.items():
+        (card if key in card else made)[key] = value  # type: ignore[literal-required]
+    return made
+
+
+STATUS: Status = {
+    "version": "0.1.0",
+    "pid": 77,
+    "driver_version": "580.159.04",
+    "cuda_version": "13.0",
+    "cards": 1,
+    "tenants": 2,
+    "simulated": False,
+    "config": "/etc/gpushare/gpushare.yaml",
+    "libraries": "/usr/local/lib/gpushare/current/lib",
+    "run_dir": "/run/gpushare",
+    "warnings": [],
+}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    """A daemon that answers every op that reads."""
+    train = tenant("train", 3.9, 4)
+    serve = tenant(
+        "serve", 5.2, 8, cores=60, cores_got=41.0, policy="burst-share", throttled=0.0, pid=4343
+    )
+    answers = {
+        "cards": rows(CARD),
+        "tenants": rows(train, serve),
+        "tenant": [{"ok": True, "tenant": train}],
+        "set": [{"ok": True, "tenant": tenant("train", 3.9, 6)}],
+        "status": [{"ok": True, **STATUS}],
+    }
+    with FakeDaemon(tmp_path / "control.sock", copy.deepcopy(answers)).running() as running:
+        yield running
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Callable[..., Result]:
+    """Run the command line against the socket in this test's folder."""
+
+    def run(*words: str) -> Result:
+        environment = {"GPUSHARE_SOCKET": str(tmp_path / "control.sock")}
+        return CliRunner().invoke(gpushare, words, env=environment, prog_name="gpushare")
+
+    return run

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that speaks the protocol on a real socket and says what a test told it to."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpushare import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Reply = dict[str, Any]
+
+
+@dataclass
+class FakeDaemon:
+    """`answers` are an op's replies after the acknowledgement; `requests` what was asked."""
+
+    path: Path
+    answers: dict[str, list[Reply]]
+    acknowledge: bool = True
+    requests: list[Reply] = field(default_factory=list)
+
+    @contextmanager
+    def running(self) -> Iterator[FakeDaemon]:
+        """Answer until the block ends."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(self.path))
+            listener.listen()
+            thread = threading.Thread(target=self._serve, args=[listener])
+            thread.start()
+            try:
+                yield self
+            finally:
+                listener.shutdown(socket.SHUT_RDWR)  # accept returns
+                thread.join()
+
+    def _serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                link, _ = listener.accept()
+            except OSError:
+                return
+            with link:
+                request = protocol.decode(link.recv(protocol.MAX_REQUEST_BYTES))
+                self.requests.append(request)
+                if not self.acknowledge:
+                    link.recv(1)  # until the client gives up
+                    continue
+                link.send(protocol.encode({"ack": True}))
+                for reply in self.answers[request["op"]]:
+                    link.send(protocol.encode(reply))
+
+
+def rows(*found: object) -> list[Reply]:
+    """Return the replies that stream `found`."""
+    return [*({"row": row} for row in found), {"ok": True}]
+
+
+def refusal(code: str, error: str, **more: Any) -> list[Reply]:
+    """Return the one reply that says no."""
+    return [{"ok": False, "code": code, "error": error, **more}]

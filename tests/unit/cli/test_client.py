@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client of the control socket: what the daemon refuses, and when there is none."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpushare import protocol
+from gpushare.client import BadRequest, Client, DaemonError, DaemonUnreachable, Refused
+
+from .conftest import CARD
+from .fake_daemon import FakeDaemon, refusal, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+
+def test_rows_of_more_than_one_packet_arrive_in_order(daemon: FakeDaemon) -> None:
+    many = [{**CARD, "index": number} for number in range(300)]
+    daemon.answers["cards"] = rows(*many)
+    assert [card["index"] for card in Client(daemon.path).cards()] == list(range(300))
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "status"),
+    [
+        (protocol.CODE_REFUSED, Refused, 3),
+        (protocol.CODE_FORBIDDEN, Refused, 3),
+        (protocol.CODE_USAGE, BadRequest, 2),
+        (protocol.CODE_ERROR, DaemonError, 1),
+    ],
+)
+def test_each_refusal_has_its_exception_and_exit_status(
+    daemon: FakeDaemon,
+    cli: Callable[..., Result],
+    code: str,
+    error: type[Exception],
+    status: int,
+) -> None:
+    daemon.answers["set"] = refusal(code, "gpushare: no card has room for 200 GiB")
+    with pytest.raises(error, match="no card has room"):
+        Client(daemon.path).set("train", memory="200GiB")
+    result = cli("set", "train", "--memory", "200GiB")
+    assert (result.exit_code, result.stderr) == (status, "gpushare: no card has room for 200 GiB\n")
+
+
+def test_set_sends_what_was_typed_and_shows_what_holds_now(
+    daemon: FakeDaemon, cli: Callable[..., Result]
+) -> None:
+    assert cli("set", "train", "--memory", "6GiB").output == "train: card 0: 3.9/6.0 GiB\n"
+    assert daemon.requests == [{"op": "set", "name": "train", "memory": "6GiB"}]
+
+
+def test_no_socket_says_how_to_start_the_daemon(tmp_path: Path, cli: Callable[..., Result]) -> None:
+    result = cli("ls")
+    assert result.exit_code == 1
+    assert f"there is no {tmp_path}/control.sock" in result.stderr
+    assert "systemctl start gpushared" in result.stderr
+
+
+def test_a_socket_that_nobody_listens_on(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+        left.bind(str(path))
+    with pytest.raises(DaemonUnreachable, match="nobody listens"):
+        Client(path).cards()
+
+
+def test_a_daemon_that_does_not_acknowledge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "ACK_SECONDS", 0.05)
+    silent = FakeDaemon(tmp_path / "control.sock", {}, acknowledge=False)
+    with silent.running(), pytest.raises(DaemonUnreachable, match="does not answer"):
+        Client(silent.path).cards()
+
+
+def test_an_answer_that_breaks_off(daemon: FakeDaemon) -> None:
+    daemon.answers["cards"] = [{"row": CARD}]
+    with pytest.raises(DaemonUnreachable, match="ended the connection"):
+        Client(daemon.path).cards()
+
+
+def test_a_request_over_the_limit_is_not_sent(daemon: FakeDaemon) -> None:
+    with pytest.raises(BadRequest, match="over the limit"):
+        Client(daemon.path).tenant("x" * protocol.MAX_REQUEST_BYTES)
+    assert daemon.requests == []
+
+
+def test_a_code_of_a_newer_daemon_is_an_error(daemon: FakeDaemon) -> None:
+    daemon.answers["cards"] = [{"row": CARD}, *refusal("new", "something else")]
+    with pytest.raises(DaemonError, match="something else"):
+        Client(daemon.path).cards()

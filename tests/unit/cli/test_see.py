@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `ls`, `ps`, `inspect` and `gpushare` alone show."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from gpushare.cli.group import SECTIONS
+from gpushare.protocol import CODE_UNKNOWN
+
+from .conftest import CARD, STATUS, tenant
+from .fake_daemon import FakeDaemon, refusal, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+    Cli = Callable[..., Result]
+
+LS = """\
+CARD  MODEL        MEMORY   PROMISED  FOREIGN  FREE     CORES  TENANTS  MODE    HEALTH
+0     NVIDIA H200  140 GiB  12 GiB    1.1 GiB  126 GiB  90 %   2/16     shared  ok
+"""
+
+PS = """\
+CONTAINER  CARD  MEMORY used/quota  CORES got/asked  POLICY       THROTTLED  ISOLATION
+train      0     3.9/4.0 GiB        29.8/30 %        fixed-share  12 %       interposer
+serve      0     5.2/8.0 GiB        41.0/60 %        burst-share  0 %        interposer
+"""
+
+
+def test_ls_shows_the_design_s_table(cli: Cli, daemon: FakeDaemon) -> None:
+    result = cli("ls")
+    assert (result.exit_code, result.output) == (0, LS)
+    assert daemon.requests == [{"op": "cards"}]
+
+
+def test_a_sick_card_makes_ls_degraded(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.answers["cards"] = rows({**CARD, "health": "xid 79"})
+    result = cli("ls")
+    assert result.exit_code == 4
+    assert "xid 79" in result.output
+
+
+def test_ps_shows_the_design_s_table(cli: Cli, daemon: FakeDaemon) -> None:
+    result = cli("ps")
+    assert (result.exit_code, result.output) == (0, PS)
+    assert daemon.requests == [{"op": "tenants", "all": False}]
+
+
+def test_ps_all_says_what_to_add(cli: Cli, daemon: FakeDaemon) -> None:
+    why = "it asked for nothing; add -e GPUSHARE_MEMORY=4GiB"
+    daemon.answers["tenants"] = rows(tenant("web", 0, 0, state="none", why=why, cards=[]))
+    result = cli("ps", "-a")
+    assert result.output.splitlines()[-1] == f"web has no GPU: {why}"
+    assert daemon.requests == [{"op": "tenants", "all": True}]
+
+
+def test_what_is_not_known_is_a_dash(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.answers["tenants"] = rows(tenant("a", 1, 0.5, cores=0, cores_got=None, policy=""))
+    last = cli("ps").output.splitlines()[-1].split("  ")
+    assert [cell.strip() for cell in last if cell] == [
+        *("a", "0", "1024.0/512.0 MiB", "-", "-", "12 %", "interposer")
+    ]
+
+
+def test_a_terminal_is_not_obeyed(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.answers["tenants"] = rows(tenant("evil\x1b[2J\n", 1, 4))
+    assert "evil?[2J?  0" in cli("ps").output
+
+
+def test_json_is_what_the_daemon_said(cli: Cli, daemon: FakeDaemon) -> None:  # noqa: ARG001
+    assert json.loads(cli("ls", "--json").output) == [CARD]
+    assert json.loads(cli("--json", "ls").output) == [CARD]
+    assert json.loads(cli("inspect", "train", "--json").output)["pid"] == 4242
+    assert json.loads(cli("--json").output)["daemon"]["driver_version"] == "580.159.04"
+
+
+def test_inspect_shows_value_and_source(cli: Cli, daemon: FakeDaemon) -> None:
+    output = cli("inspect", "tra").output
+    assert "memory      4GiB   (env)" in output
+    assert "  buffers   3.4 GiB" in output
+    assert "process     4242 (in the container 1)  python  3.9 GiB" in output
+    assert daemon.requests == [{"op": "tenant", "name": "tra"}]
+
+
+def test_an_ambiguous_name_lists_the_candidates(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.answers["tenant"] = refusal(
+        CODE_UNKNOWN, '"tra" is several containers', candidates=["train", "track"]
+    )
+    result = cli("inspect", "tra")
+    assert result.exit_code == 1
+    assert result.stderr == 'gpushare: "tra" is several containers\n  train\n  track\n'
+
+
+def test_alone_it_names_the_next_step(cli: Cli, daemon: FakeDaemon) -> None:
+    assert cli().output.splitlines() == [
+        "gpushare 0.1.0: driver 580.159.04, CUDA 13.0, 1 card, 2 containers",
+        "card 0: NVIDIA H200, 126 GiB of 140 GiB free, ok",
+        "next: gpushare ps",
+    ]
+    daemon.answers["status"] = [{"ok": True, **STATUS, "tenants": 0}]
+    assert cli().output.splitlines()[-1].startswith("next: docker run --runtime=gpushare")
+    daemon.answers["status"] = [{"ok": True, **STATUS, "warnings": ["no CDI spec"]}]
+    assert cli().output.splitlines()[-2:] == ["warn: no CDI spec", "next: gpushare doctor"]
+
+
+def test_alone_without_a_daemon_it_says_setup(cli: Cli) -> None:
+    result = cli()
+    assert result.exit_code == 0
+    assert "next: sudo gpushare setup" in result.output
+
+
+def test_help_has_each_command_in_its_section_with_an_example(cli: Cli) -> None:
+    output = cli("--help").output
+    for section, names in SECTIONS.items():
+        assert f"\n{section}:\n" in output
+        for name in names:
+            assert f"\n  {name} " in output
+            help_text = cli(name, "--help").output
+            assert f"Example: gpushare {name}" in help_text
+            assert "--json" in help_text
