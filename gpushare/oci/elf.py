@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SONAME of a shared library: the name by which the loader looks for it. Source: elf(5)."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import BinaryIO, Final
+
+_PT_LOAD: Final = 1
+_PT_DYNAMIC: Final = 2
+_DT_NULL: Final = 0
+_DT_STRTAB: Final = 5
+_DT_SONAME: Final = 14
+_MOST_SEGMENTS: Final = 64
+_MOST_TAGS: Final = 512
+_LONGEST_NAME: Final = 256
+
+
+class ElfError(ValueError):
+    """A file that is no 64-bit little-endian ELF file, or a damaged one."""
+
+
+def soname(path: str) -> str | None:
+    """Return the SONAME of the library at `path`, None where it has none; ElfError, OSError."""
+    with open(path, "rb") as file:
+        try:
+            return _soname(file)
+        except (struct.error, UnicodeDecodeError) as error:
+            raise ElfError(f"{path} is not a whole ELF file") from error
+
+
+def _soname(file: BinaryIO) -> str | None:
+    header = file.read(64)
+    if header[:6] != b"\x7fELF\x02\x01":
+        raise ElfError(f"{file.name} is not a 64-bit little-endian ELF file")
+    table, size, count = struct.unpack_from("<32xQ14xHH", header)
+    segments = []
+    for index in range(min(count, _MOST_SEGMENTS)):
+        raw = _read(file, table + index * size, 56)
+        kind, offset, address, length = struct.unpack_from("<I4xQQ8xQ", raw)
+        segments.append((kind, offset, address, length))
+    names = None
+    found = None
+    for tag, value in _dynamic(file, segments):
+        if tag == _DT_SONAME:
+            found = value
+        elif tag == _DT_STRTAB:
+            names = value
+    if found is None or names is None:
+        return None
+    return _read(file, _offset(names, segments) + found, _LONGEST_NAME).split(b"\0")[0].decode()
+
+
+def _dynamic(file: BinaryIO, segments: list[tuple[int, int, int, int]]) -> list[tuple[int, int]]:
+    tags = []
+    for kind, offset, _, length in segments:
+        if kind == _PT_DYNAMIC:
+            for index in range(min(length // 16, _MOST_TAGS)):
+                tag, value = struct.unpack("<QQ", _read(file, offset + index * 16, 16))
+                if tag == _DT_NULL:
+                    break
+                tags.append((tag, value))
+    return tags
+
+
+def _offset(address: int, segments: list[tuple[int, int, int, int]]) -> int:
+    for kind, offset, start, length in segments:
+        if kind == _PT_LOAD and start <= address < start + length:
+            return offset + address - start
+    raise ElfError("the string table lies in no segment")
+
+
+def _read(file: BinaryIO, offset: int, size: int) -> bytes:
+    file.seek(offset, os.SEEK_SET)
+    return file.read(size)

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container's root filesystem, reached through one descriptor and never by a path of the host.
+
+Its content is the image's, and may be hostile: links to the host, files swapped while we look,
+devices and pipes in place of files. openat2(2) with RESOLVE_IN_ROOT keeps every look-up beneath the
+root, RESOLVE_NO_MAGICLINKS keeps /proc links out, and nothing is looked up a second time once it has
+been checked. Nothing of it is executed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_SYS_OPENAT2: Final = 437  # the same on every architecture (asm-generic/unistd.h)
+_RESOLVE_NO_XDEV: Final = 0x01
+_RESOLVE_NO_MAGICLINKS: Final = 0x02
+_RESOLVE_IN_ROOT: Final = 0x10
+_MOST_LINKS: Final = 40  # MAXSYMLINKS of the kernel
+_MOST_NAMES: Final = 4096
+_RACES: Final = 128  # EAGAIN: a rename somewhere on the system while `..` was being resolved
+
+
+class RootfsError(OSError):
+    """Something in the rootfs is not what it has to be; the message names it."""
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+class Rootfs:
+    """The tree beneath `fd`, a descriptor of its root directory that the caller keeps open."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @contextmanager
+    def open(self, path: str, flags: int, *, same_mount: bool = False) -> Iterator[int]:
+        """Open `path` as a process whose root this is would; OSError as openat2(2).
+
+        `same_mount` refuses to cross into another mount (EXDEV).
+        """
+        resolve = _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
+        fd = _openat2(self.fd, path, flags, resolve | (_RESOLVE_NO_XDEV if same_mount else 0))
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether `path` leads to a directory."""
+        try:
+            with self.open(path, os.O_PATH | os.O_DIRECTORY):
+                return True
+        except OSError:
+            return False
+
+    def is_file(self, path: str) -> bool:
+        """Whether `path` leads to a regular file."""
+        try:
+            with self.open(path, os.O_PATH) as fd:
+                return stat.S_ISREG(os.fstat(fd).st_mode)
+        except OSError:
+            return False
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in `directory`, sorted; empty where it is none, or absurdly large."""
+        try:
+            with self.open(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
+                names = []
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        names.append(entry.name)
+                        if len(names) > _MOST_NAMES:
+                            return []
+                return sorted(names)
+        except OSError:
+            return []
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        """Return the content of the regular file at `path`; None where there is nothing.
+
+        RootfsError where it is no regular file or longer than `limit` bytes.
+        """
+        try:
+            with self.open(path, os.O_PATH) as found:
+                # Looked at before it is opened: opening a device or a pipe already does something.
+                if not stat.S_ISREG(os.fstat(found).st_mode):
+                    raise RootfsError(errno.EINVAL, "not a regular file", path)
+                return _read(found, path, limit)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def replace(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Put a file with `data` at `path` by one rename in the directory that holds it.
+
+        What is there keeps its mode and owner; a link there is replaced, not followed. The directory
+        must be on the mount of the root. OSError, EROFS above all, where it cannot be written.
+        """
+        directory, _, name = path.rpartition("/")
+        with self.open(
+            directory or "/", os.O_RDONLY | os.O_DIRECTORY, same_mount=True
+        ) as directory_fd:
+            _replace(directory_fd, name, data, mode)
+
+    def resolve(self, path: str) -> str:
+        """Return where a mount at `path` really lands: an absolute path of the rootfs without links.
+
+        Parts that do not exist stay as they are: the runtime makes them. A dangling link leads to
+        the name that it points to (crun fails on the link itself). OSError ELOOP after 40 links.
+        """
+        todo = _parts(path)
+        done: list[str] = []
+        fds = [os.dup(self.fd)]
+        links = 0
+        try:
+            while todo:
+                name = todo.pop()
+                if name == "..":
+                    if done:
+                        done.pop()
+                    del_from = len(done) + 1
+                    for fd in fds[del_from:]:
+                        os.close(fd)
+                    del fds[del_from:]
+                    continue
+                target = _step(fds, len(done), name)
+                if target is None:
+                    done.append(name)
+                    continue
+                links += 1
+                if links > _MOST_LINKS:
+                    raise RootfsError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                if target.startswith("/"):
+                    done.clear()
+                    for fd in fds[1:]:
+                        os.close(fd)
+                    del fds[1:]
+                todo += _parts(target)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return "/" + "/".join(done)
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _step(fds: list[int], depth: int, name: str) -> str | None:
+    """Look at `name` in the directory `depth` levels down: return where a link leads, else None.
+
+    `fds` are the directories walked so far; it is shorter than the walk where nothing exists.
+    """
+    if len(fds) != depth + 1:
+        return None
+    try:
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fds[-1])
+    except OSError:
+        return None
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISLNK(mode):
+        try:
+            return os.readlink("", dir_fd=fd)
+        finally:
+            os.close(fd)
+    if stat.S_ISDIR(mode):
+        fds.append(fd)
+    else:
+        os.close(fd)
+    return None
+
+
+def _openat2(directory_fd: int, path: str, flags: int, resolve: int) -> int:
+    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
+    for _ in range(_RACES):
+        fd = _libc.syscall(
+            ctypes.c_long(_SYS_OPENAT2),
+            ctypes.c_int(directory_fd),
+            ctypes.c_char_p(os.fsencode(path)),
+            ctypes.byref(how),
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        )
+        number = ctypes.get_errno()
+        if fd >= 0:
+            return int(fd)
+        if number != errno.EAGAIN:
+            break
+    raise OSError(number, os.strerror(number), path)
+
+
+def _read(found: int, path: str, limit: int) -> bytes:
+    # The descriptor names the file that was looked at; /proc opens that file, by no name again.
+    fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise RootfsError(errno.EFBIG, f"over {limit} bytes", path)
+    return data
+
+
+def _replace(directory_fd: int, name: str, data: bytes, mode: int) -> None:
+    uid = gid = None
+    try:
+        before = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
+        if stat.S_ISREG(before.st_mode):
+            mode, uid, gid = stat.S_IMODE(before.st_mode), before.st_uid, before.st_gid
+    except FileNotFoundError:
+        above = os.fstat(directory_fd)
+        uid, gid = above.st_uid, above.st_gid
+    temporary = f".{name}.{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o600, dir_fd=directory_fd)
+    try:
+        with os.fdopen(fd, "wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(file.fileno(), rest) :]
+            if uid is not None and gid is not None:
+                os.fchown(file.fileno(), uid, gid)
+            os.fchmod(file.fileno(), mode & 0o777)
+        os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+    except BaseException:
+        os.unlink(temporary, dir_fd=directory_fd)
+        raise
