@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gpushare-hook STAGE [--socket PATH --key KEY], run by the low-level runtime as the OCI hook
+ * STAGE:
+ *
+ *	createRuntime	tell the daemon the container's pid; a container it does not know must not
+ * start poststop	tell the daemon that it ended; a hint, for a killed runtime never calls this
+ *
+ * The daemon writes both into a spec, with socket and key. Without --key it was registered by a
+ * hooks.d file (podman, CRI-O), which can match an annotation and not edit a spec: then it sees to
+ * it that a container that asks for a GPU share goes through gpushare-runtime at all.
+ *
+ * It runs as root beside a tenant: it leaves the bundle's directory at once, never forks, writes
+ * nothing to stdout, and everything it reads is bounded.
+ */
+#include "bundle.h"
+#include "cleanup.h"
+#include "client.h"
+#include "injected.h"
+#include "json.h"
+#include "log.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <string.h>
+
+#define STATE_MAX ((size_t)1 << 20) /* bytes of state JSON; the annotations are in it */
+#define ID_MAX 1024
+#define HINT_MS 1000 /* how long the end of a container waits for the daemon to take note */
+
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+struct hook {
+	const char *stage;
+	const char *socket;
+	const char *key;
+};
+
+/* OCI runtime-spec's state, as much of it as matters. */
+struct state {
+	char id[ID_MAX];
+	char bundle[PATH_MAX];
+	long long pid; /* 0: absent, or ended */
+};
+
+static bool hook_parse(struct hook *hook, char *const *argv)
+{
+	*hook = (struct hook){0};
+	if (!argv[0] || !argv[1])
+		return false;
+	hook->stage = argv[1];
+	for (argv += 2; *argv; argv += 2) {
+		const char **to = strcmp(*argv, "--socket") == 0 ? &hook->socket
+				  : strcmp(*argv, "--key") == 0	 ? &hook->key
+								 : NULL;
+		if (!to || !argv[1])
+			return false;
+		*to = argv[1];
+	}
+	return !hook->key == !hook->socket &&
+	       (strcmp(hook->stage, "createRuntime") == 0 || strcmp(hook->stage, "poststop") == 0);
+}
+
+/* Everything on stdin; 0 and a message when there is none, or too much. */
+static size_t stdin_read(char *to, size_t room)
+{
+	size_t have = 0;
+	while (have < room) {
+		ssize_t got = read(STDIN_FILENO, to + have, room - have);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			log_error("the container's state on stdin: %s", strerror(errno));
+		if (got < 0)
+			return 0;
+		if (got == 0)
+			return have;
+		have += (size_t)got;
+	}
+	log_error("the container's state on stdin is over %zu bytes", room);
+	return 0;
+}
+
+static void state_walk(struct state *state, struct json *json)
+{
+	struct json_text key, text;
+
+	if (!json_enter_object(json))
+		return;
+	while (json_next_key(json, &key)) {
+		if (json_text_is(&key, "pid") && json_integer(json, &state->pid))
+			continue;
+		bool id = json_text_is(&key, "id"), bundle = json_text_is(&key, "bundle");
+		if (!(id || bundle) || !json_string(json, &text))
+			json_skip(json);
+		else if (id && !json_text_copy(&text, state->id, sizeof(state->id)))
+			state->id[0] = '\0';
+		else if (bundle && !json_text_copy(&text, state->bundle, sizeof(state->bundle)))
+			state->bundle[0] = '\0';
+	}
+}
+
+static bool state_read(struct state *state)
+{
+	static char text[STATE_MAX];
+	struct json json;
+	size_t length = stdin_read(text, sizeof(text));
+
+	*state = (struct state){0};
+	if (length == 0)
+		return false;
+	json_begin(&json, text, length);
+	state_walk(state, &json);
+	if (!json_finish(&json))
+		log_error("the container's state on stdin is not JSON at byte %zu: %s",
+			json_offset(&json), json.error);
+	else if (!state->id[0])
+		log_error("the container's state on stdin has no id");
+	return !json.error && state->id[0];
+}
+
+/* Tell the daemon; false and a message when it does not agree. */
+static bool tell(const struct hook *hook, const struct state *state, const char *op, int final_ms)
+{
+	struct request request;
+	struct reply reply;
+
+	request_begin(&request, op);
+	request_string(&request, "key", hook->key);
+	request_string(&request, "id", state->id);
+	if (state->pid > 0)
+		request_integer(&request, "pid", state->pid);
+	if (!request_end(&request)) {
+		log_error("the container's id is too long for a request");
+		return false;
+	}
+	switch (client_call(hook->socket, &request, NULL, 0, final_ms, &reply)) {
+	case CLIENT_OK:
+		return true;
+	case CLIENT_REFUSED:
+		log_error("%s", reply.message);
+		return false;
+	default:
+		log_error("gpushared on %s: %s; try systemctl start gpushared, or see gpushare "
+			  "doctor",
+			hook->socket, reply.message);
+		return false;
+	}
+}
+
+static bool bind_container(const struct hook *hook, const struct state *state)
+{
+	if (state->pid <= 0) {
+		log_error("the container's state on stdin has no pid");
+		return false;
+	}
+	return tell(hook, state, "bind", CLIENT_FINAL_MS);
+}
+
+/* For hooks.d: whether gpushare-runtime has had this container's spec. */
+static bool went_through_launcher(const struct state *state)
+{
+	CLEANUP_FREE char *text = NULL;
+	size_t length = 0;
+	CLEANUP_FD int bundle = bundle_open(state->bundle);
+
+	if (bundle >= 0 && bundle_read_config(bundle, &text, &length) == BUNDLE_READ &&
+		hook_injected(text, length))
+		return true;
+	log_error("this container is annotated with gpushare.io/ and was not started by "
+		  "gpushare-runtime; "
+		  "start it with --runtime gpushare, or take the annotations off");
+	return false;
+}
+
+int main(int argc, char **argv)
+{
+	struct hook hook;
+	struct state state;
+
+	(void)argc;
+	if (!hook_parse(&hook, argv)) {
+		log_error("usage: gpushare-hook createRuntime|poststop [--socket PATH --key KEY] < "
+			  "STATE");
+		return EXIT_USAGE;
+	}
+	bool ends = strcmp(hook.stage, "poststop") == 0;
+	if (chdir("/") < 0)
+		log_error("/: %s", strerror(errno));
+	bool done = state_read(&state);
+	if (done && !hook.key)
+		done = ends || went_through_launcher(&state);
+	else if (done)
+		done = ends ? tell(&hook, &state, "release", HINT_MS)
+			    : bind_container(&hook, &state);
+	return done || ends ? 0 : EXIT_FAILED;
+}

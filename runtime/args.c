@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "args.h"
+
+#include <stddef.h>
+#include <string.h>
+
+enum arity {
+	UNKNOWN,
+	SWITCH, /* takes no value */
+	VALUE,	/* takes one: the next word, or after '=' */
+	HELP,	/* whatever else is said, the runtime only prints */
+};
+
+struct flag {
+	const char *name;
+	enum arity arity;
+};
+
+/* runc 1.1 to 1.4 and crun 1.8 to 1.2x. */
+static const struct flag global_flags[] = {{"root", VALUE}, {"log", VALUE}, {"log-format", VALUE},
+	{"criu", VALUE}, {"rootless", VALUE}, {"cgroup-manager", VALUE}, {"debug", SWITCH},
+	{"systemd-cgroup", SWITCH}, {"help", HELP}, {"h", HELP}, {"?", HELP}, {"usage", HELP},
+	{"version", HELP}, {"v", HELP}, {"V", HELP}, {NULL, 0}};
+
+/* Of create, run and restore together. */
+static const struct flag create_flags[] = {{"bundle", VALUE}, {"b", VALUE},
+	{"console-socket", VALUE}, {"pidfd-socket", VALUE}, {"pid-file", VALUE},
+	{"preserve-fds", VALUE}, {"image-path", VALUE}, {"work-path", VALUE},
+	{"manage-cgroups-mode", VALUE}, {"empty-ns", VALUE}, {"lsm-profile", VALUE},
+	{"lsm-mount-context", VALUE}, {"no-pivot", SWITCH}, {"no-new-keyring", SWITCH},
+	{"no-subreaper", SWITCH}, {"detach", SWITCH}, {"d", SWITCH}, {"keep", SWITCH},
+	{"tcp-established", SWITCH}, {"ext-unix-sk", SWITCH}, {"shell-job", SWITCH},
+	{"file-locks", SWITCH}, {"auto-dedup", SWITCH}, {"lazy-pages", SWITCH},
+	{"link-remap", SWITCH}, {"help", HELP}, {"h", HELP}, {"?", HELP}, {"usage", HELP},
+	{NULL, 0}};
+
+/* A flag as it stands in argv. */
+struct word {
+	const char *name;
+	size_t length;
+	const char *value; /* after '=', or the next word; NULL: none */
+	enum arity arity;
+};
+
+static bool is_flag(const char *text)
+{
+	return text[0] == '-' && text[1] != '\0';
+}
+
+/* The flag at `*argv`; moves `*argv` to its last word. */
+static struct word word_read(char *const **argv, const struct flag *flags)
+{
+	const char *text = **argv;
+	struct word word = {.name = text + (text[1] == '-' ? 2 : 1)};
+	const char *equals = strchr(word.name, '=');
+
+	word.length = equals ? (size_t)(equals - word.name) : strlen(word.name);
+	for (; flags->name; flags++)
+		if (strlen(flags->name) == word.length &&
+			memcmp(flags->name, word.name, word.length) == 0)
+			word.arity = flags->arity;
+	if (equals)
+		word.value = equals + 1;
+	else if (word.arity == VALUE && (*argv)[1])
+		word.value = *++*argv;
+	return word;
+}
+
+static bool word_is(const struct word *word, const char *name)
+{
+	return strlen(name) == word->length && memcmp(name, word->name, word->length) == 0;
+}
+
+static bool verb_creates(const char *verb)
+{
+	return strcmp(verb, "create") == 0 || strcmp(verb, "run") == 0 ||
+	       strcmp(verb, "restore") == 0;
+}
+
+/* The words after create, run or restore. */
+static void parse_create(struct args *args, char *const *argv)
+{
+	bool flags_end = false;
+	args->creates = true;
+	for (; *argv; argv++) {
+		if (flags_end || !is_flag(*argv)) {
+			if (!args->id)
+				args->id = *argv;
+			continue;
+		}
+		if (strcmp(*argv, "--") == 0) {
+			flags_end = true;
+			continue;
+		}
+		const char *text = *argv;
+		struct word word = word_read(&argv, create_flags);
+		if (word.arity == HELP)
+			args->creates = false;
+		else if (word.arity == UNKNOWN)
+			args->unknown = text;
+		else if (word_is(&word, "bundle") || word_is(&word, "b"))
+			args->bundle =
+				word.value && *word.value ? word.value : "."; /* runc: "" is cwd */
+	}
+}
+
+void args_parse(struct args *args, char *const *argv)
+{
+	*args = (struct args){.bundle = "."};
+	if (*argv)
+		argv++;
+	for (; *argv; argv++) {
+		if (strcmp(*argv, "--") == 0) {
+			argv++;
+			break;
+		}
+		/* After an unknown flag any word may be its value, so the verb is the next that
+		 * creates. */
+		if (!is_flag(*argv)) {
+			if (!args->unknown || verb_creates(*argv))
+				break;
+			continue;
+		}
+		const char *text = *argv;
+		struct word word = word_read(&argv, global_flags);
+		if (word.arity == HELP)
+			return;
+		if (word.arity == UNKNOWN)
+			args->unknown = text;
+		else if (word_is(&word, "log"))
+			args->log = word.value;
+		else if (word_is(&word, "log-format"))
+			args->format = word.value;
+	}
+	args->verb = *argv;
+	if (args->verb && verb_creates(args->verb))
+		parse_create(args, argv + 1);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a runc-style command line says to us; everything else of it is the low-level runtime's.
+ *
+ *	RUNTIME [global flags] VERB [flags and arguments]
+ *
+ * Read as runc (urfave/cli: one or two dashes, flags and arguments in any order after the verb) and
+ * crun (argp) do. Only create, run and restore are read past the verb: `exec ID create` is an exec.
+ */
+#ifndef GPUSHARE_RUNTIME_ARGS_H
+#define GPUSHARE_RUNTIME_ARGS_H
+
+#include <stdbool.h>
+
+/* All strings are argv's own, NULL for absent. */
+struct args {
+	const char *verb;
+	bool creates;	     /* the verb is create, run or restore, and no help was asked for */
+	const char *id;	     /* of the container */
+	const char *bundle;  /* "." unless said */
+	const char *log;     /* value of --log */
+	const char *format;  /* value of --log-format */
+	const char *unknown; /* a flag that may or may not take the next word as its value */
+};
+
+void args_parse(struct args *args, char *const *argv);
+
+#endif

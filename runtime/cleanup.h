@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Descriptors and memory that are given back where their variable's scope ends.
+ */
+#ifndef GPUSHARE_RUNTIME_CLEANUP_H
+#define GPUSHARE_RUNTIME_CLEANUP_H
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define CLEANUP_FD __attribute__((cleanup(cleanup_fd)))
+#define CLEANUP_FREE __attribute__((cleanup(cleanup_free)))
+
+static inline void cleanup_fd(const int *fd)
+{
+	int saved = errno;
+	if (*fd >= 0)
+		close(*fd);
+	errno = saved;
+}
+
+static inline void cleanup_free(void *pointer)
+{
+	free(*(void **)pointer);
+}
+
+#endif

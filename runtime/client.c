@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* SOCK_CLOEXEC, struct timeval */
+#include "client.h"
+
+#include "cleanup.h"
+#include "json.h"
+
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+
+static void put(struct request *request, const char *text)
+{
+	size_t length = strlen(text);
+	if (length > sizeof(request->text) - request->length) {
+		request->overflow = true;
+		return;
+	}
+	memcpy(request->text + request->length, text, length);
+	request->length += length;
+}
+
+static void put_quoted(struct request *request, const char *text)
+{
+	if (!json_quote(request->text, sizeof(request->text), &request->length, text))
+		request->overflow = true;
+}
+
+void request_begin(struct request *request, const char *op)
+{
+	request->length = 0;
+	request->overflow = false;
+	put(request, "{\"op\":");
+	put_quoted(request, op);
+}
+
+static void put_name(struct request *request, const char *name)
+{
+	put(request, ",");
+	put_quoted(request, name);
+	put(request, ":");
+}
+
+void request_string(struct request *request, const char *name, const char *value)
+{
+	put_name(request, name);
+	put_quoted(request, value);
+}
+
+void request_integer(struct request *request, const char *name, long long value)
+{
+	char digits[24];
+	put_name(request, name);
+	snprintf(digits, sizeof(digits), "%lld", value);
+	put(request, digits);
+}
+
+bool request_end(struct request *request)
+{
+	put(request, "}");
+	return !request->overflow;
+}
+
+/* CLOCK_MONOTONIC in milliseconds: a step of the wall clock lengthens no wait. */
+static int64_t now_ms(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static enum client_result say(struct reply *reply, enum client_result result, const char *why)
+{
+	snprintf(reply->message, sizeof(reply->message), "%s", why);
+	return result;
+}
+
+/* A socket connected to the daemon, -1 with errno. A daemon that is stopped has a full backlog,
+ * where connect(2) and sendmsg(2) wait as long as SO_SNDTIMEO says (unix(7), socket(7)). */
+static int connect_within(const char *path, int wait_ms)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct timeval wait = {.tv_sec = wait_ms / 1000, .tv_usec = wait_ms % 1000 * 1000};
+	size_t length = strlen(path);
+
+	if (length >= sizeof(address.sun_path)) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	memcpy(address.sun_path, path, length);
+	CLEANUP_FD int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait)) < 0)
+		return -1;
+	int failed;
+	do {
+		failed = connect(fd, (const struct sockaddr *)&address, sizeof(address));
+	} while (failed && errno == EINTR);
+	if (failed)
+		return -1;
+	int connected = fd;
+	fd = -1;
+	return connected;
+}
+
+static int send_request(int fd, const struct request *request, const int *fds, size_t fd_count)
+{
+	union {
+		char bytes[CMSG_SPACE(sizeof(int) * CLIENT_FDS_MAX)];
+		struct cmsghdr align;
+	} control = {{0}};
+	struct iovec text = {
+		.iov_base = (void *)(uintptr_t)request->text, .iov_len = request->length};
+	struct msghdr message = {.msg_iov = &text, .msg_iovlen = 1};
+
+	if (fd_count > 0) {
+		message.msg_control = control.bytes;
+		/* glibc and musl disagree about the type of both lengths. */
+		message.msg_controllen =
+			(__typeof__(message.msg_controllen))CMSG_SPACE(sizeof(int) * fd_count);
+		struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+		rights->cmsg_level = SOL_SOCKET;
+		rights->cmsg_type = SCM_RIGHTS;
+		rights->cmsg_len = (__typeof__(rights->cmsg_len))CMSG_LEN(sizeof(int) * fd_count);
+		memcpy(CMSG_DATA(rights), fds, sizeof(int) * fd_count);
+	}
+	ssize_t sent;
+	do {
+		sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+	} while (sent < 0 && errno == EINTR);
+	return sent < 0 ? -1 : 0;
+}
+
+/* One packet before `deadline`: its length, 0 for the connection's end, -1 with errno (ETIMEDOUT,
+ * EMSGSIZE). Descriptors that come along are dropped by the kernel: nothing asks for them. */
+static ssize_t receive(int fd, char *packet, size_t room, int64_t deadline)
+{
+	struct pollfd wait = {.fd = fd, .events = POLLIN};
+	for (;;) {
+		int64_t left = deadline - now_ms();
+		int ready = poll(&wait, 1, left > 0 ? (int)left : 0);
+		if (ready == 0)
+			errno = ETIMEDOUT;
+		if (ready == 0 || (ready < 0 && errno != EINTR))
+			return -1;
+		if (ready < 0)
+			continue;
+		ssize_t length = recv(fd, packet, room, MSG_DONTWAIT | MSG_TRUNC);
+		if (length < 0 && (errno == EINTR || errno == EAGAIN))
+			continue;
+		if (length > (ssize_t)room) {
+			errno = EMSGSIZE;
+			return -1;
+		}
+		return length;
+	}
+}
+
+enum packet_kind {
+	PACKET_MALFORMED,
+	PACKET_ACK,
+	PACKET_ROW, /* the launcher's and the hook's requests have none; a later daemon's may */
+	PACKET_DONE,
+	PACKET_REFUSAL,
+};
+
+/* What `packet` is; the text of a refusal goes to `reply`. */
+static enum packet_kind packet_read(char *packet, size_t length, struct reply *reply)
+{
+	struct json json;
+	struct json_text key, error = {0};
+	bool ack = false, has_ok = false, ok = false, row = false;
+
+	json_begin(&json, packet, length);
+	if (!json_enter_object(&json))
+		return PACKET_MALFORMED;
+	while (json_next_key(&json, &key)) {
+		if (json_text_is(&key, "ok") && json_boolean(&json, &ok))
+			has_ok = true;
+		else if (json_text_is(&key, "row"))
+			row = true, json_skip(&json);
+		else if (!(json_text_is(&key, "ack") && json_boolean(&json, &ack)) &&
+			 !(json_text_is(&key, "error") && json_string(&json, &error)))
+			json_skip(&json);
+	}
+	if (!json_finish(&json))
+		return PACKET_MALFORMED;
+	if (has_ok && ok)
+		return PACKET_DONE;
+	if (has_ok && error.at && json_text_copy(&error, reply->message, sizeof(reply->message)))
+		return PACKET_REFUSAL;
+	return ack ? PACKET_ACK : row ? PACKET_ROW : PACKET_MALFORMED;
+}
+
+static enum client_result no_packet(struct reply *reply, bool acknowledged, ssize_t got)
+{
+	const char *why = got == 0 ? "hung up" : strerror(errno);
+	if (acknowledged)
+		snprintf(reply->message, sizeof(reply->message), "took the request and then %s%s",
+			got == 0 ? "" : "gave no answer: ", why);
+	else
+		snprintf(reply->message, sizeof(reply->message), "did not acknowledge: %s", why);
+	return acknowledged ? CLIENT_BROKEN : CLIENT_UNREACHABLE;
+}
+
+static enum client_result converse(int fd, int64_t deadline, int final_ms, struct reply *reply)
+{
+	char packet[CLIENT_REPLY_MAX];
+	bool acknowledged = false;
+	for (;;) {
+		ssize_t length = receive(fd, packet, sizeof(packet), deadline);
+		if (length <= 0)
+			return no_packet(reply, acknowledged, length);
+		switch (packet_read(packet, (size_t)length, reply)) {
+		case PACKET_ACK:
+			if (!acknowledged)
+				deadline = now_ms() + final_ms;
+			acknowledged = true;
+			break;
+		case PACKET_ROW:
+			break;
+		case PACKET_DONE:
+			return CLIENT_OK;
+		case PACKET_REFUSAL:
+			return CLIENT_REFUSED;
+		case PACKET_MALFORMED:
+			return say(reply, CLIENT_BROKEN, "answered what is no answer");
+		}
+	}
+}
+
+enum client_result client_call(const char *socket_path, const struct request *request,
+	const int *fds, size_t fd_count, int final_ms, struct reply *reply)
+{
+	int64_t deadline = now_ms() + CLIENT_ACK_MS;
+	CLEANUP_FD int fd = connect_within(socket_path, CLIENT_ACK_MS);
+
+	if (fd < 0)
+		return say(reply, CLIENT_UNREACHABLE,
+			errno == EAGAIN ? "does not accept connections" : strerror(errno));
+	if (send_request(fd, request, fds, fd_count) < 0)
+		return say(reply, CLIENT_UNREACHABLE,
+			errno == EAGAIN ? "does not read requests" : strerror(errno));
+	return converse(fd, deadline, final_ms, reply);
+}

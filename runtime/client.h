@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The C client of the daemon's control socket (gpushare/protocol.py says what is spoken there).
+ * Used by the launcher and by the hook: one request, one answer.
+ */
+#ifndef GPUSHARE_RUNTIME_CLIENT_H
+#define GPUSHARE_RUNTIME_CLIENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define CLIENT_REQUEST_MAX 4096 /* bytes; protocol.MAX_REQUEST_BYTES */
+#define CLIENT_REPLY_MAX 65536	/* protocol.MAX_REPLY_BYTES */
+#define CLIENT_ACK_MS 1000	/* connecting included; protocol.ACK_SECONDS */
+#define CLIENT_FINAL_MS 10000	/* after the acknowledgement; protocol.REPLY_SECONDS */
+#define CLIENT_FDS_MAX 4
+
+struct request {
+	char text[CLIENT_REQUEST_MAX];
+	size_t length;
+	bool overflow; /* it did not fit; request_end says so */
+};
+
+void request_begin(struct request *request, const char *op);
+void request_string(struct request *request, const char *name, const char *value);
+void request_integer(struct request *request, const char *name, long long value);
+/* False when the request is longer than the daemon takes. */
+bool request_end(struct request *request);
+
+enum client_result {
+	CLIENT_OK,
+	CLIENT_REFUSED,	    /* the daemon answered, and said no: `message` is its reason */
+	CLIENT_UNREACHABLE, /* no daemon, or none that acknowledges: nothing has been done */
+	CLIENT_BROKEN,	    /* acknowledged, and then no proper answer: it may have been done */
+};
+
+struct reply {
+	char message[CLIENT_REPLY_MAX + 1]; /* why, for anything but CLIENT_OK */
+};
+
+/* Send `request` and wait for the final answer, `final_ms` after the acknowledgement at most. */
+enum client_result client_call(const char *socket_path, const struct request *request,
+	const int *fds, size_t fd_count, int final_ms, struct reply *reply);
+
+#endif
