@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime in docker's daemon.json.
+
+Source: dockerd(8), "runtimes" and "default-runtime"; both are read again on SIGHUP.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare.engines import json_text
+from gpushare.engines.errors import BadConfiguration
+
+NAME: Final = "gpushare"
+_RUNTIMES: Final = "runtimes"
+_DEFAULT: Final = "default-runtime"
+
+
+def register(text: str, launcher: Path, *, default: bool) -> str:
+    """Return `text` with the runtime in it, as docker's default where that is asked."""
+    found = _read(text)
+    edited = text if text.strip() else "{\n}\n"
+    if found.get(_RUNTIMES, {}).get(NAME) != {"path": str(launcher)}:
+        edited = json_text.put(edited, [_RUNTIMES, NAME], {"path": str(launcher)})
+    if default and found.get(_DEFAULT) != NAME:
+        edited = json_text.put(edited, [_DEFAULT], NAME)
+    return edited
+
+
+def unregister(text: str, original: str) -> str:
+    """Return `text` without the runtime; the default becomes what it is in `original`."""
+    found = _read(text)
+    edited = text
+    if found.get(_DEFAULT) == NAME:
+        before = _read(original).get(_DEFAULT)
+        if before in {None, NAME}:
+            edited = json_text.drop(edited, [_DEFAULT])
+        else:
+            edited = json_text.put(edited, [_DEFAULT], before)
+    if set(found.get(_RUNTIMES, {})) == {NAME}:
+        return json_text.drop(edited, [_RUNTIMES])
+    return json_text.drop(edited, [_RUNTIMES, NAME])
+
+
+def registered(text: str) -> Path | None:
+    """Return the launcher that `text` names, None when the runtime is not in it."""
+    entry = _read(text).get(_RUNTIMES, {}).get(NAME)
+    return Path(str(entry.get("path", ""))) if isinstance(entry, dict) else None
+
+
+def is_default(text: str) -> bool:
+    """Return whether containers get the runtime without asking for it."""
+    return _read(text).get(_DEFAULT) == NAME
+
+
+def remarks(text: str) -> list[str]:  # noqa: ARG001 - containerd's takes it
+    """Return what the user should know of this configuration."""
+    return []
+
+
+def _read(text: str) -> dict[str, Any]:
+    found = json_text.parse(text) if text.strip() else {}
+    if not isinstance(found.get(_RUNTIMES, {}), dict):
+        raise BadConfiguration(f'"{_RUNTIMES}" is not an object')
+    return found

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers the runtime in an engine's configuration file, and takes it out again.
+
+The file as it was is kept beside it (`<name>.before-gpushare`). Taking the runtime out puts those
+bytes back when nobody has edited the file since; else only our entries go, and the rest stays as it
+was edited. "Nobody has edited" needs no record: it is so when registering in the kept file gives
+the present one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gpushare.engines.errors import BadConfiguration, EngineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpushare.engines.engine import Engine
+
+SUFFIX: Final = ".before-gpushare"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happens to one file: None is a file that is not there."""
+
+    path: Path
+    before: str | None
+    after: str | None
+    backup: str | None  # to be kept beside it; None: nothing is kept
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def needed(self) -> bool:
+        """Whether anything changes."""
+        return self.before != self.after
+
+    def diff(self) -> str:
+        """Return the change as a unified diff, empty when there is none."""
+        return "".join(
+            difflib.unified_diff(
+                (self.before or "").splitlines(keepends=True),
+                (self.after or "").splitlines(keepends=True),
+                str(self.path) if self.before is not None else "/dev/null",
+                str(self.path) if self.after is not None else "/dev/null",
+            )
+        )
+
+    def apply(self) -> None:
+        """Write the file and what is kept beside it; OSError names the file that cannot be."""
+        if not self.needed:
+            return
+        kept = backup_of(self.path)
+        if self.backup is not None:
+            _write(kept, self.backup, like=self.path)
+        if self.after is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            _write(self.path, self.after, like=self.path)
+        if self.backup is None:
+            kept.unlink(missing_ok=True)
+
+
+def configure(engine: Engine, path: Path, launcher: Path, *, default: bool) -> Change:
+    """Return the change that registers `launcher` in the engine's file at `path`."""
+    before = _read(path)
+    text = before or ""
+    try:
+        known = engine.syntax.registered(text)
+        # Again, or after an upgrade: what is kept is the file from before the first time.
+        original = before if known is None else _original(engine, path, text)
+        after = engine.syntax.register(text, launcher, default=default)
+        remarks = tuple(engine.syntax.remarks(after))
+    except BadConfiguration as error:
+        raise _named(path, error) from error
+    return Change(path, before, after, original, remarks)
+
+
+def unconfigure(engine: Engine, path: Path) -> Change:
+    """Return the change that takes the runtime out of the engine's file at `path`."""
+    before = _read(path)
+    try:
+        if before is None or engine.syntax.registered(before) is None:
+            return Change(path, before, before, None)
+        original = _original(engine, path, before)
+    except BadConfiguration as error:
+        raise _named(path, error) from error
+    return Change(path, before, original, None)
+
+
+def registered(engine: Engine, path: Path) -> Path | None:
+    """Return the launcher that the file at `path` names, None when it names none."""
+    text = _read(path)
+    try:
+        return engine.syntax.registered(text) if text is not None else None
+    except BadConfiguration as error:
+        raise _named(path, error) from error
+
+
+def backup_of(path: Path) -> Path:
+    """Return where the file as it was is kept."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def _original(engine: Engine, path: Path, text: str) -> str | None:
+    """Return what `text`, which has the runtime in it, is without: None for no file."""
+    syntax = engine.syntax
+    launcher, default = syntax.registered(text), syntax.is_default(text)
+    assert launcher is not None
+    kept = _read(backup_of(path))
+    if syntax.register(kept or "", launcher, default=default) == text:
+        return kept
+    return syntax.unregister(text, kept or "")
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise EngineError(f"{path} is not UTF-8 text; nothing was changed") from error
+
+
+def _write(path: Path, text: str, *, like: Path) -> None:
+    """Replace `path` in one rename, with the mode and owner of `like` where that is there."""
+    target = path.resolve()  # a link stays one
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if like.exists():
+                status = like.stat()
+                os.fchmod(descriptor, status.st_mode & 0o7777)
+                if os.geteuid() == 0:
+                    os.fchown(descriptor, status.st_uid, status.st_gid)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(descriptor)
+        draft.rename(target)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _named(path: Path, error: BadConfiguration) -> EngineError:
+    place = f"{path}:{error.line}" if error.line else str(path)
+    return EngineError(f"{place}: {error}; nothing was changed")

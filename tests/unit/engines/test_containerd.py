@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""config.toml in its three versions: comments stay, the handler is a copy of the default's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tomlkit
+
+from gpushare.engines import containerd
+from gpushare.engines.errors import BadConfiguration
+
+LAUNCHER = Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime")
+MARK = "# gpushare: `gpushare runtime unconfigure --runtime containerd` takes this away\n"
+
+V2 = """\
+# kept by hand
+version = 2
+
+[plugins]
+  [plugins."io.containerd.grpc.v1.cri"]
+    sandbox_image = "registry.k8s.io/pause:3.9" # pinned
+
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      default_runtime_name = 'runc' # for now
+      snapshotter = "overlayfs"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+        runtime_type = "io.containerd.runc.v2"
+        pod_annotations = ["io.example/*"]
+
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+          SystemdCgroup = true
+
+# the end
+[timeouts]
+  "io.containerd.timeout.bolt.open" = "0s"
+"""
+
+V2_ADDED = f"""
+{MARK}[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.gpushare]
+  runtime_type = "io.containerd.runc.v2"
+  pod_annotations = ["io.example/*", "gpushare.io/*"]
+  container_annotations = ["gpushare.io/*"]
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.gpushare.options]
+  SystemdCgroup = true
+  BinaryName = "{LAUNCHER}"
+"""
+
+V3 = """\
+version = 3
+# only what differs
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+  SystemdCgroup = true
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+"""
+
+V1 = """\
+# as docker ships it
+disabled_plugins = ["cri"]
+"""
+
+
+def test_the_handler_is_the_default_s_with_our_launcher() -> None:
+    assert containerd.register(V2, LAUNCHER, default=False) == V2 + V2_ADDED
+
+
+def test_the_default_is_changed_in_its_line() -> None:
+    after = containerd.register(V2, LAUNCHER, default=True)
+    assert after == V2.replace("'runc' # for now", '"gpushare" # for now') + V2_ADDED
+    assert containerd.is_default(after)
+
+
+@pytest.mark.parametrize(
+    ("text", "plugin"),
+    [
+        ("", "io.containerd.grpc.v1.cri"),
+        ("# only this\n", "io.containerd.grpc.v1.cri"),
+        (V1, "cri"),
+        (V2, "io.containerd.grpc.v1.cri"),
+        (V3, "io.containerd.cri.v1.runtime"),
+    ],
+)
+def test_each_version_has_its_name_for_the_plugin(text: str, plugin: str) -> None:
+    after = containerd.register(text, LAUNCHER, default=True)
+    section = tomlkit.parse(after).unwrap()["plugins"][plugin]["containerd"]
+    assert section["default_runtime_name"] == "gpushare"
+    assert section["runtimes"]["gpushare"]["options"]["BinaryName"] == str(LAUNCHER)
+    assert section["runtimes"]["gpushare"]["container_annotations"] == ["gpushare.io/*"]
+    assert containerd.registered(after) == LAUNCHER
+    assert containerd.register(after, LAUNCHER, default=True) == after
+
+
+@pytest.mark.parametrize("text", [V1, V2, V3])
+@pytest.mark.parametrize("default", [False, True])
+def test_taking_it_out_gives_the_text_before(text: str, default: bool) -> None:
+    after = containerd.register(text, LAUNCHER, default=default)
+    out = containerd.unregister(after, text)
+    # A quote is all that a changed default leaves.
+    assert out.replace('"runc" # for', "'runc' # for") == text
+
+
+def test_what_was_edited_since_stays() -> None:
+    after = containerd.register(V2, LAUNCHER, default=False) + "\n# mine\n[metrics]\n  x = 1\n"
+    assert containerd.unregister(after, V2) == V2 + "\n# mine\n[metrics]\n  x = 1\n"
+
+
+def test_an_upgrade_moves_the_handler_and_keeps_its_options() -> None:
+    edited = containerd.register(V2, LAUNCHER, default=False) + "  Root = '/run/mine'\n"
+    other = Path("/opt/other")
+    after = containerd.register(edited, other, default=False)
+    handler = tomlkit.parse(after).unwrap()["plugins"]["io.containerd.grpc.v1.cri"]["containerd"][
+        "runtimes"
+    ]["gpushare"]
+    assert handler["options"] == {
+        "SystemdCgroup": True,
+        "Root": "/run/mine",
+        "BinaryName": str(other),
+    }
+    assert after.count(MARK) == 1
+
+
+def test_a_default_of_another_kind_is_not_copied() -> None:
+    kata = V2.replace("'runc' # for now", "'kata'").replace(
+        "\n# the end",
+        '\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]\n'
+        '  runtime_type = "io.containerd.kata.v2"\n# the end',
+    )
+    after = tomlkit.parse(containerd.register(kata, LAUNCHER, default=False)).unwrap()
+    handler = after["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["gpushare"]
+    assert handler["runtime_type"] == "io.containerd.runc.v2"
+    assert handler["options"]["SystemdCgroup"] is True
+
+
+def test_a_shape_that_text_cannot_be_added_to_is_refused() -> None:
+    inline = 'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {containerd = {}}}\n'
+    with pytest.raises(BadConfiguration, match="cannot be edited safely"):
+        containerd.register(inline, LAUNCHER, default=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("version = 2\n[plugins\n", 2, "line 2"),
+        ("version = 4\n", 0, "version = 4 is not known"),
+        ('version = 2\nplugins = "x"\n', 0, "plugins is not a table"),
+    ],
+)
+def test_what_is_broken_is_refused_with_its_line(text: str, line: int, what: str) -> None:
+    with pytest.raises(BadConfiguration, match=what) as caught:
+        containerd.register(text, LAUNCHER, default=False)
+    assert caught.value.line == line
+
+
+def test_it_says_when_kubernetes_could_not_use_it() -> None:
+    assert "Kubernetes cannot" in containerd.remarks(V1)[0]
+    assert containerd.remarks(V2) == []
+    assert "/etc/x.toml" in containerd.remarks('imports = ["/etc/x.toml"]\n')[0]
