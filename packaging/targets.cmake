@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What the folders' CMakeLists.txt are written with.
 #
 #   gpushare_static_program(NAME source...)

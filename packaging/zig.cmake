@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Makes zig cc the C compiler. Included before project(), so that CMake's own compiler checks use it.
 #
 # zig carries the headers and symbol versions of every glibc: a library built here for glibc 2.17

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Get what the demo, the tests and the checks need: `python3 packaging/setup BUILD [--plan]`.
 
 BUILD is the folder for everything that is built. With --plan nothing is done, only said.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carries a plan out: apt for what fits, build/tools/ for what would push something else out."""
 
 from __future__ import annotations

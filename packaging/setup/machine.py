@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the facts of this machine that `plan.py` decides on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a machine lacks, and the gentlest way to get it.
 
 Everything here is pure: facts in, a plan out. `machine.py` reads the facts, `apply.py` carries the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps an installation of packages from starting or enabling a service.
 
 A Debian package of a daemon starts it (through invoke-rc.d, which asks policy-rc.d) and enables it
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,22 +44,28 @@ def _restore(policy: Path, aside: Path) -> None:
         policy.unlink()
 
 
+def disable(link: Path) -> None:
+    """Undo the enabling that `link` stands for, so that its package also remembers it as undone."""
+    if link.parent.suffix in {".wants", ".requires"}:
+        command = ("deb-systemd-helper", "disable", link.name)
+    else:
+        command = ("update-rc.d", link.name[3:], "disable")
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # Neither knows a link that a maintainer script made by itself.
+    link.unlink(missing_ok=True)
+
+
 @contextmanager
-def none_enabled(etc: Path = Path("/etc")) -> Iterator[None]:
+def none_enabled(
+    etc: Path = Path("/etc"), undo: Callable[[Path], None] = disable
+) -> Iterator[None]:
     """Disable, after the block, every unit and init script that the block enabled."""
     before = _enabled(etc)
     try:
         yield
     finally:
-        new = _enabled(etc) - before
-        for link in sorted(new):
-            if link.parent.suffix in {".wants", ".requires"}:
-                _run("deb-systemd-helper", "disable", link.name)
-            else:
-                _run("update-rc.d", link.name[3:], "disable")
-        # deb-systemd-helper remembers only links that it made; a maintainer script's own go here.
-        for link in _enabled(etc) - before:
-            link.unlink()
+        for link in sorted(_enabled(etc) - before):
+            undo(link)
 
 
 def _enabled(etc: Path) -> frozenset[Path]:
@@ -67,7 +74,3 @@ def _enabled(etc: Path) -> frozenset[Path]:
     links = [link for pattern in ("*.wants/*", "*.requires/*") for link in system.glob(pattern)]
     links += etc.glob("rc[2-5].d/S[0-9][0-9]*")
     return frozenset(links)
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
