@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bundles, specs and root filesystems of containers. Standard library and gpushare.quota's types."""
+"""Bundles, specs and root filesystems of containers.
+
+Imports the standard library and gpushare.quota only.
+"""

@@ -44,7 +44,7 @@ class Node:
         if self.major is not None and self.minor is not None:
             return Device(self.path, self.type or "c", self.major, self.minor)
         try:
-            found = os.stat(self.host_path)
+            found = Path(self.host_path).stat()
         except OSError as error:
             raise CdiError(f"{self.host_path}: {error.strerror}; is the driver loaded?") from error
         if not (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)):

@@ -1,105 +1,186 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that a container with a GPU gets, put together: the daemon's one call into this package.
+"""Everything that a container with a GPU gets, put together.
 
-The order of a pass over a bundle:
+A pass over a bundle:
 
     loaded = spec.load(bundle_fd)
-    original = edits.strip(loaded)                  # what the engine wrote
-    request = nvidia.find(original, driver)         # what it had put there for a GPU
-    ... quota, placement ...
-    wanted = container.shared(...)                  # or whole(...), or Edits() for none
-    cache = container.install_cache(rootfs, ...)
-    edited = edits.apply(original, wanted, request.taken)
+    original = edits.strip(loaded)              # what the engine wrote
+    request = nvidia.find(original, driver)     # the GPU that the engine had put there
+    ...                                         # quota.read_quota, quota.give, placement
+    wanted = container.shared(...)              # or whole(...), or Wanted() for no GPU
+    cache = container.install_cache(...)        # None, or one more mount
+    edited = edits.apply(original, wanted.with_mount(cache), request.taken)
     spec.store(bundle_fd, edited, loaded)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gpushare.oci.driver import Driver
-from gpushare.oci.edits import Edits, Hook, Mount
+from gpushare.oci import driver as drivers
+from gpushare.oci import loader
+from gpushare.oci.cdi import CdiEdits, CdiMount, Node
+from gpushare.oci.driver import CUDA, NVML, Driver
+from gpushare.oci.edits import Device, Edits, Hook, Mount, Stage
+from gpushare.oci.loader import CacheEntry, Filters, install_cache
 from gpushare.oci.platform import Platform
 from gpushare.oci.rootfs import Rootfs
 
+__all__ = [
+    "CacheEntry",
+    "Filters",
+    "Host",
+    "Wanted",
+    "driver_mounts",
+    "hooks",
+    "install_cache",
+    "shared",
+    "tenant_mounts",
+    "whole",
+]
+
 DRIVER_DIR: Final = "/opt/gpushare/driver"  # GPUSHARE_DRIVER_DIR of gpushare_abi.h
 TENANT_DIR: Final = "/opt/gpushare/tenant"  # GPUSHARE_TENANT_DIR
+STATUS_NAME: Final = "status"  # GPUSHARE_STATUS_NAME
+
+_HOOK_ENV: Final = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
+# With the seconds after which the runtime kills the hook.
+_STAGES: Final[tuple[tuple[Stage, int], ...]] = (("createRuntime", 10), ("poststop", 5))
+_FILE: Final = ("bind", "ro", "nosuid", "nodev")
+_TENANT: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
+_STATUS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
 
 
 @dataclass(frozen=True)
-class Filters:
-    """The filter libraries' files on the host, beneath the root-owned versioned folder."""
+class Host:
+    """What is the same for every container of this machine."""
 
-    cuda: str
-    nvml: str
-
-
-@dataclass(frozen=True)
-class CacheEntry:
-    """A name that the loader looks for, and the path in the container that it must find."""
-
-    name: str
-    path: str
+    driver: Driver
+    filters: Filters
+    platform: Platform
 
 
 @dataclass(frozen=True)
 class Wanted:
     """What a container gets: edits of its spec, and names for its loader's cache."""
 
-    edits: Edits
-    cache: tuple[CacheEntry, ...]
+    edits: Edits = field(default_factory=Edits)
+    cache: tuple[CacheEntry, ...] = ()
+
+    def with_mount(self, mount: Mount | None) -> Edits:
+        """Return the edits with `mount` as the last one; as they are for None."""
+        if mount is None:
+            return self.edits
+        return replace(self.edits, mounts=(*self.edits.mounts, mount))
 
 
 def shared(
-    driver: Driver,
+    host: Host,
     cards: Sequence[Sequence[str]],
     *,
-    filters: Filters,
-    tenant_directory: str,
-    hooks: tuple[Hook, ...],
     rootfs: Rootfs,
-    platform: Platform,
+    hooks: tuple[Hook, ...],
+    tenant_directory: str,
 ) -> Wanted:
-    """Return what a container with a share of `cards` gets; each card as the names CDI may have
-    for it, e.g. `("GPU-4f1c...", "0")`. CdiError, OSError."""
-    raise NotImplementedError
+    """Return what a container with a share of `cards` gets.
+
+    Each card is the names that the CDI spec may have for it: `("GPU-4f1c...", "0")`. The filters go
+    over every name by which the loader, or a program that knows where to look, finds the driver;
+    the real libraries lie where only the filters look. CdiError where a card or node is missing.
+    """
+    driver = host.driver
+    edits = driver.cdi.edits_for(cards)
+    places = loader.Places(rootfs, host.platform, driver)
+    compute = [lib for lib in driver.libraries if lib.is_compute and lib.is_native(driver)]
+    mounts = (
+        *driver_mounts(driver),
+        *_mounts(places.filters(host.filters)),
+        *_mounts(places.libraries(compute)),
+        *(_cdi_mount(mount, rootfs) for mount in drivers.shared_files(edits)),
+        *tenant_mounts(tenant_directory),
+    )
+    names = (CUDA, "libcuda.so", NVML, *(library.soname for library in compute))
+    return Wanted(
+        Edits(_env(edits), mounts, _devices(drivers.shared_nodes(edits)), hooks),
+        places.cache_entries(names),
+    )
 
 
 def whole(
-    driver: Driver,
+    host: Host,
     cards: Sequence[Sequence[str]],
     *,
-    hooks: tuple[Hook, ...],
     rootfs: Rootfs,
-    platform: Platform,
+    hooks: tuple[Hook, ...],
 ) -> Wanted:
-    """Return what a container with whole cards gets: the driver as it is, and no filter."""
-    raise NotImplementedError
+    """Return what a container with whole `cards` gets: the driver as it is, and no filter.
+
+    CdiError as `shared`.
+    """
+    driver = host.driver
+    edits = driver.cdi.edits_for(cards)
+    places = loader.Places(rootfs, host.platform, driver)
+    native = [library for library in driver.libraries if library.is_native(driver)]
+    mounts = (
+        *_mounts(places.driver()),
+        *_mounts(places.libraries([lib for lib in native if not lib.is_filtered])),
+        *(_cdi_mount(mount, rootfs) for mount in drivers.other_files(edits, driver)),
+    )
+    names = ("libcuda.so", *(library.soname for library in native))
+    return Wanted(
+        Edits(_env(edits), mounts, _devices(edits.nodes), hooks), places.cache_entries(names)
+    )
 
 
 def hooks(program: str, socket: str, key: str) -> tuple[Hook, ...]:
-    """Return the two hooks of ours: createRuntime binds the pid, poststop releases."""
-    raise NotImplementedError
+    """Return our hooks: createRuntime says the container's pid, poststop that it is over.
+
+    `program` is gpushare-hook's absolute path, `socket` the daemon's, `key` the tenant's.
+    """
+    return tuple(
+        Hook(
+            stage,
+            program,
+            ("gpushare-hook", stage, "--socket", socket, "--key", key),
+            _HOOK_ENV,
+            seconds,
+        )
+        for stage, seconds in _STAGES
+    )
 
 
 def driver_mounts(driver: Driver) -> tuple[Mount, ...]:
-    """Return the mounts of the real libraries at /opt/gpushare/driver."""
-    raise NotImplementedError
+    """Return the mounts of the real libraries, where the filters' DT_NEEDED names them."""
+    return (
+        Mount(driver.cuda.host_path, f"{DRIVER_DIR}/{CUDA}", _FILE),
+        Mount(driver.nvml.host_path, f"{DRIVER_DIR}/{NVML}", _FILE),
+    )
 
 
 def tenant_mounts(directory: str) -> tuple[Mount, ...]:
-    """Return the mounts of a tenant's folder: read-only, and `status` over it read-write."""
-    raise NotImplementedError
+    """Return the mounts of a tenant's folder: read-only, and over it `status`, which it writes."""
+    return (
+        Mount(directory, TENANT_DIR, _TENANT),
+        Mount(f"{directory}/{STATUS_NAME}", f"{TENANT_DIR}/{STATUS_NAME}", _STATUS),
+    )
 
 
-def install_cache(
-    rootfs: Rootfs, wanted: Sequence[CacheEntry], platform: Platform, keep: str
-) -> Mount | None:
-    """Put `wanted` first into the image's /etc/ld.so.cache.
+def _mounts(files: Iterable[tuple[str, str]]) -> tuple[Mount, ...]:
+    return tuple(Mount(source, destination, _FILE) for source, destination in files)
 
-    Where the rootfs is read-only the result is kept in the folder `keep` by its content's hash, and
-    the mount that puts it over the image's cache is returned.
-    """
-    raise NotImplementedError
+
+def _cdi_mount(mount: CdiMount, rootfs: Rootfs) -> Mount:
+    options = mount.options or _FILE
+    if not {"bind", "rbind"} & set(options):
+        options = ("rbind", *options)
+    return Mount(mount.host_path, rootfs.resolve(mount.container_path), options)
+
+
+def _devices(nodes: Iterable[Node]) -> tuple[Device, ...]:
+    return tuple(node.device() for node in nodes)
+
+
+def _env(edits: CdiEdits) -> dict[str, str]:
+    return {name: value for name, _, value in (entry.partition("=") for entry in edits.env)}

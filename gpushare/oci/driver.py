@@ -48,6 +48,20 @@ class Library:
         return str(PurePosixPath(self.container_path).parent)
 
     @property
+    def name(self) -> str:
+        """The file name that the CDI spec gives it, mostly with the driver's version."""
+        return PurePosixPath(self.container_path).name
+
+    @property
+    def stem(self) -> str:
+        """The name up to `.so`."""
+        return self.soname.partition(".so")[0]
+
+    def is_native(self, driver: Driver) -> bool:
+        """Whether it lies beside libcuda: no 32-bit one, no plug-in in a folder of its own."""
+        return self.directory == driver.cuda.directory
+
+    @property
     def is_filtered(self) -> bool:
         """Whether a filter takes its place in a shared container."""
         return self.soname in (CUDA, NVML)
@@ -55,7 +69,7 @@ class Library:
     @property
     def is_compute(self) -> bool:
         """Whether a shared container gets it as it is."""
-        return self.soname.partition(".so")[0].rstrip("0123456789-") in _COMPUTE
+        return self.stem.rstrip("0123456789-") in _COMPUTE
 
 
 @dataclass(frozen=True)
@@ -101,13 +115,10 @@ def shared_nodes(edits: CdiEdits) -> tuple[Node, ...]:
     return tuple(node for node in edits.nodes if _SHARED_NODES.fullmatch(node.path))
 
 
-def other_files(edits: CdiEdits) -> tuple[CdiMount, ...]:
-    """Return all mounts that are not libraries."""
-    return tuple(
-        mount
-        for mount in edits.mounts
-        if not _LIBRARY.fullmatch(PurePosixPath(mount.container_path).name)
-    )
+def other_files(edits: CdiEdits, driver: Driver) -> tuple[CdiMount, ...]:
+    """Return all mounts but the libraries that lie beside libcuda."""
+    native = {lib.container_path for lib in driver.libraries if lib.is_native(driver)}
+    return tuple(mount for mount in edits.mounts if mount.container_path not in native)
 
 
 def _library(mount: CdiMount) -> Library:

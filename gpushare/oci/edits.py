@@ -140,7 +140,7 @@ def apply(spec: Spec, edits: Edits, taken: Mapping[Path, Sequence[int]] | None =
     """Return `spec` with `edits` in it and without the entries that `taken` names by index.
 
     `spec` must have been through `strip`. A name of `edits.env` that is set already is replaced; a
-    device whose path is there already is replaced too. Where nothing changes, neither does the spec.
+    device whose path is there already too. Where nothing changes, neither does the spec.
     """
     if RECORD in spec.document:
         raise ValueError("strip() comes before apply()")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import struct
+from pathlib import Path
 from typing import BinaryIO, Final
 
 _PT_LOAD: Final = 1
@@ -23,7 +24,7 @@ class ElfError(ValueError):
 
 def soname(path: str) -> str | None:
     """Return the SONAME of the library at `path`, None where it has none; ElfError, OSError."""
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         try:
             return _soname(file)
         except (struct.error, UnicodeDecodeError) as error:

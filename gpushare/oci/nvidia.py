@@ -1,27 +1,198 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU that an engine put into a spec before us, recognised so that it can be taken out whole."""
+"""A GPU that an engine put into a spec before us, recognised so that it can be taken out whole.
+
+It comes in two forms, and an image can write neither:
+
+- `docker run --gpus` of older Docker: NVIDIA's prestart hook, and a second NVIDIA_VISIBLE_DEVICES
+  behind the image's own (moby, daemon/nvidia_linux.go). `--gpus 2` reads `0,1`: any two cards.
+- CDI edits that the engine has already applied: nodes, cgroup rules, mounts, createContainer hooks.
+  No device name is left, only the minor numbers of the nodes.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Final
 
 from gpushare.oci.driver import Driver
-from gpushare.oci.edits import Path
+from gpushare.oci.edits import DEVICES, HOOKS, MOUNTS, RULES, Path
 from gpushare.oci.spec import Spec
 from gpushare.quota.cards import Cards
+from gpushare.quota.errors import QuotaError, quoted
+from gpushare.quota.visible import VISIBLE_DEVICES
+
+_MAJOR: Final = 195  # of nvidia0.., nvidiactl and nvidia-modeset (Linux, devices.txt)
+_PRESTART_HOOKS: Final = frozenset({"nvidia-container-runtime-hook", "nvidia-container-toolkit"})
+_CDI_HOOKS: Final = frozenset({"nvidia-cdi-hook", "nvidia-ctk"})
+_CARD: Final = re.compile(r"/dev/nvidia([0-9]{1,3})", re.ASCII)
+_CONTROL: Final = re.compile(r"/dev/nvidia(ctl|-uvm|-uvm-tools|-modeset)", re.ASCII)
+_VISIBLE_DEVICE: Final = re.compile(r"[0-9]{1,3}|GPU-[0-9A-Za-z-]{1,64}", re.ASCII)
+_DRIVER_FILE: Final = re.compile(
+    r"lib(cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[a-z0-9_-]+|[A-Za-z0-9]+_nvidia)\.so[0-9.]*"
+    r"|nvidia-(smi|debugdump|persistenced|modprobe|cuda-mps-control|cuda-mps-server)"
+    r"|nvidia_drv\.so|nvidia-drm_gbm\.so|libglxserver_nvidia\.so[0-9.]*|gsp_[a-z0-9]+\.bin"
+    r"|[0-9]*_?nvidia[a-z0-9_]*\.json|nvidia-application-profiles-[0-9.]+-[a-z-]+",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was found: the cards that it asks for (None: none), and for `edits.apply` the entries
-    to take out, by list and index."""
+    """What an engine had put into a spec for a GPU.
+
+    `cards` is what it asks for, None for nothing; `taken` is what has to go, for `edits.apply`:
+    the indices of the entries in each list.
+    """
 
     cards: Cards | None = None
     taken: Mapping[Path, Sequence[int]] = field(default_factory=dict)
 
 
 def find(spec: Spec, driver: Driver) -> Request:
-    """Return the GPU that is in `spec` already, from `strip`; QuotaError where it is not known
-    how to take it out."""
-    raise NotImplementedError
+    """Return the GPU that is in `spec` already; `spec` is what `edits.strip` returned.
+
+    QuotaError where something of NVIDIA's is in it that is not known: it is refused, never left in.
+    A privileged container sees every node of the host: for it they are no request and they stay.
+    """
+    hooks = {path: _ours_to_take(spec.entries(*path)) for path in HOOKS}
+    mounts = _driver_mounts(spec.entries(*MOUNTS), driver)
+    nodes = _nodes(spec.entries(*DEVICES), driver)
+    bound = _bound_nodes(spec.entries(*MOUNTS))
+    by_hook = any(
+        _name(spec.entries(*path)[index], "path") in _PRESTART_HOOKS
+        for path, indices in hooks.items()
+        for index in indices
+    )
+    minors = _minors(spec, nodes, bound)
+    if spec.is_privileged() and not (mounts or any(hooks.values())):
+        return Request()
+    if not (nodes or bound or any(hooks.values())):
+        return Request(taken=_not_empty({RULES: _rules(spec, [])}))
+    taken: dict[Path, Sequence[int]] = {**hooks, MOUNTS: sorted({*mounts, *bound})}
+    if not spec.is_privileged():
+        taken[DEVICES] = nodes
+        taken[RULES] = _rules(spec, nodes)
+    cards = _cards_of_hook(spec) if by_hook else _cards_of_nodes(spec, minors)
+    return Request(cards, _not_empty(taken))
+
+
+def _not_empty(taken: Mapping[Path, Sequence[int]]) -> dict[Path, Sequence[int]]:
+    return {path: indices for path, indices in taken.items() if indices}
+
+
+def _ours_to_take(hooks: list[Any]) -> list[int]:
+    found = []
+    for index, hook in enumerate(hooks):
+        name = _name(hook, "path")
+        if name in _PRESTART_HOOKS or name in _CDI_HOOKS:
+            found.append(index)
+        elif "nvidia" in name:
+            raise _unknown(f"hook {_text(hook, 'path')}")
+    return found
+
+
+def _nodes(devices: list[Any], driver: Driver) -> list[int]:
+    """Return the indices of NVIDIA's nodes; of /dev/dri those that the driver's CDI spec lists."""
+    known = {node.path for node in driver.cdi.everything.nodes}
+    found = []
+    for index, device in enumerate(devices):
+        path = _text(device, "path")
+        if _CARD.fullmatch(path) or _CONTROL.fullmatch(path) or path in known:
+            found.append(index)
+        elif path.startswith("/dev/nvidia") or device.get("major") == _MAJOR:
+            raise _unknown(f"device {path}")
+    return found
+
+
+def _bound_nodes(mounts: list[Any]) -> list[int]:
+    """Return the indices of bind mounts of a node: `-v /dev/nvidia0:/dev/nvidia0`."""
+    return [
+        index
+        for index, mount in enumerate(mounts)
+        if _CARD.fullmatch(_text(mount, "source")) or _CONTROL.fullmatch(_text(mount, "source"))
+    ]
+
+
+def _driver_mounts(mounts: list[Any], driver: Driver) -> list[int]:
+    known = {(mount.host_path, mount.container_path) for mount in driver.cdi.everything.mounts}
+    return [
+        index
+        for index, mount in enumerate(mounts)
+        if (_text(mount, "source"), _text(mount, "destination")) in known
+        or (_is_bind(mount) and _DRIVER_FILE.fullmatch(_name(mount, "destination")))
+    ]
+
+
+def _is_bind(mount: Mapping[str, Any]) -> bool:
+    options = mount.get("options") or []
+    return mount.get("type") == "bind" or "bind" in options or "rbind" in options
+
+
+def _minors(spec: Spec, nodes: Sequence[int], bound: Sequence[int]) -> tuple[int, ...]:
+    devices, mounts = spec.entries(*DEVICES), spec.entries(*MOUNTS)
+    paths = [_text(devices[index], "path") for index in nodes]
+    paths += [_text(mounts[index], "source") for index in bound]
+    matches = (_CARD.fullmatch(path) for path in paths)
+    return tuple(sorted({int(match[1]) for match in matches if match}))
+
+
+def _rules(spec: Spec, nodes: Sequence[int]) -> list[int]:
+    """Return the indices of the cgroup rules that let the container at `nodes`, or at any card."""
+    devices = spec.entries(*DEVICES)
+    numbers = {(devices[i].get("major"), devices[i].get("minor")) for i in nodes}
+    majors = {_MAJOR}
+    # A rule for all minors of a major: of ours only nvidia-uvm's, as other drivers share 226 (drm).
+    majors |= {
+        devices[i].get("major") for i in nodes if _CONTROL.fullmatch(_text(devices[i], "path"))
+    }
+    return [
+        index
+        for index, rule in enumerate(spec.entries(*RULES))
+        if rule.get("allow") is True
+        and rule.get("type") in ("c", "a", None, "")
+        and (rule.get("major") in majors or (rule.get("major"), rule.get("minor")) in numbers)
+    ]
+
+
+def _cards_of_hook(spec: Spec) -> Cards | None:
+    source = "docker run --gpus"
+    value = spec.variables.get(VISIBLE_DEVICES, "").strip()
+    if value in ("", "none", "void"):
+        return None
+    if value == "all":
+        return Cards(source, all_cards=True)
+    devices = tuple(value.split(","))
+    if not all(_VISIBLE_DEVICE.fullmatch(device) for device in devices):
+        fix = "name whole cards by index or UUID: parts of cards (MIG) cannot be passed yet"
+        raise QuotaError(source, value, "is not a list of cards", fix)
+    if devices == tuple(str(index) for index in range(len(devices))):
+        return Cards(source, count=len(devices))
+    return Cards(source, devices=devices)
+
+
+def _cards_of_nodes(spec: Spec, minors: tuple[int, ...]) -> Cards:
+    source = "the CDI device or --device"
+    if not minors:
+        rule = "a part of NVIDIA's driver is passed, and no card"
+        raise QuotaError(source, None, rule, "pass a card, or ask with GPUSHARE_MEMORY=4GiB alone")
+    # A kubelet has chosen its cards and counts on them; an engine's `--gpus N` takes the first N.
+    if minors == tuple(range(len(minors))) and not spec.is_kubernetes():
+        return Cards(source, count=len(minors))
+    return Cards(source, minors=minors)
+
+
+def _unknown(what: str) -> QuotaError:
+    rule = "is NVIDIA's and of a kind that gpushare does not know"
+    return QuotaError(quoted(what)[1:-1], None, rule, "leave it out, or use the runtime runc")
+
+
+def _text(entry: Mapping[str, Any], name: str) -> str:
+    value = entry.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _name(entry: Mapping[str, Any], name: str) -> str:
+    return PurePosixPath(_text(entry, name)).name

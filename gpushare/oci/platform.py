@@ -12,9 +12,8 @@ from typing import Final
 class Platform:
     """One architecture that NVIDIA's driver is made for.
 
-    `multiarch` is Debian's name of it; `library_directories` is where glibc's loader looks when its
-    cache does not help, on Debian and on the others; `cache_flags` marks the libraries of this
-    architecture in ld.so.cache (glibc, sysdeps/generic/ldconfig.h); `loader` is glibc's own path.
+    `multiarch` is Debian's name of it; `cache_flags` marks its libraries in ld.so.cache (glibc,
+    sysdeps/generic/ldconfig.h); `loader` is the path of glibc's.
     """
 
     machine: str
@@ -24,6 +23,7 @@ class Platform:
 
     @property
     def library_directories(self) -> tuple[str, ...]:
+        """Where glibc's loader looks by itself: on Debian and its kin, and on the others."""
         return (f"/usr/lib/{self.multiarch}", "/usr/lib64")
 
 

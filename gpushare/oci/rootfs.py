@@ -3,8 +3,8 @@
 
 Its content is the image's, and may be hostile: links to the host, files swapped while we look,
 devices and pipes in place of files. openat2(2) with RESOLVE_IN_ROOT keeps every look-up beneath the
-root, RESOLVE_NO_MAGICLINKS keeps /proc links out, and nothing is looked up a second time once it has
-been checked. Nothing of it is executed.
+root, RESOLVE_NO_MAGICLINKS keeps /proc links out, and nothing is looked up a second time once it
+has been checked. Nothing of it is executed.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ class Rootfs:
     def replace(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Put a file with `data` at `path` by one rename in the directory that holds it.
 
-        What is there keeps its mode and owner; a link there is replaced, not followed. The directory
-        must be on the mount of the root. OSError, EROFS above all, where it cannot be written.
+        What is there keeps its mode and owner; a link there is replaced, not followed. The
+        directory must be on the mount of the root. OSError, EROFS above all, where it is not
+        writable.
         """
         directory, _, name = path.rpartition("/")
         with self.open(
@@ -119,7 +120,7 @@ class Rootfs:
             _replace(directory_fd, name, data, mode)
 
     def resolve(self, path: str) -> str:
-        """Return where a mount at `path` really lands: an absolute path of the rootfs without links.
+        """Return where a mount at `path` really lands: an absolute path without links.
 
         Parts that do not exist stay as they are: the runtime makes them. A dangling link leads to
         the name that it points to (crun fails on the link itself). OSError ELOOP after 40 links.

@@ -86,6 +86,10 @@ class Spec:
         """Whether this is the pause container of a pod, which never gets a GPU."""
         return any(self.annotations.get(name) == value for name, value in _SANDBOX)
 
+    def is_kubernetes(self) -> bool:
+        """Whether a kubelet asked for this container."""
+        return any(name.startswith("io.kubernetes.cri") for name in self.annotations)
+
     def is_privileged(self) -> bool:
         """Whether the cgroup lets the container at every device, as `docker run --privileged`."""
         for rule in reversed(self.entries("linux", "resources", "devices")):
@@ -107,7 +111,7 @@ class Spec:
     def entries(self, *path: str) -> list[Any]:
         """Return the list at `path`; empty where it is missing or null.
 
-        But for process.env the lists of a spec hold objects, and an element that is none is a fault.
+        The lists of a spec hold objects, process.env strings; SpecError where one does not.
         """
         found = self.at(*path)
         if found is None:

@@ -151,7 +151,7 @@ def _count(cards: Cards) -> int | None:
 def _which(
     quota: Quota, cards: Cards | None
 ) -> tuple[int | None, tuple[str, ...], tuple[int, ...]]:
-    """Return (count, devices, minors); a gpushare key is more exact than what an engine put there."""
+    """Return (count, devices, minors); a gpushare key is more exact than an engine's request."""
     if quota.devices:
         return len(quota.devices), quota.devices, ()
     if cards is not None and (cards.devices or cards.minors):

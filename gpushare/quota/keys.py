@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The canonical keys: their names, what a value may be, and which of two values is the smaller ask."""
+"""The canonical keys: their names, what a value may be, which of two values asks for less."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ _CARD: Final = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z-]{1,64}", re.ASCII)
 
 @dataclass(frozen=True)
 class Key:
-    """One canonical key. `narrow(higher, lower)` is what is left of a higher source's value when a
-    lower source says another; it never asks for more than `higher`.
+    """One canonical key and the field of Quota that it fills.
+
+    `narrow(higher, lower)` is what is left of a higher source's value when a lower source says
+    another; it never asks for more than `higher`.
     """
 
     name: str
@@ -38,10 +40,12 @@ class Key:
 
     @property
     def annotation(self) -> str:
+        """The annotation that asks for it."""
         return ANNOTATION_PREFIX + self.name
 
     @property
     def env(self) -> str:
+        """The environment variable that asks for it."""
         return ENV_PREFIX + self.name.upper().replace("-", "_")
 
 
@@ -111,7 +115,7 @@ def _later(higher: Value, lower: Value) -> Value:
     return max(higher, lower)
 
 
-def _same(higher: Value, lower: Value) -> Value:
+def _same(higher: Value, _lower: Value) -> Value:
     return higher
 
 

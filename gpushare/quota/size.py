@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes of memory: text to bytes and back. All units are binary.
 
-`4GiB`, `4Gi` and docker's `4g` are 4 x 2^30 bytes. `4G` and `4GB` are powers of ten to some programs
-and of two to others, and `4` is bytes to docker and GiB to some schedulers: each is refused.
+`4GiB`, `4Gi` and docker's `4g` are 4 x 2^30 bytes. `4G` and `4GB` are powers of ten to some
+programs and of two to others, `4` is bytes to docker and GiB to some schedulers: all are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SIZE: Final = re.compile(r"([0-9]{1,20})(\.[0-9]{1,20})?\s?([A-Za-z]{0,3})", re
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that `text` says, at least 1. BadValue says what is wrong and what to write."""
+    """Return the bytes that `text` says, at least 1; BadValue says why it is no size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise BadValue("is not a size", "write e.g. 4GiB")

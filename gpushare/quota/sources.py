@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From annotations, environment and the operator's overrides to one Quota.
 
-Precedence: operator > annotation of this container > annotation of its pod > env. A lower source may
-shrink what a higher one grants, never enlarge it. What a lower source said and did not get is
+Precedence: operator > annotation of this container > annotation of its pod > env. A lower source
+may shrink what a higher one grants, never enlarge it. What a lower source said and did not get is
 kept in `Quota.notes`, so that nothing is dropped silently.
 """
 

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where in a container the loader finds the driver: directories, names, and its cache."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare.oci import ldcache
+from gpushare.oci.driver import CUDA, NVML, Driver, Library
+from gpushare.oci.edits import Mount
+from gpushare.oci.platform import Platform
+from gpushare.oci.rootfs import Rootfs, RootfsError
+
+CACHE: Final = "/etc/ld.so.cache"
+
+_CUDA_NAME: Final = re.compile(r"libcuda\.so(\.[0-9.]+)?", re.ASCII)
+_NVML_NAME: Final = re.compile(r"libnvidia-ml\.so(\.[0-9.]+)?", re.ASCII)
+_TOOLKIT: Final = re.compile(r"cuda(-[0-9.]+)?", re.ASCII)
+_READ_ONLY: Final = frozenset({errno.EROFS, errno.EXDEV, errno.EACCES, errno.EPERM})
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The filter libraries' files on the host, beneath the root-owned versioned folder."""
+
+    cuda: str
+    nvml: str
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """A name that the loader looks for, and the path in the container that it must find."""
+
+    name: str
+    path: str
+
+
+class Places:
+    """The places of one rootfs where the driver's libraries go; each is a path without links."""
+
+    def __init__(self, rootfs: Rootfs, platform: Platform, driver: Driver) -> None:
+        self._rootfs = rootfs
+        self._driver = driver
+        there = [path for path in platform.library_directories if rootfs.is_directory(path)]
+        # An image with neither (busybox) gets the folder that the CDI spec names.
+        self.primary = next(iter(there), driver.cuda.directory)
+        self._directories = tuple(dict.fromkeys((*there, *driver.directories)))
+        self._searched = (
+            f"/lib/{platform.multiarch}",
+            "/lib64",
+            "/lib",
+            "/usr/lib",
+            "/usr/local/lib",
+            *compat_directories(rootfs),
+            *_cached_directories(rootfs, platform),
+        )
+
+    def filters(self, filters: Filters) -> list[tuple[str, str]]:
+        """Return (source, destination) of the filters: over each name that finds the driver.
+
+        That is every name in the loader's directories, made where it is missing; and whatever else
+        the image has under such a name, above all in the folders of cuda-compat.
+        """
+        return self._over(filters.cuda, filters.nvml) + self._over_compat()
+
+    def driver(self) -> list[tuple[str, str]]:
+        """Return (source, destination) of the two libraries themselves, for whole cards."""
+        files = ((self._driver.cuda, CUDA), (self._driver.cuda, "libcuda.so"))
+        nvml = self._driver.nvml
+        places = {
+            self._rootfs.resolve(f"{directory}/{name}"): library.host_path
+            for directory in self._directories
+            for library, name in (*files, (nvml, NVML), (self._driver.cuda, self._driver.cuda.name))
+        }
+        return [(source, destination) for destination, source in places.items()]
+
+    def libraries(self, libraries: Sequence[Library]) -> list[tuple[str, str]]:
+        """Return (source, destination) of each library under its SONAME, in one directory.
+
+        No link is made and no ldconfig run: the SONAME is the name that the loader looks for.
+        """
+        return [
+            (library.host_path, self._rootfs.resolve(f"{self.primary}/{library.soname}"))
+            for library in libraries
+        ]
+
+    def cache_entries(self, names: Sequence[str]) -> tuple[CacheEntry, ...]:
+        """Return the entries of the loader's cache for `names` in the primary directory."""
+        return tuple(CacheEntry(name, f"{self.primary}/{name}") for name in dict.fromkeys(names))
+
+    def _over(self, cuda: str, nvml: str) -> list[tuple[str, str]]:
+        cuda_names = (CUDA, "libcuda.so", self._driver.cuda.name)
+        nvml_names = (NVML, self._driver.nvml.name)
+        over: dict[str, str] = {}
+        for directory in self._directories:
+            for name in cuda_names:
+                over[self._rootfs.resolve(f"{directory}/{name}")] = cuda
+            for name in nvml_names:
+                over[self._rootfs.resolve(f"{directory}/{name}")] = nvml
+        for directory in (*self._directories, *self._searched):
+            for name in self._rootfs.names(directory):
+                if _CUDA_NAME.fullmatch(name):
+                    over.setdefault(self._rootfs.resolve(f"{directory}/{name}"), cuda)
+                elif _NVML_NAME.fullmatch(name):
+                    over.setdefault(self._rootfs.resolve(f"{directory}/{name}"), nvml)
+        return [(source, destination) for destination, source in over.items()]
+
+    def _over_compat(self) -> list[tuple[str, str]]:
+        """The parts beside libcuda in cuda-compat: a libcuda takes those of its own version only."""
+        stems = {lib.stem: lib for lib in self._driver.libraries if lib.is_compute}
+        over: dict[str, str] = {}
+        for directory in compat_directories(self._rootfs):
+            for name in self._rootfs.names(directory):
+                library = stems.get(name.partition(".so")[0])
+                if library is not None and library.is_native(self._driver):
+                    over[self._rootfs.resolve(f"{directory}/{name}")] = library.host_path
+        return [(source, destination) for destination, source in over.items()]
+
+
+def compat_directories(rootfs: Rootfs) -> tuple[str, ...]:
+    """Return the folders of the image where NVIDIA's cuda-compat packages lie."""
+    toolkits = [name for name in rootfs.names("/usr/local") if _TOOLKIT.fullmatch(name)]
+    return tuple(
+        directory
+        for toolkit in toolkits
+        for part in ("compat", "compat/lib", "compat/lib.real")
+        if rootfs.is_directory(directory := f"/usr/local/{toolkit}/{part}")
+    )
+
+
+def install_cache(
+    rootfs: Rootfs, entries: Sequence[CacheEntry], platform: Platform, keep: Path
+) -> Mount | None:
+    """Make `entries` what the image's loader finds by its cache; where possible by replacing it.
+
+    Where the layer is read-only the result is kept in the folder `keep` under its hash, and the
+    mount that puts it over the image's is returned. An image without glibc's loader needs nothing.
+    One whose cache is not understood keeps it: the loader's directories have the filters too.
+    Never for the host's own root. OSError as write(2).
+    """
+    if not rootfs.is_file(platform.loader):
+        return None
+    try:
+        before = rootfs.read(CACHE, ldcache.MAX_BYTES)
+        wanted = tuple((entry.name, entry.path) for entry in entries)
+        after = _merged(before, wanted, platform.cache_flags)
+    except (RootfsError, ldcache.LoaderCacheError):
+        return None
+    if after == before:
+        return None
+    try:
+        rootfs.replace(CACHE, after)
+    except OSError as error:
+        if error.errno not in _READ_ONLY:
+            raise
+        # A mount needs something to go over, and in a read-only layer nothing can be made.
+        return None if before is None else Mount(str(_kept(keep, after)), CACHE, ("bind", "ro"))
+    return None
+
+
+@functools.lru_cache(maxsize=32)
+def _merged(cache: bytes | None, wanted: tuple[tuple[str, str], ...], flags: int) -> bytes:
+    return ldcache.merge(cache, wanted, flags)
+
+
+def _kept(directory: Path, content: bytes) -> Path:
+    path = directory / hashlib.sha256(content).hexdigest()
+    if not path.exists():
+        temporary = directory / f".{path.name}.{secrets.token_hex(8)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o644), "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), 0o644)
+        temporary.rename(path)
+    return path
+
+
+def _cached_directories(rootfs: Rootfs, platform: Platform) -> Iterator[str]:
+    """The folders from which the image's own cache would take libcuda or libnvidia-ml."""
+    try:
+        data = rootfs.read(CACHE, ldcache.MAX_BYTES)
+        cache = None if data is None else _parsed(data)
+    except (OSError, ldcache.LoaderCacheError):
+        return
+    for entry in () if cache is None else cache.entries:
+        name = entry.name.decode(errors="replace")
+        if entry.flags == platform.cache_flags and (
+            _CUDA_NAME.fullmatch(name) or _NVML_NAME.fullmatch(name)
+        ):
+            yield os.fsdecode(entry.path.rpartition(b"/")[0])
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(cache: bytes) -> ldcache.LoaderCache:
+    return ldcache.parse(cache)
