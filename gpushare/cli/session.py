@@ -60,7 +60,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def command(
-    name: str, *, example: str, **settings: Any
+    name: str, *, example: str, cls: type[click.Command] = click.Command, **settings: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a command of a function whose first argument is the Session."""
 
@@ -71,6 +71,6 @@ def command(
             return function(session, *args, **kwargs)
 
         epilog = f"Example: {example}"
-        return click.command(name, click.Command, epilog=epilog, **settings)(shared_options(call))
+        return click.command(name, cls, epilog=epilog, **settings)(shared_options(call))
 
     return wrap

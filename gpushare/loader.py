@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""By which names this host's loader finds a library, without running ldconfig.
+
+Source: ld.so(8), "in this order": LD_LIBRARY_PATH, the cache, the default directories.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from gpushare.oci import ldcache
+from gpushare.oci.platform import this_platform
+
+CACHE: Final = Path("/etc/ld.so.cache")
+
+
+def paths(soname: str, *, root: Path = Path("/"), search: str = "") -> list[Path]:
+    """Return every file by which `soname` may be found, in the loader's order, each once.
+
+    `search` is an LD_LIBRARY_PATH. Two names of one file are one; a cache that cannot be read
+    counts as empty, as the loader takes it.
+    """
+    platform = this_platform()
+    beneath = str(root).rstrip("/")
+    directories = [folder for folder in search.replace(";", ":").split(":") if folder]
+    names = [Path(folder) / soname for folder in directories]
+    names += [Path(f"{beneath}{path}") for path in _cached(root, soname, platform.cache_flags)]
+    defaults = (*platform.library_directories, "/lib64", "/usr/lib", "/lib")
+    names += [Path(f"{beneath}{folder}") / soname for folder in defaults]
+    found: dict[Path, None] = {}
+    for name in names:
+        if name.is_file():
+            found.setdefault(name.resolve())
+    return list(found)
+
+
+def _cached(root: Path, soname: str, flags: int) -> list[str]:
+    try:
+        cache = ldcache.parse((root / CACHE.relative_to("/")).read_bytes())
+    except (OSError, ldcache.LoaderCacheError):
+        return []
+    return [
+        os.fsdecode(entry.path)
+        for entry in cache.entries
+        if entry.name == soname.encode() and entry.flags == flags
+    ]
