@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the checks: `./dev check [NAME...]`. All of them run, whatever fails on the way."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from .command import Failure
+from .steps import STEPS, Step
+
+
+def main(names: list[str]) -> int:
+    """Run the named steps, all when none is named; one line each as it ends."""
+    if "--help" in names or "-h" in names:
+        print("usage: ./dev check [NAME...]\n")
+        for step in STEPS:
+            print(f"  {step.name:<13} {step.purpose}")
+        return 0
+    unknown = sorted(set(names) - {step.name for step in STEPS})
+    if unknown:
+        known = " ".join(step.name for step in STEPS)
+        print(f"check: no such check: {' '.join(unknown)}; there are {known}", file=sys.stderr)
+        return 2
+    chosen = [step for step in STEPS if not names or step.name in names]
+    # Most of a step is one core's work, and a build's two jobs share what is there.
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        held = list(pool.map(_run, chosen))
+    failed = [step.name for step, ok in zip(chosen, held, strict=True) if not ok]
+    if failed:
+        print(f"check: {len(failed)} of {len(chosen)} failed: ./dev check {' '.join(failed)}")
+    return 1 if failed else 0
+
+
+def _run(step: Step) -> bool:
+    begun = time.monotonic()
+    said = ""
+    try:
+        step.run()
+    except Failure as failure:
+        said = f"\n{failure}"
+    verdict = "FAIL" if said else "ok"
+    # One write, so that two steps that end together do not mix.
+    print(
+        f"{verdict:<4} {step.name:<13} {time.monotonic() - begun:5.1f} s{said}\n",
+        end="",
+        flush=True,
+    )
+    return not said
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

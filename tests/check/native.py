@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the C parts with gcc, plain and with sanitizers, and runs their unit tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .command import BUILD, ROOT, Failure, run
+from .sources import c_files
+
+# gcc 12's ThreadSanitizer gives up where the kernel randomises more address bits than it knows.
+RANDOM_BITS = Path("/proc/sys/vm/mmap_rnd_bits")
+TSAN_KNOWS_BITS = 28
+
+
+def configure(name: str, sanitize: str = "") -> Path:
+    """Configure build/check/`name` for gcc with `sanitize`, and return it."""
+    folder = BUILD / "check" / name
+    run(
+        *("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "--log-level=WARNING"),
+        *("-DCMAKE_C_COMPILER=gcc", "-DGPUSHARE_ZIG=OFF", "-DGPUSHARE_WERROR=ON"),
+        *("-DGPUSHARE_TESTS=ON", f"-DGPUSHARE_SANITIZE={sanitize}"),
+    )
+    return folder
+
+
+def build_and_test(name: str, sanitize: str = "") -> None:
+    """Build everything with -Werror, and run the C unit tests."""
+    folder = configure(name, sanitize)
+    run("cmake", "--build", folder, "--parallel", "2")
+    ctest = ["ctest", "--test-dir", str(folder), "--output-on-failure", "--no-tests=error"]
+    if sanitize == "thread" and int(RANDOM_BITS.read_text()) > TSAN_KNOWS_BITS:
+        ctest = ["setarch", "--addr-no-randomize", *ctest]
+    run(
+        *ctest,
+        env={
+            "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+            "TSAN_OPTIONS": "second_deadlock_stack=1",
+        },
+    )
+
+
+def tidy() -> None:
+    """Run clang-tidy over every C file that is compiled."""
+    folder = configure("tidy")
+    run("run-clang-tidy.py", "-quiet", "-j", "2", "-p", folder, "-warnings-as-errors=*")
+
+
+def formatted() -> None:
+    """Compare every C file with what clang-format would make of it."""
+    paths = c_files()
+    if not paths:
+        raise Failure("no C file found")
+    run("clang-format", "--dry-run", "-Werror", *paths)
