@@ -73,6 +73,8 @@ static size_t stdin_read(char *to, size_t room)
 			log_error("the container's state on stdin: %s", strerror(errno));
 		if (got < 0)
 			return 0;
+		if (got == 0 && have == 0)
+			log_error("the container's state on stdin is empty");
 		if (got == 0)
 			return have;
 		have += (size_t)got;
@@ -85,8 +87,10 @@ static void state_walk(struct state *state, struct json *json)
 {
 	struct json_text key, text;
 
-	if (!json_enter_object(json))
+	if (!json_enter_object(json)) {
+		json_skip(json);
 		return;
+	}
 	while (json_next_key(json, &key)) {
 		if (json_text_is(&key, "pid") && json_integer(json, &state->pid))
 			continue;

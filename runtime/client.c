@@ -173,25 +173,29 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 {
 	struct json json;
 	struct json_text key, error = {0};
-	bool ack = false, has_ok = false, ok = false, row = false;
+	bool ack = false, answers = false, ok = false, row = false;
 
 	json_begin(&json, packet, length);
 	if (!json_enter_object(&json))
 		return PACKET_MALFORMED;
 	while (json_next_key(&json, &key)) {
-		if (json_text_is(&key, "ok") && json_boolean(&json, &ok))
-			has_ok = true;
+		bool taken = false;
+		if (json_text_is(&key, "ok"))
+			taken = answers = json_boolean(&json, &ok);
+		else if (json_text_is(&key, "ack"))
+			taken = json_boolean(&json, &ack);
+		else if (json_text_is(&key, "error"))
+			taken = json_string(&json, &error);
 		else if (json_text_is(&key, "row"))
-			row = true, json_skip(&json);
-		else if (!(json_text_is(&key, "ack") && json_boolean(&json, &ack)) &&
-			 !(json_text_is(&key, "error") && json_string(&json, &error)))
+			row = true;
+		if (!taken)
 			json_skip(&json);
 	}
 	if (!json_finish(&json))
 		return PACKET_MALFORMED;
-	if (has_ok && ok)
+	if (answers && ok)
 		return PACKET_DONE;
-	if (has_ok && error.at && json_text_copy(&error, reply->message, sizeof(reply->message)))
+	if (answers && error.at && json_text_copy(&error, reply->message, sizeof(reply->message)))
 		return PACKET_REFUSAL;
 	return ack ? PACKET_ACK : row ? PACKET_ROW : PACKET_MALFORMED;
 }

@@ -250,7 +250,7 @@ bool json_integer(struct json *json, long long *value)
 	bool whole;
 	if (!number(json, &whole))
 		return false;
-	if (!whole || json->at - first > 16)
+	if (!whole || json->at - first - (c == '-') > 16)
 		return fail(json, "not a whole number of reasonable size");
 	long long sum = 0;
 	for (char *at = first + (c == '-'); at < json->at; at++)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher's parsers, asked one after another of one process (driver.c)."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, final
+
+
+@final
+class Driver:
+    def __init__(self, program: Path) -> None:
+        self._process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _, said = self._process.communicate()
+        if kind is None:
+            assert self._process.returncode == 0, said.decode()
+
+    def args(self, *words: str) -> dict[str, Any]:
+        """Return what args.c reads in a command line; words include argv[0]."""
+        answer: dict[str, Any] = json.loads(
+            self._ask(b"a", b"".join(w.encode() + b"\0" for w in words))
+        )
+        return answer
+
+    def spec(self, text: bytes) -> dict[str, Any]:
+        """Return what spec.c reads in a config.json."""
+        answer: dict[str, Any] = json.loads(self._ask(b"s", text))
+        return answer
+
+    def echo(self, text: bytes) -> Any:
+        """Return the document as json.c read it; ValueError where it found an error."""
+        line = self._ask(b"e", text)
+        if line.endswith(b" error"):
+            raise ValueError(line.decode(errors="replace"))
+        return json.loads(line)
+
+    def injected(self, text: bytes) -> bool:
+        """Whether the hook holds a config.json to be edited by the daemon."""
+        return self._ask(b"h", text) == b"true"
+
+    def _ask(self, letter: bytes, text: bytes) -> bytes:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(struct.pack("=I", len(text)) + letter + text)
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            _, said = self._process.communicate()
+            raise AssertionError(f"the parser died on {text[:200]!r}:\n{said.decode()}")
+        return line.rstrip(b"\n")

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A control socket that answers from a script, and keeps what it was asked."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, final
+
+ACK: Final = b'{"ack": true}'
+DONE: Final = b'{"ok": true, "given": "shared", "key": "0011223344556677"}'
+
+
+def refusal(error: str, code: str = "refused") -> bytes:
+    return json.dumps({"ok": False, "code": code, "error": error}).encode()
+
+
+class Asked(NamedTuple):
+    request: dict[str, Any]
+    fds: list[str]  # what the descriptors that came along were open on
+    flags: list[int]  # and their file status flags
+
+
+@final
+class FakeDaemon:
+    """Answers each connection with `packets`, then hangs up, or with `silent` keeps still."""
+
+    def __init__(self, path: Path, packets: Sequence[bytes], *, silent: bool = False) -> None:
+        self.path = path
+        self.asked: list[Asked] = []
+        self.connections = 0
+        self._packets = packets
+        self._silent = silent
+        self._kept: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> FakeDaemon:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Who waits in accept(2) is woken by this, and sees EINVAL.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        for kept in (*self._kept, self._listener):
+            kept.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._kept.append(connection)
+            self._answer(connection)
+            if not self._silent:
+                connection.close()
+
+    def _answer(self, connection: socket.socket) -> None:
+        size = array.array("i").itemsize
+        text, control, _, _ = connection.recvmsg(65536, socket.CMSG_SPACE(8 * size))
+        fds = array.array("i")
+        for level, kind, data in control:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds.frombytes(data[: len(data) - len(data) % size])
+        paths = [str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in fds]
+        flags = [_flags(fd) for fd in fds]
+        for fd in fds:
+            os.close(fd)
+        self.asked.append(Asked(json.loads(text), paths, flags))
+        with contextlib.suppress(BrokenPipeError):
+            for packet in self._packets:
+                connection.send(packet)
+
+
+def _flags(fd: int) -> int:
+    lines = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+    return int(dict(line.split(":", 1) for line in lines)["flags"].strip(), 8)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from .driver import Driver
+
+CONTAINERD = ["--root", "/run/x", "--log", "/l.json", "--log-format", "json"]
+
+
+def parse(driver: Driver, line: str) -> dict[str, object]:
+    return driver.args("gpushare-runtime", *line.split(" ")) if line else driver.args("x")
+
+
+def test_the_call_of_containerd_is_read(driver: Driver) -> None:
+    words = [*CONTAINERD, "create", "--bundle", "/b", "--pid-file", "/p", "ID"]
+    assert driver.args("gpushare-runtime", *words) == {
+        "verb": "create",
+        "creates": True,
+        "id": "ID",
+        "bundle": "/b",
+        "log": "/l.json",
+        "format": "json",
+        "unknown": None,
+    }
+
+
+@pytest.mark.parametrize("verb", ["create", "run", "restore"])
+def test_what_makes_a_container_asks(driver: Driver, verb: str) -> None:
+    assert parse(driver, f"{verb} -b /b ID")["creates"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "exec ID create",
+        "state create",
+        "start run",
+        "delete --force create",
+        "frobnicate create ID",
+        "--help",
+        "-h create ID",
+        "--version create",
+        "create -h",
+        "create --help ID",
+        "create --bundle /b --help",
+        "--root create state ID",
+        "--log run kill ID",
+        "-root=/x state create",
+        "-- state create",
+        "--debug --systemd-cgroup list",
+        "",
+    ],
+)
+def test_what_makes_no_container_asks_nothing(driver: Driver, line: str) -> None:
+    assert not parse(driver, line)["creates"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["--bundle /b", "--bundle=/b", "-bundle /b", "-bundle=/b", "-b /b", "-b=/b", "-b /a -b /b"],
+)
+def test_the_bundle_is_read_in_every_form(driver: Driver, flags: str) -> None:
+    assert parse(driver, f"create {flags} ID")["bundle"] == "/b"
+    assert parse(driver, f"create ID {flags}")["bundle"] == "/b"
+    assert parse(driver, f"create ID {flags}")["id"] == "ID"
+
+
+@pytest.mark.parametrize("line", ["create ID", "create --bundle= ID", "create ID --bundle"])
+def test_the_bundle_is_the_working_directory_unless_said(driver: Driver, line: str) -> None:
+    assert parse(driver, line)["bundle"] == "."
+
+
+def test_the_value_of_a_flag_is_no_id(driver: Driver) -> None:
+    line = "run --console-socket /s --preserve-fds 2 --pid-file run --no-pivot -d ID"
+    assert parse(driver, line)["id"] == "ID"
+    assert parse(driver, line)["unknown"] is None
+
+
+def test_after_two_dashes_nothing_is_a_flag(driver: Driver) -> None:
+    parsed = parse(driver, "create -b /b -- -b")
+    assert (parsed["id"], parsed["bundle"]) == ("-b", "/b")
+
+
+def test_two_dashes_before_the_verb_end_the_global_flags(driver: Driver) -> None:
+    assert parse(driver, "--root /r -- create -b /b ID")["bundle"] == "/b"
+
+
+def test_an_unknown_global_flag_is_noted_and_a_later_create_found(driver: Driver) -> None:
+    parsed = parse(driver, "--new-flag value create --bundle /b ID")
+    assert parsed["unknown"] == "--new-flag"
+    assert (parsed["creates"], parsed["bundle"], parsed["id"]) == (True, "/b", "ID")
+
+
+def test_an_unknown_global_flag_without_a_later_create_asks_nothing(driver: Driver) -> None:
+    assert not parse(driver, "--new-flag value state ID")["creates"]
+
+
+def test_an_unknown_flag_of_create_is_noted(driver: Driver) -> None:
+    assert parse(driver, "create --config /other.json -b /b ID")["unknown"] == "--config"
+
+
+def test_no_argument_at_all_is_survived(driver: Driver) -> None:
+    assert driver.args()["verb"] is None

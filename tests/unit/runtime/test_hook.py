@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import HOOKS
+from .driver import Driver
+from .fake_daemon import ACK, DONE, FakeDaemon, refusal
+from .spec import bundle, go, with_annotation
+
+KEY = "0011223344556677"
+STATE = {
+    "ociVersion": "1.0.2",
+    "id": "ID",
+    "status": "creating",
+    "pid": 4711,
+    "bundle": "/b",
+    "annotations": {"pid": "12", "id": "another"},
+}
+
+
+class Place:
+    def __init__(self, root: Path, hook: Path) -> None:
+        self.socket = root / "control.sock"
+        self.bundle = root / "bundle"
+        self._hook = hook
+
+    def run(self, stage: str, state: Any, *, keyed: bool = True) -> tuple[int, str]:
+        """Return exit status and stderr; nothing may be on stdout."""
+        words = ["--socket", str(self.socket), "--key", KEY] if keyed else []
+        done = subprocess.run(
+            [self._hook, stage, *words],
+            input=state if isinstance(state, bytes) else json.dumps(state).encode(),
+            capture_output=True,
+            env={"PATH": "/bin"},
+            check=False,
+        )
+        assert done.stdout == b""
+        return done.returncode, done.stderr.decode()
+
+
+@pytest.fixture
+def place(tmp_path: Path, hook: Path) -> Place:
+    return Place(tmp_path, hook)
+
+
+def test_create_runtime_binds_the_pid(place: Place) -> None:
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        assert place.run("createRuntime", STATE) == (0, "")
+    assert daemon.asked[0].request == {"op": "bind", "key": KEY, "id": "ID", "pid": 4711}
+
+
+def test_poststop_releases(place: Place) -> None:
+    state = {key: value for key, value in STATE.items() if key != "pid"} | {"status": "stopped"}
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        assert place.run("poststop", state) == (0, "")
+        assert place.run("poststop", state | {"pid": 0}) == (0, "")
+    assert [asked.request for asked in daemon.asked] == [
+        {"op": "release", "key": KEY, "id": "ID"}
+    ] * 2
+
+
+def test_a_refused_binding_fails_the_container(place: Place) -> None:
+    with FakeDaemon(place.socket, [ACK, refusal("no reservation of ID")]):
+        assert place.run("createRuntime", STATE) == (1, "gpushare: no reservation of ID\n")
+
+
+def test_no_daemon_fails_the_container_with_what_to_do(place: Place) -> None:
+    status, said = place.run("createRuntime", STATE)
+    assert status == 1
+    assert "systemctl start gpushared" in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("packets", [[], [ACK], [ACK, b"{"], [ACK, refusal("unknown key")]])
+def test_poststop_never_fails(place: Place, packets: list[bytes]) -> None:
+    assert place.run("poststop", STATE)[0] == 0
+    with FakeDaemon(place.socket, packets):
+        assert place.run("poststop", STATE)[0] == 0
+
+
+def test_poststop_waits_for_no_answer_that_does_not_come(place: Place) -> None:
+    with FakeDaemon(place.socket, [ACK], silent=True):
+        status, said = place.run("poststop", STATE)
+    assert status == 0
+    assert "took the request and then gave no answer" in said
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (b"", "gpushare: the container's state on stdin is empty\n"),
+        (b"{", "is not JSON at byte 1"),
+        (b"[]", "has no id"),
+        (b"{}", "has no id"),
+        ({"id": 1, "pid": 1}, "has no id"),
+        ({"id": "a\0b", "pid": 1}, "has no id"),
+        ({"id": "a" * 1024, "pid": 1}, "has no id"),
+        ({"id": "ID"}, "has no pid"),
+        ({"id": "ID", "pid": 0}, "has no pid"),
+        ({"id": "ID", "pid": -1}, "has no pid"),
+        ({"id": "ID", "pid": "4711"}, "has no pid"),
+        (b'{"id": "ID", "pid": 1.5}', "is not JSON"),
+        (b'{"id": "' + b"x" * (1 << 20) + b'"}', "is over 1048576 bytes"),
+        (b'{"a":' * 200_000, "nested too deep"),
+    ],
+)
+def test_a_state_that_is_none_fails_the_container_and_not_its_end(
+    place: Place, state: Any, said: str
+) -> None:
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        status, stderr = place.run("createRuntime", state)
+        connections = daemon.connections
+        assert place.run("poststop", state)[0] == 0
+    assert (status, connections) == (1, 0)
+    assert said in stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["prestart"],
+        ["createRuntime", "--key"],
+        ["createRuntime", "--key", "k"],
+        ["createRuntime", "--socket", "/s"],
+        ["createRuntime", "--other", "x"],
+    ],
+)
+def test_other_words_get_the_usage(hook: Path, words: list[str]) -> None:
+    done = subprocess.run([hook, *words], capture_output=True, check=False, input=b"{}")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"gpushare: usage: gpushare-hook createRuntime|poststop")
+
+
+# --- registered by hooks.d, where no key is given ---
+
+INJECTED = {
+    "path": "/h",
+    "args": ["gpushare-hook", "createRuntime", "--socket", "/s", "--key", KEY],
+}
+REGISTERED = {"path": "/h", "args": ["gpushare-hook", "createRuntime"]}
+
+
+@pytest.mark.parametrize(
+    ("hooks", "injected"),
+    [
+        ({"createRuntime": [REGISTERED, INJECTED]}, True),
+        ({"prestart": [INJECTED]}, True),
+        ({"createRuntime": [INJECTED], "poststop": []}, True),
+        ({"createRuntime": [REGISTERED]}, False),
+        ({"poststop": [INJECTED]}, False),
+        ({"createRuntime": [{"path": "/h", "args": ["other", "--key", KEY]}]}, False),
+        ({"createRuntime": [{"path": "/h"}, "x", {"args": 1}, {"args": [1, ["--key"]]}]}, False),
+        ({"createRuntime": {"args": INJECTED["args"]}}, False),
+        ([INJECTED], False),
+    ],
+)
+def test_a_spec_that_the_daemon_edited_is_known(driver: Driver, hooks: Any, injected: bool) -> None:
+    spec = with_annotation("gpushare.io/memory") | {"hooks": hooks}
+    assert driver.injected(go(spec)) == injected
+    assert not driver.injected(go(spec)[:-1])
+
+
+def test_an_annotated_container_must_have_gone_through_the_launcher(place: Place) -> None:
+    spec = with_annotation("gpushare.io/memory") | {"hooks": {"createRuntime": [REGISTERED]}}
+    state = STATE | {"bundle": str(bundle(place.bundle, spec))}
+    status, said = place.run("createRuntime", state, keyed=False)
+    assert status == 1
+    assert "start it with --runtime gpushare" in said
+    spec["hooks"]["createRuntime"].append(INJECTED)
+    bundle(place.bundle, spec)
+    assert place.run("createRuntime", state, keyed=False) == (0, "")
+    assert place.run("poststop", state, keyed=False) == (0, "")
+
+
+def test_the_registration_calls_the_hook_with_an_environment_of_its_own() -> None:
+    registration = json.loads((HOOKS / "hooks.d" / "gpushare.json").read_text())
+    hook = registration["hook"]
+    assert registration["version"] == "1.0.0"
+    assert hook["args"] == REGISTERED["args"]
+    assert hook["env"]
+    assert hook["timeout"] > 11  # seconds: the client's own limits end first
+    assert registration["stages"] == ["createRuntime"]

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from .driver import Driver
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'"\\u0026\\u003c\\u003e"', "&<>"),
+        (b'"\\u00e9\\u20ac\\ud83d\\ude00"', "\u00e9\u20ac\U0001f600"),
+        (b'"\\ud83d x \\ude00"', "\ufffd x \ufffd"),
+        (b'"\\ud83d\\u0041"', "\ufffdA"),
+        (b'"\\"\\\\\\/\\b\\f\\n\\r\\t"', '"\\/\b\f\n\r\t'),
+        (b" [ ] ", []),
+        (b"{}", {}),
+        (b"[1,-2,0,true,false,null,9007199254740992]", [1, -2, 0, True, False, None, 2**53]),
+        (b'{"a":{"b":[{"c":"d"}]},"e":""}', {"a": {"b": [{"c": "d"}]}, "e": ""}),
+        ('"\u00fc"'.encode(), "\u00fc"),
+    ],
+)
+def test_a_document_is_read(driver: Driver, text: bytes, value: Any) -> None:
+    assert driver.echo(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"", b" ", b"{", b"[", b'"', b'"\\', b'"\\u', b'"\\u12', b'"\\u12x4"', b'"\\x41"',
+        b'"\\\0"', b"tru", b"nul", b"nan", b"NaN", b"-", b"-a", b"+1", b"01", b"1.", b".5", b"1e",
+        b"1e+", b"[1,]", b"[,1]", b"[1 2]", b"[1}", b'{"a"}', b'{"a":}', b'{"a":1,}', b'{"a":1]',
+        b"{1:2}", b'{"a" 1}', b"{,}", b"[]]", b"{} {}", b"1 1", b'"a\nb"', b'"a\0b"', b"\0",
+        b"\xef\xbb\xbf{}", b"'a'", b"[1.5]", b"[12345678901234567]",
+    ],
+)  # fmt: skip
+def test_what_is_no_document_is_an_error(driver: Driver, text: bytes) -> None:
+    with pytest.raises(ValueError, match="error"):
+        driver.echo(text)
+
+
+def test_nesting_is_bounded(driver: Driver) -> None:
+    assert driver.echo(b"[" * 64 + b"]" * 64)
+    with pytest.raises(ValueError, match="error"):
+        driver.echo(b"[" * 65 + b"]" * 65)
+    with pytest.raises(ValueError, match="error"):
+        driver.echo(b'{"a":' * 1_000_000)
+
+
+def test_bytes_that_are_no_utf8_are_written_as_the_replacement_character(driver: Driver) -> None:
+    for bad in (b"\xff", b"\xc3", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"):
+        assert set(driver.echo(b'"' + bad + b'"')) == {"\ufffd"}
+
+
+def _value(rng: random.Random, depth: int) -> Any:
+    kind = rng.randrange(4 if depth == 0 else 6)
+    if kind == 0:
+        return rng.choice([None, True, False])
+    if kind == 1:
+        return rng.randrange(-(2**53), 2**53) >> rng.randrange(54)
+    if kind < 4:
+        return _text(rng)
+    if kind == 4:
+        return [_value(rng, depth - 1) for _ in range(rng.randrange(5))]
+    return {_text(rng): _value(rng, depth - 1) for _ in range(rng.randrange(5))}
+
+
+def _text(rng: random.Random) -> str:
+    alphabet = [
+        "a",
+        "/",
+        '"',
+        "\\",
+        "\n",
+        "\x01",
+        "\x7f",
+        "&",
+        "\u00e9",
+        "\u20ac",
+        "\U0001f600",
+        " ",
+    ]
+    return "".join(rng.choices(alphabet, k=rng.randrange(8)))
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_what_python_writes_is_read_back_the_same(driver: Driver, seed: int) -> None:
+    rng = random.Random(seed)
+    value = _value(rng, 5)
+    text = json.dumps(value, ensure_ascii=rng.random() < 0.5, indent=rng.choice([None, 1, "\t"]))
+    assert driver.echo(text.encode()) == value

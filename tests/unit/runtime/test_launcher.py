@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from .fake_daemon import ACK, DONE, FakeDaemon, refusal
+from .spec import Spec, bundle, go, plain, with_annotation, with_device, with_env
+
+EXECUTED = 42  # the witness's exit status: the low-level runtime ran
+REFUSED = 1
+
+STRONG = with_annotation("gpushare.io/memory", "4GiB")
+WEAK = with_env("NVIDIA_VISIBLE_DEVICES=all")
+
+
+class Ran(NamedTuple):
+    status: int
+    said: str
+    seen: list[str]  # what the witness printed
+
+    def values(self, name: str) -> list[str]:
+        return [v.removeprefix(f"{name}=") for v in self.seen if v.startswith(f"{name}=")]
+
+
+class Place:
+    """A launcher with its configuration beside it, and a bundle."""
+
+    def __init__(self, root: Path, launcher: Path, witness: Path) -> None:
+        self.launcher = Path(shutil.copy(launcher, root / "gpushare-runtime"))
+        self.witness = Path(shutil.copy(witness, root / "runc"))
+        self.socket = root / "control.sock"
+        self.bundle = root / "bundle"
+        self.log = root / "log.json"
+        self.conf = root / "gpushare-runtime.conf"
+        self.configure(f"# ours\n\nruntime = {self.witness}\nsocket={self.socket}\n")
+
+    def configure(self, text: str) -> None:
+        self.conf.write_text(text)
+        self.conf.chmod(0o644)
+
+    def run(self, *words: str, pass_fds: Sequence[int] = ()) -> Ran:
+        done = subprocess.run(
+            ["gpushare", *words],
+            executable=self.launcher,
+            cwd=self.bundle if self.bundle.exists() else self.launcher.parent,
+            env={"ONE": "1", "EMPTY": "", "LISTEN_FDS": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            pass_fds=pass_fds,
+            check=False,
+        )
+        return Ran(done.returncode, done.stderr.decode(), done.stdout.decode().split("\0")[:-1])
+
+    def create(self, spec: Spec | None = None, *flags: str, verb: str = "create") -> Ran:
+        if spec is not None:
+            bundle(self.bundle, spec)
+        logged = ["--log", str(self.log), "--log-format", "json"]
+        return self.run(*logged, verb, *flags, "--bundle", str(self.bundle), "ID")
+
+
+@pytest.fixture
+def place(tmp_path: Path, launcher: Path, witness: Path) -> Place:
+    return Place(tmp_path, launcher, witness)
+
+
+# --- passing through ---
+
+
+def test_argv_environment_directory_and_descriptors_arrive_untouched(place: Place) -> None:
+    bundle(place.bundle, plain())
+    with place.conf.open() as other:
+        ran = place.run("--debug", "run", "-d", "", "ID", "\n", pass_fds=[other.fileno()])
+        expected = ["0", "1", "2", str(other.fileno())]
+    assert ran.status == EXECUTED
+    assert ran.values("argv") == ["gpushare", "--debug", "run", "-d", "", "ID", "\n"]
+    assert ran.values("env") == ["ONE=1", "EMPTY=", "LISTEN_FDS=1"]
+    assert ran.values("cwd") == [str(place.bundle)]
+    assert [fd.split()[0] for fd in ran.values("fd")] == expected
+    assert ran.said == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "exec ID create",
+        "state create",
+        "--help",
+        "create -h",
+        "frobnicate --new",
+        "start ID",
+        "--new-flag x delete ID",
+        "create",
+        "",
+    ],
+)
+def test_other_calls_pass_even_in_a_marked_bundle(place: Place, line: str) -> None:
+    bundle(place.bundle, STRONG)
+    words = line.split()
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        ran = place.run(*words)
+    assert (ran.status, ran.values("argv")[1:], daemon.connections) == (EXECUTED, words, 0)
+
+
+def test_a_container_with_no_marker_starts_without_asking(place: Place) -> None:
+    with FakeDaemon(place.socket, [ACK, refusal("no")]) as daemon:
+        assert place.create(plain()).status == EXECUTED
+    assert daemon.connections == 0
+
+
+def test_a_container_with_no_marker_starts_without_a_daemon(place: Place) -> None:
+    ran = place.create(plain())
+    assert (ran.status, ran.said) == (EXECUTED, "")
+
+
+def test_a_bundle_without_config_is_the_runtimes_to_report(place: Place) -> None:
+    assert place.create().status == EXECUTED
+    place.bundle.mkdir()
+    assert place.create().status == EXECUTED
+
+
+# --- asking ---
+
+
+@pytest.mark.parametrize("verb", ["create", "run", "restore"])
+def test_a_marked_container_is_asked_for(place: Place, verb: str) -> None:
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        assert place.create(STRONG, verb=verb).status == EXECUTED
+    (asked,) = daemon.asked
+    assert asked.request == {
+        "op": "create",
+        "id": "ID",
+        "bundle": str(place.bundle),
+        "verb": verb,
+        "marker": "strong",
+    }
+    assert asked.fds == [str(place.bundle), str(place.bundle / "rootfs")]
+    assert not asked.flags[0] & os.O_PATH
+    assert asked.flags[1] & os.O_PATH
+
+
+def test_the_word_of_an_image_is_passed_on_as_weak(place: Place) -> None:
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        assert place.create(WEAK).status == EXECUTED
+    assert daemon.asked[0].request["marker"] == "weak"
+
+
+def test_the_bundle_is_named_by_its_one_absolute_path(place: Place, tmp_path: Path) -> None:
+    bundle(place.bundle, STRONG)
+    (tmp_path / "link").symlink_to(place.bundle)
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        place.run("run", "ID")
+        place.run("run", "--bundle", "../link/.", "ID")
+    assert [asked.request["bundle"] for asked in daemon.asked] == [str(place.bundle)] * 2
+
+
+def test_a_path_and_an_id_of_any_bytes_make_a_proper_request(place: Place) -> None:
+    place.bundle = place.bundle.with_name('a "b"\n\\\u00fc')
+    bundle(place.bundle, STRONG)
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        place.run("run", "--bundle", str(place.bundle), "--", '-"}{\t')
+    assert daemon.asked[0].request["bundle"] == str(place.bundle)
+    assert daemon.asked[0].request["id"] == '-"}{\t'
+
+
+def test_a_request_that_is_too_long_is_refused(place: Place) -> None:
+    bundle(place.bundle, STRONG)
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        ran = place.run("run", "i" * 4096)
+    assert (ran.status, daemon.connections) == (REFUSED, 0)
+    assert "longer than the 4096 bytes of a request" in ran.said
+
+
+def test_a_root_elsewhere_is_opened_where_it_is(place: Place, tmp_path: Path) -> None:
+    root = tmp_path / "elsewhere"
+    root.mkdir()
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        assert place.create(STRONG | {"root": {"path": str(root)}}).status == EXECUTED
+    assert daemon.asked[0].fds[1] == str(root)
+
+
+def test_rows_before_the_answer_are_read_over(place: Place) -> None:
+    rows = [b'{"row": {"ok": 1}}'] * 3
+    with FakeDaemon(place.socket, [ACK, *rows, DONE]):
+        assert place.create(STRONG).status == EXECUTED
+
+
+# --- being refused ---
+
+
+def test_a_refusal_is_shown_whole_on_stderr_and_in_the_log(place: Place) -> None:
+    why = 'annotation gpushare.io/memory: "4Q" is not a size; write e.g. 4GiB' + " \u00fc" * 3000
+    with FakeDaemon(place.socket, [ACK, refusal(why)]):
+        ran = place.create(STRONG)
+    assert (ran.status, ran.seen) == (REFUSED, [])
+    assert ran.said == f"gpushare: {why}\n"
+    (line,) = place.log.read_text().splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["msg"]) == ("error", f"gpushare: {why}")
+    assert set(entry) == {"level", "msg", "time"}
+
+
+def test_a_log_in_words_is_written_as_runc_does(place: Place) -> None:
+    bundle(place.bundle, STRONG)
+    with FakeDaemon(place.socket, [ACK, refusal('a "b"')]):
+        assert place.run("--log", str(place.log), "run", "ID").status == REFUSED
+    assert place.log.read_text().endswith('" level=error msg="gpushare: a \\"b\\""\n')
+
+
+def test_a_tenants_text_moves_no_cursor(place: Place) -> None:
+    with FakeDaemon(place.socket, [ACK, refusal("\x1b[2J\rnothing wrong\x7f")]):
+        ran = place.create(STRONG)
+    assert ran.said == "gpushare: ?[2J?nothing wrong?\n"
+
+
+def test_a_weak_marker_may_be_refused_too(place: Place) -> None:
+    with FakeDaemon(place.socket, [ACK, refusal("no card has room")]):
+        assert place.create(WEAK).status == REFUSED
+
+
+# --- a daemon that cannot be asked ---
+
+
+def _says_what_to_do(ran: Ran) -> bool:
+    named = 'this container asks for a GPU (annotation "gpushare.io/memory")' in ran.said
+    return named and "systemctl start gpushared" in ran.said and "gpushare doctor" in ran.said
+
+
+def test_without_a_daemon_who_asks_is_refused_and_told_what_to_do(place: Place) -> None:
+    ran = place.create(STRONG)
+    assert (ran.status, ran.seen) == (REFUSED, [])
+    assert _says_what_to_do(ran)
+    assert f"does not answer on {place.socket} (No such file or directory)" in ran.said
+    assert len(ran.said.splitlines()) == 1
+    assert json.loads(place.log.read_text())["msg"] == ran.said.strip()
+
+
+def test_without_a_daemon_the_word_of_an_image_starts_as_it_is(place: Place) -> None:
+    ran = place.create(WEAK)
+    assert (ran.status, ran.said) == (EXECUTED, "")
+
+
+def test_a_gpu_that_is_there_already_is_not_started_unguarded(place: Place) -> None:
+    assert place.create(with_device("/dev/nvidia0")).status == REFUSED
+
+
+def test_a_socket_that_nobody_serves_is_no_daemon(place: Place) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
+        left_over.bind(str(place.socket))
+    ran = place.create(STRONG)
+    assert ran.status == REFUSED
+    assert "Connection refused" in ran.said
+
+
+def test_a_socket_of_another_type_is_no_daemon(place: Place) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(str(place.socket))
+        other.listen()
+        assert place.create(STRONG).status == REFUSED
+
+
+def test_a_socket_path_that_is_too_long_is_said_to_be(place: Place) -> None:
+    place.configure(f"runtime = {place.witness}\nsocket = /{'s' * 108}\n")
+    ran = place.create(STRONG)
+    assert ran.status == REFUSED
+    assert os.strerror(36) in ran.said
+
+
+@pytest.mark.parametrize(("spec", "status"), [(STRONG, REFUSED), (WEAK, EXECUTED)])
+def test_a_daemon_that_does_not_acknowledge_is_given_up(
+    place: Place, spec: Spec, status: int
+) -> None:
+    with FakeDaemon(place.socket, [], silent=True) as daemon:
+        ran = place.create(spec)
+    assert (ran.status, len(daemon.asked)) == (status, 1)
+    assert status == EXECUTED or "did not acknowledge" in ran.said
+
+
+def test_a_stopped_daemon_with_a_full_backlog_is_given_up(place: Place) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(place.socket))
+        listener.listen(0)
+        waiting = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        waiting.connect(str(place.socket))
+        ran = place.create(STRONG)
+        waiting.close()
+    assert ran.status == REFUSED
+    assert "does not accept connections" in ran.said
+
+
+@pytest.mark.parametrize(
+    ("packets", "said"),
+    [
+        ([], "did not acknowledge: hung up"),
+        ([ACK], "took the request and then hung up"),
+        ([ACK, b""], "took the request and then hung up"),
+        ([ACK, b'{"ok": tr'], "answered what is no answer"),
+        ([ACK, b'{"ok": true} x'], "answered what is no answer"),
+        ([ACK, b'{"ok": false}'], "answered what is no answer"),
+        ([ACK, b'{"ok": false, "error": 1}'], "answered what is no answer"),
+        ([ACK, b'{"ok": false, "error": "a\\u0000b"}'], "answered what is no answer"),
+        ([b'{"ack": false}'], "answered what is no answer"),
+        ([b"[" * 60000], "answered what is no answer"),
+        ([ACK, b'{"ok": true, "x": "' + b"x" * 65536 + b'"}'], os.strerror(90)),
+    ],
+)
+def test_an_answer_that_is_none_is_no_consent(
+    place: Place, packets: list[bytes], said: str
+) -> None:
+    with FakeDaemon(place.socket, packets):
+        ran = place.create(STRONG)
+    assert (ran.status, ran.seen) == (REFUSED, [])
+    assert said in ran.said
+    assert _says_what_to_do(ran)
+
+
+# --- a config.json that cannot be judged ---
+
+
+def test_a_config_over_four_mebibytes_is_refused(place: Place) -> None:
+    ran = place.create(with_env("PADDING=" + "x" * (4 << 20)))
+    assert ran.status == REFUSED
+    assert "config.json is over 4 MiB" in ran.said
+
+
+def test_a_config_of_four_mebibytes_is_read(place: Place) -> None:
+    room = (4 << 20) - len(go(with_env("PADDING=")))
+    assert place.create(with_env("PADDING=" + "x" * room)).status == EXECUTED
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ('"annotations":{', 'the key "annotations" is twice in config.json'),
+        ('"annotations":{]', "is not JSON at byte"),
+    ],
+)
+def test_a_damaged_config_of_who_asks_is_refused(place: Place, damage: str, said: str) -> None:
+    text = go(STRONG).decode().replace('"annotations":{', '"annotations":{},' + damage, 1)
+    (bundle(place.bundle, STRONG) / "config.json").write_text(text)
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        ran = place.create()
+    assert (ran.status, daemon.connections) == (REFUSED, 0)
+    assert said in ran.said
+
+
+def test_a_damaged_config_of_others_is_the_runtimes_to_report(place: Place) -> None:
+    bundle(place.bundle, plain())
+    (place.bundle / "config.json").write_text('{"process": nonsense')
+    assert place.create().status == EXECUTED
+
+
+def test_a_linked_config_is_refused_only_to_who_asks(place: Place, tmp_path: Path) -> None:
+    for spec, status in ((STRONG, REFUSED), (plain(), EXECUTED)):
+        bundle(place.bundle, spec)
+        (place.bundle / "config.json").rename(tmp_path / "moved")
+        (place.bundle / "config.json").symlink_to(tmp_path / "moved")
+        ran = place.create()
+        assert ran.status == status
+        assert status == EXECUTED or "config.json is a symbolic link" in ran.said
+        (place.bundle / "config.json").unlink()
+
+
+def test_a_config_that_is_a_pipe_is_refused_at_once(place: Place) -> None:
+    place.bundle.mkdir()
+    os.mkfifo(place.bundle / "config.json")
+    assert place.create().status == REFUSED
+
+
+@pytest.mark.parametrize(
+    "root", [{}, {"path": "nowhere"}, {"path": "config.json"}, {"path": "a\0"}]
+)
+def test_who_asks_without_a_root_file_system_is_refused(place: Place, root: Spec) -> None:
+    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+        ran = place.create(STRONG | {"root": root})
+    assert (ran.status, daemon.connections) == (REFUSED, 0)
+    assert "root.path" in ran.said
+
+
+@pytest.mark.parametrize("flags", [["--new-flag", "create"], ["create", "--new-flag", "x"]])
+def test_who_asks_beside_an_unknown_flag_is_refused(place: Place, flags: list[str]) -> None:
+    for spec, status in ((STRONG, REFUSED), (WEAK, EXECUTED), (plain(), EXECUTED)):
+        bundle(place.bundle, spec)
+        ran = place.run(*flags, "--bundle", str(place.bundle), "ID")
+        assert ran.status == status
+        assert status == EXECUTED or "the flag --new-flag is unknown to gpushare" in ran.said
+
+
+# --- the launcher's own configuration ---
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("runtime\n", "has a line without '='"),
+        ("runtimes = /usr/bin/runc\n", 'has an unknown key "runtimes"'),
+        ("runtime = runc\n", 'wants an absolute path for "runtime"'),
+        ("socket =\n", 'wants an absolute path for "socket"'),
+        ("socket = /" + "x" * 5000 + "\n", 'wants an absolute path for "socket"'),
+        ("#" * 20000, "is longer than 16 KiB"),
+    ],
+)
+def test_a_broken_configuration_is_named_to_who_asks(place: Place, text: str, said: str) -> None:
+    place.configure(text)
+    ran = place.create(STRONG)
+    assert ran.status == REFUSED
+    assert f"{place.conf} {said}" in ran.said
+    assert "gpushare setup" in ran.said
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_a_configuration_that_others_may_write_runs_nothing(place: Place, mode: int) -> None:
+    place.conf.chmod(mode)
+    ran = place.create(STRONG)
+    assert (ran.status, ran.seen) == (REFUSED, [])
+    assert "may be written by others" in ran.said
+
+
+def test_a_configuration_that_is_no_file_runs_nothing(place: Place) -> None:
+    place.conf.unlink()
+    place.conf.mkdir()
+    assert "is not a regular file" in place.create(STRONG).said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user: needs root")
+def test_a_configuration_of_somebody_else_runs_nothing(place: Place) -> None:
+    os.chown(place.conf, 12345, 12345)
+    assert "belongs neither to root nor to you" in place.create(STRONG).said
+
+
+def test_the_launcher_does_not_run_itself(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(place.launcher)
+    place.configure(f"runtime = {tmp_path}/link\n")
+    ran = place.create(plain())
+    assert ran.status == REFUSED
+    assert "itself as the low-level runtime" in ran.said
+
+
+def test_a_runtime_that_is_not_there_is_named(place: Place) -> None:
+    place.configure("runtime = /nonexistent/runc\n")
+    ran = place.create(plain())
+    assert ran.status == REFUSED
+    assert "/nonexistent/runc cannot be run: No such file or directory" in ran.said
+    assert str(place.conf) in ran.said

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from gpushare.quota import keys
+
+from .conftest import RUNTIME
+from .driver import Driver
+from .spec import (
+    Spec,
+    escaped,
+    go,
+    marker,
+    plain,
+    table,
+    with_annotation,
+    with_device,
+    with_env,
+    with_hook,
+)
+
+TABLE = table(RUNTIME / "markers.inc")
+
+
+def test_every_line_of_the_table_is_read() -> None:
+    lines = (RUNTIME / "markers.inc").read_text().splitlines()
+    assert len(TABLE) == sum(line.startswith("MARKER(") for line in lines)
+
+
+def test_a_container_that_only_speaks_of_us_is_not_marked(driver: Driver) -> None:
+    assert driver.spec(go(plain()))["marker"] == "none"
+
+
+@pytest.mark.parametrize("key", keys.KEYS.values(), ids=lambda key: key.name)
+def test_every_canonical_key_asks(driver: Driver, key: keys.Key) -> None:
+    assert driver.spec(go(with_annotation(key.annotation)))["marker"] == "strong"
+    assert driver.spec(go(with_env(f"{key.env}=1")))["marker"] == "strong"
+
+
+@pytest.mark.parametrize("name", sorted(keys.NOT_QUOTAS))
+def test_what_is_no_quota_asks_nothing(driver: Driver, name: str) -> None:
+    assert driver.spec(go(with_env(f"{name}=1")))["marker"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        (with_annotation("gpushare.io/memory"), 'annotation "gpushare.io/memory"'),
+        (with_annotation("gpushare.io/container.main.memory"), None),
+        (with_annotation("nvidia.com/container.main.gpu-memory.request"), None),
+        (with_annotation("gpu-fraction"), None),
+        (with_env("GPUSHARE_MEMORY=4GiB"), 'environment variable "GPUSHARE_MEMORY"'),
+        (with_env("GPUSHARE_MEMROY=4GiB"), None),
+        (with_env("GPUSHARE_CORES"), None),
+        (with_env("CUDA_DEVICE_MEMORY_LIMIT_0=1g"), None),
+        (with_env("NVIDIA_GPU_MEMORY_LIMIT=4096"), None),
+        (with_device("/dev/nvidia0"), 'device "/dev/nvidia0"'),
+        (with_device("/dev/nvidia-caps/nvidia-cap1"), None),
+        (with_hook("/usr/bin/nvidia-container-runtime-hook"), None),
+        (with_hook("/usr/bin/nvidia-cdi-hook", "createContainer"), None),
+        (with_hook("nvidia-ctk", "startContainer"), None),
+    ],
+)
+def test_who_asks_is_strong(driver: Driver, spec: Spec, name: str | None) -> None:
+    for text in (go(spec), escaped(spec), json.dumps(spec, indent="\t").encode()):
+        read = driver.spec(text)
+        assert read["marker"] == "strong"
+        assert name is None or read["name"] == name
+        assert read["root"] == "rootfs"
+        assert read["error"] is None
+
+
+def test_the_word_of_an_image_is_weak(driver: Driver) -> None:
+    assert driver.spec(go(with_env("NVIDIA_VISIBLE_DEVICES=all")))["marker"] == "weak"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        with_env("GPUSHARE_SERVICE_HOST=10.0.0.1"),
+        with_env("GPUSHARE_METRICS_SERVICE_PORT_HTTP=80"),
+        with_env("GPUSHARE_PORT=tcp://10.0.0.1:80"),
+        with_env("GPUSHARE_METRICS_PORT_80_TCP_ADDR=10.0.0.1"),
+        with_env("MY_GPUSHARE_MEMORY=4GiB"),
+        with_env("gpushare_memory=4GiB"),
+        with_annotation("example.com/gpushare.io/memory"),
+        with_device("/dev/nvme0"),
+        with_device("/mnt/dev/nvidia0"),
+        with_hook("/opt/nvidia-tools/notify"),
+    ],
+)
+def test_what_looks_alike_asks_nothing(driver: Driver, spec: Spec) -> None:
+    assert driver.spec(go(spec))["marker"] == "none"
+
+
+@pytest.mark.parametrize(
+    "key", ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"]
+)
+def test_the_sandbox_of_a_pod_asks_nothing(driver: Driver, key: str) -> None:
+    spec = with_annotation("gpushare.io/memory", "4GiB")
+    assert driver.spec(go(spec | {"annotations": spec["annotations"] | {key: "container"}}))[
+        "marker"
+    ] == "strong"  # fmt: skip
+    spec["annotations"][key] = "sandbox"
+    assert driver.spec(go(spec))["marker"] == "none"
+
+
+def test_a_sandbox_with_a_gpu_in_it_is_none(driver: Driver) -> None:
+    spec = with_device("/dev/nvidia0")
+    spec["annotations"]["io.kubernetes.cri.container-type"] = "sandbox"
+    assert driver.spec(go(spec))["marker"] == "strong"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (b'{"process":{"env":["GPUSHARE_MEMORY=1GiB"]},"process":{}}', 'key "process"'),
+        (b'{"annotations":{"gpushare.io/cores":"1","gpushare.io/cores":"2"}}', None),
+        (b'{"annotations":{"gpushare.io/cores":"1","gpushare.\\u0069o/cores":"2"}}', None),
+        (b'{"process":{"env":["GPUSHARE_CORES=1"],"env":[]}}', 'key "env"'),
+        (b'{"linux":{"devices":[{"path":"/dev/nvidia0","path":"/dev/null"}]}}', 'key "path"'),
+        (b'{"hooks":{"prestart":[{"path":"/nvidia-ctk"}],"prestart":[]}}', 'key "prestart"'),
+        (b'{"annotations":{"gpushare.io/cores":"1"},"root":{"path":"a","path":"b"}}', 'key "path"'),
+    ],
+)
+def test_a_key_that_is_there_twice_hides_no_marker(
+    driver: Driver, text: bytes, name: str | None
+) -> None:
+    read = driver.spec(text)
+    assert read["marker"] == "strong"
+    assert read["duplicate"] == (name or 'key "gpushare.io/cores"')
+
+
+def test_the_same_key_at_two_places_is_no_duplicate(driver: Driver) -> None:
+    spec = with_device("/dev/nvidia0")
+    spec["linux"]["devices"].append({"path": "/dev/nvidiactl"})
+    assert driver.spec(go(spec))["duplicate"] == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'"gpushare"',
+        b'{"annotations":null,"process":[],"linux":1,"hooks":"x","root":[]}',
+        b'{"process":{"env":{"GPUSHARE_MEMORY":"1"}},"linux":{"devices":{"path":"/dev/nvidia0"}}}',
+        b'{"process":{"env":[1,null,["GPUSHARE_MEMORY=1"]]},"hooks":{"prestart":["/nvidia-ctk"]}}',
+        b'{"linux":{"devices":[{"path":["/dev/nvidia0"]},"/dev/nvidia0"]}}',
+    ],
+)
+def test_values_of_other_kinds_are_skipped(driver: Driver, text: bytes) -> None:
+    assert driver.spec(text)["marker"] == "none"
+
+
+def test_an_error_says_where_it_is(driver: Driver) -> None:
+    read = driver.spec(b'{"annotations":{"gpushare.io/memory":4GiB}}')
+    assert read["error"] == "a comma or a closing bracket is missing"
+    assert read["offset"] == 38
+
+
+def test_a_marker_after_the_error_is_mentioned(driver: Driver) -> None:
+    assert driver.spec(b'{"a":nope,"process":{"env":["GPUSHARE_MEMORY=1"]}}')["mentioned"]
+    assert not driver.spec(b'{"a":nope,"process":{"env":["NVIDIA_VISIBLE_DEVICES=1"]}}')[
+        "mentioned"
+    ]
+
+
+def _strict(text: bytes) -> Any:
+    """Python's opinion of `text`; ValueError for what json.c refuses too."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    return json.loads(text.decode(), parse_constant=refuse)
+
+
+def _mutate(rng: random.Random, text: bytes) -> bytes:
+    changed = bytearray(text)
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(changed))
+        kind = rng.randrange(5)
+        if kind == 0:
+            changed[at] = rng.choice(b'{}[]",:\\ \0u0n1-x')
+        elif kind == 1:
+            del changed[at : at + rng.randrange(1, 6)]
+        elif kind == 2:
+            changed[at:at] = rng.choice([b'"', b"\\", b"\\u00", b"{", b"[", b"]", b",", b"null"])
+        elif kind == 3:
+            end = at + rng.randrange(40)
+            to = rng.randrange(len(changed))
+            changed[to:to] = changed[at:end]
+        else:
+            del changed[at:]
+        changed = changed or bytearray(b" ")
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_spec_is_read_as_python_reads_it(driver: Driver, seed: int) -> None:
+    rng = random.Random(seed)
+    asking = with_env("GPUSHARE_MEMORY=4GiB")
+    asking["annotations"]["gpushare.io/cores"] = "30"
+    for _ in range(100):
+        text = _mutate(rng, rng.choice([go, escaped])(rng.choice([plain(), asking])))
+        read = driver.spec(text)
+        try:
+            expected = _strict(text)
+        except UnicodeDecodeError:
+            continue
+        except ValueError:
+            assert read["error"], text
+            continue
+        assert read["error"] is None, text
+        if not read["duplicate"]:
+            assert read["marker"] == marker(TABLE, expected), text
