@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lock order: `sending` is a leaf; a message may be sent with any other lock held.
+ */
+#include "channel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpushare_abi.h"
+#include "quota/pages.h"
+
+#define LOWEST_DESCRIPTOR 512
+#define RECONNECT_SECONDS 1
+
+static pthread_mutex_t sending = PTHREAD_MUTEX_INITIALIZER;
+static int descriptor = -1;
+static struct stat identity; /* of the socket: its number may be another file's by now */
+static time_t last_attempt = -RECONNECT_SECONDS;
+
+static bool descriptor_is_ours(void)
+{
+	struct stat status;
+
+	return descriptor >= 0 && fstat(descriptor, &status) == 0 &&
+	       status.st_dev == identity.st_dev && status.st_ino == identity.st_ino;
+}
+
+static int connect_to_daemon(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int length = snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s", pages.directory,
+		GPUSHARE_SOCKET_NAME);
+
+	if (length < 0 || (size_t)length >= sizeof(address.sun_path))
+		return -1;
+	int low = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (low < 0)
+		return -1;
+	if (connect(low, (const struct sockaddr *)&address, sizeof(address)) != 0) {
+		close(low);
+		return -1;
+	}
+	int high = fcntl(low, F_DUPFD_CLOEXEC, LOWEST_DESCRIPTOR);
+	if (high < 0)
+		return low;
+	close(low);
+	return high;
+}
+
+static bool reconnect(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	if (now.tv_sec - last_attempt < RECONNECT_SECONDS)
+		return false;
+	last_attempt = now.tv_sec;
+	descriptor = connect_to_daemon();
+	return descriptor >= 0 && fstat(descriptor, &identity) == 0;
+}
+
+static bool send_once(const struct gpushare_message *message)
+{
+	size_t bytes = offsetof(struct gpushare_message, text) + message->text_bytes;
+
+	return send(descriptor, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ||
+	       errno == EAGAIN || errno == EWOULDBLOCK;
+}
+
+static void send_message(const struct gpushare_message *message)
+{
+	int saved = errno;
+
+	pthread_mutex_lock(&sending);
+	if (descriptor_is_ours() && !send_once(message)) {
+		close(descriptor); /* the daemon was started anew */
+		descriptor = -1;
+	} else if (!descriptor_is_ours() && reconnect()) {
+		send_once(message);
+	}
+	pthread_mutex_unlock(&sending);
+	errno = saved;
+}
+
+void channel_hello(void)
+{
+	struct gpushare_message message = {
+		.type = GPUSHARE_MESSAGE_HELLO, .pid = (uint32_t)getpid()};
+
+	send_message(&message);
+}
+
+void channel_log(unsigned level, const char *text)
+{
+	struct gpushare_message message = {
+		.type = GPUSHARE_MESSAGE_LOG, .level = level, .pid = (uint32_t)getpid()};
+
+	if (!pages_are_open())
+		return;
+	message.text_bytes = (uint32_t)strnlen(text, sizeof(message.text));
+	memcpy(message.text, text, message.text_bytes);
+	send_message(&message);
+}
+
+void channel_before_fork(void)
+{
+	pthread_mutex_lock(&sending);
+}
+
+void channel_after_fork_in_parent(void)
+{
+	pthread_mutex_unlock(&sending);
+}
+
+void channel_after_fork_in_child(void)
+{
+	/* The connection is the parent's: the daemon knows its pid by it. */
+	if (descriptor_is_ours())
+		close(descriptor);
+	descriptor = -1;
+	last_attempt = -RECONNECT_SECONDS;
+	pthread_mutex_unlock(&sending);
+}

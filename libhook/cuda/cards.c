@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cards.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "channel/log.h"
+#include "quota/pages.h"
+
+#define MAX_DEVICES 64
+#define NOT_GRANTED (-1)
+
+static struct {
+	_Atomic bool found;
+	_Atomic int device_count;
+	_Atomic int card[MAX_DEVICES]; /* by device */
+} cards;
+
+/* As NVML writes it, but without the "GPU-" or "MIG-" before it. */
+static void uuid_write(char text[37], const CUuuid *uuid)
+{
+	const unsigned char *byte = (const unsigned char *)uuid->bytes;
+
+	for (int i = 0; i < 16; i++) {
+		text += sprintf(text, "%02x", byte[i]);
+		if (i == 3 || i == 5 || i == 7 || i == 9)
+			*text++ = '-';
+	}
+	*text = '\0';
+}
+
+static int card_by_uuid(const CUuuid *uuid)
+{
+	char text[37];
+
+	uuid_write(text, uuid);
+	for (unsigned card = 0; card < pages.card_count; card++) {
+		const char *granted = grant_card(card)->uuid;
+		const size_t kind = 4;
+		if (strlen(granted) > kind && strcmp(granted + kind, text) == 0)
+			return (int)card;
+	}
+	return NOT_GRANTED;
+}
+
+/* _v2 tells the instance where the device is one of a partitioned card, the older one the card. */
+static CUresult device_uuid(CUuuid *uuid, CUdevice device)
+{
+	CUresult result = REAL(cuDeviceGetUuid_v2)(uuid, device);
+
+	return result == CUDA_SUCCESS ? result : REAL(cuDeviceGetUuid)(uuid, device);
+}
+
+void cards_find(void)
+{
+	int count = 0;
+
+	if (atomic_load(&cards.found) || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS)
+		return;
+	if (count > MAX_DEVICES)
+		count = MAX_DEVICES;
+	for (int ordinal = 0; ordinal < count; ordinal++) {
+		CUdevice device = ordinal;
+		CUuuid uuid;
+		int card = NOT_GRANTED;
+		if (REAL(cuDeviceGet)(&device, ordinal) == CUDA_SUCCESS &&
+			device_uuid(&uuid, device) == CUDA_SUCCESS)
+			card = card_by_uuid(&uuid);
+		if (card == NOT_GRANTED)
+			log_line(LOG_WARNING, "device %d is not of this container", ordinal);
+		atomic_store(&cards.card[ordinal], card);
+	}
+	atomic_store(&cards.device_count, count);
+	atomic_store_explicit(&cards.found, true, memory_order_release);
+}
+
+CUresult card_of_device(unsigned *card, CUdevice device)
+{
+	cards_find();
+	if (device < 0 || device >= atomic_load(&cards.device_count))
+		return CUDA_ERROR_INVALID_DEVICE;
+	int found = atomic_load_explicit(&cards.card[device], memory_order_relaxed);
+	if (found == NOT_GRANTED)
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	*card = (unsigned)found;
+	return CUDA_SUCCESS;
+}
+
+CUresult card_current(unsigned *card)
+{
+	CUdevice device = 0;
+
+	if (atomic_load_explicit(&cards.device_count, memory_order_acquire) != 1) {
+		CUresult result = REAL(cuCtxGetDevice)(&device);
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
+	return card_of_device(card, device);
+}
+
+static CUresult card_of_context(unsigned *card, CUcontext context)
+{
+	CUcontext current;
+	CUresult result = REAL(cuCtxGetCurrent)(&current);
+
+	if (result != CUDA_SUCCESS || context == current)
+		return result == CUDA_SUCCESS ? card_current(card) : result;
+	result = REAL(cuCtxPushCurrent_v2)(context);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = card_current(card);
+	REAL(cuCtxPopCurrent_v2)(&context);
+	return result;
+}
+
+CUresult card_of_stream(unsigned *card, CUstream stream)
+{
+	CUcontext context;
+
+	if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
+		atomic_load_explicit(&cards.device_count, memory_order_acquire) == 1)
+		return card_current(card);
+	CUresult result = REAL(cuStreamGetCtx)(stream, &context);
+	return result == CUDA_SUCCESS ? card_of_context(card, context) : result;
+}

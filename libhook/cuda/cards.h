@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the driver's devices to the tenant's cards: by UUID, for CUDA_VISIBLE_DEVICES reorders
+ * ordinals and hides devices.
+ */
+#ifndef GPUSHARE_CARDS_H
+#define GPUSHARE_CARDS_H
+
+#include "filter.h"
+
+/* Look at the driver's devices, once it is initialised. */
+void cards_find(void);
+
+/* The card of a device. CUDA_ERROR_INVALID_DEVICE: there is no such device;
+ * CUDA_ERROR_DEVICE_UNAVAILABLE: it was not granted. */
+CUresult card_of_device(unsigned *card, CUdevice device);
+
+/* The card of the calling thread's current context, or the driver's error where there is none. The
+ * driver is not asked where there is only one card: without a context the call that follows fails
+ * by itself. */
+CUresult card_current(unsigned *card);
+
+/* The card on whose memory `stream` works. */
+CUresult card_of_stream(unsigned *card, CUstream stream);
+
+#endif

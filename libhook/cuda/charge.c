@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "charge.h"
+
+#include "cards.h"
+#include "channel/log.h"
+#include "context.h"
+#include "quota/ledger.h"
+#include "quota/pages.h"
+
+struct allocations buffers;
+struct allocations physical;
+
+CUresult charge_reserve(struct charge *charge, unsigned card, uint64_t bytes)
+{
+	charge->card = card;
+	charge->bytes = bytes;
+	charge->context = NULL;
+	return ledger_reserve(card, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult charge_reserve_current(struct charge *charge, uint64_t bytes)
+{
+	unsigned card;
+	CUresult result = card_current(&card);
+
+	if (result == CUDA_SUCCESS)
+		result = charge_reserve(charge, card, bytes);
+	if (result == CUDA_SUCCESS)
+		charge->context = context_owner();
+	return result;
+}
+
+CUresult charge_settle(const struct charge *charge, CUresult result, struct allocations *table,
+	const unsigned long long *handle)
+{
+	struct allocation stale;
+	struct allocation allocation = {.bytes = charge->bytes,
+		.context = (uintptr_t)charge->context,
+		.card = charge->card,
+		.references = 1};
+
+	if (result != CUDA_SUCCESS) {
+		ledger_release(charge->card, charge->bytes);
+		return result;
+	}
+	allocation.handle = *handle;
+	/* Without an entry the bytes stay charged until the process ends: too much, never too
+	 * little. */
+	if (!allocations_add(table, &allocation, &stale))
+		log_line(LOG_WARNING, "no memory to note an allocation of %llu bytes",
+			(unsigned long long)charge->bytes);
+	else if (stale.bytes)
+		ledger_release(stale.card, stale.bytes);
+	return result;
+}
+
+CUresult charge_free(struct allocations *table, const struct allocation *charged, CUresult result)
+{
+	struct allocation stale;
+
+	if (!charged)
+		return result;
+	if (result == CUDA_SUCCESS)
+		ledger_release(charged->card, charged->bytes);
+	else
+		allocations_add(table, charged, &stale);
+	return result;
+}

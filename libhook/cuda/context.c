@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lock order: `primaries`, then the driver's own locks. It is held while the driver makes or ends a
+ * primary context, which calls nobody back but this thread's own tools: hence recursive.
+ */
+#include "context.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "cards.h"
+#include "charge.h"
+#include "quota/ledger.h"
+
+static struct allocations created; /* by cuCtxCreate: handle and card */
+static _Atomic unsigned created_count;
+
+static pthread_mutex_t primaries = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static bool primary_is_counted[GPUSHARE_MAX_CARDS];
+
+CUcontext context_owner(void)
+{
+	CUcontext current = NULL;
+
+	/* Programs that only ever use the primary context are most; they need not ask. */
+	if (atomic_load_explicit(&created_count, memory_order_acquire) == 0 ||
+		REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS)
+		return NULL;
+	return allocations_contain(&created, (uintptr_t)current) ? current : NULL;
+}
+
+static bool ends_with_context(const struct allocation *allocation, const void *context)
+{
+	return allocation->context == (uintptr_t)context;
+}
+
+/* Stream-ordered memory is a pool's, so the device's; it is counted with the primary context. */
+static bool ends_with_primary(const struct allocation *allocation, const void *card)
+{
+	return allocation->context == 0 && allocation->card == *(const unsigned *)card;
+}
+
+static void release_buffers(
+	bool (*ends)(const struct allocation *allocation, const void *which), const void *which)
+{
+	uint64_t freed[GPUSHARE_MAX_CARDS] = {0};
+
+	allocations_take_all(&buffers, ends, which, freed);
+	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
+		if (freed[card])
+			ledger_release(card, freed[card]);
+}
+
+static CUresult context_reserve(unsigned *card, CUdevice device)
+{
+	CUresult result = card_of_device(card, device);
+
+	if (result == CUDA_SUCCESS && !ledger_reserve_context(*card))
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	return result;
+}
+
+static CUresult context_settle(unsigned card, CUresult result, const CUcontext *context)
+{
+	struct allocation stale;
+
+	if (result != CUDA_SUCCESS) {
+		ledger_release_context(card);
+		return result;
+	}
+	struct allocation entry = {.handle = (uintptr_t)*context, .card = card};
+	if (allocations_add(&created, &entry, &stale))
+		atomic_fetch_add(&created_count, 1);
+	return result;
+}
+
+CUDA(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device))
+{
+	unsigned card;
+	CUresult result = context_reserve(&card, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	return context_settle(card, REAL(cuCtxCreate)(context, flags, device), context);
+}
+
+CUDA(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device))
+{
+	unsigned card;
+	CUresult result = context_reserve(&card, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	return context_settle(card, REAL(cuCtxCreate_v2)(context, flags, device), context);
+}
+
+CUDA(cuCtxCreate_v3, (CUcontext * context, CUexecAffinityParam *affinity, int affinity_count,
+			     unsigned int flags, CUdevice device))
+{
+	unsigned card;
+	CUresult result = context_reserve(&card, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuCtxCreate_v3)(context, affinity, affinity_count, flags, device);
+	return context_settle(card, result, context);
+}
+
+CUDA(cuCtxCreate_v4,
+	(CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device))
+{
+	unsigned card;
+	CUresult result = context_reserve(&card, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	return context_settle(
+		card, REAL(cuCtxCreate_v4)(context, parameters, flags, device), context);
+}
+
+static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontext context)
+{
+	struct allocation entry, stale;
+	bool known = allocations_take(&created, (uintptr_t)context, &entry);
+	CUresult result = destroy(context);
+
+	if (known && result == CUDA_SUCCESS) {
+		atomic_fetch_sub(&created_count, 1);
+		release_buffers(ends_with_context, context);
+		ledger_release_context(entry.card);
+	} else if (known) {
+		allocations_add(&created, &entry, &stale);
+	}
+	return result;
+}
+
+CUDA(cuCtxDestroy, (CUcontext context))
+{
+	return context_destroy(REAL(cuCtxDestroy), context);
+}
+
+CUDA(cuCtxDestroy_v2, (CUcontext context))
+{
+	return context_destroy(REAL(cuCtxDestroy_v2), context);
+}
+
+static bool primary_is_active(CUdevice device)
+{
+	unsigned int flags;
+	int active = 0;
+
+	/* One that cannot be asked is taken to be there. */
+	return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active;
+}
+
+/* The driver has ended the primary context, or it has not: others may still hold it. */
+static void primary_settle(unsigned card, CUdevice device)
+{
+	if (!primary_is_counted[card] || primary_is_active(device))
+		return;
+	primary_is_counted[card] = false;
+	release_buffers(ends_with_primary, &card);
+	ledger_release_context(card);
+}
+
+CUDA(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
+{
+	unsigned card;
+	CUresult result = card_of_device(&card, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&primaries);
+	if (!primary_is_counted[card]) {
+		primary_is_counted[card] = ledger_reserve_context(card);
+		if (!primary_is_counted[card])
+			result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (result == CUDA_SUCCESS) {
+		result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+		if (result != CUDA_SUCCESS)
+			primary_settle(card, device);
+	}
+	pthread_mutex_unlock(&primaries);
+	return result;
+}
+
+static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device)
+{
+	unsigned card;
+	bool granted = card_of_device(&card, device) == CUDA_SUCCESS;
+
+	pthread_mutex_lock(&primaries);
+	CUresult result = end(device);
+	if (granted)
+		primary_settle(card, device);
+	pthread_mutex_unlock(&primaries);
+	return result;
+}
+
+CUDA(cuDevicePrimaryCtxRelease, (CUdevice device))
+{
+	return primary_end(REAL(cuDevicePrimaryCtxRelease), device);
+}
+
+CUDA(cuDevicePrimaryCtxRelease_v2, (CUdevice device))
+{
+	return primary_end(REAL(cuDevicePrimaryCtxRelease_v2), device);
+}
+
+CUDA(cuDevicePrimaryCtxReset, (CUdevice device))
+{
+	return primary_end(REAL(cuDevicePrimaryCtxReset), device);
+}
+
+CUDA(cuDevicePrimaryCtxReset_v2, (CUdevice device))
+{
+	return primary_end(REAL(cuDevicePrimaryCtxReset_v2), device);
+}
+
+void contexts_before_fork(void)
+{
+	pthread_mutex_lock(&primaries);
+}
+
+void contexts_after_fork_in_parent(void)
+{
+	pthread_mutex_unlock(&primaries);
+}
+
+void contexts_after_fork_in_child(void)
+{
+	/* The child has none of its parent's contexts, as far as it can use them. */
+	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
+		primary_is_counted[card] = false;
+	allocations_forget(&created);
+	atomic_store(&created_count, 0);
+	pthread_mutex_unlock(&primaries);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Contexts: each takes memory of its own on its card, and takes its buffers along when it ends.
+ */
+#ifndef GPUSHARE_CONTEXT_H
+#define GPUSHARE_CONTEXT_H
+
+#include "filter.h"
+
+/* The context with which memory allocated now by this thread will end: NULL is the primary one. */
+CUcontext context_owner(void);
+
+void contexts_before_fork(void);
+void contexts_after_fork_in_parent(void);
+void contexts_after_fork_in_child(void);
+
+#endif

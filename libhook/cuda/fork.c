@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every lock of the library is taken before a fork, in the library's lock order, so that no other
+ * thread is in the middle of anything when the child's copy of the memory is made.
+ */
+#include "fork.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "channel/channel.h"
+#include "charge.h"
+#include "context.h"
+#include "quota/ledger.h"
+#include "quota/page_lock.h"
+#include "quota/pages.h"
+
+static void before(void)
+{
+	contexts_before_fork();
+	page_lock_before_fork();
+	pages_before_fork();
+	channel_before_fork();
+}
+
+static void after_in_parent(void)
+{
+	channel_after_fork_in_parent();
+	pages_after_fork();
+	page_lock_after_fork_in_parent();
+	contexts_after_fork_in_parent();
+}
+
+static void after_in_child(void)
+{
+	ledger_forget();
+	allocations_forget(&buffers);
+	allocations_forget(&physical);
+	channel_after_fork_in_child();
+	pages_after_fork();
+	page_lock_after_fork_in_child();
+	contexts_after_fork_in_child();
+}
+
+void fork_watch(void)
+{
+	static _Atomic bool watching;
+
+	if (!atomic_exchange(&watching, true))
+		pthread_atfork(before, after_in_parent, after_in_child);
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cuInit: where a process becomes one of the tenant's. Without its quota it gets no GPU.
+ */
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "cards.h"
+#include "channel/channel.h"
+#include "channel/log.h"
+#include "fork.h"
+#include "quota/ledger.h"
+#include "quota/pages.h"
+#include "share/gate.h"
+
+static CUresult not_ready(const char *why)
+{
+	static _Atomic bool said;
+
+	/* Once: frameworks ask again and again. */
+	if (!atomic_exchange(&said, true))
+		log_always(
+			"no GPU here, for the quota of this container is not known: %s; start the "
+			"container anew, and see `gpushare doctor` on the host",
+			why);
+	return CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
+CUDA(cuInit, (unsigned int flags))
+{
+	static _Atomic bool greeted;
+	const char *why = pages_open(PAGES_WRITE);
+
+	if (why)
+		return not_ready(why);
+	CUresult result = REAL(cuInit)(flags);
+	if (result != CUDA_SUCCESS)
+		return result;
+	fork_watch();
+	why = ledger_join();
+	if (why)
+		return not_ready(why);
+	cards_find();
+	gate_watch();
+	if (!atomic_exchange(&greeted, true))
+		channel_hello();
+	return CUDA_SUCCESS;
+}

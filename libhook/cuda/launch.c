@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What starts work: past the gate, then a tail call.
+ */
+#include "filter.h"
+#include "share/gate.h"
+
+#define LAUNCH(symbol, parameters, ...)                                                            \
+	CUDA(symbol, parameters)                                                                   \
+	{                                                                                          \
+		gate_pass();                                                                       \
+		return REAL(symbol)(__VA_ARGS__);                                                  \
+	}
+
+#define GRID                                                                                       \
+	CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,        \
+		unsigned int block_x, unsigned int block_y, unsigned int block_z,                  \
+		unsigned int shared_bytes, CUstream stream, void **parameters
+
+LAUNCH(cuLaunchKernel, (GRID, void **extra), function, grid_x, grid_y, grid_z, block_x, block_y,
+	block_z, shared_bytes, stream, parameters, extra)
+LAUNCH(cuLaunchKernel_ptsz, (GRID, void **extra), function, grid_x, grid_y, grid_z, block_x,
+	block_y, block_z, shared_bytes, stream, parameters, extra)
+LAUNCH(cuLaunchCooperativeKernel, (GRID), function, grid_x, grid_y, grid_z, block_x, block_y,
+	block_z, shared_bytes, stream, parameters)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, (GRID), function, grid_x, grid_y, grid_z, block_x, block_y,
+	block_z, shared_bytes, stream, parameters)
+LAUNCH(cuLaunchKernelEx,
+	(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
+	config, function, parameters, extra)
+LAUNCH(cuLaunchKernelEx_ptsz,
+	(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
+	config, function, parameters, extra)
+LAUNCH(cuGraphLaunch, (CUgraphExec graph, CUstream stream), graph, stream)
+LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec graph, CUstream stream), graph, stream)

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cuGetProcAddress, through which cudart gets all but one of its functions. The real one answers
+ * first; where the function is one that we mediate, its address is replaced by ours.
+ */
+#include <string.h>
+
+#include "channel/log.h"
+#include "filter.h"
+#include "symbols.h"
+
+/* The newest version that the table knows, so the newest of which we know what a name means. */
+static int table_version(void)
+{
+	static _Atomic int newest;
+
+	if (newest == 0)
+		for (size_t i = 0; i < symbol_count; i++)
+			if (symbols[i].version > newest)
+				newest = symbols[i].version;
+	return newest;
+}
+
+/* The first of the table's lines for `name`: they are sorted by it. */
+static size_t first_line(const char *name)
+{
+	size_t low = 0, high = symbol_count;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+		if (strcmp(symbols[middle].name, name) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* What the driver gives for `name`, by the rule at the top of table/cuda.inc; a symbol that this
+ * driver lacks cannot be its answer. NULL: nothing that the table knows. */
+static const struct symbol *answer(const char *name, int version, uint64_t flags)
+{
+	const struct symbol *per_thread = NULL, *other = NULL;
+
+	for (size_t i = first_line(name); i < symbol_count; i++) {
+		const struct symbol *symbol = &symbols[i];
+		if (strcmp(symbol->name, name) != 0)
+			break;
+		if (symbol->version > version || !driver_has(symbol))
+			continue;
+		if (symbol->stream == SYMBOL_PER_THREAD)
+			per_thread = symbol;
+		else
+			other = symbol;
+	}
+	bool wanted = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+	return wanted && per_thread ? per_thread : other;
+}
+
+/* Whether a program that is newer than our table is being given a function that is, too. Its
+ * parameters may differ from those of the one that we know by that name. */
+static bool is_newer(const char *name, const void *function, int version, uint64_t flags)
+{
+	void *known = NULL;
+
+	if (version <= table_version())
+		return false;
+	if (REAL(cuGetProcAddress_v2)(name, &known, table_version(), flags, NULL) != CUDA_SUCCESS)
+		return true;
+	return known != function;
+}
+
+/* Put our function in the place of the driver's answer. A mediated function of which we do not know
+ * the newest form is not found: passed on it would be a door around the quota, and an older form
+ * under a newer name would crash the program. */
+static CUresult substitute(const char *name, void **function, int version, uint64_t flags)
+{
+	const struct symbol *symbol = answer(name, version, flags);
+
+	if (!symbol || !symbol_is_mediated(symbol))
+		return CUDA_SUCCESS;
+	if (is_newer(name, *function, version, flags)) {
+		log_line(LOG_ERROR, "%s of CUDA %d is newer than this gpushare, which refuses it",
+			name, version);
+		*function = NULL;
+		return CUDA_ERROR_NOT_FOUND;
+	}
+	memcpy(function, &symbol->exported, sizeof(*function));
+	return CUDA_SUCCESS;
+}
+
+CUDA(cuGetProcAddress, (const char *name, void **function, int version, uint64_t flags))
+{
+	CUresult result = REAL(cuGetProcAddress)(name, function, version, flags);
+
+	if (result != CUDA_SUCCESS || !*function)
+		return result;
+	return substitute(name, function, version, flags);
+}
+
+CUDA(cuGetProcAddress_v2, (const char *name, void **function, int version, uint64_t flags,
+				  CUdriverProcAddressQueryResult *status))
+{
+	CUresult result = REAL(cuGetProcAddress_v2)(name, function, version, flags, status);
+
+	if (result != CUDA_SUCCESS || !*function)
+		return result;
+	result = substitute(name, function, version, flags);
+	if (result != CUDA_SUCCESS && status)
+		*status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	return result;
+}

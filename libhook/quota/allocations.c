@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Open addressing with linear probing, in shards that grow by themselves. An entry is taken out by
+ * moving those behind it back, so there are no tombstones to search through.
+ *
+ * Lock order: a shard's lock is a leaf; nothing but the kernel is called while it is held.
+ */
+#include "allocations.h"
+
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define FIRST_CAPACITY 128 /* 4 KiB */
+
+/* Handles are multiples of 256 or more, or small numbers, or heap addresses: Fibonacci hashing
+ * spreads all of them. The upper bits choose the shard, the next ones the place in it. */
+static uint64_t hash(uint64_t handle)
+{
+	return handle * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static struct allocation_shard *shard_of(struct allocations *table, uint64_t handle)
+{
+	return &table->shards[hash(handle) >> 58];
+}
+
+static uint32_t home(const struct allocation_shard *shard, uint64_t handle)
+{
+	return (uint32_t)(hash(handle) >> 26) & (shard->capacity - 1);
+}
+
+static void shard_lock(struct allocation_shard *shard)
+{
+	while (atomic_exchange_explicit(&shard->locked, true, memory_order_acquire))
+		while (atomic_load_explicit(&shard->locked, memory_order_relaxed))
+			sched_yield();
+}
+
+static void shard_unlock(struct allocation_shard *shard)
+{
+	atomic_store_explicit(&shard->locked, false, memory_order_release);
+}
+
+/* The entry of `handle`, or the empty place where it belongs. The shard is never full. */
+static struct allocation *place(const struct allocation_shard *shard, uint64_t handle)
+{
+	uint32_t mask = shard->capacity - 1;
+	uint32_t i = home(shard, handle);
+
+	while (shard->entries[i].handle != 0 && shard->entries[i].handle != handle)
+		i = (i + 1) & mask;
+	return &shard->entries[i];
+}
+
+static size_t shard_bytes(const struct allocation_shard *shard)
+{
+	return shard->capacity * sizeof(struct allocation);
+}
+
+static bool shard_grow(struct allocation_shard *shard)
+{
+	struct allocation_shard grown = {
+		.capacity = shard->capacity ? shard->capacity * 2 : FIRST_CAPACITY};
+
+	grown.entries = mmap(NULL, shard_bytes(&grown), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (grown.entries == MAP_FAILED)
+		return false;
+	for (uint32_t i = 0; i < shard->capacity; i++)
+		if (shard->entries[i].handle != 0)
+			*place(&grown, shard->entries[i].handle) = shard->entries[i];
+	if (shard->capacity)
+		munmap(shard->entries, shard_bytes(shard));
+	shard->entries = grown.entries;
+	shard->capacity = grown.capacity;
+	return true;
+}
+
+static void shard_remove(struct allocation_shard *shard, struct allocation *entry)
+{
+	uint32_t mask = shard->capacity - 1;
+	uint32_t hole = (uint32_t)(entry - shard->entries);
+
+	for (uint32_t i = (hole + 1) & mask; shard->entries[i].handle != 0; i = (i + 1) & mask) {
+		uint32_t wanted = home(shard, shard->entries[i].handle);
+		/* Whether the hole lies on the way from its home to where it stands. */
+		if (((i - wanted) & mask) >= ((i - hole) & mask)) {
+			shard->entries[hole] = shard->entries[i];
+			hole = i;
+		}
+	}
+	shard->entries[hole].handle = 0;
+	shard->count--;
+}
+
+bool allocations_add(
+	struct allocations *table, const struct allocation *allocation, struct allocation *stale)
+{
+	struct allocation_shard *shard = shard_of(table, allocation->handle);
+	bool room = true;
+
+	stale->bytes = 0;
+	shard_lock(shard);
+	if (shard->count >= shard->capacity / 4 * 3)
+		room = shard_grow(shard) || shard->count + 1 < shard->capacity;
+	if (room) {
+		struct allocation *entry = place(shard, allocation->handle);
+		if (entry->handle != 0)
+			*stale = *entry;
+		else
+			shard->count++;
+		*entry = *allocation;
+	}
+	shard_unlock(shard);
+	return room;
+}
+
+bool allocations_take(struct allocations *table, uint64_t handle, struct allocation *taken)
+{
+	struct allocation_shard *shard = shard_of(table, handle);
+	bool found = false;
+
+	if (handle == 0)
+		return false;
+	shard_lock(shard);
+	if (shard->capacity) {
+		struct allocation *entry = place(shard, handle);
+		found = entry->handle == handle;
+		if (found) {
+			*taken = *entry;
+			shard_remove(shard, entry);
+		}
+	}
+	shard_unlock(shard);
+	return found;
+}
+
+bool allocations_contain(struct allocations *table, uint64_t handle)
+{
+	struct allocation_shard *shard = shard_of(table, handle);
+
+	shard_lock(shard);
+	bool found = handle != 0 && shard->capacity && place(shard, handle)->handle == handle;
+	shard_unlock(shard);
+	return found;
+}
+
+void allocations_take_all(struct allocations *table,
+	bool (*ends)(const struct allocation *allocation, const void *which), const void *which,
+	uint64_t freed[GPUSHARE_MAX_CARDS])
+{
+	for (unsigned s = 0; s < ALLOCATION_SHARDS; s++) {
+		struct allocation_shard *shard = &table->shards[s];
+		shard_lock(shard);
+		for (uint32_t i = 0; i < shard->capacity; i++) {
+			struct allocation *entry = &shard->entries[i];
+			/* Removing may move another entry here, even one from behind the end. */
+			while (entry->handle != 0 && ends(entry, which)) {
+				freed[entry->card] += entry->bytes;
+				shard_remove(shard, entry);
+			}
+		}
+		shard_unlock(shard);
+	}
+}
+
+void allocations_forget(struct allocations *table)
+{
+	for (unsigned s = 0; s < ALLOCATION_SHARDS; s++) {
+		struct allocation_shard *shard = &table->shards[s];
+		/* Locked at the fork, it may have been half way through growing: leave its memory.
+		 */
+		if (!shard->locked && shard->capacity)
+			munmap(shard->entries, shard_bytes(shard));
+		memset(shard, 0, sizeof(*shard));
+	}
+}

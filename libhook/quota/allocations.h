@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What this process was given and was charged for: from the driver's handle (a device pointer, a
+ * physical memory handle, a context) to card and bytes, so that a free gives back exactly.
+ *
+ * Any thread may use a table at any time. The memory is the table's own (mmap): the caller may be
+ * inside a malloc of its own.
+ */
+#ifndef GPUSHARE_ALLOCATIONS_H
+#define GPUSHARE_ALLOCATIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpushare_abi.h"
+
+struct allocation {
+	uint64_t handle; /* never 0 */
+	uint64_t bytes;
+	uint64_t context; /* whose end is this memory's end; 0: the card's primary context */
+	uint32_t card;
+	uint32_t references;
+};
+
+#define ALLOCATION_SHARDS 64
+
+struct allocations {
+	struct allocation_shard {
+		_Alignas(64) _Atomic bool locked;
+		uint32_t count;
+		uint32_t capacity; /* a power of two, or 0 */
+		struct allocation *entries;
+	} shards[ALLOCATION_SHARDS];
+};
+
+/* Enter `allocation`. `stale` receives what stood under the same handle (the driver gave the handle
+ * again, so that memory is gone), bytes 0 if nothing did. False: no memory for the table. */
+bool allocations_add(
+	struct allocations *table, const struct allocation *allocation, struct allocation *stale);
+
+/* Take the entry of `handle` out; false if there is none. Before the driver frees it: after, it may
+ * have given the same handle to another thread already. */
+bool allocations_take(struct allocations *table, uint64_t handle, struct allocation *taken);
+
+bool allocations_contain(struct allocations *table, uint64_t handle);
+
+/* Take out all that `ends` says ended; add their bytes to `freed`, which has one sum per card. */
+void allocations_take_all(struct allocations *table,
+	bool (*ends)(const struct allocation *allocation, const void *which), const void *which,
+	uint64_t freed[GPUSHARE_MAX_CARDS]);
+
+/* Empty the table, in a forked child: whatever state another thread of the parent had it in. */
+void allocations_forget(struct allocations *table);
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lock order: `threads`, then the page's lock.
+ */
+#include "page_lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "channel/log.h"
+#include "pages.h"
+#include "process.h"
+
+#ifndef F_OFD_SETLK /* <fcntl.h> of glibc before 2.20 */
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#endif
+
+/* Above the numbers that programs expect to be given, and that shells let users name. */
+#define LOWEST_DESCRIPTOR 512
+#define PAGE_LOCK_WAIT_NS 5000000000
+
+static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
+static int descriptor = -1;
+static int life_sign = -1; /* the record that carries ours */
+
+static struct flock byte(short type, off_t offset)
+{
+	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = offset, .l_len = 1};
+	return lock;
+}
+
+static off_t record_offset(unsigned number)
+{
+	return GPUSHARE_STATUS_PROCESS_OFFSET +
+	       (off_t)number * (off_t)sizeof(struct gpushare_process);
+}
+
+/* Programs close descriptors that they did not open (closefrom, daemonize): ours may be gone, or be
+ * the number of another file by now. */
+static bool descriptor_is_ours(void)
+{
+	struct stat status;
+
+	return descriptor >= 0 && fstat(descriptor, &status) == 0 &&
+	       status.st_dev == pages.status_device && status.st_ino == pages.status_inode;
+}
+
+static bool open_descriptor(void)
+{
+	int low = pages_open_status();
+	if (low < 0)
+		return false;
+	descriptor = fcntl(low, F_DUPFD_CLOEXEC, LOWEST_DESCRIPTOR);
+	if (descriptor < 0)
+		descriptor = low; /* RLIMIT_NOFILE may be lower than that */
+	else
+		close(low);
+	if (!descriptor_is_ours()) {
+		close(descriptor);
+		descriptor = -1;
+		return false;
+	}
+	if (life_sign >= 0) {
+		struct flock lock = byte(F_WRLCK, record_offset((unsigned)life_sign));
+		fcntl(descriptor, F_OFD_SETLK, &lock);
+	}
+	return true;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* F_OFD_SETLKW would wait for as long as a stopped holder stays stopped. */
+static bool lock_byte_within(off_t offset, uint64_t wait_ns)
+{
+	uint64_t deadline = now_ns() + wait_ns;
+	struct timespec pause = {.tv_nsec = 20000};
+
+	for (;;) {
+		struct flock lock = byte(F_WRLCK, offset);
+		if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0)
+			return true;
+		if ((errno != EAGAIN && errno != EACCES && errno != EINTR) || now_ns() > deadline)
+			return false;
+		nanosleep(&pause, NULL);
+		if (pause.tv_nsec < 1000000)
+			pause.tv_nsec *= 2;
+	}
+}
+
+bool page_lock(void)
+{
+	int saved = errno;
+
+	pthread_mutex_lock(&threads);
+	bool locked = (descriptor_is_ours() || open_descriptor()) &&
+		      lock_byte_within(0, PAGE_LOCK_WAIT_NS);
+	if (!locked) {
+		log_line(LOG_ERROR, "%s/%s: the lock could not be taken (errno %d)",
+			pages.directory, GPUSHARE_STATUS_NAME, errno);
+		pthread_mutex_unlock(&threads);
+	}
+	errno = saved;
+	return locked;
+}
+
+void page_unlock(void)
+{
+	int saved = errno;
+	struct flock lock = byte(F_UNLCK, 0);
+
+	if (descriptor_is_ours())
+		fcntl(descriptor, F_OFD_SETLK, &lock);
+	pthread_mutex_unlock(&threads);
+	errno = saved;
+}
+
+bool life_sign_set(unsigned number)
+{
+	struct flock lock = byte(F_WRLCK, record_offset(number));
+
+	if (fcntl(descriptor, F_OFD_SETLK, &lock) != 0)
+		return false;
+	life_sign = (int)number;
+	return true;
+}
+
+bool life_sign_is_set(unsigned number)
+{
+	struct flock lock = byte(F_WRLCK, record_offset(number));
+
+	/* What cannot be asked is taken for alive: a record too many costs room, one too few costs
+	 * the quota. */
+	return fcntl(descriptor, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+void page_lock_before_fork(void)
+{
+	pthread_mutex_lock(&threads);
+}
+
+void page_lock_after_fork_in_parent(void)
+{
+	pthread_mutex_unlock(&threads);
+}
+
+void page_lock_after_fork_in_child(void)
+{
+	if (descriptor_is_ours())
+		close(descriptor);
+	descriptor = -1;
+	life_sign = -1;
+	pthread_mutex_unlock(&threads);
+}

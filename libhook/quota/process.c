@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "process.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+uint64_t process_starttime(pid_t pid)
+{
+	char path[32];
+	char text[1024];
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	ssize_t length = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (length <= 0)
+		return 0;
+	text[length] = '\0';
+
+	/* The name, field 2, may contain anything, parentheses and spaces too. */
+	char *field = strrchr(text, ')');
+	if (!field || strlen(field) < 3)
+		return 0;
+	field += 2; /* field 3, the state */
+	if (*field == 'Z' || *field == 'X')
+		return 0;
+	for (int number = 3; number < 22; number++) {
+		field = strchr(field, ' ');
+		if (!field)
+			return 0;
+		field++;
+	}
+	return strtoull(field, NULL, 10);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a tenant uses of a card: the sum over its processes' slots, by gpushare_abi.h's formula.
+ */
+#ifndef GPUSHARE_USAGE_H
+#define GPUSHARE_USAGE_H
+
+#include "pages.h"
+
+struct usage {
+	uint64_t bytes;		/* all that counts against the quota */
+	uint64_t pending_bytes; /* thereof not decided yet */
+};
+
+static inline struct usage usage_of(unsigned card)
+{
+	const struct gpushare_grant_card *grant = grant_card(card);
+	const struct gpushare_slot *slot = process_slot(card, 0);
+	const struct gpushare_slot *end = slot + process_count();
+	uint64_t used = 0, pending = 0, contexts = 0;
+
+	/* Pending before used: whoever settles adds to used before it takes from pending, so that
+	 * in between bytes are counted twice and never not at all. */
+	for (; slot < end; slot++) {
+		pending += atomic_load(&slot->pending_bytes);
+		used += atomic_load_explicit(&slot->used_bytes, memory_order_acquire);
+		contexts += atomic_load_explicit(&slot->contexts, memory_order_relaxed);
+	}
+	uint64_t measured = atomic_load_explicit(&grant->overhead_bytes, memory_order_relaxed);
+	uint64_t overhead =
+		contexts * atomic_load_explicit(&grant->context_bytes, memory_order_relaxed);
+	if (overhead < measured)
+		overhead = measured;
+	struct usage usage = {.bytes = used + pending + overhead, .pending_bytes = pending};
+	return usage;
+}
+
+static inline uint64_t quota_bytes(unsigned card)
+{
+	return atomic_load_explicit(&grant_card(card)->memory_bytes, memory_order_relaxed);
+}
+
+/* What may be used at most; the quota, or more while the daemon lends from what nobody uses. */
+static inline uint64_t limit_bytes(unsigned card)
+{
+	return atomic_load_explicit(&grant_card(card)->memory_limit_bytes, memory_order_relaxed);
+}
+
+static inline uint64_t free_bytes(uint64_t total, uint64_t used)
+{
+	return used < total ? total - used : 0;
+}
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of what was given, against a plain array.
+ */
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "quota/allocations.h"
+#include "tenant.h"
+
+static struct allocations table;
+
+static struct allocation entry(uint64_t handle, uint64_t bytes)
+{
+	struct allocation allocation = {.handle = handle, .bytes = bytes};
+	return allocation;
+}
+
+static bool add(uint64_t handle, uint64_t bytes)
+{
+	struct allocation allocation = entry(handle, bytes), stale;
+	return allocations_add(&table, &allocation, &stale);
+}
+
+static void taken_once(void)
+{
+	struct allocation taken;
+
+	CHECK(!allocations_take(&table, 0x7f0000000000, &taken));
+	CHECK(add(0x7f0000000000, 42));
+	CHECK(allocations_contain(&table, 0x7f0000000000));
+	CHECK(allocations_take(&table, 0x7f0000000000, &taken) && taken.bytes == 42);
+	CHECK(!allocations_take(&table, 0x7f0000000000, &taken));
+	CHECK(!allocations_contain(&table, 0x7f0000000000));
+	CHECK(!allocations_take(&table, 0, &taken));
+}
+
+static void a_handle_given_again_returns_the_old(void)
+{
+	struct allocation first = entry(512, 10), second = entry(512, 20), stale, taken;
+
+	CHECK(allocations_add(&table, &first, &stale) && stale.bytes == 0);
+	CHECK(allocations_add(&table, &second, &stale) && stale.bytes == 10);
+	CHECK(allocations_take(&table, 512, &taken) && taken.bytes == 20);
+}
+
+#define HANDLES 50000
+
+/* Adds and takes at random among many, so that entries move and shards grow. */
+static void agrees_with_an_array(void)
+{
+	static uint64_t model[HANDLES];
+	unsigned seed = 1;
+	struct allocation taken;
+
+	for (int round = 0; round < 400000; round++) {
+		unsigned i = (unsigned)rand_r(&seed) % HANDLES;
+		uint64_t handle = 0x7f0000000000 + (uint64_t)i * 512;
+		if (model[i]) {
+			CHECK(allocations_take(&table, handle, &taken));
+			CHECK(taken.bytes == model[i]);
+			model[i] = 0;
+		} else {
+			CHECK(!allocations_contain(&table, handle));
+			model[i] = (uint64_t)round + 1;
+			CHECK(add(handle, model[i]));
+		}
+	}
+	for (unsigned i = 0; i < HANDLES; i++)
+		CHECK(allocations_take(&table, 0x7f0000000000 + (uint64_t)i * 512, &taken) ==
+			(model[i] != 0));
+}
+
+static bool is_odd(const struct allocation *allocation, const void *unused)
+{
+	(void)unused;
+	return allocation->bytes % 2;
+}
+
+static void takes_all_that_end(void)
+{
+	uint64_t freed[GPUSHARE_MAX_CARDS] = {0};
+	uint64_t odd = 0;
+	struct allocation taken;
+
+	for (uint64_t i = 1; i <= 10000; i++) {
+		CHECK(add(i, i));
+		odd += i % 2 ? i : 0;
+	}
+	allocations_take_all(&table, is_odd, NULL, freed);
+	CHECK(freed[0] == odd);
+	for (uint64_t i = 1; i <= 10000; i++)
+		CHECK(allocations_take(&table, i, &taken) == (i % 2 == 0));
+}
+
+static void *churn(void *first)
+{
+	uint64_t base = (uint64_t)(uintptr_t)first << 32;
+	struct allocation taken;
+
+	for (uint64_t round = 0; round < 20; round++) {
+		for (uint64_t i = 1; i <= 1000; i++)
+			CHECK(add(base + i * 512, i));
+		for (uint64_t i = 1; i <= 1000; i++)
+			CHECK(allocations_take(&table, base + i * 512, &taken) && taken.bytes == i);
+	}
+	return NULL;
+}
+
+static void threads_find_their_own(void)
+{
+	pthread_t threads[8];
+
+	for (uintptr_t i = 0; i < 8; i++)
+		pthread_create(&threads[i], NULL, churn, (void *)(i + 1));
+	for (int i = 0; i < 8; i++)
+		pthread_join(threads[i], NULL);
+}
+
+static void forgotten_is_empty(void)
+{
+	struct allocation taken;
+
+	CHECK(add(4096, 1));
+	allocations_forget(&table);
+	CHECK(!allocations_take(&table, 4096, &taken));
+	CHECK(add(4096, 2));
+}
+
+int main(void)
+{
+	TEST(taken_once, "what was added is taken once");
+	TEST(a_handle_given_again_returns_the_old, "a handle given again returns what it was");
+	TEST(agrees_with_an_array, "400000 random adds and takes agree with an array");
+	TEST(takes_all_that_end, "all that end with a context are taken, and no other");
+	TEST(threads_find_their_own, "8 threads find what they added");
+	TEST(forgotten_is_empty, "a forgotten table is empty and usable");
+	return 0;
+}

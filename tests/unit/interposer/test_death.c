@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Processes that end, fork, exec or close what they did not open.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "quota/ledger.h"
+#include "quota/pages.h"
+#include "tenant.h"
+
+static _Atomic int *step; /* shared by parent and children */
+
+static void wait_step(int wanted)
+{
+	while (atomic_load(step) < wanted)
+		usleep(1000);
+}
+
+static void *share(size_t bytes)
+{
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(memory != MAP_FAILED);
+	return memory;
+}
+
+static void take_and_give_back_for_ever(void)
+{
+	for (uint64_t bytes = 1;; bytes = bytes % 7 + 1) {
+		if (ledger_reserve(0, bytes * MIB))
+			ledger_release(0, bytes * MIB);
+		if (ledger_reserve_context(0))
+			ledger_release_context(0);
+	}
+}
+
+/* With a quota so small that the children also die while they hold the page's lock. */
+static void killed_anywhere(void)
+{
+	tenant_reset(12 * MIB);
+	tenant_card()->context_bytes = MIB;
+	for (int round = 0; round < 100; round++) {
+		pid_t children[4];
+		for (int i = 0; i < 4; i++)
+			children[i] = start_child(take_and_give_back_for_ever);
+		usleep((unsigned)(round * 37 % 5000));
+		for (int i = 0; i < 4; i++)
+			kill(children[i], SIGKILL);
+		for (int i = 0; i < 4; i++)
+			CHECK(wait_child(children[i]) == 128 + SIGKILL);
+		CHECK(ledger_reserve(0, 12 * MIB));
+		CHECK(tenant_used_bytes() == 12 * MIB);
+		ledger_release(0, 12 * MIB);
+	}
+	CHECK(process_count() <= 5);
+}
+
+static void take_ten_and_hang(void)
+{
+	CHECK(ledger_reserve(0, 10 * MIB));
+	atomic_store(step, 1);
+	pause();
+}
+
+static void zombie_holds_nothing(void)
+{
+	tenant_reset(10 * MIB);
+	atomic_store(step, 0);
+	pid_t child = start_child(take_ten_and_hang);
+	wait_step(1);
+	CHECK(!ledger_reserve(0, 1));
+	kill(child, SIGKILL);
+	siginfo_t ended;
+	CHECK(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT) == 0); /* dead, not reaped */
+	CHECK(ledger_reserve(0, 10 * MIB));
+	wait_child(child);
+}
+
+static void take_four(void)
+{
+	CHECK(ledger_reserve(0, 4 * MIB));
+	CHECK(!ledger_reserve(0, 3 * MIB));
+	CHECK(tenant_used_bytes() == 8 * MIB);
+}
+
+static void fork_holds_its_own(void)
+{
+	tenant_reset(10 * MIB);
+	CHECK(ledger_reserve(0, 4 * MIB));
+	CHECK(in_child(take_four) == 0);
+	CHECK(ledger_reserve(0, 6 * MIB));
+}
+
+static void grandchild_waits(void)
+{
+	atomic_store(step, 1);
+	wait_step(2);
+}
+
+/* The child takes all and dies while a child of its own lives on. */
+static void take_all_and_fork(void)
+{
+	CHECK(ledger_reserve(0, 10 * MIB));
+	start_child(grandchild_waits);
+	wait_step(1);
+}
+
+static void orphan_does_not_keep_its_parents_memory(void)
+{
+	tenant_reset(10 * MIB);
+	atomic_store(step, 0);
+	CHECK(in_child(take_all_and_fork) == 0);
+	CHECK(ledger_reserve(0, 10 * MIB));
+	atomic_store(step, 2);
+}
+
+static void take_all_and_exec(void)
+{
+	CHECK(ledger_reserve(0, 10 * MIB));
+	execl("/proc/self/exe", "test_death", "successor", NULL);
+	_Exit(99);
+}
+
+/* After exec: another program with the same pid. The memory went with the old one. */
+static int successor(void)
+{
+	CHECK(pages_open(PAGES_WRITE) == NULL);
+	CHECK(ledger_join() == NULL);
+	CHECK(ledger_reserve(0, 10 * MIB));
+	CHECK(!ledger_reserve(0, 1));
+	CHECK(process_count() == 2);
+	return 0;
+}
+
+static void exec_starts_anew(void)
+{
+	tenant_reset(10 * MIB);
+	CHECK(in_child(take_all_and_exec) == 0);
+}
+
+static void close_all(void)
+{
+	DIR *directory = opendir("/proc/self/fd");
+	struct dirent *entry;
+
+	CHECK(directory);
+	while ((entry = readdir(directory))) {
+		int fd = atoi(entry->d_name);
+		if (fd > 2 && fd != dirfd(directory))
+			close(fd);
+	}
+	closedir(directory);
+}
+
+/* A program that closed our descriptor has files of its own there now. */
+static void take_after_closefrom(void)
+{
+	CHECK(ledger_reserve(0, 6 * MIB));
+	close_all();
+	int file = open("/dev/zero", O_RDONLY);
+	CHECK(file >= 0 && dup2(file, 512) == 512);
+	atomic_store(step, 1);
+	wait_step(2);
+	CHECK(!ledger_reserve(0, 5 * MIB));
+	CHECK(ledger_reserve(0, 4 * MIB));
+	struct stat status;
+	CHECK(fstat(512, &status) == 0 && S_ISCHR(status.st_mode));
+}
+
+static void closefrom_costs_nothing(void)
+{
+	tenant_reset(10 * MIB);
+	atomic_store(step, 0);
+	pid_t child = start_child(take_after_closefrom);
+	wait_step(1);
+	CHECK(!ledger_reserve(0, 5 * MIB)); /* its life sign is gone, but its pid is there */
+	atomic_store(step, 2);
+	CHECK(wait_child(child) == 0);
+	CHECK(ledger_reserve(0, 10 * MIB));
+}
+
+static void another_process_with_the_same_pid(void)
+{
+	tenant_reset(10 * MIB);
+	process_record(1)->pid = (uint32_t)getppid();
+	process_record(1)->starttime = 1; /* of a process long gone */
+	process_slot(0, 1)->used_bytes = 10 * MIB;
+	pages.status->high_water = 2;
+	CHECK(ledger_reserve(0, 10 * MIB));
+	CHECK(process_record(1)->pid == 0);
+}
+
+static void crowd(void)
+{
+	if (ledger_join() == NULL)
+		atomic_fetch_add(step, 1);
+	while (atomic_load(step) > 0)
+		usleep(10000);
+}
+
+static void numbers_are_used_again(void)
+{
+	pid_t children[50];
+
+	tenant_reset(10 * MIB);
+	for (int round = 0; round < 3; round++) {
+		atomic_store(step, 0);
+		for (int i = 0; i < 50; i++)
+			children[i] = start_child(crowd);
+		wait_step(50);
+		CHECK(process_count() == 51);
+		atomic_store(step, 0);
+		for (int i = 0; i < 50; i++)
+			CHECK(wait_child(children[i]) == 0);
+	}
+}
+
+static void join_in_vain(void)
+{
+	CHECK(ledger_join() != NULL);
+	CHECK(!ledger_reserve(0, 1));
+}
+
+static void a_full_page_refuses(void)
+{
+	tenant_reset(10 * MIB);
+	for (unsigned number = 1; number < GPUSHARE_MAX_PROCESSES; number++)
+		process_record(number)->pid = (uint32_t)getppid(); /* alive */
+	pages.status->high_water = UINT32_MAX;			   /* a tenant may write anything */
+	CHECK(in_child(join_in_vain) == 0);
+}
+
+int main(int count, char **arguments)
+{
+	if (count > 1 && strcmp(arguments[1], "successor") == 0)
+		return successor();
+	step = share(sizeof(*step));
+	tenant_create(MIB);
+	TEST(killed_anywhere, "kill -9 at any point leaves no byte charged and no lock held");
+	TEST(zombie_holds_nothing, "a process that waits to be reaped holds nothing");
+	TEST(fork_holds_its_own, "a forked child holds nothing of its parent's");
+	TEST(orphan_does_not_keep_its_parents_memory, "a child that lives on keeps nothing");
+	TEST(exec_starts_anew, "an exec'ed program takes its predecessor's place, empty");
+	TEST(closefrom_costs_nothing, "a program may close every descriptor");
+	TEST(another_process_with_the_same_pid, "a pid that was given again is another process");
+	TEST(numbers_are_used_again, "the numbers of ended processes are used again");
+	TEST(a_full_page_refuses, "too many processes are refused, not crashed");
+	return 0;
+}

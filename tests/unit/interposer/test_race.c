@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Many processes of one tenant at the last byte of its quota.
+ */
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "quota/ledger.h"
+#include "quota/pages.h"
+#include "quota/usage.h"
+#include "tenant.h"
+
+#define PROCESSES 80
+
+static struct shared {
+	_Atomic unsigned ready;
+	_Atomic unsigned taken[PROCESSES];
+	_Atomic unsigned done;
+	_Atomic bool over;
+} *shared;
+
+static unsigned own; /* the child's place in `taken` */
+
+static void start_together(void)
+{
+	CHECK(ledger_join() == NULL);
+	atomic_fetch_add(&shared->ready, 1);
+	while (atomic_load(&shared->ready) < PROCESSES)
+		usleep(1000);
+}
+
+static void end_together(void)
+{
+	/* Nobody gives anything back before all have been refused. */
+	atomic_fetch_add(&shared->done, 1);
+	while (atomic_load(&shared->done) < PROCESSES)
+		usleep(1000);
+}
+
+static void take_until_refused(void)
+{
+	start_together();
+	while (ledger_reserve(0, MIB))
+		atomic_fetch_add(&shared->taken[own], 1);
+	end_together();
+}
+
+static void take_one(void)
+{
+	start_together();
+	CHECK(ledger_reserve(0, MIB));
+	end_together();
+}
+
+/* Used bytes alone, for what is pending may be withdrawn: they never exceed the quota. */
+static void take_and_give_back(void)
+{
+	start_together();
+	for (unsigned round = 0; round < 2000; round++) {
+		uint64_t bytes = (round * 7 + own) % 5 * MIB + MIB;
+		if (!ledger_reserve(0, bytes))
+			continue;
+		uint64_t used = 0;
+		for (unsigned number = 0; number < process_count(); number++)
+			used += process_slot(0, number)->used_bytes;
+		if (used > limit_bytes(0))
+			atomic_store(&shared->over, true);
+		ledger_release(0, bytes);
+	}
+	end_together();
+}
+
+static void run_all(void (*body)(void))
+{
+	pid_t children[PROCESSES];
+
+	memset(shared, 0, sizeof(*shared));
+	for (own = 0; own < PROCESSES; own++)
+		children[own] = start_child(body);
+	for (unsigned i = 0; i < PROCESSES; i++)
+		CHECK(wait_child(children[i]) == 0);
+}
+
+static void every_byte_is_given_once(void)
+{
+	unsigned sum = 0;
+
+	tenant_reset(1000 * MIB);
+	run_all(take_until_refused);
+	for (unsigned i = 0; i < PROCESSES; i++)
+		sum += shared->taken[i];
+	CHECK(sum == 1000);
+}
+
+static void nobody_is_refused_while_all_fit(void)
+{
+	for (int round = 0; round < 5; round++) {
+		tenant_reset(PROCESSES * MIB);
+		run_all(take_one);
+	}
+}
+
+static void the_sum_never_exceeds_the_quota(void)
+{
+	tenant_reset(40 * MIB);
+	run_all(take_and_give_back);
+	CHECK(!shared->over);
+}
+
+int main(void)
+{
+	shared = mmap(
+		NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(shared != MAP_FAILED);
+	tenant_create(MIB);
+	TEST(every_byte_is_given_once, "80 processes get every byte between them and no more");
+	TEST(nobody_is_refused_while_all_fit, "80 processes that just fit are all served");
+	TEST(the_sum_never_exceeds_the_quota, "80 processes never hold more than the quota");
+	return 0;
+}
