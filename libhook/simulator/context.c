@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Contexts: each has a queue on its card. The first of a process on a card takes the memory that
+ * the profile calls context_bytes, and makes the process one that NVML lists.
+ */
+#include "driver.h"
+
+#include "engine.h"
+#include "memory.h"
+
+#include <stdlib.h>
+
+#define STACK_DEPTH 32
+
+/* Current contexts of a thread, innermost last. */
+static _Thread_local struct {
+	unsigned int depth;
+	CUcontext contexts[STACK_DEPTH];
+} stack __attribute__((tls_model("initial-exec")));
+
+/* All living contexts, and the primary ones with how often each is retained. */
+static struct latch living;
+static CUcontext contexts;
+static struct {
+	CUcontext context;
+	unsigned int retained;
+	unsigned int flags;
+} primaries[SIM_CARDS];
+static _Atomic unsigned long long next_id = 1;
+
+bool context_valid(CUcontext context)
+{
+	return context && context->kind == OBJECT_CONTEXT;
+}
+
+CUresult context_current(CUcontext *context)
+{
+	REQUIRE_DRIVER();
+	*context = stack.depth ? stack.contexts[stack.depth - 1] : NULL;
+	REQUIRE(*context, CUDA_ERROR_INVALID_CONTEXT);
+	return context_valid(*context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+static CUresult context_join_card(CUcontext context)
+{
+	struct sim_card *card = context->card;
+	struct sim_share *share = &card->shares[tag_process(process_tag())];
+	CUresult result = CUDA_SUCCESS;
+
+	card_lock(card);
+	if (share->contexts == 0 && !card_reserve(card, card_profile(card)->context_bytes)) {
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	} else {
+		context->queue = engine_context_new(card);
+		if (context->queue)
+			share->contexts++;
+		else if (share->contexts == 0)
+			card_release(card, card_profile(card)->context_bytes);
+		result = context->queue ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	card_unlock(card);
+	return result;
+}
+
+static void context_leave_card(CUcontext context)
+{
+	struct sim_card *card = context->card;
+	struct sim_share *share = &card->shares[tag_process(process_tag())];
+
+	card_lock(card);
+	engine_context_drop(context->queue);
+	if (--share->contexts == 0)
+		card_release(card, card_profile(card)->context_bytes);
+	card_unlock(card);
+}
+
+static CUresult context_new(CUcontext *result, unsigned int flags, CUdevice ordinal)
+{
+	CUcontext context = aligned_alloc(64, sizeof(*context));
+	CUresult status;
+
+	REQUIRE(context, CUDA_ERROR_OUT_OF_MEMORY);
+	*context = (struct CUctx_st){
+		.kind = OBJECT_CONTEXT,
+		.device = ordinal,
+		.flags = flags,
+		.api_version = 3020,
+		.id = atomic_fetch_add(&next_id, 1),
+		.card = &device->cards[ordinal],
+		/* Defaults of the real driver (cuCtxGetLimit). */
+		.limits = {[CU_LIMIT_STACK_SIZE] = 1024,
+			[CU_LIMIT_PRINTF_FIFO_SIZE] = 8 << 20,
+			[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
+			[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2,
+			[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
+			[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64},
+	};
+	status = context_join_card(context);
+	if (status != CUDA_SUCCESS) {
+		free(context);
+		return status;
+	}
+	stream_begin(&context->legacy, context, 0, 0);
+	stream_begin(&context->per_thread, context, 0, 0);
+	latch_take(&living);
+	context->next = contexts;
+	contexts = context;
+	latch_drop(&living);
+	*result = context;
+	return CUDA_SUCCESS;
+}
+
+static void context_free(CUcontext context)
+{
+	context_drain(context);
+	latch_take(&living);
+	for (CUcontext *link = &contexts; *link; link = &(*link)->next) {
+		if (*link == context) {
+			*link = context->next;
+			break;
+		}
+	}
+	latch_drop(&living);
+	modules_forget_context(context);
+	pools_forget_context(context);
+	memory_forget_context(context);
+	event_forget_context(context);
+	context_leave_card(context);
+	/* The object stays, marked: a handle may still be on some thread's stack. */
+	context->kind = 0;
+}
+
+CUcontext context_primary(CUdevice ordinal)
+{
+	return primaries[ordinal].context;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
+{
+	CUresult status = CUDA_SUCCESS;
+	CUcontext made = NULL;
+
+	REQUIRE_DRIVER();
+	REQUIRE(context, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
+	/* Made outside the latch, as it takes others; of two made at once one is thrown away. */
+	if (!primaries[ordinal].context)
+		status = context_new(&made, primaries[ordinal].flags, ordinal);
+	if (status != CUDA_SUCCESS)
+		return status;
+	latch_take(&living);
+	if (!primaries[ordinal].context) {
+		primaries[ordinal].context = made;
+		made->primary = true;
+		made = NULL;
+	}
+	primaries[ordinal].retained++;
+	*context = primaries[ordinal].context;
+	latch_drop(&living);
+	if (made)
+		context_free(made);
+	return CUDA_SUCCESS;
+}
+
+static CUresult primary_drop(CUdevice ordinal, bool whole)
+{
+	CUcontext gone = NULL;
+
+	REQUIRE_DRIVER();
+	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
+	latch_take(&living);
+	if (!primaries[ordinal].context) {
+		latch_drop(&living);
+		return whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+	}
+	if (whole || --primaries[ordinal].retained == 0) {
+		gone = primaries[ordinal].context;
+		primaries[ordinal].context = NULL;
+		primaries[ordinal].retained = 0;
+	}
+	latch_drop(&living);
+	if (gone)
+		context_free(gone);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
+{
+	return primary_drop(ordinal, false);
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal)
+{
+	return primary_drop(ordinal, false);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
+{
+	return primary_drop(ordinal, true);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice ordinal)
+{
+	return primary_drop(ordinal, true);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
+	primaries[ordinal].flags = flags;
+	if (primaries[ordinal].context)
+		primaries[ordinal].context->flags = flags;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags)
+{
+	return cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags, int *active)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
+	REQUIRE(flags && active, CUDA_ERROR_INVALID_VALUE);
+	*flags = primaries[ordinal].flags;
+	*active = primaries[ordinal].context != NULL;
+	return CUDA_SUCCESS;
+}
+
+static CUresult create_and_push(CUcontext *context, unsigned int flags, CUdevice ordinal)
+{
+	CUresult status;
+
+	REQUIRE_DRIVER();
+	REQUIRE(context, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
+	status = context_new(context, flags, ordinal);
+	return status == CUDA_SUCCESS ? cuCtxPushCurrent_v2(*context) : status;
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal)
+{
+	return create_and_push(context, flags, ordinal);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal)
+{
+	return create_and_push(context, flags, ordinal);
+}
+
+/* Execution affinity is a promise about SMs, which time slices do not know. */
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int affinity_count,
+	unsigned int flags, CUdevice ordinal)
+{
+	REQUIRE(!affinity && affinity_count == 0, CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+	return create_and_push(context, flags, ordinal);
+}
+
+CUresult cuCtxCreate_v4(
+	CUcontext *context, CUctxCreateParams *parameters, unsigned int flags, CUdevice ordinal)
+{
+	REQUIRE(!parameters, CUDA_ERROR_NOT_SUPPORTED);
+	return create_and_push(context, flags, ordinal);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(context_valid(context), CUDA_ERROR_INVALID_CONTEXT);
+	REQUIRE(!context->primary, CUDA_ERROR_INVALID_CONTEXT);
+	if (stack.depth && stack.contexts[stack.depth - 1] == context)
+		stack.depth--;
+	context_free(context);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDestroy(CUcontext context)
+{
+	return cuCtxDestroy_v2(context);
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(context_valid(context), CUDA_ERROR_INVALID_CONTEXT);
+	REQUIRE(stack.depth < STACK_DEPTH, CUDA_ERROR_OUT_OF_MEMORY);
+	stack.contexts[stack.depth++] = context;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent(CUcontext context)
+{
+	return cuCtxPushCurrent_v2(context);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(stack.depth > 0, CUDA_ERROR_INVALID_CONTEXT);
+	stack.depth--;
+	if (context)
+		*context = stack.contexts[stack.depth];
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent(CUcontext *context)
+{
+	return cuCtxPopCurrent_v2(context);
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(!context || context_valid(context), CUDA_ERROR_INVALID_CONTEXT);
+	if (stack.depth > 0)
+		stack.depth--;
+	if (context)
+		stack.contexts[stack.depth++] = context;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(context, CUDA_ERROR_INVALID_VALUE);
+	*context = stack.depth ? stack.contexts[stack.depth - 1] : NULL;
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct sim_device *device;
+
+static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
+static int device_fd = -1;
+static uint64_t own_tag;
+/* On a page that the kernel empties in a forked child: a child owns neither the parent's place nor
+ * its record lock. */
+static _Atomic bool *survived;
+
+enum device_state device_state(void)
+{
+	if (!device)
+		return DEVICE_ABSENT;
+	return atomic_load_explicit(survived, memory_order_relaxed) ? DEVICE_READY : DEVICE_FORKED;
+}
+
+uint64_t process_tag(void)
+{
+	return own_tag;
+}
+
+static struct flock process_byte(uint32_t process)
+{
+	return (struct flock){
+		.l_whence = SEEK_SET,
+		.l_start = (off_t)(offsetof(struct sim_device, processes) +
+				   process * sizeof(struct sim_process)),
+		.l_len = 1,
+	};
+}
+
+bool process_alive(uint64_t tag, int *pid)
+{
+	struct flock byte = process_byte(tag_process(tag));
+	struct sim_process *process = &device->processes[tag_process(tag)];
+
+	if (atomic_load(&process->generation) != tag >> 16)
+		return false;
+	byte.l_type = F_WRLCK;
+	/* An open-file-description lock conflicts with this process's own POSIX lock too. */
+	if (fcntl(device_fd, F_OFD_GETLK, &byte) != 0)
+		return true; /* what cannot be asked is not taken for dead */
+	if (byte.l_type == F_UNLCK)
+		return false;
+	if (pid)
+		*pid = byte.l_pid > 0 ? byte.l_pid : 0;
+	return true;
+}
+
+/* A place is whose lock is on it; the generation tells its holders apart. */
+static bool take_place(void)
+{
+	for (uint32_t i = 0; i < SIM_PROCESSES; i++) {
+		struct flock byte = process_byte(i);
+		uint32_t high = atomic_load(&device->processes_high);
+
+		byte.l_type = F_WRLCK;
+		if (fcntl(device_fd, F_SETLK, &byte) != 0)
+			continue;
+		own_tag = (atomic_fetch_add(&device->processes[i].generation, 1) + 1) << 16 |
+			  (i + 1);
+		while (high < i + 1 &&
+			!atomic_compare_exchange_weak(&device->processes_high, &high, i + 1))
+			;
+		return true;
+	}
+	return false;
+}
+
+static struct sim_device *map_file(int fd)
+{
+	struct sim_device *mapped;
+	struct stat file;
+
+	if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) ||
+		(uint64_t)file.st_size < SIM_FILE_BYTES)
+		return NULL;
+	mapped = mmap(NULL, sizeof(*mapped), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (mapped == MAP_FAILED)
+		return NULL;
+	if (mapped->header.magic != SIM_MAGIC || mapped->header.layout != SIM_LAYOUT ||
+		mapped->header.card_count > SIM_CARDS) {
+		munmap(mapped, sizeof(*mapped));
+		return NULL;
+	}
+	return mapped;
+}
+
+static bool mark_process(void)
+{
+	survived = mmap(
+		NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (survived == MAP_FAILED)
+		return false;
+	if (madvise((void *)survived, 4096, MADV_WIPEONFORK) != 0)
+		return false;
+	atomic_store(survived, true);
+	return true;
+}
+
+static void attach(void)
+{
+	const char *path = getenv(SIM_DEVICE_ENV);
+	struct sim_device *mapped;
+
+	if (device_fd < 0)
+		device_fd = open(path ? path : SIM_DEVICE_PATH, O_RDWR | O_CLOEXEC);
+	if (device_fd < 0)
+		return;
+	mapped = map_file(device_fd);
+	if (!mapped)
+		return;
+	device = mapped;
+	if (!mark_process() || !take_place()) {
+		device = NULL;
+		return;
+	}
+	for (uint32_t i = 0; i < device->header.card_count; i++)
+		card_inherit(&device->cards[i]);
+}
+
+enum device_state device_attach(void)
+{
+	if (device)
+		return device_state();
+	pthread_mutex_lock(&attaching);
+	if (!device)
+		attach();
+	pthread_mutex_unlock(&attaching);
+	return device_state();
+}

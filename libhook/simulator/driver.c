@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+_Atomic bool driver_started;
+
+CUresult driver_status(void)
+{
+	if (!atomic_load_explicit(&driver_started, memory_order_acquire))
+		return CUDA_ERROR_NOT_INITIALIZED;
+	/* As the real driver answers in a child forked after cuInit. */
+	return device_state() == DEVICE_READY ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuInit(unsigned int flags)
+{
+	REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
+	switch (device_attach()) {
+	case DEVICE_ABSENT:
+		return CUDA_ERROR_NO_DEVICE;
+	case DEVICE_FORKED:
+		return CUDA_ERROR_NOT_INITIALIZED;
+	case DEVICE_READY:
+		break;
+	}
+	if (device->header.card_count == 0)
+		return CUDA_ERROR_NO_DEVICE;
+	atomic_store_explicit(&driver_started, true, memory_order_release);
+	return CUDA_SUCCESS;
+}
+
+/* Answers before cuInit too, as the real one does; without a device it is the newest simulated. */
+CUresult cuDriverGetVersion(int *version)
+{
+	REQUIRE(version, CUDA_ERROR_INVALID_VALUE);
+	*version = device_attach() == DEVICE_ABSENT ? 13000 : (int)device->header.cuda_version;
+	return CUDA_SUCCESS;
+}
+
+/* Its tables are undocumented and one of them is a check that the driver is genuine, which a
+ * simulator does not answer. */
+CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+	REQUIRE(table && id, CUDA_ERROR_INVALID_VALUE);
+	*table = NULL;
+	return CUDA_ERROR_NOT_FOUND;
+}
+
+/* There is no profile to start; the calls only bracket one. */
+CUresult cuProfilerStart(void)
+{
+	REQUIRE_CONTEXT(context);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuProfilerStop(void)
+{
+	REQUIRE_CONTEXT(context);
+	return CUDA_SUCCESS;
+}
+
+void trace_unsupported(const char *symbol)
+{
+	if (getenv("GPUSHARE_SIM_TRACE"))
+		fprintf(stderr, "gpushare simulator: %s is not simulated\n", symbol);
+}
+
+uint64_t duration_scaled(uint64_t duration_ns)
+{
+	return (uint64_t)((unsigned __int128)duration_ns * device->header.slow_motion_q16 >> 16);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the simulated libcuda share: the objects behind CUDA's handles, and how an
+ * entry point begins. An object is this process's own; what other processes may see of it lies in
+ * the device file.
+ *
+ * Lock order: space (memory.h), then a context's latch, then a card's lock.
+ */
+#ifndef GPUSHARE_SIMULATOR_DRIVER_H
+#define GPUSHARE_SIMULATOR_DRIVER_H
+
+#include "cuda_driver.h"
+#include "device.h"
+#include "latch.h"
+
+#define QUEUE_DEPTH 1024 /* launches that a context holds before the next one waits */
+#define LIMITS CU_LIMIT_MAX
+
+/* The first word of every object: a handle to something else, or to something destroyed, is told
+ * apart before it is used. */
+enum object_kind {
+	OBJECT_CONTEXT = 0x43545831,
+	OBJECT_STREAM = 0x53545231,
+	OBJECT_EVENT = 0x45564e31,
+	OBJECT_MODULE = 0x4d4f4431,
+	OBJECT_FUNCTION = 0x46554e31,
+	OBJECT_POOL = 0x504f4f31,
+	OBJECT_LINK = 0x4c4e4b31,
+	OBJECT_ARRAY = 0x41525231,
+};
+
+enum stream_flavour { STREAM_LEGACY, STREAM_PER_THREAD };
+
+struct CUstream_st {
+	uint32_t kind;
+	unsigned int flags;
+	int priority;
+	unsigned long long id;
+	CUcontext context;
+	_Atomic uint64_t end_ns; /* position in the context's queue of the last work given */
+	_Atomic uint64_t host_given; /* host functions given, and those that have returned */
+	_Atomic uint64_t host_done;
+	struct CUstream_st *next;
+};
+
+struct CUevent_st {
+	uint32_t kind;
+	unsigned int flags;
+	CUcontext context; /* of the last record, null before */
+	uint64_t marker;
+	uint64_t reached_ns;  /* once known */
+	CUstream host_stream; /* host functions that the event comes after */
+	uint64_t host_given;
+};
+
+struct CUctx_st {
+	uint32_t kind;
+	CUdevice device;
+	unsigned int flags;
+	bool primary;
+	unsigned int api_version;
+	unsigned long long id;
+	struct sim_card *card;
+	struct sim_context *queue;
+	size_t limits[LIMITS];
+	CUfunc_cache cache_config;
+	CUsharedconfig shared_config;
+
+	_Alignas(64) struct latch latch; /* guards what follows */
+	uint64_t dry_ticks; /* the queue cannot have run dry before */
+	uint64_t launches;
+	uint64_t ends[QUEUE_DEPTH]; /* positions of the last launches' ends */
+	CUevent marked[SIM_MARKERS];
+	CUstream streams;
+	struct CUstream_st legacy;
+	struct CUstream_st per_thread; /* one for all threads */
+	struct CUctx_st *next;
+};
+
+/* Why entry points cannot work yet or any more; CUDA_SUCCESS when they can. */
+CUresult driver_status(void);
+extern _Atomic bool driver_started;
+
+#define REQUIRE_DRIVER()                                                                           \
+	do {                                                                                       \
+		CUresult driver_status_ = driver_status();                                         \
+		if (driver_status_ != CUDA_SUCCESS)                                                \
+			return driver_status_;                                                     \
+	} while (0)
+
+/* Declare `name` as the calling thread's current context, or return why there is none. */
+#define REQUIRE_CONTEXT(name)                                                                      \
+	CUcontext name;                                                                            \
+	do {                                                                                       \
+		CUresult context_status_ = context_current(&name);                                 \
+		if (context_status_ != CUDA_SUCCESS)                                               \
+			return context_status_;                                                    \
+	} while (0)
+
+#define REQUIRE(condition, error)                                                                  \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			return error;                                                              \
+	} while (0)
+
+CUresult context_current(CUcontext *context);
+bool context_valid(CUcontext context);
+/* The processes' primary context of a device if it is active, without retaining it. */
+CUcontext context_primary(CUdevice device);
+
+bool device_valid(CUdevice ordinal);
+
+/* The stream that a handle stands for in the current context, or in the stream's own. */
+CUresult stream_resolve(CUstream handle, enum stream_flavour flavour, CUstream *stream);
+void stream_begin(CUstream stream, CUcontext context, unsigned int flags, int priority);
+
+/* Of a duration on a real card, the one here (slow motion). */
+uint64_t duration_scaled(uint64_t duration_ns);
+
+/* Give the stream `duration_ns` of card time, of work to be done after what it was given before.
+ * Blocks while the context's queue is full. */
+void queue_submit(CUstream stream, uint64_t duration_ns);
+/* Wait until the context's queue is served to `position`. */
+void queue_wait(CUcontext context, uint64_t position);
+bool queue_reached(CUcontext context, uint64_t position);
+/* Wait for everything that was given to the context, host functions too. */
+void context_drain(CUcontext context);
+void stream_drain(CUstream stream);
+bool stream_done(CUstream stream);
+
+/* Wait until the first `given` host functions of the stream have returned. */
+void host_functions_wait(CUstream stream, uint64_t given);
+
+/* Under the context's latch: keep the moments of events whose marker is about to be reused. */
+void event_forget_context(CUcontext context);
+/* Called with no lock, after something has been waited for: pools give back what they keep. */
+void pools_trim(void);
+void pools_forget_context(CUcontext context);
+void modules_forget_context(CUcontext context);
+
+/* GPUSHARE_SIM_TRACE: one line on stderr for each call of something that is not simulated. */
+void trace_unsupported(const char *symbol);
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Device memory as this process has it. One range of addresses, which the host cannot touch, is
+ * handed out in units of 2 MiB, the granularity of the card; beside it lies a range of the same
+ * size with the contents, backed by host memory only where something was written. A region is a
+ * run of units: one allocation, or a block shared by small ones, or a reservation.
+ */
+#ifndef GPUSHARE_SIMULATOR_MEMORY_H
+#define GPUSHARE_SIMULATOR_MEMORY_H
+
+#include "driver.h"
+
+#define UNIT_BYTES (UINT64_C(2) << 20)
+#define GRANULE_BYTES 512 /* small allocations begin at multiples */
+#define GRANULES (UNIT_BYTES / GRANULE_BYTES)
+#define SMALL_BYTES (UNIT_BYTES / 2) /* and are not bigger than this */
+
+enum region_kind {
+	REGION_WHOLE,
+	REGION_SHARED,	 /* one unit of small allocations */
+	REGION_MANAGED,	 /* the host may touch it; counted where it was prefetched to */
+	REGION_RESERVED, /* addresses; memory is mapped into it (vmm.c) */
+};
+
+/* The small allocations of a block, by granule. */
+struct small {
+	uint32_t live;
+	uint32_t hint; /* no word before this one has room */
+	uint64_t taken[GRANULES / 64];
+	uint32_t bytes[GRANULES]; /* asked for, at the first granule; 0 elsewhere */
+};
+
+struct mapping;
+
+struct region {
+	enum region_kind kind;
+	uint32_t first; /* unit */
+	uint32_t units;
+	CUcontext context; /* null: outlives its context (reservations) */
+	CUmemoryPool pool;
+	CUdeviceptr base;
+	size_t bytes;	      /* asked for */
+	size_t counted_bytes; /* of the card's */
+	bool written;
+	bool idle; /* freed into its pool, kept for reuse */
+	unsigned long long id;
+	struct small *small;
+	struct mapping *mappings;
+	struct region *previous, *next; /* of its context's or the reservations' */
+};
+
+/* One allocation: what a pointer is found to lie in. */
+struct extent {
+	struct region *region;
+	CUdeviceptr base;
+	size_t bytes;
+};
+
+/* All of these take the space's latch themselves. */
+CUresult memory_take(CUcontext context, size_t bytes, CUmemoryPool pool, CUdeviceptr *pointer);
+CUresult memory_give(CUdeviceptr pointer);
+bool memory_find(CUdeviceptr pointer, struct extent *extent);
+void memory_forget_context(CUcontext context);
+bool memory_is_device(CUdeviceptr pointer);
+
+/* Where the contents of [pointer, pointer + bytes) are, or null if that is not all of one
+ * allocation (or of mapped memory). With `writing`, pages there may now hold something. */
+void *memory_contents(CUdeviceptr pointer, size_t bytes, bool writing);
+
+/* Units without memory, for vmm.c and managed.c; the latch must be held. */
+void space_take(void);
+void space_drop(void);
+bool space_ready(void);
+struct region *region_new(enum region_kind kind, uint32_t units, uint32_t alignment_units);
+void region_free(struct region *region);
+struct region *region_at(CUdeviceptr pointer);
+/* Distance from a device address to its contents. */
+uint64_t space_shadow(void);
+
+CUresult managed_give(CUdeviceptr pointer);
+CUresult pool_give(CUdeviceptr pointer);
+
+/* vmm.c: the contents of mapped memory within a reservation, as memory_contents. */
+void *mapping_contents(struct region *region, CUdeviceptr pointer, size_t bytes);
+
+#endif
