@@ -115,7 +115,7 @@ class Places:
         return [(source, destination) for destination, source in over.items()]
 
     def _over_compat(self) -> list[tuple[str, str]]:
-        """The parts beside libcuda in cuda-compat: a libcuda takes those of its own version only."""
+        """The parts beside libcuda in cuda-compat: libcuda takes those of its version only."""
         stems = {lib.stem: lib for lib in self._driver.libraries if lib.is_compute}
         over: dict[str, str] = {}
         for directory in compat_directories(self._rootfs):

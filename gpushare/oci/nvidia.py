@@ -21,7 +21,7 @@ from gpushare.oci.driver import Driver
 from gpushare.oci.edits import DEVICES, HOOKS, MOUNTS, RULES, Path
 from gpushare.oci.spec import Spec
 from gpushare.quota.cards import Cards
-from gpushare.quota.errors import QuotaError, quoted
+from gpushare.quota.errors import QuotaError
 from gpushare.quota.visible import VISIBLE_DEVICES
 
 _MAJOR: Final = 195  # of nvidia0.., nvidiactl and nvidia-modeset (Linux, devices.txt)
@@ -186,7 +186,7 @@ def _cards_of_nodes(spec: Spec, minors: tuple[int, ...]) -> Cards:
 
 def _unknown(what: str) -> QuotaError:
     rule = "is NVIDIA's and of a kind that gpushare does not know"
-    return QuotaError(quoted(what)[1:-1], None, rule, "leave it out, or use the runtime runc")
+    return QuotaError(what, None, rule, "leave it out, or use the runtime runc")
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str:

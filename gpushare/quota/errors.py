@@ -24,7 +24,7 @@ class QuotaError(ValueError):
 
     def __init__(self, where: str, value: str | None, rule: str, fix: str) -> None:
         shown = rule if value is None else f"{quoted(value)} {rule}"
-        super().__init__(f"{where}: {shown}; {fix}")
+        super().__init__(f"{printable(where)}: {shown}; {fix}")
         self.where = where
         self.value = value
         self.rule = rule
@@ -36,6 +36,10 @@ def quoted(value: str, limit: int = 80) -> str:
 
     A value comes from an image or a pod: it must not forge a second line in a log.
     """
-    shown = value if len(value) <= limit else value[:limit] + "..."
-    escaped = "".join(c if c.isprintable() and c not in '"\\' else ascii(c)[1:-1] for c in shown)
-    return '"' + escaped.replace('"', '\\"') + '"'
+    return '"' + printable(value, limit).replace('"', '\\"') + '"'
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """Return `text` without control characters, at most `limit` characters of it."""
+    shown = text if len(text) <= limit else text[:limit] + "..."
+    return "".join(c if c.isprintable() and c != "\\" else ascii(c)[1:-1] for c in shown)

@@ -18,8 +18,13 @@ MAX_CARDS: Final = 16  # GPUSHARE_MAX_CARDS of gpushare_abi.h
 POLICIES: Final = ("fixed-share", "burst-share", "best-effort", "native-burst-share")
 
 # Environment variables of ours that ask for nothing.
-NOT_QUOTAS: Final = frozenset(
+_NOT_QUOTAS: Final = frozenset(
     {"GPUSHARE_LOG", "GPUSHARE_DISABLE", "GPUSHARE_SIM_DEVICE", "GPUSHARE_TENANT_DIR"}
+)
+# A Service called gpushare gives every pod of its namespace variables of this name, in the form
+# that Docker's links once had: GPUSHARE_SERVICE_HOST, GPUSHARE_PORT_80_TCP_ADDR.
+_SERVICE: Final = re.compile(
+    r"GPUSHARE_(.*SERVICE_HOST|.*SERVICE_PORT.*|.*PORT|.*PORT_[0-9].*)", re.DOTALL
 )
 
 _CARD: Final = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z-]{1,64}", re.ASCII)
@@ -133,6 +138,15 @@ def _union(higher: Value, lower: Value) -> Value:
     assert isinstance(higher, tuple)
     assert isinstance(lower, tuple)
     return higher + tuple(item for item in lower if item not in higher)
+
+
+def is_quota(variable: str) -> bool:
+    """Whether an environment variable of this name is read as a quota, its key known or not."""
+    return (
+        variable.startswith(ENV_PREFIX)
+        and variable not in _NOT_QUOTAS
+        and not _SERVICE.fullmatch(variable)
+    )
 
 
 _PERCENT: Final = _number(1, 100, "a percentage of a card's memory")

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Final, Literal, TypeAlias
 
 from gpushare.quota.errors import BadValue, QuotaError, quoted
-from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, ENV_PREFIX, KEYS, NOT_QUOTAS, Key
+from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, Key, is_quota
 from gpushare.quota.quota import Asked, Quota, Source, SourceKind
 
 Trust: TypeAlias = Literal["ask", "shrink", "ignore"]
@@ -43,7 +43,7 @@ def read_quota(
         _merge(granted, layer, notes, shrink_only=False)
     if trust == "ignore":
         notes += [
-            f"{name} was not read: trust.env is ignore" for name in sorted(env) if _is_ours(name)
+            f"{name} was not read: trust.env is ignore" for name in sorted(env) if is_quota(name)
         ]
     else:
         _merge(granted, _env_layer(env), notes, shrink_only=trust == "shrink")
@@ -104,15 +104,11 @@ def _check_scope(container: str, name: str, source: Source, text: str, here: str
 def _env_layer(env: Mapping[str, str]) -> Layer:
     layer: Layer = {}
     for name, text in env.items():
-        if _is_ours(name):
+        if is_quota(name):
             source = Source("env", name)
             key = _key(name, source, text, BY_ENV)
             layer[key.name] = _asked(key, text, source)
     return layer
-
-
-def _is_ours(name: str) -> bool:
-    return name.startswith(ENV_PREFIX) and name not in NOT_QUOTAS
 
 
 def _key(name: str, source: Source, text: str, known: Mapping[str, Key]) -> Key:
@@ -138,7 +134,7 @@ def _merge(granted: Layer, layer: Layer, notes: list[str], *, shrink_only: bool)
     for name, asked in layer.items():
         refusal = _why_not(name, asked, higher, shrink_only)
         if refusal is not None:
-            notes.append(f"{asked.source}={asked.text} was not taken: {refusal}")
+            notes.append(f"{asked.source} {quoted(asked.text)} was not taken: {refusal}")
         elif name not in higher:
             granted[name] = asked
         else:
@@ -152,7 +148,7 @@ def _why_not(name: str, asked: Asked, higher: Layer, shrink_only: bool) -> str |
     if name in higher:
         above = higher[name]
         if asked.value != above.value == KEYS[name].narrow(above.value, asked.value):
-            return f"{above.source}={above.text} is above it"
+            return f"{above.source} {quoted(above.text)} is above it"
         return None
     if shrink_only:
         return "the environment may only shrink what an annotation grants (trust.env)"

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher's markers and the quotas know the same names: what asks must reach the daemon."""
+
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from gpushare.quota.keys import KEYS, is_quota
+from gpushare.quota.visible import VISIBLE_DEVICES
+
+MARKERS = Path(__file__).parents[3] / "runtime/markers.inc"
+LINE = re.compile(r'^MARKER\((\w+), (\w+), "([^"]*)", (\w+)\)', re.MULTILINE)
+
+
+def strength(source: str, name: str) -> str | None:
+    """Return what the launcher takes `name` for: the first line that fits decides."""
+    for where, shape, text, found in LINE.findall(MARKERS.read_text()):
+        fits = {
+            "NAME": name == text,
+            "PREFIX": name.startswith(text),
+            "BASENAME": name.rpartition("/")[2].startswith(text),
+            "GLOB": fnmatchcase(name, text),
+        }
+        if where == source and fits[shape]:
+            return str(found)
+    return None
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_every_canonical_key_is_a_strong_marker(name: str) -> None:
+    assert strength("ANNOTATION", KEYS[name].annotation) == "STRONG"
+    assert strength("ENV", KEYS[name].env) == "STRONG"
+    assert strength("ANNOTATION", f"gpushare.io/container.train.{name}") == "STRONG"
+
+
+def test_a_misspelt_key_reaches_the_daemon_to_be_refused() -> None:
+    assert strength("ENV", "GPUSHARE_MEMROY") == "STRONG"
+    assert strength("ANNOTATION", "gpushare.io/memroy") == "STRONG"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GPUSHARE_LOG",
+        "GPUSHARE_DISABLE",
+        "GPUSHARE_SIM_DEVICE",
+        "GPUSHARE_TENANT_DIR",
+        "GPUSHARE_SERVICE_HOST",
+        "GPUSHARE_SERVICE_PORT_HTTP",
+        "GPUSHARE_PORT",
+        "GPUSHARE_PORT_80_TCP",
+        "GPUSHARE_MEMORY",
+        "GPUSHARE_PORTION",
+    ],
+)
+def test_the_launcher_and_the_quotas_agree_on_what_asks(name: str) -> None:
+    assert (strength("ENV", name) == "STRONG") == is_quota(name)
+
+
+def test_an_images_visible_devices_is_a_weak_marker() -> None:
+    assert strength("ENV", VISIBLE_DEVICES) == "WEAK"

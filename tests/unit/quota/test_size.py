@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.quota.errors import BadValue
+from gpushare.quota.size import MAX_BYTES, exact_size, format_size, format_use, parse_size
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4GiB", 4 * GIB),
+        ("4Gi", 4 * GIB),
+        ("4g", 4 * GIB),
+        ("4gib", 4 * GIB),
+        (" 4 GiB\n", 4 * GIB),
+        ("512MiB", 512 << 20),
+        ("512m", 512 << 20),
+        ("1.5GiB", 3 * GIB // 2),
+        ("0.1MiB", None),
+        ("2TiB", 2 << 40),
+        ("1k", 1024),
+        ("4096B", 4096),
+        ("4096b", 4096),
+    ],
+)
+def test_units_are_binary(text: str, size: int | None) -> None:
+    if size is None:
+        with pytest.raises(BadValue, match=r"is not a whole number of bytes; write e\.g\. 104857B"):
+            parse_size(text)
+    else:
+        assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "4G",
+            (
+                "has two readings: 4 GiB = 4294967296 bytes, or 4000000000 bytes; "
+                "write 4GiB or 4000000000B"
+            ),
+        ),
+        (
+            "4GB",
+            (
+                "has two readings: 4 GiB = 4294967296 bytes, or 4000000000 bytes; "
+                "write 4GiB or 4000000000B"
+            ),
+        ),
+        (
+            "512M",
+            (
+                "has two readings: 512 MiB = 536870912 bytes, or 512000000 bytes; "
+                "write 512MiB or 512000000B"
+            ),
+        ),
+        ("4", "has no unit: 4 bytes or 4 GiB; write 4GiB, or 4B if bytes are meant"),
+        ("4Q", "is not a size; write e.g. 4GiB"),
+        ("", "is not a size; write e.g. 4GiB"),
+        ("-4GiB", "is not a size; write e.g. 4GiB"),
+        ("4GiBB", "is not a size; write e.g. 4GiB"),
+        ("4e9", "is not a size; write e.g. 4GiB"),
+        ("٤GiB", "is not a size; write e.g. 4GiB"),
+        ("0GiB", "is no memory at all; write e.g. 4GiB, or leave it out for no GPU"),
+        ("99999999999999999999GiB", "is more than any card has; write e.g. 4GiB"),
+    ],
+)
+def test_what_could_be_read_in_two_ways_or_none_is_refused(text: str, message: str) -> None:
+    with pytest.raises(BadValue) as caught:
+        parse_size(text)
+    assert str(caught.value) == message
+
+
+@given(st.integers(min_value=1, max_value=MAX_BYTES))
+def test_an_exact_size_reads_as_the_same_bytes(size: int) -> None:
+    assert parse_size(exact_size(size)) == size
+
+
+@given(st.integers(min_value=0, max_value=1 << 50))
+def test_what_is_shown_is_at_most_a_tenth_of_its_unit_below_the_truth(size: int) -> None:
+    number, unit = format_size(size).split()
+    scale = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit]
+    step = 1 if "." not in number and float(number) >= 10 else 0.1
+    assert float(number) * scale <= size * (1 + 1e-12)
+    assert size < (float(number) + step) * scale * (1 + 1e-12) or size < 10
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (140 * GIB + GIB // 2, "140 GiB"),
+        (12 * GIB, "12 GiB"),
+        (GIB + GIB // 8, "1.1 GiB"),
+        (4 * GIB, "4 GiB"),
+        (512 << 20, "512 MiB"),
+        (GIB - 1, "1023 MiB"),
+        (1000, "1000 B"),
+        (0, "0 B"),
+    ],
+)
+def test_sizes_in_tables_are_rounded_down(size: int, shown: str) -> None:
+    assert format_size(size) == shown
+
+
+def test_use_is_shown_in_the_unit_of_the_quota() -> None:
+    assert format_use(4 * GIB - 1, 4 * GIB) == "3.9/4.0 GiB"
+    assert format_use(0, 8 * GIB) == "0.0/8.0 GiB"
+    assert format_use(100 << 20, 512 << 20) == "100.0/512.0 MiB"
