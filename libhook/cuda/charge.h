@@ -20,8 +20,10 @@ struct charge {
 };
 
 /* Where the process's allocations are kept: device pointers, and physical memory handles. */
+#pragma GCC visibility push(hidden)
 extern struct allocations buffers;
 extern struct allocations physical;
+#pragma GCC visibility pop
 
 /* Reserve before the driver allocates: between the two another thread must see the room as taken.
  * CUDA_ERROR_OUT_OF_MEMORY when the quota has no room. */

@@ -20,8 +20,10 @@ struct symbol {
 	void (**real)(void);	   /* the driver's */
 };
 
+#pragma GCC visibility push(hidden)
 extern const struct symbol symbols[];
 extern const size_t symbol_count;
+#pragma GCC visibility pop
 
 static inline bool symbol_is_mediated(const struct symbol *symbol)
 {

@@ -22,7 +22,9 @@ struct pages {
 	char directory[256];
 };
 
+#pragma GCC visibility push(hidden)
 extern struct pages pages;
+#pragma GCC visibility pop
 
 /* Map both files; once is enough for a process and its forked children. Return NULL, or why not in
  * words that stand behind "gpushare: ". Any thread may call it at any time. */

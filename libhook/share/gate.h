@@ -13,7 +13,9 @@
 
 /* The word to look at: of the tenant's only card, or one that is never open where there are several
  * and each must be looked at. */
+#pragma GCC visibility push(hidden)
 extern const _Atomic uint32_t *gate_word;
+#pragma GCC visibility pop
 
 /* Start looking at the grant page. Needs pages_open. */
 void gate_watch(void);

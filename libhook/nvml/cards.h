@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From NVML's devices to the tenant's cards, by UUID.
+ */
+#ifndef GPUSHARE_NVML_CARDS_H
+#define GPUSHARE_NVML_CARDS_H
+
+#include "filter.h"
+
+/* NVML_ERROR_NO_PERMISSION: the device was not granted; else as nvmlDeviceGetUUID. */
+nvmlReturn_t card_of_device(unsigned *card, nvmlDevice_t device);
+
+#endif

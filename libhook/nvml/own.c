@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "own.h"
+
+#include "quota/pages.h"
+#include "quota/process.h"
+
+/* One that was killed stays in the page until somebody needs its room. */
+static bool is_alive(const struct gpushare_process *record)
+{
+	pid_t pid = (pid_t)atomic_load(&record->pid);
+
+	return pid != 0 && process_starttime(pid) == atomic_load(&record->starttime);
+}
+
+void own_processes(
+	unsigned card, void (*visit)(const struct own_process *process, void *data), void *data)
+{
+	uint64_t context_bytes = atomic_load(&grant_card(card)->context_bytes);
+
+	for (unsigned number = 0; number < process_count(); number++) {
+		const struct gpushare_process *record = process_record(number);
+		const struct gpushare_slot *slot = process_slot(card, number);
+		uint64_t pending = atomic_load(&slot->pending_bytes); /* first; usage_of says why */
+		uint64_t used = atomic_load(&slot->used_bytes) + pending;
+		uint32_t contexts = atomic_load(&slot->contexts);
+		if ((contexts == 0 && used == 0) || !is_alive(record))
+			continue;
+		struct own_process process = {
+			.pid = atomic_load(&record->pid), .bytes = used + contexts * context_bytes};
+		visit(&process, data);
+	}
+}
+
+bool is_own_process(unsigned int pid)
+{
+	for (unsigned number = 0; pid != 0 && number < process_count(); number++)
+		if (atomic_load(&process_record(number)->pid) == pid)
+			return true;
+	return false;
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The lists of running processes. A shared card computes and nothing else: of graphics and of MPS
+ * clients there are none.
+ */
+#include "cards.h"
+#include "own.h"
+
+#define NO_INSTANCE UINT32_MAX /* the device is not one of a partitioned card */
+
+/* A caller's array, of either form of an entry. */
+struct list {
+	nvmlProcessInfo_v1_t *v1;
+	nvmlProcessInfo_v2_t *v2;
+	nvmlProcessDetail_v1_t *details;
+	unsigned int capacity;
+	unsigned int count;
+};
+
+static void append(const struct own_process *process, void *data)
+{
+	struct list *list = data;
+	unsigned int i = list->count++;
+
+	if (i >= list->capacity)
+		return;
+	if (list->v1) {
+		nvmlProcessInfo_v1_t entry = {.pid = process->pid, .usedGpuMemory = process->bytes};
+		list->v1[i] = entry;
+	} else if (list->v2) {
+		nvmlProcessInfo_v2_t entry = {.pid = process->pid,
+			.usedGpuMemory = process->bytes,
+			.gpuInstanceId = NO_INSTANCE,
+			.computeInstanceId = NO_INSTANCE};
+		list->v2[i] = entry;
+	} else if (list->details) {
+		nvmlProcessDetail_v1_t entry = {.pid = process->pid,
+			.usedGpuMemory = process->bytes,
+			.gpuInstanceId = NO_INSTANCE,
+			.computeInstanceId = NO_INSTANCE};
+		list->details[i] = entry;
+	}
+}
+
+/* As documented of all of them: too small an array, or none, is told the size that would do. */
+static nvmlReturn_t list_compute(nvmlDevice_t device, unsigned int *count, struct list *list)
+{
+	unsigned card;
+	nvmlReturn_t result = card_of_device(&card, device);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!count || (*count > 0 && !list->v1 && !list->v2 && !list->details))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	list->capacity = *count;
+	own_processes(card, append, list);
+	*count = list->count;
+	return list->count > list->capacity ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+static nvmlReturn_t list_none(nvmlDevice_t device, unsigned int *count)
+{
+	unsigned card;
+	nvmlReturn_t result = card_of_device(&card, device);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!count)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*count = 0;
+	return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetComputeRunningProcesses,
+	(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *processes))
+{
+	struct list list = {.v1 = processes};
+
+	return list_compute(device, count, &list);
+}
+
+NVML(nvmlDeviceGetComputeRunningProcesses_v2,
+	(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *processes))
+{
+	struct list list = {.v2 = processes};
+
+	return list_compute(device, count, &list);
+}
+
+NVML(nvmlDeviceGetComputeRunningProcesses_v3,
+	(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *processes))
+{
+	struct list list = {.v2 = processes};
+
+	return list_compute(device, count, &list);
+}
+
+NVML(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t device, nvmlProcessDetailList_v1_t *list))
+{
+	enum { COMPUTE = 0 };
+
+	if (!list)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (list->version != NVML_STRUCTURE_VERSION(nvmlProcessDetailList_v1_t, 1))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (list->mode != COMPUTE)
+		return list_none(device, &list->numProcArrayEntries);
+	struct list processes = {.details = list->procArray};
+	return list_compute(device, &list->numProcArrayEntries, &processes);
+}
+
+#define NONE(symbol, entry)                                                                        \
+	NVML(symbol, (nvmlDevice_t device, unsigned int *count, entry *processes))                 \
+	{                                                                                          \
+		(void)processes;                                                                   \
+		return list_none(device, count);                                                   \
+	}
+
+NONE(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+NONE(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NONE(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_v2_t)
+NONE(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+NONE(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NONE(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t)
