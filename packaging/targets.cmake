@@ -48,11 +48,12 @@ endif()
 set(libraries_dir gpushare/lib)
 
 # Folders come and go while the tree is being built up: one without a CMakeLists.txt has no C yet.
-function(gpushare_add_folder folder)
+# A macro, so that what a folder sets with PARENT_SCOPE reaches the next folder.
+macro(gpushare_add_folder folder)
 	if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt)
 		add_subdirectory(${folder})
 	endif()
-endfunction()
+endmacro()
 
 function(gpushare_static_program name)
 	add_executable(${name} ${ARGN})
