@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
 int bundle_open(const char *path)
@@ -18,14 +19,14 @@ int bundle_path(int bundle, char *to, size_t room)
 {
 	char link[32];
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", bundle);
-	ssize_t length = readlink(link, to, room);
+	memset(to, 0, room);
+	ssize_t length = readlink(link, to, room - 1);
 	if (length < 0)
 		return -1;
-	if ((size_t)length == room) {
+	if ((size_t)length == room - 1) {
 		errno = ENAMETOOLONG;
 		return -1;
 	}
-	to[length] = '\0';
 	return 0;
 }
 

@@ -20,6 +20,14 @@ static inline void cleanup_fd(const int *fd)
 	errno = saved;
 }
 
+/* The descriptor, kept beyond its variable's scope. */
+static inline int steal_fd(int *fd)
+{
+	int stolen = *fd;
+	*fd = -1;
+	return stolen;
+}
+
 static inline void cleanup_free(void *pointer)
 {
 	free(*(void **)pointer);

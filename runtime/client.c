@@ -85,7 +85,7 @@ static enum client_result say(struct reply *reply, enum client_result result, co
 static int connect_within(const char *path, int wait_ms)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct timeval wait = {.tv_sec = wait_ms / 1000, .tv_usec = wait_ms % 1000 * 1000};
+	struct timeval wait = {.tv_sec = wait_ms / 1000, .tv_usec = wait_ms % 1000 * 1000L};
 	size_t length = strlen(path);
 
 	if (length >= sizeof(address.sun_path)) {
@@ -100,11 +100,7 @@ static int connect_within(const char *path, int wait_ms)
 	do {
 		failed = connect(fd, (const struct sockaddr *)&address, sizeof(address));
 	} while (failed && errno == EINTR);
-	if (failed)
-		return -1;
-	int connected = fd;
-	fd = -1;
-	return connected;
+	return failed ? -1 : steal_fd(&fd);
 }
 
 static int send_request(int fd, const struct request *request, const int *fds, size_t fd_count)

@@ -35,20 +35,25 @@ static bool beside_executable(char *to, size_t room)
 	return (size_t)snprintf(base, left, "%s", BESIDE) < left;
 }
 
-/* Open the file that counts, its name in config->file; -1 and "" when there is none. */
+/* Open the file that counts, its name in config->file: "" when there is none. */
 static int open_file(struct config *config)
 {
 	const int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-	int fd = -1;
-	errno = ENOENT;
-	if (beside_executable(config->file, sizeof(config->file)))
+	int fd = -1, error = ENOENT;
+
+	if (beside_executable(config->file, sizeof(config->file))) {
 		fd = open(config->file, flags);
-	if (fd < 0 && errno == ENOENT) {
+		error = fd < 0 ? errno : 0;
+	}
+	if (error == ENOENT) {
 		memcpy(config->file, system_file, sizeof(system_file));
 		fd = open(config->file, flags);
+		error = fd < 0 ? errno : 0;
 	}
-	if (fd < 0 && errno == ENOENT)
+	if (error == ENOENT)
 		config->file[0] = '\0';
+	else if (error)
+		problem(config, strerror(error));
 	return fd;
 }
 
@@ -62,7 +67,7 @@ static bool trusted(struct config *config, int fd)
 		return problem(config, "is not a regular file");
 	if (found.st_uid != 0 && found.st_uid != geteuid())
 		return problem(config, "belongs neither to root nor to you");
-	if (found.st_mode & (S_IWGRP | S_IWOTH))
+	if (found.st_mode & (mode_t)(S_IWGRP | S_IWOTH))
 		return problem(config, "may be written by others (chmod go-w)");
 	return true;
 }
@@ -99,8 +104,10 @@ static bool read_line(struct config *config, char *line)
 		snprintf(why, sizeof(why), "has an unknown key \"%.24s\"", name);
 	else if (*value != '/' || strlen(value) >= PATH_MAX)
 		snprintf(why, sizeof(why), "wants an absolute path for \"%.24s\"", name);
-	else
-		return strcpy(to, value) == to;
+	else {
+		memcpy(to, value, strlen(value) + 1);
+		return true;
+	}
 	return problem(config, why);
 }
 
@@ -131,9 +138,7 @@ void config_load(struct config *config)
 
 	if (fd >= 0)
 		(void)(trusted(config, fd) && read_file(config, fd));
-	else if (config->file[0])
-		problem(config, strerror(errno));
-	else
+	else if (!config->file[0])
 		snprintf(config->problem, sizeof(config->problem),
 			"there is no %s beside gpushare-runtime and no %s", BESIDE, system_file);
 	/* Whatever an untrusted or broken file named is not run. */
@@ -142,5 +147,6 @@ void config_load(struct config *config)
 	for (size_t i = 0; !config->runtime[0] && i < sizeof(default_runtimes) / sizeof(char *);
 		i++)
 		if (access(default_runtimes[i], X_OK) == 0)
-			strcpy(config->runtime, default_runtimes[i]);
+			snprintf(config->runtime, sizeof(config->runtime), "%s",
+				default_runtimes[i]);
 }

@@ -13,7 +13,9 @@ static bool fail(struct json *json, const char *why)
 
 void json_begin(struct json *json, char *text, size_t length)
 {
-	*json = (struct json){.start = text, .at = text, .end = text + length};
+	*json = (struct json){0};
+	json->start = json->at = text;
+	json->end = text + length;
 }
 
 size_t json_offset(const struct json *json)
@@ -72,7 +74,6 @@ static bool next(struct json *json, char bracket)
 		if (c != ',')
 			return fail(json, "a comma or a closing bracket is missing");
 		json->at++;
-		c = peek(json);
 	}
 	json->fresh = false;
 	/* A bracket after a comma, or the end, is seen by who reads the value. */
@@ -98,58 +99,61 @@ bool json_next_key(struct json *json, struct json_text *key)
 
 static int hex_digit(char c)
 {
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	c = (char)(c | 0x20);
-	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+	static const char digits[] = "0123456789abcdefABCDEF";
+	const char *found = c ? strchr(digits, c) : NULL;
+	if (!found)
+		return -1;
+	return (int)(found - digits) - (found - digits > 15 ? 6 : 0);
 }
 
-/* The four digits at `at`, or -1. */
-static int32_t hex4(const char *at, const char *end)
+#define NO_CODE UINT32_MAX
+
+/* The four digits at `at`, or NO_CODE. */
+static uint32_t hex4(const char *at, const char *end)
 {
-	int32_t value = 0;
+	uint32_t value = 0;
 	if (end - at < 4)
-		return -1;
+		return NO_CODE;
 	for (int i = 0; i < 4; i++) {
 		int digit = hex_digit(at[i]);
 		if (digit < 0)
-			return -1;
-		value = value * 16 + digit;
+			return NO_CODE;
+		value = value * 16 + (uint32_t)digit;
 	}
 	return value;
 }
 
 /* `code` in UTF-8 at `to`; never longer than the escape that it came from. */
-static char *put_utf8(char *to, int32_t code)
+static char *put_utf8(char *to, uint32_t code)
 {
 	if (code < 0x80) {
 		*to++ = (char)code;
 		return to;
 	}
 	if (code < 0x800) {
-		*to++ = (char)(0xc0 | code >> 6);
+		*to++ = (char)(0xc0u | code >> 6);
 	} else {
 		if (code < 0x10000) {
-			*to++ = (char)(0xe0 | code >> 12);
+			*to++ = (char)(0xe0u | code >> 12);
 		} else {
-			*to++ = (char)(0xf0 | code >> 18);
-			*to++ = (char)(0x80 | (code >> 12 & 0x3f));
+			*to++ = (char)(0xf0u | code >> 18);
+			*to++ = (char)(0x80u | (code >> 12 & 0x3fu));
 		}
-		*to++ = (char)(0x80 | (code >> 6 & 0x3f));
+		*to++ = (char)(0x80u | (code >> 6 & 0x3fu));
 	}
-	*to++ = (char)(0x80 | (code & 0x3f));
+	*to++ = (char)(0x80u | (code & 0x3fu));
 	return to;
 }
 
 /* The escape after "\u": half a surrogate pair becomes U+FFFD, as Go's decoder (runc's) has it. */
 static bool unicode_escape(struct json *json, char **to)
 {
-	int32_t code = hex4(json->at, json->end);
-	if (code < 0)
+	uint32_t code = hex4(json->at, json->end);
+	if (code == NO_CODE)
 		return fail(json, "a \\u escape is cut short");
 	json->at += 4;
 	if (code >= 0xd800 && code < 0xe000) {
-		int32_t low = -1;
+		uint32_t low = NO_CODE;
 		if (code < 0xdc00 && json->end - json->at >= 2 && json->at[0] == '\\' &&
 			json->at[1] == 'u')
 			low = hex4(json->at + 2, json->end);
@@ -326,7 +330,7 @@ static size_t utf8_length(const unsigned char *at)
 		(at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f))
 		return 0;
 	for (size_t i = 1; i < length; i++)
-		if ((at[i] & 0xc0) != 0x80)
+		if ((at[i] & 0xc0u) != 0x80u)
 			return 0;
 	return length;
 }
@@ -347,7 +351,7 @@ bool json_quote(char *to, size_t room, size_t *length, const char *text)
 	if (!append(to, room, length, "\"", 1))
 		return false;
 	while (*at) {
-		char escaped[] = {'\\', 'u', '0', '0', hex[*at >> 4], hex[*at & 15]};
+		char escaped[] = {'\\', 'u', '0', '0', hex[*at / 16], hex[*at % 16]};
 		size_t step = 1;
 		bool fits;
 		if (*at < 0x20 || *at == 0x7f) {

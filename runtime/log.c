@@ -38,27 +38,38 @@ static void write_all(int fd, const char *text, size_t length)
 	}
 }
 
+/* `message` as the low-level runtime logs it; NULL without memory. The caller frees it. */
+static char *log_line(const char *message, size_t *length)
+{
+	time_t now = time(NULL);
+	struct tm utc = {0};
+	char before[64] = "{\"level\":\"error\",\"msg\":", after[64] = "\n";
+	const size_t room = sizeof(before) + strlen(message) * 6 + 2 + sizeof(after);
+	char *line = malloc(room);
+
+	if (!line)
+		return NULL;
+	gmtime_r(&now, &utc);
+	if (log_json)
+		strftime(after, sizeof(after), ",\"time\":\"%Y-%m-%dT%H:%M:%SZ\"}\n", &utc);
+	else
+		strftime(before, sizeof(before),
+			"time=\"%Y-%m-%dT%H:%M:%SZ\" level=error msg=", &utc);
+	*length = (size_t)snprintf(line, room, "%s", before);
+	json_quote(line, room, length, message);
+	*length += (size_t)snprintf(line + *length, room - *length, "%s", after);
+	return line;
+}
+
 /* One write per line: the low-level runtime of another container may append to the same file. */
 static void log_file(const char *message)
 {
-	static const char *const formats[] = {"time=\"%s\" level=error msg=%s\n",
-		"{\"level\":\"error\",\"msg\":%s,\"time\":\"%s\"}\n"};
+	size_t length = 0;
 	CLEANUP_FD int fd = open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-	size_t room = strlen(message) * 6 + 2, length = 0;
-	CLEANUP_FREE char *quoted = malloc(room + 1);
-	CLEANUP_FREE char *line = malloc(room + 128);
-	time_t now = time(NULL);
-	struct tm utc;
-	char when[32];
+	CLEANUP_FREE char *line = log_line(message, &length);
 
-	if (fd < 0 || !quoted || !line || !gmtime_r(&now, &utc))
-		return;
-	strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &utc);
-	json_quote(quoted, room, &length, message);
-	quoted[length] = '\0';
-	int printed = log_json ? snprintf(line, room + 128, formats[1], quoted, when)
-			       : snprintf(line, room + 128, formats[0], when, quoted);
-	write_all(fd, line, (size_t)printed);
+	if (fd >= 0 && line)
+		write_all(fd, line, length);
 }
 
 void log_error(const char *format, ...)

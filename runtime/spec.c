@@ -59,9 +59,9 @@ static int known_key(
 	for (int i = 0; names[i]; i++) {
 		if (!json_text_is(key, names[i]))
 			continue;
-		if (*seen & 1u << i)
+		if (*seen & (1u << (unsigned)i))
 			note_duplicate(spec, key);
-		*seen |= 1u << i;
+		*seen |= 1u << (unsigned)i;
 		return i;
 	}
 	return -1;

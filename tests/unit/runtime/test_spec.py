@@ -42,11 +42,6 @@ def test_every_canonical_key_asks(driver: Driver, key: keys.Key) -> None:
     assert driver.spec(go(with_env(f"{key.env}=1")))["marker"] == "strong"
 
 
-@pytest.mark.parametrize("name", sorted(keys.NOT_QUOTAS))
-def test_what_is_no_quota_asks_nothing(driver: Driver, name: str) -> None:
-    assert driver.spec(go(with_env(f"{name}=1")))["marker"] == "none"
-
-
 @pytest.mark.parametrize(
     ("spec", "name"),
     [
@@ -82,6 +77,7 @@ def test_the_word_of_an_image_is_weak(driver: Driver) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
+        with_env("GPUSHARE_DISABLE=1"),
         with_env("GPUSHARE_SERVICE_HOST=10.0.0.1"),
         with_env("GPUSHARE_METRICS_SERVICE_PORT_HTTP=80"),
         with_env("GPUSHARE_PORT=tcp://10.0.0.1:80"),
