@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An OCI bundle without an engine: the probe's image unpacked beside a config.json of runc's."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpushare.verify import Tenant, image
+
+from .program import find
+from .stack import Stack
+
+PROBE = (image.PROGRAM,)
+
+
+class Bundle:
+    """One container's bundle; `config` is its config.json, written back by `save`."""
+
+    def __init__(
+        self,
+        stack: Stack,
+        *,
+        quota: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        args: Sequence[str] = PROBE,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self.stack = stack
+        self.id = f"test-{secrets.token_hex(4)}"
+        self.path = stack.root / "bundles" / self.id
+        self.rootfs = self.path / "rootfs"
+        self.rootfs.mkdir(parents=True)
+        image.unpack(self.rootfs, stack.installation.probe, dict(files or {}))
+        subprocess.run([find("runc"), "spec"], cwd=self.path, check=True)
+        self.config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
+        self.config["process"]["terminal"] = False
+        self.config["process"]["args"] = list(args)
+        self.config["process"]["env"] = ["PATH=/usr/bin:/bin"]
+        self.config["process"].pop("rlimits", None)  # raising one needs CAP_SYS_RESOURCE
+        self.config["root"]["readonly"] = False
+        self.config["linux"]["cgroupsPath"] = f"/{stack.cgroup}/{self.id}"
+        for key, value in (quota or {}).items():
+            self.config["process"]["env"].append(f"GPUSHARE_{key.upper().replace('-', '_')}={value}")
+        if annotations:
+            self.config["annotations"] = dict(annotations)
+        self.save()
+
+    def save(self, text: str | None = None) -> None:
+        """Write `config` (or `text` as it is) to config.json."""
+        if text is None:
+            text = json.dumps(self.config, indent=2)
+        (self.path / "config.json").write_text(text)
+
+    def read(self) -> dict[str, Any]:
+        """Return config.json as it is now on disk."""
+        found: dict[str, Any] = json.loads((self.path / "config.json").read_text())
+        return found
+
+    def argv(self, *words: str, runtime: str | None = None) -> list[str]:
+        """Return a command line of the launcher (or of `runtime`) with this stack's state."""
+        program = runtime or str(self.stack.installation.launcher)
+        return [program, "--root", f"{self.stack.root}/runc", *words]
+
+    def run(self) -> Tenant:
+        """Run the container in the foreground, as `runc run` does."""
+        words = self.argv("run", "--bundle", str(self.path), self.id)
+        return Tenant(self.id, words, self.stack.environment)
+
+    def call(self, *words: str, runtime: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Call a verb on this container: `bundle.call("state")`."""
+        return subprocess.run(
+            self.argv(*words, self.id, runtime=runtime),
+            capture_output=True,
+            text=True,
+            env=self.stack.environment,
+            cwd=self.path,
+        )
+
+    def remove(self) -> None:
+        self.call("delete", "--force")
