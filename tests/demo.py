@@ -16,6 +16,9 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from rich.console import Console
+from rich.text import Text
+
 from gpushare.verify import Docker, Report, Scenario
 
 from .stack import Stack
@@ -62,7 +65,9 @@ def main(argv: list[str] | None = None) -> int:
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev demo", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--keep", action="store_true", help="leave it up until Ctrl-C")
-    parser.add_argument("--record", action="store_true", help=f"write {PICTURE.name} for the README")
+    parser.add_argument(
+        "--record", action="store_true", help=f"write {PICTURE.name} for the README"
+    )
     return parser.parse_args(argv)
 
 
@@ -70,7 +75,9 @@ def _demonstrate(report: Report, *, keep: bool) -> bool:
     real = real_card()
     with Stack(cdi=real) as stack:
         report.title("gpushare: two containers share one GPU")
-        report.say("card      " + ("this machine's" if real else "a simulated H200 (no driver here)"))
+        report.say(
+            "card      " + ("this machine's" if real else "a simulated H200 (no driver here)")
+        )
         report.say(f"private   dockerd, containerd and gpushared, all in {stack.root}")
         stack.start_containerd()
         docker = stack.start_docker()
@@ -105,16 +112,13 @@ def _wait_to_play(stack: Stack) -> None:
 
 def record(text: str) -> None:
     """Draw `text` (with its ANSI colours) as the SVG that the README shows."""
-    from rich.console import Console
-    from rich.text import Text
-
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(text.strip("\n")))
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     console.save_svg(str(PICTURE), title="./dev demo")
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _leave(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 

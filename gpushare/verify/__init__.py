@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios that prove on a host what gpushare claims: `gpushare verify`, the demo and the e2e tests.
+"""Scenarios that prove on a host what gpushare claims: for `verify`, the demo, the e2e tests.
 
-    from gpushare.verify import Docker, Report, Scenario
-    Scenario(Docker(), ["gpushare"], Report(sys.stdout)).run()
+from gpushare.verify import Docker, Report, Scenario
+Scenario(Docker(), ["gpushare"], Report(sys.stdout)).run()
 """
 
 from .engine import Containerd, Docker, Engine, Host, spawn

@@ -37,14 +37,18 @@ class Engine(Protocol):
         """Remove what a killed tenant left with the engine."""
         ...
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        """Take the image away again."""
+        ...
 
 
 def environment(engine: Engine) -> dict[str, str]:
+    """Return the environment in which the engine's commands run."""
     return {**os.environ, **engine.env}
 
 
 def spawn(engine: Engine, name: str, quota: Mapping[str, str], *command: str) -> Tenant:
+    """Start the probe as tenant `name` and return the conversation with it."""
     return Tenant(name, engine.run(name, quota, *command), environment(engine))
 
 
@@ -57,9 +61,11 @@ class Docker:
     name: str = "docker"
 
     def prepare(self, probe: Path) -> None:
+        """Load the image."""
         _quiet(["docker", "load"], self.env, image.build(probe))
 
     def run(self, name: str, quota: Mapping[str, str], *command: str) -> list[str]:
+        """Return the command that starts tenant `name`."""
         return [
             *("docker", "run", "--rm", "-i", "--network", "none", "--name", name),
             *(f"--runtime={self.runtime}", *_docker_env(quota)),
@@ -67,12 +73,15 @@ class Docker:
         ]
 
     def kill(self, name: str) -> list[str]:
+        """Return the command that kills tenant `name`."""
         return ["docker", "kill", "--signal", "KILL", name]
 
     def remove(self, name: str) -> None:
+        """Remove what a killed tenant left behind."""
         _quiet(["docker", "rm", "--force", name], self.env, check=False)
 
     def finish(self) -> None:
+        """Remove the image."""
         _quiet(["docker", "image", "rm", "--force", image.TAG], self.env, check=False)
 
 
@@ -88,9 +97,11 @@ class Containerd:
     name: str = "containerd"
 
     def prepare(self, probe: Path) -> None:
+        """Load the image."""
         _quiet(["ctr", "images", "import", "-"], self.env, image.build(probe))
 
     def run(self, name: str, quota: Mapping[str, str], *command: str) -> list[str]:
+        """Return the command that starts tenant `name`."""
         return [
             *("ctr", "run", "--rm", "--runc-binary", str(self.launcher)),
             *(*_ctr_env(quota), f"docker.io/library/{image.TAG}", name),
@@ -98,13 +109,16 @@ class Containerd:
         ]
 
     def kill(self, name: str) -> list[str]:
+        """Return the command that kills tenant `name`."""
         return ["ctr", "tasks", "kill", "--signal", "SIGKILL", name]
 
     def remove(self, name: str) -> None:
+        """Remove what a killed tenant left behind."""
         _quiet(["ctr", "tasks", "rm", "--force", name], self.env, check=False)
         _quiet(["ctr", "containers", "rm", name], self.env, check=False)
 
     def finish(self) -> None:
+        """Remove the image."""
         removed = f"docker.io/library/{image.TAG}"
         _quiet(["ctr", "images", "rm", "--sync", removed], self.env, check=False)
 
@@ -119,13 +133,16 @@ class Host:
     name: str = "host"
 
     def prepare(self, probe: Path) -> None:
+        """Load the image."""
         self.probe = probe
 
     def run(self, name: str, quota: Mapping[str, str], *command: str) -> list[str]:
+        """Return the command that starts tenant `name`."""
         flags = [word for key, value in quota.items() for word in (f"--{key}", value)]
         return [*self.cli, "run", "--name", name, *flags, "--", str(self.probe), *command]
 
     def kill(self, name: str) -> list[str]:
+        """Return the command that kills tenant `name`."""
         found = subprocess.run(
             [*self.cli, "--json", "inspect", name],
             check=True,
@@ -147,9 +164,7 @@ def _docker_env(quota: Mapping[str, str]) -> list[str]:
 
 
 def _ctr_env(quota: Mapping[str, str]) -> list[str]:
-    return [
-        word for key, value in quota.items() for word in ("--env", f"{_variable(key)}={value}")
-    ]
+    return [word for key, value in quota.items() for word in ("--env", f"{_variable(key)}={value}")]
 
 
 def _variable(key: str) -> str:
@@ -159,7 +174,9 @@ def _variable(key: str) -> str:
 def _quiet(
     argv: list[str], env: Mapping[str, str], data: bytes | None = None, check: bool = True
 ) -> None:
-    done = subprocess.run(argv, input=data, capture_output=True, env={**os.environ, **env})
+    done = subprocess.run(
+        argv, check=False, input=data, capture_output=True, env={**os.environ, **env}
+    )
     if check and done.returncode:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
         raise RuntimeError(f"{' '.join(argv)} failed: {said}")

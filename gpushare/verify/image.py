@@ -49,15 +49,19 @@ def build(probe: Path, extra: dict[str, bytes] | None = None) -> bytes:
 def unpack(root: Path, probe: Path, extra: dict[str, bytes] | None = None) -> None:
     """Lay the image's files out under `root`, for a bundle that no engine made."""
     with tarfile.open(fileobj=io.BytesIO(_layer(probe, extra or {}))) as tar:
-        tar.extractall(root)
+        tar.extractall(root)  # noqa: S202 - of our own making
 
 
 def loader_files() -> list[Path]:
     """Return the host's ELF loader and C library files, by the paths its own loader uses."""
     listing = subprocess.run(
-        ["ldconfig", "-p"], check=True, capture_output=True, text=True, env={"PATH": "/sbin:/usr/sbin:/usr/bin"}
+        ["ldconfig", "-p"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PATH": "/sbin:/usr/sbin:/usr/bin"},
     ).stdout
-    wanted = {}
+    wanted: dict[str, Path] = {}
     for name, path in re.findall(r"^\s*(\S+) \(libc6[^)]*\) => (\S+)$", listing, re.MULTILINE):
         if (name in LIBRARIES or name.startswith("ld-linux")) and _native(Path(path)):
             wanted.setdefault(name, Path(path))
@@ -82,8 +86,8 @@ def _native(library: Path) -> bool:
 
 def _layer(probe: Path, extra: dict[str, bytes]) -> bytes:
     files = {PROGRAM: probe.read_bytes()}
-    for path in loader_files():
-        files[str(path)] = path.read_bytes()
+    for file in loader_files():
+        files[str(file)] = file.read_bytes()
     files["/etc/passwd"] = b"root:x:0:0:root:/:/bin/false\nuser:x:1000:1000:user:/:/bin/false\n"
     files.update(extra)
     layer = io.BytesIO()

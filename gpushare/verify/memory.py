@@ -41,10 +41,12 @@ class Sizes:
 
 @dataclass
 class Scenario:
+    """Two tenants of `engine`, looked at with the `cli`; `prefix` begins their names."""
+
     engine: Engine
     cli: list[str]
     report: Report
-    prefix: str = ""  # of the tenants' names, where the engine is not the scenario's own
+    prefix: str = ""
     sizes: Sizes = Sizes()
 
     def run(self) -> bool:
@@ -143,8 +145,7 @@ class Scenario:
         one = other.ask(f"alloc {fill['granule']}")
         self.report.check(
             f"{other.name} still has what it had and can allocate, unless it is full itself",
-            now == neighbour
-            and (one["code"] == 0) == (neighbour["free"] >= fill["granule"]),
+            now == neighbour and (one["code"] == 0) == (neighbour["free"] >= fill["granule"]),
             f"{neighbour} became {now}, {one}",
         )
         if one["code"] == 0:
@@ -221,7 +222,11 @@ class Scenario:
 
     def _cli(self, *words: str) -> str:
         done = subprocess.run(
-            [*self.cli, *words], capture_output=True, text=True, env=environment(self.engine)
+            [*self.cli, *words],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment(self.engine),
         )
         if done.returncode:
             raise ProbeFailed(f"gpushare {' '.join(words)}: {done.stderr.strip()}")

@@ -34,9 +34,11 @@ class Report:
         return bool(self.checks) and all(check.held for check in self.checks)
 
     def title(self, text: str) -> None:
+        """Begin a step."""
         self._line(f"\n{BOLD}{text}{PLAIN}")
 
     def say(self, text: str) -> None:
+        """Print a line that claims nothing."""
         self._line(f"  {text}")
 
     def command(self, argv: Sequence[str]) -> None:
@@ -44,10 +46,12 @@ class Report:
         self._line(f"{DIM}${PLAIN} {shlex.join(argv)}")
 
     def output(self, text: str) -> None:
+        """Print what a command printed."""
         for line in text.rstrip("\n").splitlines():
             self._line(f"  {DIM}{line}{PLAIN}")
 
     def check(self, claim: str, held: bool, seen: object = "") -> bool:
+        """Note whether `claim` held, and what was seen where it did not; return `held`."""
         self.checks.append(Check(claim, held, "" if held else str(seen)))
         if held:
             self._line(f"  {GREEN}held{PLAIN}    {claim}")
@@ -62,4 +66,3 @@ class Report:
             for code in (BOLD, DIM, GREEN, RED, PLAIN):
                 text = text.replace(code, "")
         print(text, file=self.stream, flush=True)
-

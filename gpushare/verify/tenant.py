@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from queue import Empty, Queue
 from threading import Thread
 from types import TracebackType
@@ -66,9 +67,10 @@ class Tenant:
             self.process.stdin.flush()
         except OSError as error:
             raise ProbeFailed(f"{self.name}: {error}; {self.errors}") from error
-        return self.answer(command.split()[0])
+        return self.answer(command.split(maxsplit=1)[0])
 
     def answer(self, event: str) -> dict[str, Any]:
+        """Return the probe's next line, which must be about `event`."""
         try:
             line = self._lines.get(timeout=ANSWER_SECONDS)
         except Empty:
@@ -98,10 +100,8 @@ class Tenant:
     def close(self) -> None:
         """End the conversation: the probe leaves at the end of its input."""
         if self.process.stdin is not None and not self.process.stdin.closed:
-            try:
+            with suppress(BrokenPipeError):  # it is gone already, which is what is wanted
                 self.process.stdin.close()
-            except BrokenPipeError:
-                pass  # it is gone already, which is what is wanted
         try:
             self.process.wait(timeout=ANSWER_SECONDS)
         except subprocess.TimeoutExpired:

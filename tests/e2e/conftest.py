@@ -20,7 +20,7 @@ def root() -> None:
 
 
 @pytest.fixture(scope="session")
-def stack(root: None) -> Iterator[Stack]:
+def stack() -> Iterator[Stack]:
     """One simulated card, one daemon, for the tests that leave both as they found them."""
     with Stack() as made:
         made.start_daemon()
@@ -36,7 +36,7 @@ def containerd(stack: Stack) -> Iterator[Containerd]:
 
 
 @pytest.fixture(scope="session")
-def docker(stack: Stack, containerd: Containerd) -> Iterator[Docker]:
+def docker(stack: Stack, containerd: Containerd) -> Iterator[Docker]:  # noqa: ARG001 - runs on it
     engine = stack.start_docker()
     engine.prepare(stack.installation.probe)
     yield engine

@@ -7,7 +7,6 @@ import json
 import secrets
 import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from gpushare.verify import Tenant, image
@@ -45,7 +44,9 @@ class Bundle:
         self.config["root"]["readonly"] = False
         self.config["linux"]["cgroupsPath"] = f"/{stack.cgroup}/{self.id}"
         for key, value in (quota or {}).items():
-            self.config["process"]["env"].append(f"GPUSHARE_{key.upper().replace('-', '_')}={value}")
+            self.config["process"]["env"].append(
+                f"GPUSHARE_{key.upper().replace('-', '_')}={value}"
+            )
         if annotations:
             self.config["annotations"] = dict(annotations)
         self.save()
@@ -75,6 +76,7 @@ class Bundle:
         """Call a verb on this container: `bundle.call("state")`."""
         return subprocess.run(
             self.argv(*words, self.id, runtime=runtime),
+            check=False,
             capture_output=True,
             text=True,
             env=self.stack.environment,

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -21,7 +22,7 @@ def mounts_under(root: Path) -> list[str]:
 
 
 def cgroups_named(name: str) -> list[Path]:
-    """Return the cgroup directories `name` of every hierarchy, with all beneath, innermost first."""
+    """Return the cgroup directories `name` of every hierarchy, innermost first."""
     found: list[Path] = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, rest = line.partition(" - ")
@@ -35,8 +36,6 @@ def remove(root: Path, cgroup: str) -> None:
     for point in mounts_under(root):
         subprocess.run(["umount", "--lazy", point], check=False, capture_output=True)
     for folder in cgroups_named(cgroup):
-        try:
+        with suppress(OSError):  # a process in it has not ended yet, or the kernel was faster
             folder.rmdir()
-        except OSError:
-            pass  # a process in it has not ended yet, or the kernel already took it away
     shutil.rmtree(root, ignore_errors=True)

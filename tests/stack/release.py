@@ -56,15 +56,13 @@ def _fetch(root: Path) -> None:
         "Dir::State::Status": "status",
         "Dir::Cache": "cache",
     }
-    flags = [
-        word for key, value in options.items() for word in ("-o", f"{key}={root / value}")
-    ]
+    flags = [word for key, value in options.items() for word in ("-o", f"{key}={root / value}")]
     _apt(["apt-get", *flags, "-o", "Acquire::Languages=none", "update"], root)
     _apt(["apt-get", *flags, "download", *packages], root / "archives")
 
 
 def _apt(argv: list[str], folder: Path) -> None:
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(argv, check=False, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise Unavailable(f"{argv[0]} {argv[-1]}: {done.stderr.strip()}")
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -109,7 +109,12 @@ class Stack:
         argv = [
             *(find("dockerd"), "--config-file", str(config), "--host", self.env["DOCKER_HOST"]),
             *("--data-root", f"{self.root}/docker", "--exec-root", f"{self.root}/docker-run"),
-            *("--pidfile", f"{self.root}/docker.pid", "--containerd", f"{self.root}/containerd.sock"),
+            *(
+                "--pidfile",
+                f"{self.root}/docker.pid",
+                "--containerd",
+                f"{self.root}/containerd.sock",
+            ),
             *("--containerd-namespace", self.cgroup, "--cgroup-parent", f"/{self.cgroup}"),
             *("--exec-opt", "native.cgroupdriver=cgroupfs", "--bridge=none"),
             *("--iptables=false", "--ip6tables=false", "--userland-proxy=false"),
@@ -171,10 +176,8 @@ class Stack:
             os.kill(pid, signal.SIGKILL)
         leftovers.remove(self.root, self.cgroup)
         for path in self._shim_folders:
-            try:
+            with suppress(OSError):  # somebody else's shim is using it by now
                 Path(path).rmdir()
-            except OSError:
-                pass  # somebody else's shim is using it by now
 
 
 def _listening(path: Path, kind: int) -> bool:
@@ -188,9 +191,10 @@ def _listening(path: Path, kind: int) -> bool:
 
 def _answers(argv: list[str], env: dict[str, str]) -> bool:
     try:
-        return subprocess.run(argv, env=env, capture_output=True, timeout=10).returncode == 0
+        done = subprocess.run(argv, check=False, env=env, capture_output=True, timeout=10)
     except subprocess.TimeoutExpired:
         return False
+    return done.returncode == 0
 
 
 def _processes_of(root: Path) -> list[int]:
