@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, final
@@ -30,14 +30,25 @@ class Asked(NamedTuple):
 
 @final
 class FakeDaemon:
-    """Answers each connection with `packets`, then hangs up, or with `silent` keeps still."""
+    """Answers each connection with `packets`, then hangs up, or with `silent` keeps still.
 
-    def __init__(self, path: Path, packets: Sequence[bytes], *, silent: bool = False) -> None:
+    `act` is called with each request before it is answered.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        packets: Sequence[bytes],
+        *,
+        silent: bool = False,
+        act: Callable[[Asked], None] = lambda _: None,
+    ) -> None:
         self.path = path
         self.asked: list[Asked] = []
         self.connections = 0
         self._packets = packets
         self._silent = silent
+        self._act = act
         self._kept: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(path))
@@ -84,6 +95,7 @@ class FakeDaemon:
         for fd in fds:
             os.close(fd)
         self.asked.append(Asked(json.loads(text), paths, flags))
+        self._act(self.asked[-1])
         with contextlib.suppress(BrokenPipeError):
             for packet in self._packets:
                 connection.send(packet)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A low-level runtime, bare or behind the launcher, and bundles for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.stack.program import Missing, find
+
+WAIT_SECONDS = 30.0
+
+#: crun refuses a host that has cgroup v1 and v2 side by side: there it gets a view without v2.
+_V1_ONLY = 'umount /sys/fs/cgroup/unified && exec "$@"'
+
+_CHANGING = (
+    (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)"), "TIME"),
+    (re.compile(r'"pid": ?\d+'), '"pid": PID'),
+    (re.compile(r"^\[[\d,\s]*\]$", re.MULTILINE), "[PIDS]"),
+    (re.compile(r"\S*/(runc|crun)(?=: )"), r"\1"),
+)
+
+
+class Outcome(NamedTuple):
+    """What a caller of a runtime can see of one call; what differs between any two is masked."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def program(name: str) -> Path:
+    """Return one of our C programs as it is installed beside this Python."""
+    for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
+        if (folder / name).exists():
+            return folder / name
+    raise Missing(f"{name} is not installed: run ./dev setup")
+
+
+def masked(text: bytes) -> str:
+    shown = text.decode(errors="replace")
+    for pattern, mask in _CHANGING:
+        shown = pattern.sub(mask, shown)
+    return shown
+
+
+class Runtime:
+    """`argv` is the program; `state` its --root."""
+
+    def __init__(self, argv: Sequence[str], state: Path) -> None:
+        self._argv = list(argv)
+        self._state = state
+
+    def argv(self, *words: str) -> list[str]:
+        return [*self._argv, "--root", str(self._state), *words]
+
+    def call(self, *words: str, stdin: bytes = b"", before: Sequence[str] = ()) -> Outcome:
+        """Run one verb; `before` is a program that executes the rest of its arguments."""
+        done = subprocess.run(
+            [*before, *self.argv(*words)], input=stdin, capture_output=True, check=False
+        )
+        return Outcome(done.returncode, masked(done.stdout), masked(done.stderr))
+
+    def create(self, bundle: Path, container: str) -> int:
+        """Create without output pipes: the container's init keeps those it is given."""
+        return subprocess.run(
+            self.argv("create", "--bundle", str(bundle), container),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        ).returncode
+
+    def wait_for(self, container: str, status: str) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while (seen := self.state(container).get("status")) != status:
+            assert time.monotonic() < deadline, f"{container} is {seen}, never {status}"
+            time.sleep(0.02)
+
+    def state(self, container: str) -> dict[str, Any]:
+        """Return the OCI state; empty where there is no such container."""
+        done = subprocess.run(self.argv("state", container), capture_output=True, check=False)
+        state: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+        return state
+
+    def on_a_terminal(self, *words: str) -> tuple[int, str]:
+        """Run one verb with a pseudoterminal as its stdio; return status and what was on it."""
+        master, slave = pty.openpty()
+        with subprocess.Popen(
+            self.argv(*words), stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        ) as process:
+            os.close(slave)
+            seen = b"".join(_until_hung_up(master))
+        os.close(master)
+        return process.returncode, seen.decode()
+
+
+def _until_hung_up(master: int) -> Iterator[bytes]:
+    while True:
+        try:
+            part = os.read(master, 4096)
+        except OSError:  # EIO: the last descriptor of the other side is closed
+            return
+        if not part:
+            return
+        yield part
+
+
+def low_level(name: str) -> list[str]:
+    """Return the argv that starts runc or crun on this machine."""
+    path = find(name)
+    if name == "crun" and Path("/sys/fs/cgroup/unified").is_dir():
+        return [find("unshare"), "--mount", "sh", "-c", _V1_ONLY, path, path]
+    return [path]
+
+
+def behind_launcher(folder: Path, argv: Sequence[str], socket: Path) -> list[str]:
+    """Return the argv of a launcher, installed in `folder`, for the low-level runtime of `argv`.
+
+    It has the low-level runtime's name there, for usage texts quote argv[0].
+    """
+    folder.mkdir()
+    launcher = shutil.copy(program("gpushare-runtime"), folder / Path(argv[-1]).name)
+    configuration = folder / "gpushare-runtime.conf"
+    configuration.write_text(f"runtime = {argv[-1]}\nsocket = {socket}\n")
+    configuration.chmod(0o644)
+    return [*argv[:-1], str(launcher)]
+
+
+def write_bundle(folder: Path, *command: str, **changes: Any) -> Path:
+    """Write a bundle that runs `command` of busybox; `changes` replace top-level fields."""
+    root = folder / "rootfs"
+    for name in ("bin", "proc", "dev", "tmp"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    shutil.copy(find("busybox"), root / "bin" / "busybox")
+    for applet in ("sh", "cat", "echo", "sleep", "test", "tty"):
+        (root / "bin" / applet).unlink(missing_ok=True)
+        (root / "bin" / applet).symlink_to("busybox")
+    capabilities = {key: ["CAP_KILL"] for key in ("bounding", "effective", "permitted")}
+    process = {
+        "terminal": False,
+        "user": {"uid": 0, "gid": 0},
+        "args": list(command),
+        "env": ["PATH=/bin"],
+        "cwd": "/",
+        "capabilities": capabilities,
+        "noNewPrivileges": True,
+    }
+    spec = {
+        "ociVersion": "1.0.2",
+        "process": process | changes.pop("process", {}),
+        "root": {"path": "rootfs", "readonly": False},
+        "hostname": "tenant",
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"]},
+            {
+                "destination": "/dev/pts",
+                "type": "devpts",
+                "source": "devpts",
+                "options": ["newinstance", "ptmxmode=0666", "mode=0620"],
+            },
+        ],
+        "linux": {
+            "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")],
+            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+        },
+    } | changes
+    (folder / "config.json").write_text(json.dumps(spec))
+    return folder
+
+
+@contextmanager
+def removed_afterwards(runtime: Runtime, *containers: str) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for container in containers:
+            runtime.call("delete", "--force", container)
