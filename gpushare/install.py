@@ -97,9 +97,8 @@ def install(
     `runtime` is the low-level runtime (runc, crun) by its absolute path. InstallError when a file
     is missing or `prefix` cannot be written; OSError for a disk that is full.
     """
-    files = _contents(source or Source.of_package())
-    files[Path("bin") / CONFIGURATION] = _configuration(runtime, socket)
-    installation = Installation(prefix / f"{gpushare.__version__}-{_digest(files)[:12]}")
+    files = _files(runtime, socket, source)
+    installation = _named(prefix, files)
     if installation.root.is_dir():
         _verify(installation.root, files)
         return installation
@@ -113,6 +112,13 @@ def install(
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return installation
+
+
+def planned(
+    prefix: Path = PREFIX, *, runtime: Path, socket: Path, source: Source | None = None
+) -> Installation:
+    """Return what `install` would make, which may be there already; nothing is written."""
+    return _named(prefix, _files(runtime, socket, source))
 
 
 def activate(installation: Installation) -> Installation:
@@ -134,10 +140,20 @@ def _first(folders: list[Path], name: str) -> Path:
     for folder in folders:
         if (folder / name).is_file():
             return folder
-    looked = ", ".join(str(folder) for folder in folders)
+    looked = ", ".join(dict.fromkeys(str(folder) for folder in folders))
     raise InstallError(
         f"{name} is in none of {looked}; install the package again, with its C parts"
     )
+
+
+def _files(runtime: Path, socket: Path, source: Source | None) -> dict[Path, bytes]:
+    files = _contents(source or Source.of_package())
+    files[Path("bin") / CONFIGURATION] = _configuration(runtime, socket)
+    return files
+
+
+def _named(prefix: Path, files: dict[Path, bytes]) -> Installation:
+    return Installation(prefix / f"{gpushare.__version__}-{_digest(files)[:12]}")
 
 
 def _contents(source: Source) -> dict[Path, bytes]:

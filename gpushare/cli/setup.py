@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare setup`: from an installed package to an engine that shares the cards, and back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpushare.cli import session as shared
+from gpushare.client import DaemonUnreachable
+from gpushare.engines.engine import ENGINES, GENERATED, find
+from gpushare.setup.made import Made
+from gpushare.setup.plan import SetupError, Step, Wanted, plan, undo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpushare.cli.session import Session
+    from gpushare.engines.engine import Engine
+
+
+@shared.command("setup", example="gpushare setup --runtime docker --dry-run")
+@click.option(
+    "--runtime",
+    "runtimes",
+    multiple=True,
+    type=click.Choice(list(ENGINES)),
+    help="The engine to register with; else docker where it is there, else containerd.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+@click.option("--undo", "undoing", is_flag=True, help="Take away what setup made.")
+@click.option("--simulate", metavar="PROFILE", help="Simulated cards as the driver, e.g. h200.")
+@click.option(
+    "--root",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    default=Path("/"),
+    metavar="DIR",
+    help="Set up the system beneath DIR (an image), starting nothing.",
+)
+def command(
+    session: Session,
+    runtimes: tuple[str, ...],
+    dry_run: bool,
+    undoing: bool,
+    simulate: str | None,
+    root: Path,
+) -> None:
+    """Make this machine share its cards; what is done already is left as it is.
+
+    Copies programs and libraries to /usr/local/lib/gpushare, finds the driver and the low-level
+    runtime, writes /etc/gpushare/gpushare.yaml and the systemd unit, and registers the runtime.
+    --undo takes exactly that away, and an engine's configuration is as it was, byte for byte.
+    """
+    root = root.resolve()
+    if root == Path("/") and os.geteuid() != 0 and not dry_run:
+        raise SetupError("setup writes to this system; use sudo, or see --dry-run")
+    made = Made.read(root)
+    if undoing:
+        if root == Path("/"):
+            _refuse_while_used(session)
+        steps = undo(made, ENGINES)
+    else:
+        steps = plan(made, Wanted(_engines(runtimes, root), simulate))
+    done = _carry_out(session, steps, dry_run=dry_run)
+    if session.json:
+        session.show(done, lambda: "")
+    elif not done:
+        click.echo("nothing was set up here")
+    elif not undoing:
+        click.echo("next: gpushare doctor")
+
+
+def _engines(names: tuple[str, ...], root: Path) -> tuple[Engine, ...]:
+    if names:
+        return tuple(find(name) for name in names)
+    for folder, name in GENERATED.items():
+        if (root / folder.relative_to("/")).is_dir():
+            click.echo(
+                f"{name} writes containerd's configuration itself: add the runtime to its template "
+                f"in {folder} (gpushare runtime configure --config TEMPLATE)",
+                err=True,
+            )
+            return ()
+    # Docker's containerd is there too; its CRI is off, so docker is who must know.
+    present = [engine for engine in ENGINES.values() if engine.present(root)]
+    return tuple(present[:1])
+
+
+def _refuse_while_used(session: Session) -> None:
+    try:
+        tenants = session.client.tenants()
+    except DaemonUnreachable:
+        return
+    if tenants:
+        names = ", ".join(tenant["name"] or tenant["id"][:12] for tenant in tenants)
+        raise SetupError(f"these still have a share: {names}; stop them first")
+
+
+def _carry_out(
+    session: Session, steps: Iterable[Step], *, dry_run: bool
+) -> list[dict[str, object]]:
+    """Do each step before the next is looked at; return what was done."""
+    done: list[dict[str, object]] = []
+    for step in steps:
+        word = "ok" if step.do is None else "would" if dry_run else "do"
+        if not session.json:
+            click.echo(f"{word:<6}{step.text}")
+            if dry_run and step.detail:
+                click.echo(step.detail.rstrip("\n"))
+        if step.do is not None and not dry_run:
+            step.do()
+        done.append({"step": step.text, "needed": step.do is not None, "diff": step.detail})
+    return done

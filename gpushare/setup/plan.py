@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of `gpushare setup`, each with what it would do before it is done.
+
+Nothing here runs before its step: a plan only looks. The order is that of need: an engine is told
+of the launcher once everything that the launcher asks is there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+import gpushare
+from gpushare import config, driver, install, simulator
+from gpushare.engines import registration
+from gpushare.engines.engine import beneath
+from gpushare.errors import UserError
+from gpushare.setup import lowlevel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from gpushare.engines.engine import Engine
+    from gpushare.setup.made import Made
+
+CDI: Final = Path("/var/lib/gpushare/driver.json")
+SIMULATOR: Final = Path("/var/lib/gpushare/simulator")
+UNIT: Final = Path("/etc/systemd/system/gpushared.service")
+NVIDIA_CDI: Final = (
+    Path("/etc/cdi/nvidia.yaml"),
+    Path("/etc/cdi/nvidia.json"),
+    Path("/var/run/cdi/nvidia.yaml"),
+)
+_NOTE: Final = "# Written by `gpushare setup`; yours to edit. Every key: gpushare.yaml(5)."
+
+
+class SetupError(UserError):
+    """Setup cannot go on; says what is in the way."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do: `text` says what; `do` is None where it is done already."""
+
+    text: str
+    do: Callable[[], object] | None = None
+    detail: str = ""  # a diff
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked for. `simulate` is a profile of simulated cards, None the real driver."""
+
+    engines: tuple[Engine, ...] = ()
+    simulate: str | None = None
+    source: install.Source | None = None  # None: this Python package's own C parts
+
+
+def plan(made: Made, wanted: Wanted) -> Iterator[Step]:
+    """Yield the steps for the machine beneath `made.root`; each must be done before the next."""
+    root = made.root
+    runtime = lowlevel.find(root)
+    shown = lowlevel.version(runtime) if root == Path("/") else "not run: another root"
+    yield Step(f"low-level runtime {runtime} ({shown})")
+    yield from _programs(made, runtime, wanted)
+    if wanted.simulate is not None:
+        yield from _simulated(made, wanted.simulate)
+        cdi, links = SIMULATOR / "cdi.json", _simulated_libraries(made)
+    else:
+        found = driver.find(root)
+        cdi = yield from _cdi(made, found)
+        links = {name: _real(root, found.library(name)) for name in (driver.CUDA, driver.NVML)}
+    yield from _links(made, links)
+    yield from _configuration(made, cdi)
+    yield from _unit(made)
+    for engine in wanted.engines:
+        yield from _registration(made, engine)
+
+
+def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
+    """Yield the steps that take away what was made."""
+    for name, file in made.engines.items():
+        change = registration.unconfigure(engines[name], beneath(made.root, Path(file)))
+        yield Step(f"{name}: take the runtime out of {file}", change.apply, change.diff())
+    if str(UNIT) in made.files and made.root == Path("/"):
+        yield Step("stop gpushared", lambda: _systemctl("disable", "--now", "gpushared"))
+    things = [*made.files, *made.links, *made.trees]
+    if not made.empty:
+        left: list[str] = []
+        yield Step("remove " + ", ".join(things), lambda: left.extend(made.remove()))
+        yield from (Step(line) for line in left)
+    if str(UNIT) in made.files and made.root == Path("/"):
+        yield Step("systemctl daemon-reload", lambda: _systemctl("daemon-reload"))
+
+
+def _programs(made: Made, runtime: Path, wanted: Wanted) -> Iterator[Step]:
+    socket = config.Config().socket
+    prefix = beneath(made.root, install.PREFIX)
+    source = wanted.source
+    target = install.planned(prefix, runtime=runtime, socket=socket, source=source)
+    where = install.PREFIX / target.root.name
+    active = prefix / install.CURRENT
+    if active.is_symlink() and str(active.readlink()) == target.root.name:
+        yield Step(f"programs and libraries in {where}")
+        return
+
+    def copy() -> None:
+        made.tree(install.PREFIX)
+        install.activate(install.install(prefix, runtime=runtime, socket=socket, source=source))
+
+    yield Step(f"copy programs and libraries to {where}", copy)
+
+
+def _simulated(made: Made, profile: str) -> Iterator[Step]:
+    folder = beneath(made.root, SIMULATOR)
+    if (folder / "cdi.json").exists():
+        yield Step(f"simulated cards in {SIMULATOR}")
+        return
+
+    def create() -> None:
+        made.tree(SIMULATOR)
+        _create_cards(made.root, folder, profile)
+
+    yield Step(f"make the simulated cards of profile {profile} in {SIMULATOR}", create)
+
+
+def _create_cards(root: Path, folder: Path, profile: str) -> None:
+    """Make the cards, their driver the installed one, by its path on the machine."""
+    installed = install.Installation(beneath(root, install.PREFIX) / install.CURRENT)
+    try:
+        simulator.load_profile(profile)  # names those there are
+        if not profile.endswith(".json"):
+            profile = str(simulator.libraries() / "profiles" / f"{profile}.json")
+        cdi = simulator.create(folder, profile, folder=installed.simulator.resolve()).cdi
+    except (simulator.ProfileError, FileNotFoundError) as error:
+        raise SetupError(f"--simulate: {error}") from error
+    cdi.write_text(cdi.read_text(encoding="utf-8").replace(f'"{root}/'.replace("//", "/"), '"/'))
+
+
+def _simulated_libraries(made: Made) -> dict[str, Path]:
+    """Return the simulated driver's libraries, by SONAME."""
+    cdi = beneath(made.root, SIMULATOR) / "cdi.json"
+    if not cdi.exists():  # a dry run
+        return {name: SIMULATOR / name for name in (driver.CUDA, driver.NVML)}
+    spec = json.loads(cdi.read_text(encoding="utf-8"))
+    mounts = spec["containerEdits"]["mounts"]
+    files = [Path(mount["hostPath"]) for mount in mounts]
+    return {file.name: file for file in files if file.name in {driver.CUDA, driver.NVML}}
+
+
+def _cdi(made: Made, found: driver.Driver) -> Generator[Step, None, Path]:
+    """Yield the step that writes a CDI spec; its value is the path of the one to use."""
+    text = json.dumps(found.cdi(), indent=2) + "\n"
+    libcuda = _real(made.root, found.library(driver.CUDA))
+    for path in NVIDIA_CDI:
+        # One of nvidia-ctk's is as good while it is of this driver.
+        if str(libcuda) in _text(beneath(made.root, path)):
+            yield Step(f"driver {found.version}, CDI spec {path}")
+            return path
+    if _text(beneath(made.root, CDI)) == text:
+        yield Step(f"driver {found.version}, CDI spec {CDI}")
+    else:
+        yield Step(
+            f"driver {found.version}: write its CDI spec to {CDI}", lambda: made.write(CDI, text)
+        )
+    return CDI
+
+
+def _links(made: Made, libraries: dict[str, Path]) -> Iterator[Step]:
+    for name, target in libraries.items():
+        link = driver.LINKS / name
+        place = beneath(made.root, link)
+        if place.is_symlink() and place.readlink() == target:
+            yield Step(f"{link} -> {target}")
+        elif place.exists() and not place.is_symlink():
+            raise SetupError(f"{link} is there and not a link of ours; move it away")
+        else:
+            yield Step(f"link {link} -> {target}", _later(made.link, link, target))
+
+
+def _configuration(made: Made, cdi: Path) -> Iterator[Step]:
+    path = config.DEFAULT_FILE
+    place = beneath(made.root, path)
+    text = f"{_NOTE}\ndriver:\n  cdi: {cdi}\n"
+    if not place.exists() or made.owns(path):
+        if _text(place) == text:
+            yield Step(f"configuration {path}")
+        else:
+            yield Step(f"write {path} (driver.cdi: {cdi})", lambda: made.write(path, text))
+        return
+    said = yaml.safe_load(_text(place)) or {}
+    if (said.get("driver") or {}).get("cdi") != str(cdi):
+        raise SetupError(f"{path} is yours and has another driver.cdi; set it to {cdi}")
+    yield Step(f"configuration {path} (yours)")
+
+
+def _unit(made: Made) -> Iterator[Step]:
+    text = unit_text()
+    if _text(beneath(made.root, UNIT)) == text:
+        yield Step(f"unit {UNIT}")
+    else:
+        yield Step(f"write {UNIT}", lambda: made.write(UNIT, text))
+    if made.root != Path("/"):
+        return
+    if Path("/run/systemd/system").is_dir():
+        yield Step("start gpushared, now and at boot", _start)
+    else:
+        program = Path(sys.prefix) / "bin/gpushared"
+        yield Step(f"no systemd here: start the daemon yourself: {program}")
+
+
+def _start() -> None:
+    _systemctl("daemon-reload")
+    _systemctl("enable", "gpushared")
+    _systemctl("restart", "gpushared")
+
+
+def _registration(made: Made, engine: Engine) -> Iterator[Step]:
+    path = engine.configuration(made.root)
+    launcher = install.Installation(install.PREFIX / install.CURRENT).launcher
+    change = registration.configure(engine, path, launcher, default=False)
+    shown = Path("/") / path.relative_to(made.root)
+    if not change.needed:
+        yield Step(f"{engine.name}: runtime gpushare registered ({shown})")
+        return
+
+    def apply() -> None:
+        made.folder(shown.parent)
+        made.engine(engine.name, shown)
+        change.apply()
+
+    yield Step(
+        f"{engine.name}: register the runtime in {shown}; then: {engine.apply}",
+        apply,
+        change.diff(),
+    )
+    yield from (Step(f"{engine.name}: {remark}") for remark in change.remarks)
+
+
+def unit_text() -> str:
+    """Return the systemd unit with this installation's gpushared in it."""
+    folders = [Path(folder) for folder in gpushare.__path__]
+    folders += [folder.parent / "packaging/systemd" for folder in folders]
+    for folder in folders:
+        if (folder / "gpushared.service").is_file():
+            text = (folder / "gpushared.service").read_text(encoding="utf-8")
+            program = Path(sys.prefix) / "bin/gpushared"
+            return re.sub(r"(?m)^(ExecStart=)\S*gpushared\b", rf"\g<1>{program}", text)
+    raise SetupError(f"gpushared.service is not in {folders[0]}; install the package again")
+
+
+def _systemctl(*words: str) -> None:
+    program = shutil.which("systemctl") or "systemctl"
+    done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SetupError(f"systemctl {' '.join(words)}: {done.stderr.strip()}")
+
+
+def _real(root: Path, path: Path) -> Path:
+    """Return `path` as the machine beneath `root` calls it."""
+    return Path("/") / path.relative_to(root.resolve())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _later(function: Callable[..., object], *arguments: Any) -> Callable[[], object]:
+    return lambda: function(*arguments)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs and libraries in a folder named by what is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gpushare
+from gpushare import install
+from gpushare.install import InstallError, Source
+
+RUNC = Path("/usr/bin/runc")
+SOCKET = Path("/run/gpushare/control.sock")
+
+
+def make_source(root: Path) -> Source:
+    """Return C parts that are told apart by their content."""
+    programs, libraries = root / "built/bin", root / "built/lib"
+    for folder, names in (
+        (programs, ("gpushare-runtime", "gpushare-hook")),
+        (libraries, ("libcuda.so.1", "libnvidia-ml.so.1", "gpushare-probe")),
+        (libraries / "simulator", ("libcuda.so.1", "libnvidia-ml.so.1")),
+    ):
+        folder.mkdir(parents=True)
+        for name in names:
+            (folder / name).write_bytes(b"\x7fELF" + f"{folder.name}/{name}".encode())
+    return Source(programs, libraries)
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, bytes | str]]:
+    """Return every path beneath `root` with its mode and content."""
+    found: dict[str, tuple[int, bytes | str]] = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_symlink():
+            content: bytes | str = str(path.readlink())
+        else:
+            content = path.read_bytes() if path.is_file() else ""
+        found[str(path.relative_to(root))] = (path.lstat().st_mode, content)
+    return found
+
+
+def test_everything_lies_where_the_launcher_looks(tmp_path: Path) -> None:
+    made = install.install(
+        tmp_path / "to", runtime=RUNC, socket=SOCKET, source=make_source(tmp_path)
+    )
+    assert made.root.name.startswith(f"{gpushare.__version__}-")
+    assert made.launcher.read_bytes().endswith(b"bin/gpushare-runtime")
+    assert (made.launcher.parent / "gpushare-runtime.conf").read_text() == (
+        "runtime = /usr/bin/runc\nsocket = /run/gpushare/control.sock\n"
+    )
+    assert made.probe.stat().st_mode & 0o777 == 0o755
+    assert (made.simulator / "libcuda.so.1").read_bytes().endswith(b"simulator/libcuda.so.1")
+    assert sorted(path.name for path in made.root.parent.iterdir()) == [made.root.name]
+
+
+def test_installing_again_writes_nothing(tmp_path: Path) -> None:
+    source = make_source(tmp_path)
+    made = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+    before = made.launcher.stat()
+    assert install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source) == made
+    after = made.launcher.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("change", ["library", "socket"])
+def test_an_upgrade_leaves_what_is_mapped(tmp_path: Path, change: str) -> None:
+    source = make_source(tmp_path)
+    old = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+    before = snapshot(old.root)
+    install.activate(old)
+    socket = SOCKET
+    if change == "library":
+        (source.libraries / "libcuda.so.1").write_bytes(b"\x7fELF newer")
+    else:
+        socket = Path("/run/other.sock")
+    new = install.install(tmp_path / "to", runtime=RUNC, socket=socket, source=source)
+    assert new.root != old.root
+    assert snapshot(old.root) == before
+    active = install.activate(new)
+    assert active == install.current(tmp_path / "to")
+    assert active.launcher.resolve() == new.launcher
+
+
+def test_a_changed_file_is_not_taken_for_ours(tmp_path: Path) -> None:
+    source = make_source(tmp_path)
+    made = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+    made.hook.write_bytes(b"something else")
+    with pytest.raises(InstallError, match="gpushare-hook is not what was installed"):
+        install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+
+
+def test_a_missing_part_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    source = make_source(tmp_path)
+    (source.libraries / "gpushare-probe").unlink()
+    with pytest.raises(InstallError, match="gpushare-probe is missing"):
+        install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_relative_runtime_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InstallError, match="runc is not an absolute path"):
+        install.install(
+            tmp_path / "to", runtime=Path("runc"), socket=SOCKET, source=make_source(tmp_path)
+        )
+
+
+def test_a_package_without_its_c_parts_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "_PROGRAMS", ("no-such-program",))
+    with pytest.raises(InstallError, match="no-such-program is in none of"):
+        Source.of_package()

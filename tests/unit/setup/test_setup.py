@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare setup --root`: what it makes, twice, and that --undo leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpushare import install
+from gpushare.cli.group import gpushare
+from gpushare.setup import plan
+
+from .machine import VERSION, make, write
+from .test_install import make_source, snapshot
+
+PROFILES = Path(__file__).resolve().parents[3] / "libhook/simulator/profiles"
+UNIT = "[Service]\nExecStart=/opt/venv/bin/gpushared\n"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine, and C parts of ours to set up on it."""
+    source = make_source(tmp_path)
+    monkeypatch.setattr(install.Source, "of_package", classmethod(lambda _: source))
+    monkeypatch.setattr(plan, "unit_text", lambda: UNIT)
+    root = tmp_path / "machine"
+    root.mkdir()
+    return make(root)
+
+
+def setup(root: Path, *more: str) -> Result:
+    return CliRunner().invoke(gpushare, ["setup", "--root", str(root), *more])
+
+
+def test_it_makes_everything_a_container_needs(machine: Path) -> None:
+    result = setup(machine)
+    assert result.exit_code == 0, result.output
+    current = machine / "usr/local/lib/gpushare/current"
+    assert (current / "bin/gpushare-runtime.conf").read_text().startswith("runtime = /usr/bin/runc")
+    link = machine / "opt/gpushare/driver/libcuda.so.1"
+    assert str(link.readlink()) == f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
+    configuration = (machine / "etc/gpushare/gpushare.yaml").read_text()
+    assert "cdi: /var/lib/gpushare/driver.json" in configuration
+    assert (machine / "etc/systemd/system/gpushared.service").read_text() == UNIT
+    registered = json.loads((machine / "etc/docker/daemon.json").read_text())
+    assert registered["runtimes"]["gpushare"] == {
+        "path": "/usr/local/lib/gpushare/current/bin/gpushare-runtime"
+    }
+    assert result.output.endswith("next: gpushare doctor\n")
+
+
+def test_a_dry_run_says_it_all_and_does_nothing(machine: Path) -> None:
+    before = snapshot(machine)
+    result = setup(machine, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert snapshot(machine) == before
+    assert "would copy programs and libraries to /usr/local/lib/gpushare/" in result.output
+    assert '"gpushare": {"path"' in result.output
+
+
+def test_a_second_run_does_nothing_twice(machine: Path) -> None:
+    setup(machine)
+    before = snapshot(machine)
+    result = setup(machine)
+    assert snapshot(machine) == before
+    assert {line.split()[0] for line in result.output.splitlines()} == {"ok", "next:"}
+
+
+@pytest.mark.parametrize("runtimes", [("docker",), ("docker", "containerd")])
+def test_undo_leaves_nothing_behind(machine: Path, runtimes: tuple[str, ...]) -> None:
+    before = snapshot(machine)
+    setup(machine, *(word for name in runtimes for word in ("--runtime", name)))
+    assert snapshot(machine) != before
+    result = setup(machine, "--undo")
+    assert result.exit_code == 0, result.output
+    assert snapshot(machine) == before
+
+
+def test_undo_keeps_what_the_user_edited(machine: Path) -> None:
+    setup(machine)
+    mine = machine / "etc/gpushare/gpushare.yaml"
+    mine.write_text(mine.read_text() + "reserve: 1GiB\n")
+    result = setup(machine, "--undo")
+    assert "/etc/gpushare/gpushare.yaml was edited since; it stays" in result.output
+    assert "reserve" in mine.read_text()
+    assert not (machine / "opt").exists()
+
+
+def test_undo_of_nothing_says_so(machine: Path) -> None:
+    assert setup(machine, "--undo").output == "nothing was set up here\n"
+
+
+def test_an_upgrade_of_the_driver_is_followed(machine: Path) -> None:
+    setup(machine)
+    libraries = machine / "usr/lib/x86_64-linux-gnu"
+    for path in sorted(libraries.glob(f"*.{VERSION}")):
+        path.rename(path.with_name(path.name.replace(VERSION, "615.10")))
+        link = libraries / path.name.replace(VERSION, "1")
+        link.unlink()
+        link.symlink_to(path.name.replace(VERSION, "615.10"))
+    setup(machine)
+    assert "libcuda.so.615.10" in (machine / "var/lib/gpushare/driver.json").read_text()
+    link = machine / "opt/gpushare/driver/libcuda.so.1"
+    assert link.readlink().name == "libcuda.so.615.10"
+
+
+def test_a_current_spec_of_nvidia_s_is_used(machine: Path) -> None:
+    libcuda = f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
+    write(machine / "etc/cdi/nvidia.yaml", f"mounts: [{libcuda}]\n")
+    setup(machine)
+    assert "/etc/cdi/nvidia.yaml" in (machine / "etc/gpushare/gpushare.yaml").read_text()
+    assert not (machine / "var/lib/gpushare/driver.json").exists()
+
+
+def test_a_configuration_of_the_user_s_is_not_touched(machine: Path) -> None:
+    write(machine / "etc/gpushare/gpushare.yaml", "reserve: 1GiB\n")
+    result = setup(machine)
+    assert result.exit_code == 1
+    assert "set it to /var/lib/gpushare/driver.json" in result.stderr
+    assert (machine / "etc/gpushare/gpushare.yaml").read_text() == "reserve: 1GiB\n"
+
+
+def test_no_runtime_is_said_before_anything_is_made(machine: Path) -> None:
+    (machine / "usr/bin/runc").unlink()
+    before = snapshot(machine)
+    result = setup(machine)
+    assert result.exit_code == 1
+    assert "install runc" in result.stderr
+    assert snapshot(machine) == before
+
+
+def test_an_interrupted_setup_can_be_undone(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = snapshot(machine)
+    with monkeypatch.context() as broken:
+        broken.setattr(plan, "unit_text", lambda: 1 / 0)
+        assert setup(machine).exit_code == 1
+    assert snapshot(machine) != before
+    setup(machine, "--undo")
+    assert snapshot(machine) == before
+
+
+def test_simulated_cards_are_a_driver_like_any(machine: Path, tmp_path: Path) -> None:
+    profile = json.loads((PROFILES / "t4.json").read_text())
+    chosen = tmp_path / "card.json"
+    chosen.write_text(json.dumps(profile))
+    before = snapshot(machine)
+    result = setup(machine, "--simulate", str(chosen))
+    assert result.exit_code == 0, result.output
+    current = (machine / "usr/local/lib/gpushare/current").readlink()
+    libcuda = f"/usr/local/lib/gpushare/{current}/lib/simulator/libcuda.so.1"
+    spec = json.loads((machine / "var/lib/gpushare/simulator/cdi.json").read_text())
+    mounts = {mount["hostPath"] for mount in spec["containerEdits"]["mounts"]}
+    assert {libcuda, "/var/lib/gpushare/simulator/device"} <= mounts
+    assert str((machine / "opt/gpushare/driver/libcuda.so.1").readlink()) == libcuda
+    assert setup(machine, "--simulate", str(chosen)).output.count("do    ") == 0
+    setup(machine, "--undo")
+    assert snapshot(machine) == before
