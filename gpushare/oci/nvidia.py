@@ -59,7 +59,7 @@ def find(spec: Spec, driver: Driver) -> Request:
     """
     hooks = {path: _ours_to_take(spec.entries(*path)) for path in HOOKS}
     mounts = _driver_mounts(spec.entries(*MOUNTS), driver)
-    nodes = _nodes(spec.entries(*DEVICES), driver)
+    nodes = _nodes(spec, driver)
     bound = _bound_nodes(spec.entries(*MOUNTS))
     by_hook = any(
         _name(spec.entries(*path)[index], "path") in _PRESTART_HOOKS
@@ -94,17 +94,21 @@ def _ours_to_take(hooks: list[Any]) -> list[int]:
     return found
 
 
-def _nodes(devices: list[Any], driver: Driver) -> list[int]:
+def _nodes(spec: Spec, driver: Driver) -> list[int]:
     """Return the indices of NVIDIA's nodes; of /dev/dri those that the driver's CDI spec lists."""
     known = {node.path for node in driver.cdi.everything.nodes}
     found = []
-    for index, device in enumerate(devices):
+    for index, device in enumerate(spec.entries(*DEVICES)):
         path = _text(device, "path")
         if _CARD.fullmatch(path) or _CONTROL.fullmatch(path) or path in known:
             found.append(index)
-        elif path.startswith("/dev/nvidia") or device.get("major") == _MAJOR:
+        elif _is_nvidias(device) and not spec.is_privileged():
             raise _unknown(f"device {path}")
     return found
+
+
+def _is_nvidias(device: Mapping[str, Any]) -> bool:
+    return _text(device, "path").startswith("/dev/nvidia") or device.get("major") == _MAJOR
 
 
 def _bound_nodes(mounts: list[Any]) -> list[int]:
@@ -142,17 +146,16 @@ def _minors(spec: Spec, nodes: Sequence[int], bound: Sequence[int]) -> tuple[int
 def _rules(spec: Spec, nodes: Sequence[int]) -> list[int]:
     """Return the indices of the cgroup rules that let the container at `nodes`, or at any card."""
     devices = spec.entries(*DEVICES)
-    numbers = {(devices[i].get("major"), devices[i].get("minor")) for i in nodes}
-    majors = {_MAJOR}
-    # A rule for all minors of a major: of ours only nvidia-uvm's, as other drivers share 226 (drm).
-    majors |= {
-        devices[i].get("major") for i in nodes if _CONTROL.fullmatch(_text(devices[i], "path"))
-    }
+    taken = [devices[index] for index in nodes]
+    numbers = {(device.get("major"), device.get("minor")) for device in taken}
+    # Of a rule for all minors only those of majors that are NVIDIA's alone: 226 is every drm's.
+    majors = {device.get("major") for device in taken if _CONTROL.fullmatch(_text(device, "path"))}
+    majors = {_MAJOR} | majors - {None}
     return [
         index
         for index, rule in enumerate(spec.entries(*RULES))
         if rule.get("allow") is True
-        and rule.get("type") in ("c", "a", None, "")
+        and rule.get("type") == "c"
         and (rule.get("major") in majors or (rule.get("major"), rule.get("minor")) in numbers)
     ]
 

@@ -52,10 +52,7 @@ class Spec:
     @property
     def env(self) -> Sequence[str]:
         """process.env as it stands: `NAME=VALUE`, a name possibly more than once."""
-        entries = self.entries("process", "env")
-        if not all(isinstance(entry, str) for entry in entries):
-            raise SpecError("process.env is not a list of strings")
-        return entries
+        return self.entries("process", "env")
 
     @property
     def variables(self) -> dict[str, str]:
@@ -116,9 +113,9 @@ class Spec:
         found = self.at(*path)
         if found is None:
             return []
-        kind = str if path[-1] == "env" else dict
+        kind, called = (str, "strings") if path[-1] == "env" else (dict, "objects")
         if not isinstance(found, list) or not all(isinstance(entry, kind) for entry in found):
-            raise SpecError(f"{'.'.join(path)} is not a list of {kind.__name__}s")
+            raise SpecError(f"{'.'.join(path)} is not a list of {called}")
         return found
 
     def with_value(self, path: Sequence[str], value: Any) -> Spec:
@@ -147,10 +144,13 @@ def load(bundle_fd: int) -> Spec:
         )
     except OSError as error:
         raise SpecError(f"cannot be opened ({error.strerror})") from error
-    with os.fdopen(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise SpecError("not a regular file")
-        data = file.read(MAX_BYTES + 1)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(MAX_BYTES + 1)
+    finally:
+        os.close(fd)
     return parse(data)
 
 

@@ -141,8 +141,8 @@ def test_defaults_fill_memory_for_cores_and_for_cards_where_the_node_says_so() -
         (
             {"DEVICES": "0,1", "COUNT": "3"},
             (
-                'env GPUSHARE_COUNT: "3" is not the number of cards that env GPUSHARE_DEVICES names; '
-                "write 2, or leave count out"
+                'env GPUSHARE_COUNT: "3" is not the number of cards that env GPUSHARE_DEVICES '
+                "names; write 2, or leave count out"
             ),
         ),
         (

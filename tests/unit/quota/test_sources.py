@@ -73,8 +73,8 @@ def test_a_value_is_shown_with_its_source() -> None:
             {},
             {"GPUSHARE_MEMORY": "4G"},
             (
-                'env GPUSHARE_MEMORY: "4G" has two readings: 4 GiB = 4294967296 bytes, or 4000000000 '
-                "bytes; write 4GiB or 4000000000B"
+                'env GPUSHARE_MEMORY: "4G" has two readings: 4 GiB = 4294967296 bytes, '
+                "or 4000000000 bytes; write 4GiB or 4000000000B"
             ),
         ),
         (
@@ -142,8 +142,8 @@ def test_a_value_is_shown_with_its_source() -> None:
             {"gpushare.io/container.app.memory": "4GiB"},
             {},
             (
-                'annotation gpushare.io/container.app.memory: "4GiB" is for container "app" of a pod, '
-                "and this container is in none; write gpushare.io/memory"
+                'annotation gpushare.io/container.app.memory: "4GiB" is for container "app" of '
+                "a pod, and this container is in none; write gpushare.io/memory"
             ),
         ),
         (

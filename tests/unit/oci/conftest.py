@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.oci import cdi, driver
+from gpushare.oci.driver import Driver
+from gpushare.oci.rootfs import Rootfs
+from tests.unit.oci.examples import cdi_document
+
+
+@pytest.fixture
+def nvidia_driver() -> Driver:
+    return driver.from_cdi(cdi.from_document(cdi_document()))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "rootfs"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def rootfs(root: Path) -> Iterator[Rootfs]:
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    yield Rootfs(fd)
+    os.close(fd)

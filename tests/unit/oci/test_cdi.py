@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.oci import cdi, driver
+from gpushare.oci.cdi import CdiError, CdiMount, Node
+from gpushare.oci.edits import Device
+from tests.unit.oci.examples import LIBRARIES, VERSION, cdi_document
+
+
+def fault(document: object) -> str:
+    with pytest.raises(CdiError) as caught:
+        cdi.from_document(document)
+    return str(caught.value)
+
+
+def changed(**top: Any) -> dict[str, Any]:
+    return {**cdi_document(), **top}
+
+
+def test_json_and_yaml_read_the_same(tmp_path: Path) -> None:
+    as_json, as_yaml = tmp_path / "nvidia.json", tmp_path / "nvidia.yaml"
+    as_json.write_text(json.dumps(cdi_document()))
+    as_yaml.write_text(yaml.safe_dump(cdi_document()))
+    read = cdi.load(as_json, yaml.safe_load)
+    assert read == cdi.load(as_yaml, yaml.safe_load)
+    assert (read.kind, sorted(read.devices)) == ("nvidia.com/gpu", ["0", "1", "GPU-0", "GPU-1"])
+
+
+def test_a_card_is_found_by_any_of_its_names() -> None:
+    spec = cdi.from_document(cdi_document())
+    paths = [node.path for node in spec.edits_for([("GPU-7", "1")]).nodes]
+    assert paths == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-modeset",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia1",
+        "/dev/dri/renderD129",
+    ]
+
+
+def test_a_card_that_the_spec_has_not_is_named() -> None:
+    with pytest.raises(CdiError) as caught:
+        cdi.from_document(cdi_document()).edits_for([("GPU-0",), ("GPU-7", "7")])
+    assert str(caught.value) == (
+        "nvidia.com/gpu has no device GPU-7 or 7 (it has 0, 1, GPU-0, GPU-1); "
+        "make the spec again, e.g. nvidia-ctk cdi generate"
+    )
+
+
+def test_what_two_cards_share_is_there_once() -> None:
+    edits = cdi.from_document(cdi_document()).edits_for([("0",), ("1",)])
+    assert len(edits.nodes) == len(set(edits.nodes)) == 7
+    assert len(edits.mounts) == len(set(edits.mounts))
+
+
+def test_hooks_are_reported_and_not_taken() -> None:
+    assert cdi.from_document(cdi_document()).edits.not_taken == (
+        f"hook createContainer: nvidia-cdi-hook update-ldcache --folder {LIBRARIES}",
+    )
+
+
+def test_numbers_that_the_spec_leaves_out_are_the_hosts() -> None:
+    node = Node("/dev/in-container", "/dev/null")
+    assert node.device() == Device("/dev/in-container", "c", 1, 3)
+
+
+def test_a_node_that_the_host_has_not_is_named() -> None:
+    with pytest.raises(CdiError, match=r"^/dev/nvidia99: No such file .*; is the driver loaded\?$"):
+        Node("/dev/nvidia99", "/dev/nvidia99").device()
+    with pytest.raises(CdiError, match=r"^/etc/passwd is not a device$"):
+        Node("/dev/x", "/etc/passwd").device()
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([], "the spec is not an object"),
+        (changed(cdiVersion="0.2.0"), "cdiVersion '0.2.0' is not one of 0.3 to 1.x"),
+        (changed(kind="gpu"), "kind 'gpu' is not VENDOR/CLASS"),
+        (changed(devices={}), "devices is not a list"),
+        (changed(devices=[{"name": "0"}, {"name": "0"}]), "the device '0' is there twice"),
+        (changed(devices=[{}]), "name is missing or not a word"),
+        (
+            changed(containerEdits={"mounts": [{"hostPath": "../x", "containerPath": "/x"}]}),
+            "hostPath '../x' is not an absolute path",
+        ),
+        (
+            changed(containerEdits={"mounts": [{"hostPath": "/a/../x", "containerPath": "/x"}]}),
+            "hostPath '/a/../x' is not an absolute path",
+        ),
+        (
+            changed(containerEdits={"deviceNodes": [{"path": "/dev/x", "major": "1"}]}),
+            "/dev/x: '1' is no device number",
+        ),
+        (
+            changed(containerEdits={"deviceNodes": [{"path": "/dev/x", "type": "p"}]}),
+            "/dev/x: type 'p' is no device",
+        ),
+        (
+            changed(containerEdits={"env": ["A"]}),
+            "env of the spec is not a list of NAME=VALUE",
+        ),
+    ],
+)
+def test_a_spec_that_cannot_be_used_is_refused(document: object, message: str) -> None:
+    assert fault(document) == message
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "nvidia.json"
+    path.write_text('{"kind": 1, "kind": 2}')
+    with pytest.raises(CdiError) as caught:
+        cdi.load(path, yaml.safe_load)
+    assert str(caught.value) == f'{path}: the key "kind" is there twice'
+
+
+def test_the_driver_is_the_64_bit_libraries() -> None:
+    found = driver.from_cdi(cdi.from_document(cdi_document()))
+    assert found.cuda.host_path == f"{LIBRARIES}/libcuda.so.{VERSION}"
+    assert found.nvml.host_path == f"{LIBRARIES}/libnvidia-ml.so.{VERSION}"
+    assert found.directories == (LIBRARIES,)
+
+
+def test_a_spec_without_libcuda_is_no_driver() -> None:
+    with pytest.raises(CdiError, match="mounts no libcuda"):
+        driver.from_cdi(cdi.from_document(changed(containerEdits={})))
+
+
+def test_a_shared_container_gets_compute_and_utility_alone() -> None:
+    spec = cdi.from_document(cdi_document())
+    found = driver.from_cdi(spec)
+    edits = spec.edits_for([("0",)])
+    assert [library.stem for library in found.libraries if library.is_compute] == [
+        "libnvidia-ptxjitcompiler"
+    ]
+    assert [mount.container_path for mount in driver.shared_files(edits)] == ["/usr/bin/nvidia-smi"]
+    assert [node.path for node in driver.shared_nodes(edits)] == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia0",
+    ]
+
+
+def test_whole_cards_get_everything_that_is_no_library_of_the_main_folder() -> None:
+    spec = cdi.from_document(cdi_document())
+    found = driver.from_cdi(spec)
+    others = driver.other_files(spec.edits_for([("0",)]), found)
+    assert [mount.container_path for mount in others] == [
+        "/usr/bin/nvidia-smi",
+        "/usr/bin/nvidia-cuda-mps-control",
+        f"/usr/lib/i386-linux-gnu/libcuda.so.{VERSION}",
+    ]
+    assert isinstance(others[0], CdiMount)

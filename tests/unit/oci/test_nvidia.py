@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import pytest
+
+from gpushare.oci import edits as editing
+from gpushare.oci import nvidia
+from gpushare.oci.driver import Driver
+from gpushare.oci.edits import Edits
+from gpushare.oci.spec import Spec
+from gpushare.quota import Cards, QuotaError
+from tests.unit.oci.examples import (
+    DENY_ALL,
+    NULL_RULE,
+    SETKEY,
+    cdi_form,
+    docker_spec,
+    hook_form,
+    library_mount,
+    node,
+    rule,
+)
+
+HOOK = "docker run --gpus"
+NODES = "the CDI device or --device"
+
+
+def cleaned(document: dict[str, Any], driver: Driver) -> Any:
+    spec = Spec(document)
+    return editing.apply(spec, Edits(), nvidia.find(spec, driver).taken).document
+
+
+def asked(document: dict[str, Any], driver: Driver) -> Cards | None:
+    return nvidia.find(Spec(document), driver).cards
+
+
+def refusal(document: dict[str, Any], driver: Driver) -> str:
+    with pytest.raises(QuotaError) as caught:
+        nvidia.find(Spec(document), driver)
+    return str(caught.value)
+
+
+def test_a_spec_without_a_gpu_asks_for_none_and_loses_nothing(nvidia_driver: Driver) -> None:
+    assert nvidia.find(Spec(docker_spec()), nvidia_driver) == nvidia.Request()
+    assert cleaned(docker_spec(), nvidia_driver) == docker_spec()
+
+
+@pytest.mark.parametrize(
+    ("visible", "cards"),
+    [
+        ("0", Cards(HOOK, count=1)),
+        ("0,1", Cards(HOOK, count=2)),
+        ("1", Cards(HOOK, devices=("1",))),
+        ("1,0", Cards(HOOK, devices=("1", "0"))),
+        ("GPU-4f1c", Cards(HOOK, devices=("GPU-4f1c",))),
+        ("all", Cards(HOOK, all_cards=True)),
+        ("none", None),
+    ],
+)
+def test_the_hook_form_asks_with_the_last_visible_devices(
+    nvidia_driver: Driver, visible: str, cards: Cards | None
+) -> None:
+    assert asked(hook_form(visible), nvidia_driver) == cards
+    assert cleaned(hook_form(visible), nvidia_driver)["hooks"] == {"prestart": [SETKEY]}
+
+
+def test_a_part_of_a_card_is_refused(nvidia_driver: Driver) -> None:
+    assert refusal(hook_form("MIG-4f1c"), nvidia_driver) == (
+        'docker run --gpus: "MIG-4f1c" is not a list of cards; '
+        "name whole cards by index or UUID: parts of cards (MIG) cannot be passed yet"
+    )
+
+
+@pytest.mark.parametrize(
+    ("minors", "cards"),
+    [
+        ((0,), Cards(NODES, count=1)),
+        ((0, 1), Cards(NODES, count=2)),
+        ((1,), Cards(NODES, minors=(1,))),
+    ],
+)
+def test_the_cdi_form_asks_with_the_nodes(
+    nvidia_driver: Driver, minors: tuple[int, ...], cards: Cards
+) -> None:
+    assert asked(cdi_form(*minors), nvidia_driver) == cards
+
+
+def test_a_kubelet_means_the_very_card_that_it_passed(nvidia_driver: Driver) -> None:
+    document = cdi_form(0)
+    document["annotations"]["io.kubernetes.cri.container-name"] = "train"
+    assert asked(document, nvidia_driver) == Cards(NODES, minors=(0,))
+
+
+def test_the_cdi_form_is_taken_out_whole_and_nothing_else(nvidia_driver: Driver) -> None:
+    left = cleaned(cdi_form(0, 1), nvidia_driver)
+    assert left["linux"]["devices"] == []
+    assert left["linux"]["resources"]["devices"] == [DENY_ALL, NULL_RULE]
+    assert left["mounts"] == docker_spec()["mounts"]
+    assert left["hooks"] == {"prestart": [SETKEY], "createContainer": []}
+
+
+def test_another_vendors_render_node_stays(nvidia_driver: Driver) -> None:
+    document = cdi_form(0)
+    theirs = node("/dev/dri/renderD140", 140, 226)
+    document["linux"]["devices"].append(theirs)
+    document["linux"]["resources"]["devices"].append(rule(140, 226))
+    left = cleaned(document, nvidia_driver)
+    assert left["linux"]["devices"] == [theirs]
+    assert left["linux"]["resources"]["devices"] == [DENY_ALL, NULL_RULE, rule(140, 226)]
+
+
+def test_a_node_that_is_a_mount_is_a_request_too(nvidia_driver: Driver) -> None:
+    document = docker_spec()
+    mount = {**library_mount("x"), "source": "/dev/nvidia1", "destination": "/dev/nvidia1"}
+    document["mounts"].append(mount)
+    assert asked(document, nvidia_driver) == Cards(NODES, minors=(1,))
+    assert cleaned(document, nvidia_driver)["mounts"] == docker_spec()["mounts"]
+
+
+@pytest.mark.parametrize("wide", [rule(None), {**rule(None), "minor": -1}, rule(7)])
+def test_a_rule_for_cards_never_stays_even_without_a_node(
+    nvidia_driver: Driver, wide: dict[str, Any]
+) -> None:
+    document = docker_spec()
+    document["linux"]["resources"]["devices"].append(wide)
+    assert asked(document, nvidia_driver) is None
+    left = cleaned(document, nvidia_driver)
+    assert left["linux"]["resources"]["devices"] == [DENY_ALL, NULL_RULE]
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        (node("/dev/nvidia-caps/nvidia-cap1", 1, 510), "device /dev/nvidia-caps/nvidia-cap1"),
+        (node("/dev/nvidia-new", 0, 511), "device /dev/nvidia-new"),
+        (node("/dev/harmless", 0), "device /dev/harmless"),
+    ],
+)
+def test_an_unknown_node_of_nvidias_is_refused(
+    nvidia_driver: Driver, device: dict[str, Any], message: str
+) -> None:
+    document = docker_spec()
+    document["linux"]["devices"] = [device]
+    assert refusal(document, nvidia_driver) == (
+        f"{message}: is NVIDIA's and of a kind that gpushare does not know; "
+        "leave it out, or use the runtime runc"
+    )
+
+
+def test_an_unknown_hook_of_nvidias_is_refused(nvidia_driver: Driver) -> None:
+    document = docker_spec()
+    document["hooks"]["startContainer"] = [{"path": "/opt/nvidia-future-hook"}]
+    assert refusal(document, nvidia_driver).startswith("hook /opt/nvidia-future-hook: is NVIDIA's")
+
+
+def test_a_control_node_without_a_card_is_refused(nvidia_driver: Driver) -> None:
+    document = docker_spec()
+    document["linux"]["devices"] = [node("/dev/nvidiactl", 255)]
+    assert refusal(document, nvidia_driver) == (
+        "the CDI device or --device: a part of NVIDIA's driver is passed, and no card; "
+        "pass a card, or ask with GPUSHARE_MEMORY=4GiB alone"
+    )
+
+
+def test_a_privileged_containers_nodes_are_the_hosts_and_no_request(
+    nvidia_driver: Driver,
+) -> None:
+    document = docker_spec()
+    document["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
+    document["linux"]["devices"] = [node("/dev/nvidia0", 0), node("/dev/nvidia-caps/x", 0, 9)]
+    assert nvidia.find(Spec(document), nvidia_driver) == nvidia.Request()
+
+
+def test_a_privileged_container_may_ask_by_the_hook(nvidia_driver: Driver) -> None:
+    document = hook_form("0")
+    document["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
+    document["linux"]["devices"] = [node("/dev/nvidia0", 0)]
+    assert asked(document, nvidia_driver) == Cards(HOOK, count=1)
+    left = cleaned(document, nvidia_driver)
+    assert left["hooks"] == {"prestart": [SETKEY]}
+    assert left["linux"]["devices"] == [node("/dev/nvidia0", 0)]
+
+
+def test_driver_files_without_a_card_are_somebodys_own_business(nvidia_driver: Driver) -> None:
+    document = docker_spec()
+    document["mounts"].append(library_mount("libcuda.so.1"))
+    assert cleaned(document, nvidia_driver) == document
