@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Times a call of the driver through the filter library against the same call without it:
+ *
+ *     driver launch|allocate|information FILTER DRIVER ROUNDS [SLOTS]
+ *
+ * Both libraries are in this one process, as the filter loads the driver anyway, and they take
+ * turns: what disturbs a round disturbs both. Prints the median round of each, and the median of
+ * the rounds' differences, in ns for one call: "BARE FILTERED DIFFERENCE".
+ *
+ * SLOTS makes the quota's ledger as long as if that many processes had used the card.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "cuda_driver.h"
+#include "gpushare_abi.h"
+
+#define CALLS 250 /* of a round; fewer than a driver queues before a launch has to wait */
+#define QUEUED_NS UINT64_C(3000000)
+#define KERNEL_NS UINT64_C(1000)
+
+static const char image[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+			    ".visible .entry spin(.param .u64 spin_duration_ns)\n{\n\tret;\n}\n";
+
+struct driver {
+	__typeof__(&cuLaunchKernel) launch;
+	__typeof__(&cuMemAlloc_v2) allocate;
+	__typeof__(&cuMemFree_v2) release;
+	__typeof__(&cuMemGetInfo_v2) information;
+};
+
+static CUfunction kernel;
+static __typeof__(&cuCtxSynchronize) synchronize;
+
+static void check(CUresult result, const char *what)
+{
+	if (result != CUDA_SUCCESS) {
+		fprintf(stderr, "%s: CUDA error %d\n", what, (int)result);
+		exit(1);
+	}
+}
+
+static void *symbol(void *library, const char *name)
+{
+	void *address = library ? dlsym(library, name) : NULL;
+
+	if (!address) {
+		fprintf(stderr, "%s\n", dlerror());
+		exit(1);
+	}
+	return address;
+}
+
+static struct driver driver_of(void *library)
+{
+	return (struct driver){
+		.launch = (__typeof__(&cuLaunchKernel))symbol(library, "cuLaunchKernel"),
+		.allocate = (__typeof__(&cuMemAlloc_v2))symbol(library, "cuMemAlloc_v2"),
+		.release = (__typeof__(&cuMemFree_v2))symbol(library, "cuMemFree_v2"),
+		.information = (__typeof__(&cuMemGetInfo_v2))symbol(library, "cuMemGetInfo_v2"),
+	};
+}
+
+static void launch_once(const struct driver *driver, uint64_t duration_ns)
+{
+	void *parameters[] = {&duration_ns};
+
+	check(driver->launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL), "launch");
+}
+
+/* A launch into an empty queue wakes the card, one into a full queue waits: keep it in between. */
+static void launch_prepare(const struct driver *driver)
+{
+	check(synchronize(), "synchronize");
+	launch_once(driver, QUEUED_NS);
+}
+
+static void launch_call(const struct driver *driver)
+{
+	launch_once(driver, KERNEL_NS);
+}
+
+static void allocate_call(const struct driver *driver)
+{
+	CUdeviceptr pointer;
+
+	check(driver->allocate(&pointer, 1 << 20), "allocate");
+	check(driver->release(pointer), "free");
+}
+
+static void information_call(const struct driver *driver)
+{
+	size_t left, total;
+
+	check(driver->information(&left, &total), "memory information");
+}
+
+static void nothing(const struct driver *driver)
+{
+	(void)driver;
+}
+
+static double elapsed_ns(const struct timespec *since)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)(now.tv_sec - since->tv_sec) * 1e9 + (double)(now.tv_nsec - since->tv_nsec);
+}
+
+static double round_of(const struct driver *driver, void (*prepare)(const struct driver *),
+	void (*call)(const struct driver *))
+{
+	struct timespec begun;
+
+	prepare(driver);
+	clock_gettime(CLOCK_MONOTONIC, &begun);
+	for (int i = 0; i < CALLS; i++)
+		call(driver);
+	return elapsed_ns(&begun) / CALLS;
+}
+
+static int ascending(const void *left, const void *right)
+{
+	double a = *(const double *)left, b = *(const double *)right;
+
+	return (a > b) - (a < b);
+}
+
+static double median(double *values, size_t count)
+{
+	qsort(values, count, sizeof(*values), ascending);
+	return values[count / 2];
+}
+
+static void start(void *library)
+{
+	CUcontext context;
+	CUmodule module;
+
+	synchronize = (__typeof__(&cuCtxSynchronize))symbol(library, "cuCtxSynchronize");
+	check(((__typeof__(&cuInit))symbol(library, "cuInit"))(0), "cuInit");
+	check(((__typeof__(&cuDevicePrimaryCtxRetain))symbol(library, "cuDevicePrimaryCtxRetain"))(
+		      &context, 0),
+		"context");
+	check(((__typeof__(&cuCtxSetCurrent))symbol(library, "cuCtxSetCurrent"))(context),
+		"context");
+	check(((__typeof__(&cuModuleLoadData))symbol(library, "cuModuleLoadData"))(&module, image),
+		"module");
+	check(((__typeof__(&cuModuleGetFunction))symbol(library, "cuModuleGetFunction"))(
+		      &kernel, module, "spin"),
+		"function");
+}
+
+static void lengthen_ledger(unsigned int slots)
+{
+	const char *directory = getenv(GPUSHARE_TENANT_DIR_ENV);
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s/" GPUSHARE_STATUS_NAME,
+		directory ? directory : GPUSHARE_TENANT_DIR);
+	int file = open(path, O_RDWR | O_CLOEXEC);
+	struct gpushare_status_header *status =
+		mmap(NULL, GPUSHARE_STATUS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+
+	if (file < 0 || status == MAP_FAILED) {
+		perror(path);
+		exit(1);
+	}
+	atomic_store(&status->high_water, slots);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 5) {
+		fprintf(stderr, "usage: driver launch|allocate|information FILTER DRIVER ROUNDS "
+				"[SLOTS]\n");
+		return 2;
+	}
+	void *library = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
+	const struct driver filtered = driver_of(library);
+	const struct driver bare = driver_of(dlopen(argv[3], RTLD_NOW | RTLD_NOLOAD));
+	const size_t rounds = (size_t)strtoul(argv[4], NULL, 10);
+	void (*prepare)(const struct driver *) = nothing;
+	void (*call)(const struct driver *) = information_call;
+
+	if (filtered.launch == bare.launch) {
+		fprintf(stderr, "%s is no filter over %s\n", argv[2], argv[3]);
+		return 1;
+	}
+	start(library);
+	if (argc > 5)
+		lengthen_ledger((unsigned int)strtoul(argv[5], NULL, 10));
+	if (strcmp(argv[1], "launch") == 0) {
+		prepare = launch_prepare;
+		call = launch_call;
+	} else if (strcmp(argv[1], "allocate") == 0) {
+		call = allocate_call;
+	}
+
+	double *times = calloc(rounds, 3 * sizeof(*times));
+	if (!times || rounds == 0)
+		return 1;
+	for (size_t i = 0; i < rounds; i++) {
+		/* Each goes first every other time. */
+		if (i % 2 == 0)
+			times[i] = round_of(&bare, prepare, call);
+		times[rounds + i] = round_of(&filtered, prepare, call);
+		if (i % 2 != 0)
+			times[i] = round_of(&bare, prepare, call);
+		times[2 * rounds + i] = times[rounds + i] - times[i];
+	}
+	printf("%.2f %.2f %.2f\n", median(times, rounds), median(times + rounds, rounds),
+		median(times + 2 * rounds, rounds));
+	free(times);
+	return 0;
+}

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tenant without daemon or container: the filters over the simulator, with pages of our own.
+
+The filters name the driver by a path in /opt, so the program runs in a mount namespace of its own,
+where /opt holds nothing but what it needs; the machine's /opt is not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpushare import abi, simulator
+from gpushare.daemon.pages import Grant, Granted, Status
+from gpushare.install import Source
+
+from .native import compile_program
+from .result import Result
+from .turns import BenchError
+
+QUOTA_BYTES = 4 << 30
+CONTEXT_BYTES = 512 << 20
+ENTER = """
+set -eu
+mount -t tmpfs tmpfs /opt
+mkdir -p /opt/gpushare/driver /opt/gpushare/tenant
+mount --bind "$1/driver" /opt/gpushare/driver
+mount --bind "$1/tenant" /opt/gpushare/tenant
+shift
+exec "$@"
+"""
+
+
+class Tenant:
+    """A folder with a filter, a driver, pages and a device file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._filter = folder / "filter" / "libcuda.so.1"
+        built = Source.of_package().libraries
+        shutil.copytree(built / "simulator", folder / "driver")
+        self._filter.parent.mkdir()
+        shutil.copy2(built / "libcuda.so.1", self._filter)
+        made = simulator.create(folder / "device", "h200")
+        self._device = made.device
+        self._uuid = made.uuids[0]
+        self._program = compile_program("driver.c", folder / "driver-bench")
+
+    def measure(self, call: str, rounds: int, slots: int = 1) -> tuple[float, float, float]:
+        """Return ns for one call without the filter, with it, and the difference."""
+        self._write_pages()
+        words = [str(self._filter), f"{abi.DRIVER_DIR}/libcuda.so.1", str(rounds), str(slots)]
+        done = subprocess.run(
+            [
+                *("unshare", "--mount", "sh", "-c", ENTER, "sh", str(self.folder)),
+                *(str(self._program), call, *words),
+            ],
+            env=os.environ | {simulator.DEVICE_ENV: str(self._device)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise BenchError(f"driver {call}: exit status {done.returncode}: {done.stderr}")
+        bare, filtered, difference = map(float, done.stdout.split())
+        return bare, filtered, difference
+
+    def result(
+        self,
+        name: str,
+        call: str,
+        *,
+        rounds: int,
+        budget: float,
+        slots: int = 1,
+        absolute: bool = False,
+    ) -> Result:
+        """Measure `call` and hold it against `budget` (ns)."""
+        bare, filtered, difference = self.measure(call, rounds, slots)
+        return Result(name, "ns", filtered, bare, difference, budget, absolute)
+
+    def _write_pages(self) -> None:
+        pages = self.folder / "tenant"
+        shutil.rmtree(pages, ignore_errors=True)
+        pages.mkdir()
+        directory = os.open(pages, os.O_DIRECTORY)
+        try:
+            Status.make(directory)
+            Grant.make(directory, "bench", [Granted(self._uuid, QUOTA_BYTES, CONTEXT_BYTES, 0)])
+        finally:
+            os.close(directory)
+
+
+@contextmanager
+def tenant() -> Iterator[Tenant]:
+    """Make a tenant, and remove it afterwards."""
+    with tempfile.TemporaryDirectory(prefix="gpushare-bench-", dir="/var/tmp") as folder:
+        yield Tenant(Path(folder))
