@@ -53,12 +53,17 @@ static CUresult device_uuid(CUuuid *uuid, CUdevice device)
 	return result == CUDA_SUCCESS ? result : REAL(cuDeviceGetUuid)(uuid, device);
 }
 
-void cards_find(void)
+CUresult cards_find(void)
 {
 	int count = 0;
 
-	if (atomic_load(&cards.found) || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS)
-		return;
+	if (atomic_load_explicit(&cards.found, memory_order_acquire))
+		return CUDA_SUCCESS;
+	if (!pages_are_open())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	CUresult result = REAL(cuDeviceGetCount)(&count);
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (count > MAX_DEVICES)
 		count = MAX_DEVICES;
 	for (int ordinal = 0; ordinal < count; ordinal++) {
@@ -74,11 +79,15 @@ void cards_find(void)
 	}
 	atomic_store(&cards.device_count, count);
 	atomic_store_explicit(&cards.found, true, memory_order_release);
+	return CUDA_SUCCESS;
 }
 
 CUresult card_of_device(unsigned *card, CUdevice device)
 {
-	cards_find();
+	CUresult result = cards_find();
+
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (device < 0 || device >= atomic_load(&cards.device_count))
 		return CUDA_ERROR_INVALID_DEVICE;
 	int found = atomic_load_explicit(&cards.card[device], memory_order_relaxed);

@@ -8,8 +8,8 @@
 
 #include "filter.h"
 
-/* Look at the driver's devices, once it is initialised. */
-void cards_find(void);
+/* Look at the driver's devices, once it is initialised; else its error. */
+CUresult cards_find(void);
 
 /* The card of a device. CUDA_ERROR_INVALID_DEVICE: there is no such device;
  * CUDA_ERROR_DEVICE_UNAVAILABLE: it was not granted. */

@@ -40,7 +40,9 @@ CUDA(cuInit, (unsigned int flags))
 	why = ledger_join();
 	if (why)
 		return not_ready(why);
-	cards_find();
+	result = cards_find();
+	if (result != CUDA_SUCCESS)
+		return result;
 	gate_watch();
 	if (!atomic_exchange(&greeted, true))
 		channel_hello();

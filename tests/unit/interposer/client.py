@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests' Python programs begin with: the driver through ctypes, errors as exceptions.
+
+A test's own lines follow; they run in a process of their own and end with `say(...)`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+
+MIB = 1 << 20
+OUT_OF_MEMORY = 2
+cu = ctypes.CDLL("libcuda.so.1")
+__all__ = ["POINTER", "c_uint", "os", "threading"]
+
+
+class Refused(Exception):
+    """A call did not return CUDA_SUCCESS; its argument is what it did return."""
+
+
+def call(name: str, *arguments: object) -> None:
+    result = getattr(cu, name)(*arguments)
+    if result:
+        raise Refused(name, result)
+
+
+def result_of(function: Callable[..., object], *arguments: object) -> int:
+    """What the driver answered to `function`: 0, or the error's number."""
+    try:
+        function(*arguments)
+    except Refused as refused:
+        return int(refused.args[1])
+    return 0
+
+
+def context(device: int = 0) -> c_void_p:
+    handle = c_void_p()
+    call("cuCtxCreate_v2", byref(handle), 0, device)
+    return handle
+
+
+def memory() -> tuple[int, int]:
+    """(free, total)"""
+    free, total = c_size_t(), c_size_t()
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    return free.value, total.value
+
+
+def alloc(size: int) -> int:
+    pointer = c_uint64()
+    call("cuMemAlloc_v2", byref(pointer), c_size_t(size))
+    return pointer.value
+
+
+def alloc_pitch(size: int) -> int:
+    pointer, pitch = c_uint64(), c_size_t()
+    arguments = (c_size_t(MIB), c_size_t(-(-size // MIB)), 4)
+    call("cuMemAllocPitch_v2", byref(pointer), byref(pitch), *arguments)
+    return pointer.value
+
+
+def alloc_managed(size: int) -> int:
+    pointer = c_uint64()
+    call("cuMemAllocManaged", byref(pointer), c_size_t(size), 1)
+    return pointer.value
+
+
+def alloc_async(size: int) -> int:
+    pointer = c_uint64()
+    call("cuMemAllocAsync", byref(pointer), c_size_t(size), None)
+    return pointer.value
+
+
+def alloc_async_ptsz(size: int) -> int:
+    pointer = c_uint64()
+    call("cuMemAllocAsync_ptsz", byref(pointer), c_size_t(size), None)
+    return pointer.value
+
+
+class Properties(ctypes.Structure):
+    _fields_ = (
+        ("type", c_int),
+        ("handle_types", c_int),
+        ("location_type", c_int),
+        ("location_id", c_int),
+        ("win32", c_void_p),
+        ("flags", c_uint64),
+    )
+
+
+DEVICE, HOST_NUMA = 1, 3
+
+
+def create(size: int, location_type: int = DEVICE, device: int = 0) -> int:
+    handle = c_uint64()
+    properties = Properties(1, 0, location_type, device, None, 0)
+    call("cuMemCreate", byref(handle), c_size_t(size), byref(properties), c_uint64(0))
+    return handle.value
+
+
+def free(pointer: int) -> None:
+    call("cuMemFree_v2", c_uint64(pointer))
+
+
+def free_async(pointer: int) -> None:
+    call("cuMemFreeAsync", c_uint64(pointer), None)
+
+
+def release(handle: int) -> None:
+    call("cuMemRelease", c_uint64(handle))
+
+
+def proc_address(name: str, version: int = 13000, flags: int = 0) -> tuple[int, int | None, int]:
+    """(result, address, status)"""
+    address, status = c_void_p(), c_int(-1)
+    where = (byref(address), version, c_uint64(flags), byref(status))
+    result = cu.cuGetProcAddress_v2(name.encode(), *where)
+    return int(result), address.value, status.value
+
+
+def address_of(symbol: str) -> int | None:
+    return ctypes.cast(getattr(cu, symbol), c_void_p).value
+
+
+def say(*values: object) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+def start() -> c_void_p:
+    """What a CUDA program begins with."""
+    call("cuInit", 0)
+    return context()

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The filter libraries as they are shipped, over a driver in a directory of the tests' own."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from .tenant import MIB, Tenant
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+BUILD = ROOT / "build" / "tests" / "interposer"
+FAKE_UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in (1, 2)]
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Several test workers build the same thing."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _program(name: str) -> str:
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        pytest.fail(f"{name} is not installed: run ./dev setup")
+    return found
+
+
+def compile_c(output: Path, source: str, *options: str) -> Path:
+    """Compile `source` of this folder."""
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror"]
+    include = ["-I", str(ROOT / "libhook" / "include")]
+    command = [_program("gcc"), *flags, *include, "-o", str(output), str(HERE / source)]
+    subprocess.run([*command, *options, "-ldl"], check=True)
+    return output
+
+
+def build_filters(name: str) -> Path:
+    """Build both filters for the driver directory build/tests/interposer/NAME/driver."""
+    folder = BUILD / name
+    settings = {
+        "CMAKE_MAKE_PROGRAM": _program("ninja"),
+        "Python_EXECUTABLE": sys.executable,
+        "GPUSHARE_ZIG": "ON" if find_spec("ziglang") else "OFF",
+        "GPUSHARE_DRIVER_DIR": folder / "driver",
+    }
+    options = [f"-D{name}={value}" for name, value in settings.items()]
+    configure = [_program("cmake"), "-G", "Ninja", "-S", ROOT, "-B", folder, *options]
+    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
+    build = [_program("ninja"), "-C", folder, "cuda-filter", "nvml-filter"]
+    subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+    (folder / "driver").mkdir(exist_ok=True)
+    return folder
+
+
+@dataclass
+class Container:
+    """What a program in a container has around it, for as long as a test lasts."""
+
+    libraries: Path
+    tenant: Tenant
+    env: dict[str, str] = field(default_factory=dict)
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": str(self.libraries),
+            "GPUSHARE_TENANT_DIR": str(self.tenant.directory),
+            **self.env,
+        }
+
+    def start(self, *command: str | Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(part) for part in command],
+            env=self.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(part) for part in command],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def python(self, *lines: str) -> list[list[object]]:
+        """Run `lines` after client.py; return what each say() said."""
+        done = self.run(sys.executable, "-c", program(*lines))
+        assert done.returncode == 0, done.stderr
+        assert not done.stderr, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def says(self, *lines: str) -> list[object]:
+        """As python(), of a program that says one thing."""
+        (said,) = self.python(*lines)
+        return said
+
+
+def program(*lines: str) -> str:
+    return "\n".join([(HERE / "client.py").read_text(), *lines])
+
+
+@pytest.fixture(scope="session")
+def fake_filters() -> Path:
+    """A directory with both filters, over fake_cuda.c."""
+    with _one_at_a_time():
+        folder = build_filters("fake")
+        driver = folder / "driver" / "libcuda.so.1"
+        options = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic")
+        soname = "-Wl,-soname,libcuda.so.1"
+        new = compile_c(driver.with_suffix(".new"), "fake_cuda.c", *options, soname)
+        new.rename(driver)
+    return folder / "lib"
+
+
+@pytest.fixture
+def container_of(tmp_path: Path, fake_filters: Path) -> Callable[[list[str], int], Container]:
+    """Make a container that was granted the fake cards of these UUIDs, so much of each."""
+
+    def make(uuids: list[str], memory_bytes: int) -> Container:
+        return Container(fake_filters, Tenant(tmp_path / "tenant", uuids, memory_bytes))
+
+    return make
+
+
+@pytest.fixture
+def container(container_of: Callable[[list[str], int], Container]) -> Container:
+    """A container with 100 MiB of the first fake card, and the only device that it sees."""
+    made = container_of(FAKE_UUIDS[:1], 100 * MIB)
+    made.env["FAKE_CUDA_DEVICES"] = "0"
+    return made

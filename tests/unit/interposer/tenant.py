@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tenant without a daemon: the pages and the socket that a library in a container finds."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare import abi
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a process told the daemon."""
+
+    type: int
+    level: int
+    pid: int
+    text: str
+
+
+class Tenant:
+    """The daemon's side of one tenant, in `directory`."""
+
+    def __init__(self, directory: Path, uuids: Sequence[str], memory_bytes: int) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True)
+        grant = bytearray(abi.GRANT_BYTES)
+        struct.pack_into("<QII", grant, 0, abi.ABI_MAGIC, abi.ABI_VERSION, len(uuids))
+        for number, uuid in enumerate(uuids):
+            offset = abi.grant_card_offset(number) + abi.GRANT_CARD_UUID
+            grant[offset : offset + len(uuid)] = uuid.encode()
+        self.grant.write_bytes(grant)
+        status = bytearray(abi.STATUS_BYTES)
+        abi.STATUS_HEADER.pack_into(status, 0, abi.ABI_MAGIC, abi.ABI_VERSION, 0)
+        self.status.write_bytes(status)
+        for number in range(len(uuids)):
+            self.set_memory(memory_bytes, number)
+
+    @property
+    def grant(self) -> Path:
+        return self.directory / abi.GRANT_NAME
+
+    @property
+    def status(self) -> Path:
+        return self.directory / abi.STATUS_NAME
+
+    def set_memory(self, memory_bytes: int, card: int = 0) -> None:
+        self.set_u64(card, abi.GRANT_CARD_MEMORY_BYTES, memory_bytes)
+        self.set_u64(card, abi.GRANT_CARD_MEMORY_LIMIT_BYTES, memory_bytes)
+
+    def set_context_bytes(self, context_bytes: int, card: int = 0) -> None:
+        self.set_u64(card, abi.GRANT_CARD_CONTEXT_BYTES, context_bytes)
+
+    def set_u64(self, card: int, field: int, value: int) -> None:
+        self._set(self.grant, abi.grant_card_offset(card) + field, struct.pack("<Q", value))
+
+    def set_u32(self, card: int, field: int, value: int) -> None:
+        self._set(self.grant, abi.grant_card_offset(card) + field, struct.pack("<I", value))
+
+    @staticmethod
+    def _set(page: Path, offset: int, value: bytes) -> None:
+        with page.open("r+b") as file:
+            file.seek(offset)
+            file.write(value)
+
+    def processes(self) -> list[int]:
+        """The pids that entered themselves and were not cleared."""
+        text = self.status.read_bytes()
+        high_water = abi.STATUS_HEADER.unpack_from(text, 0)[2]
+        records = [
+            abi.PROCESS.unpack_from(text, abi.status_process_offset(number))
+            for number in range(high_water)
+        ]
+        return [record[0] for record in records if record[0]]
+
+    def used(self, card: int = 0) -> tuple[int, int]:
+        """Return (bytes, contexts) of all processes; nothing may be pending when all is quiet."""
+        text = self.status.read_bytes()
+        total, contexts = 0, 0
+        for number in range(abi.MAX_PROCESSES):
+            used, pending, count = abi.SLOT.unpack_from(text, abi.status_slot_offset(card, number))
+            assert pending == 0
+            total += used
+            contexts += count
+        return total, contexts
+
+    def listen(self) -> socket.socket:
+        """Be the daemon, as far as the tenant's socket goes."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(str(self.directory / abi.SOCKET_NAME))
+        listener.listen(16)
+        listener.settimeout(20)
+        return listener
+
+
+def receive(connection: socket.socket) -> Message | None:
+    """The next message, None at the end of the connection."""
+    packet = connection.recv(abi.MESSAGE_BYTES)
+    if not packet:
+        return None
+    kind, level, pid, length = abi.MESSAGE_HEADER.unpack_from(packet)
+    return Message(kind, level, pid, packet[abi.MESSAGE_TEXT : abi.MESSAGE_TEXT + length].decode())

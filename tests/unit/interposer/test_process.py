@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A filter in somebody else's process: how it begins, forks, speaks, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+
+from .conftest import ROOT, Container, program
+from .tenant import MIB, Message, receive
+
+INIT = "import ctypes; cu = ctypes.CDLL('libcuda.so.1'); print(cu.cuInit(0), cu.cuInit(0))"
+SYSTEM_NOT_READY = "802"
+
+
+def init(container: Container) -> tuple[str, str]:
+    done = container.run(sys.executable, "-c", INIT)
+    assert done.returncode == 0
+    return done.stdout.strip(), done.stderr
+
+
+def refusal(container: Container) -> str:
+    """The reason that a program is given, which sees the driver's own error twice."""
+    said, stderr = init(container)
+    assert said == f"{SYSTEM_NOT_READY} {SYSTEM_NOT_READY}"
+    match = re.fullmatch(
+        "gpushare: no GPU here, for the quota of this container is not known: (.*); start the "
+        "container anew, and see `gpushare doctor` on the host\n",
+        stderr,
+    )
+    assert match, stderr
+    return match[1]
+
+
+def test_no_pages_no_gpu(container: Container) -> None:
+    container.env["GPUSHARE_TENANT_DIR"] = "/nonexistent"
+    assert refusal(container) == "/nonexistent/grant: No such file or directory"
+
+
+def test_no_tenant_directory_at_all(container: Container) -> None:
+    container.env["GPUSHARE_TENANT_DIR"] = ""
+    assert refusal(container) == "/opt/gpushare/tenant/grant: No such file or directory"
+
+
+def test_another_version_of_the_pages(container: Container) -> None:
+    page = bytearray(container.tenant.grant.read_bytes())
+    page[abi.GRANT_HEADER_ABI_VERSION] += 1
+    container.tenant.grant.write_bytes(page)
+    assert refusal(container).endswith(
+        "/grant: has another version than this library; start the container anew"
+    )
+
+
+def test_pages_of_something_else(container: Container) -> None:
+    page = bytearray(container.tenant.status.read_bytes())
+    page[0] += 1
+    container.tenant.status.write_bytes(page)
+    assert refusal(container).endswith("/status: was not written by gpushared")
+
+
+def test_a_truncated_page_is_refused_not_crashed_on(container: Container) -> None:
+    os.truncate(container.tenant.status, abi.STATUS_BYTES - 1)
+    assert refusal(container).endswith("/status: is too short")
+
+
+def test_the_environment_cannot_replace_the_container_s_own_pages(container: Container) -> None:
+    inside = f"""
+        mount -t tmpfs none /opt &&
+        mkdir -p /opt/gpushare/tenant &&
+        exec "$0" -c "{INIT}"
+    """
+    done = container.run(
+        "unshare", "--map-root-user", "--mount", "sh", "-c", inside, sys.executable
+    )
+    assert done.stdout.split() == [SYSTEM_NOT_READY, SYSTEM_NOT_READY]
+    assert "/opt/gpushare/tenant/grant: No such file or directory" in done.stderr
+
+
+def test_it_says_nothing_of_its_own(container: Container) -> None:
+    assert init(container) == ("0 0", "")
+
+
+def test_the_daemon_hears_of_the_process_and_of_its_first_refusal(container: Container) -> None:
+    with container.tenant.listen() as listener:
+        process = container.start(
+            sys.executable, "-c",
+            program("start()", "[result_of(alloc, 101 * MIB) for _ in range(3)]", "input()"),
+        )  # fmt: skip
+        connection, _ = listener.accept()
+        with process, connection:
+            assert receive(connection) == Message(abi.MESSAGE_HELLO, 0, process.pid, "")
+            refused = receive(connection)
+            process.communicate("\n")
+            assert receive(connection) is None
+    text = f"card 0: {101 * MIB} bytes refused: 0 of {100 * MIB} bytes are in use"
+    assert refused == Message(abi.MESSAGE_LOG, 6, process.pid, text)
+
+
+def test_a_daemon_that_does_not_listen_holds_nobody_up(container: Container) -> None:
+    with container.tenant.listen() as listener:
+        listener.listen(0)
+        for _ in range(3):  # more than the socket takes unaccepted
+            assert container.says("start()", "say(result_of(alloc, 101 * MIB))") == [2]
+
+
+def test_messages_go_to_stderr_where_asked(container: Container) -> None:
+    container.env["GPUSHARE_LOG"] = "info"
+    done = container.run(sys.executable, "-c", program("start()", "result_of(alloc, 101 * MIB)"))
+    assert done.stderr == (
+        f"gpushare: card 0: {101 * MIB} bytes refused: 0 of {100 * MIB} bytes are in use\n"
+    )
+
+
+def test_a_forked_child_has_a_slot_of_its_own(container: Container) -> None:
+    said = container.python(
+        "start()",
+        "pointer = alloc(40 * MIB)",
+        "child = os.fork()",
+        "if child == 0:",
+        "    result = result_of(alloc, 61 * MIB), result_of(alloc, 60 * MIB)",
+        "    free(pointer)",  # of its parent: whatever the driver says, nothing is given back
+        "    say('child', *result, memory()[0])",
+        "    os._exit(0)",
+        "os.waitpid(child, 0)",
+        "say('parent', result_of(alloc, 60 * MIB), memory()[0])",
+    )
+    assert said == [["child", 2, 0, 0], ["parent", 0, 0]]
+
+
+def test_descriptors_are_high_and_close_on_exec(container: Container) -> None:
+    with container.tenant.listen():
+        said = container.says(
+            "import fcntl",
+            "before = set(os.listdir('/proc/self/fd'))",
+            "start()",
+            "new = [int(fd) for fd in set(os.listdir('/proc/self/fd')) - before]",
+            "flags = [fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in new]",
+            "say(len(new), all(flags), min(new) >= 512)",
+        )
+    assert said == [2, True, True]
+
+
+def test_a_few_descriptors_are_enough(container: Container) -> None:
+    said = container.says(
+        "import resource",
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))",
+        "start()",
+        "say(result_of(alloc, 101 * MIB), result_of(alloc, 100 * MIB))",
+    )
+    assert said == [2, 0]
+
+
+def test_errno_threads_and_signals_are_left_alone(container: Container) -> None:
+    said = container.says(
+        "import signal",
+        "def state():",
+        "    status = open('/proc/self/status').read()",
+        "    kept = ('Threads', 'SigCgt', 'SigBlk', 'SigIgn')",
+        "    return [line for line in status.splitlines() if line.startswith(kept)]",
+        "before = state()",
+        "ctypes.set_errno(0)",
+        "driver = ctypes.CDLL('libcuda.so.1', use_errno=True)",
+        "start()",
+        "driver.cuMemAlloc_v2(byref(c_uint64()), c_size_t(101 * MIB))",
+        "say(ctypes.get_errno(), before == state())",
+    )
+    assert said == [0, True]
+
+
+def test_a_gate_that_it_cannot_wait_at_is_reported(container: Container) -> None:
+    container.env["GPUSHARE_LOG"] = "error"
+    container.tenant.set_u32(0, abi.GRANT_CARD_GATE_MODE, abi.GATE_CLOSED)
+    launch = "cu.cuLaunchKernel(None, 1, 2, 3, 4, 5, 6, 7, None, None, None)"
+    done = container.run(sys.executable, "-c", program("start()", launch, launch))
+    assert done.stderr == "gpushare: card 0: this library cannot wait at a gate in mode 2\n"
+
+
+@pytest.mark.parametrize(
+    ("library", "table"), [("libcuda.so.1", "cuda"), ("libnvidia-ml.so.1", "nvml")]
+)
+def test_every_symbol_of_the_table_is_exported_and_no_other(
+    library: str, table: str, container: Container
+) -> None:
+    text = (ROOT / "libhook" / "table" / f"{table}.inc").read_text()
+    symbols = set(re.findall(rf"^{table.upper()}_SYMBOL\((\w+)", text, re.MULTILINE))
+    path: Path = container.libraries / library
+    listed = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", path], capture_output=True, text=True, check=True
+    )
+    assert {line.split()[2] for line in listed.stdout.splitlines()} == symbols
+
+
+def test_the_table_is_sorted_by_name_for_the_look_up() -> None:
+    text = (ROOT / "libhook" / "table" / "cuda.inc").read_text()
+    names = re.findall(r"^CUDA_SYMBOL\(\w+, (\w+),", text, re.MULTILINE)
+    assert names == sorted(names)

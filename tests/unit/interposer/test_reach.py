@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way in which a program reaches the driver leads through the filter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import Container, compile_c
+from .tenant import MIB
+
+WAYS = (
+    "dlopen", "global", "deepbind", "dlmopen", "absolute", "dlvsym", "procaddress",
+    "procaddress-per-thread", "procaddress-of-procaddress", "procaddress-v1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_is_held_to_its_quota(way: str, container: Container, tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "reach", "reach.c")
+    container.env["LIBCUDA"] = str(container.libraries / "libcuda.so.1")
+    done = container.run(program, way)
+    quota = 100 * MIB
+    assert (done.stdout.split(), done.stderr) == ([str(quota), str(quota), "2", str(quota)], "")
+
+
+def test_a_program_linked_against_the_filter(container: Container, tmp_path: Path) -> None:
+    library = container.libraries / "libcuda.so.1"
+    program = compile_c(tmp_path / "linked", "reach.c", "-DLINKED", str(library))
+    assert container.run(program, "linked").stdout.split()[2] == "2"
+
+
+def test_a_symbol_newer_than_the_table_by_dlsym(container: Container) -> None:
+    assert container.says("value = c_int()", "cu.cuTomorrow(byref(value))", "say(value.value)") == [
+        42
+    ]
+
+
+def test_a_name_newer_than_the_table_by_look_up(container: Container) -> None:
+    said = container.says(
+        "call('cuInit', 0)",
+        "result, address, status = proc_address('cuTomorrow', 99000)",
+        "value = c_int()",
+        "ctypes.CFUNCTYPE(c_int, c_void_p)(address)(ctypes.addressof(value))",
+        "say(result, status, value.value)",
+    )
+    assert said == [0, 0, 42]
+
+
+def test_a_newer_form_of_a_mediated_function_is_not_found(container: Container) -> None:
+    container.env["GPUSHARE_LOG"] = "error"
+    done = container.run(
+        "python3", "-c",
+        "import ctypes; cu = ctypes.CDLL('libcuda.so.1'); a = ctypes.c_void_p(7);"
+        "s = ctypes.c_int();"
+        "print(cu.cuGetProcAddress_v2(b'cuMemAlloc', ctypes.byref(a), 99000,"
+        " ctypes.c_uint64(0), ctypes.byref(s)), a.value, s.value)",
+    )  # fmt: skip
+    assert done.stdout.split() == ["500", "None", "1"]
+    assert done.stderr == (
+        "gpushare: cuMemAlloc of CUDA 99000 is newer than this gpushare, which refuses it\n"
+    )
+
+
+def test_a_newer_program_gets_the_form_that_both_know(container: Container) -> None:
+    said = container.says(
+        "result, address, status = proc_address('cuMemFree', 99000)",
+        "say(result, address == address_of('cuMemFree_v2'))",
+    )
+    assert said == [0, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "flags", "symbol"),
+    [
+        ("cuMemAlloc", 13000, 0, "cuMemAlloc_v2"),
+        ("cuMemAllocAsync", 13000, 0, "cuMemAllocAsync"),
+        ("cuMemAllocAsync", 13000, 1, "cuMemAllocAsync"),
+        ("cuMemAllocAsync", 13000, 2, "cuMemAllocAsync_ptsz"),
+        ("cuMemAlloc", 13000, 2, "cuMemAlloc_v2"),
+        ("cuGetProcAddress", 13000, 0, "cuGetProcAddress_v2"),
+        ("cuGetProcAddress", 11080, 2, "cuGetProcAddress"),
+        ("cuCtxCreate", 13000, 0, "cuCtxCreate_v2"),  # all that this driver has
+    ],
+)
+def test_look_ups_answer_the_filter_s_function(
+    name: str, version: int, flags: int, symbol: str, container: Container
+) -> None:
+    said = container.says(
+        f"result, address, status = proc_address('{name}', {version}, {flags})",
+        f"say(result, address == address_of('{symbol}'))",
+    )
+    assert said == [0, True]
+
+
+@pytest.mark.parametrize("name", ["cuNoSuchThing", "", "cuMemFreeX", "cuStreamCreate"])
+def test_a_name_that_the_driver_does_not_know_is_not_found(name: str, container: Container) -> None:
+    said = container.says(f"say(*proc_address('{name}'))")
+    assert said == [500, None, 1]
+
+
+def test_a_symbol_that_the_driver_lacks_is_not_supported(container: Container) -> None:
+    said = container.says(
+        "start()",
+        "say(cu.cuStreamCreate(None, 0), cu.cuCtxCreate_v4(None, None, 0, 0))",
+    )
+    assert said == [801, 801]
+
+
+def test_arguments_come_through_the_gate(container: Container) -> None:
+    said = container.says("say(cu.cuLaunchKernel(None, 1, 2, 3, 4, 5, 6, 7, None, None, None))")
+    assert said == [0]
