@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare doctor`: one line a finding, and what to do."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpushare import cgroups, checks, config, driver, install, loader
+from gpushare.config import Config
+from gpushare.driver import DriverMissing
+from gpushare.engines import registration
+from gpushare.engines.engine import Engine, find
+from gpushare.setup import lowlevel
+
+from .conftest import STATUS, tenant
+from .fake_daemon import FakeDaemon, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    Cli = Callable[..., Result]
+
+CGROUP2 = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+V1 = "31 1 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+
+
+class Machine:
+    """What the checks look at, beneath a folder of the test's."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self._patch = monkeypatch
+        self.installation = self._installed()
+        self.docker = Engine("docker", "", (root / "daemon.json",), "reload", find("docker").syntax)
+        self.containerd = Engine(
+            "containerd", "", (root / "config.toml",), "restart", find("containerd").syntax
+        )
+        launcher = self.installation.launcher
+        path = root / "daemon.json"
+        registration.configure(self.docker, path, launcher, default=False).apply()
+        cdi = root / "cdi.json"
+        cdi.write_text(json.dumps({"containerEdits": {"mounts": [{"hostPath": str(cdi)}]}}))
+        self.libraries: list[Path] = []
+        self.mountinfo = CGROUP2
+        monkeypatch.setattr(loader, "paths", lambda _: self.libraries)
+        monkeypatch.setattr(config, "load", lambda: Config(cdi=cdi))
+        monkeypatch.setattr(install, "current", lambda: self.installation)
+        monkeypatch.setattr(lowlevel, "version", lambda _: "runc version 1.1.5")
+        monkeypatch.setattr(cgroups, "mountinfo", lambda: self.mountinfo)
+        self.engines(self.docker)
+
+    def engines(self, *present: Engine) -> None:
+        """Let these engines be on the machine."""
+        self._patch.setattr(checks, "ENGINES", {engine.name: engine for engine in present})
+
+    def _installed(self) -> install.Installation:
+        made = install.Installation(self.root / "0.1.0-0123456789ab")
+        for path in (made.launcher, made.hook, made.libraries / "libcuda.so.1"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("")
+            path.chmod(0o755)
+        conf = "runtime = /usr/bin/runc\nsocket = /s\n"
+        (made.launcher.parent / install.CONFIGURATION).write_text(conf)
+        return made
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine where all is well, with simulated cards."""
+    root = tmp_path / "machine"
+    root.mkdir()
+    return Machine(root, monkeypatch)
+
+
+@pytest.fixture
+def simulated(daemon: FakeDaemon) -> FakeDaemon:
+    """The daemon of simulated cards: the host's own driver does not matter then."""
+    daemon.answers["status"] = [{"ok": True, **STATUS, "simulated": True}]
+    return daemon
+
+
+def test_all_is_well(cli: Cli, machine: Machine, simulated: FakeDaemon) -> None:
+    result = cli("doctor")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == [
+        "ok    gpushared 0.1.0, pid 77, /run/gpushare",
+        "ok    simulated driver 580.159.04, CUDA 13.0, 1 card",
+        "ok    driver < 615: no limits of its own; the interposer holds quotas",
+        "ok    configuration not there: defaults",
+        f"ok    CDI spec {machine.root}/cdi.json",
+        f"ok    {machine.installation.root}, around /usr/bin/runc (runc version 1.1.5)",
+        f"ok    docker: runtime gpushare registered ({machine.root}/daemon.json)",
+        "ok    cgroup v2",
+    ]
+
+
+@pytest.mark.usefixtures("machine", "simulated")
+def test_json_has_level_text_and_fix(cli: Cli) -> None:
+    found = json.loads(cli("doctor", "--json").output)
+    assert {"level": "ok", "text": "cgroup v2", "fix": ""} in found
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_daemon_that_is_down_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise DriverMissing("the loader finds no libcuda.so.1: install it")
+
+    monkeypatch.setattr(driver, "find", missing)
+    result = cli("doctor")
+    assert result.exit_code == 4
+    lines = result.output.splitlines()
+    assert lines[0].startswith("fail  daemon: gpushared is not running")
+    assert lines[1] == "fail  driver: the loader finds no libcuda.so.1: install it"
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_container_that_asked_for_nothing_is_told_what_to_add(
+    cli: Cli, simulated: FakeDaemon
+) -> None:
+    why = "add -e GPUSHARE_MEMORY=4GiB"
+    simulated.answers["tenants"] = rows(tenant("web", 0, 0, state="none", why=why, cards=[]))
+    result = cli("doctor")
+    assert result.output.splitlines()[-1] == f"warn  container web has no GPU; {why}"
+    assert result.exit_code == 0
+
+
+@pytest.mark.usefixtures("simulated")
+def test_an_image_s_placeholder_is_named(cli: Cli, machine: Machine, tmp_path: Path) -> None:
+    empty = tmp_path / "libcuda.so.1"
+    empty.touch()
+    machine.libraries.append(empty)
+    result = cli("doctor")
+    assert result.exit_code == 4
+    assert f'fail  {empty} is empty ("file too short")' in result.output
+    assert f"rm {empty}" in result.output
+
+
+@pytest.mark.usefixtures("machine")
+def test_two_versions_are_told_apart(cli: Cli, simulated: FakeDaemon) -> None:
+    simulated.answers["status"] = [{"ok": True, **STATUS, "simulated": True, "version": "0.0.9"}]
+    assert "warn  gpushared is 0.0.9, this command 0.1.0; systemctl restart" in cli("doctor").output
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_launcher_that_others_can_change_fails(cli: Cli, machine: Machine) -> None:
+    machine.installation.launcher.chmod(0o777)
+    result = cli("doctor")
+    assert result.exit_code == 4
+    assert "gpushare-runtime can be changed by others than root; chmod go-w" in result.output
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_spec_of_another_driver_fails(cli: Cli, machine: Machine) -> None:
+    mounts = [{"hostPath": "/nowhere/libcuda.so.1"}]
+    (machine.root / "cdi.json").write_text(json.dumps({"containerEdits": {"mounts": mounts}}))
+    assert "is of another driver: no /nowhere/libcuda.so.1; gpushare setup" in cli("doctor").output
+
+
+@pytest.mark.usefixtures("simulated")
+def test_one_registered_engine_is_enough(cli: Cli, machine: Machine) -> None:
+    machine.engines(machine.docker, machine.containerd)
+    assert "containerd" not in cli("doctor").output
+    machine.engines(machine.containerd)
+    assert "runtime gpushare not registered" in cli("doctor").output
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_registered_launcher_that_is_gone_fails(cli: Cli, machine: Machine) -> None:
+    path = machine.root / "daemon.json"
+    gone = machine.root / "gone"
+    registration.configure(machine.docker, path, gone, default=False).apply()
+    result = cli("doctor")
+    assert result.exit_code == 4
+    assert f"fail  docker: {gone} is not there" in result.output
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "line"),
+    [
+        (CGROUP2, "ok    cgroup v2"),
+        (V1, "ok    cgroup v1"),
+        (V1 + CGROUP2, "warn  cgroup: v1 and v2 side by side"),
+        ("", "fail  cgroup: no hierarchy"),
+    ],
+)
+@pytest.mark.usefixtures("simulated")
+def test_the_cgroup_layout(cli: Cli, machine: Machine, mountinfo: str, line: str) -> None:
+    machine.mountinfo = mountinfo
+    assert line in cli("doctor").output
