@@ -61,9 +61,9 @@ def build_filters(name: str) -> Path:
         "GPUSHARE_DRIVER_DIR": folder / "driver",
     }
     options = [f"-D{name}={value}" for name, value in settings.items()]
-    configure = [_program("cmake"), "-G", "Ninja", "-S", ROOT, "-B", folder, *options]
+    configure = [_program("cmake"), "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), *options]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-    build = [_program("ninja"), "-C", folder, "cuda-filter", "nvml-filter"]
+    build = [_program("ninja"), "-C", str(folder), "cuda-filter", "nvml-filter"]
     subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
     (folder / "driver").mkdir(exist_ok=True)
     return folder
