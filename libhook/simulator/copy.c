@@ -92,13 +92,11 @@ BOTH(cuMemcpyPeer, _ptds,
 		device_run(to, true, from, true, bytes, NULL, flavour, true)))
 BOTH(cuMemcpyAsync, _ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
 	copy_run(to, from, bytes, stream, flavour, false))
-BOTH(cuMemcpyHtoDAsync_v2, _ptsz,
-	(CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+BOTH(cuMemcpyHtoDAsync_v2, _ptsz, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
 	device_run(to, true, HOST(from), false, bytes, stream, flavour, false))
 BOTH(cuMemcpyDtoHAsync_v2, _ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
 	device_run(HOST(to), false, from, true, bytes, stream, flavour, false))
-BOTH(cuMemcpyDtoDAsync_v2, _ptsz,
-	(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+BOTH(cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
 	device_run(to, true, from, true, bytes, stream, flavour, false))
 BOTH(cuMemcpyPeerAsync, _ptsz,
 	(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,

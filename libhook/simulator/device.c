@@ -69,8 +69,8 @@ static bool take_place(void)
 		byte.l_type = F_WRLCK;
 		if (fcntl(device_fd, F_SETLK, &byte) != 0)
 			continue;
-		own_tag = (atomic_fetch_add(&device->processes[i].generation, 1) + 1) << 16 |
-			  (i + 1);
+		own_tag =
+			(atomic_fetch_add(&device->processes[i].generation, 1) + 1) << 16 | (i + 1);
 		while (high < i + 1 &&
 			!atomic_compare_exchange_weak(&device->processes_high, &high, i + 1))
 			;
@@ -100,8 +100,7 @@ static struct sim_device *map_file(int fd)
 
 static bool mark_process(void)
 {
-	survived = mmap(
-		NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	survived = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (survived == MAP_FAILED)
 		return false;
 	if (madvise((void *)survived, 4096, MADV_WIPEONFORK) != 0)
@@ -140,4 +139,13 @@ enum device_state device_attach(void)
 		attach();
 	pthread_mutex_unlock(&attaching);
 	return device_state();
+}
+
+enum device_state device_attach_child(void)
+{
+	pthread_mutex_lock(&attaching);
+	if (device && !atomic_load(survived) && take_place())
+		atomic_store(survived, true);
+	pthread_mutex_unlock(&attaching);
+	return device_attach();
 }

@@ -165,6 +165,8 @@ extern struct sim_device *device; /* null until attached */
 
 /* Map the device file and take a place in it. Once per process; later calls answer the state. */
 enum device_state device_attach(void);
+/* The same, but a forked child gets a place of its own: for NVML, which holds nothing there. */
+enum device_state device_attach_child(void);
 enum device_state device_state(void);
 
 static inline uint32_t tag_process(uint64_t tag)

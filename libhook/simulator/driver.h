@@ -37,7 +37,7 @@ struct CUstream_st {
 	int priority;
 	unsigned long long id;
 	CUcontext context;
-	_Atomic uint64_t end_ns; /* position in the context's queue of the last work given */
+	_Atomic uint64_t end_ns;     /* position in the context's queue of the last work given */
 	_Atomic uint64_t host_given; /* host functions given, and those that have returned */
 	_Atomic uint64_t host_done;
 	struct CUstream_st *next;
@@ -67,7 +67,7 @@ struct CUctx_st {
 	CUsharedconfig shared_config;
 
 	_Alignas(64) struct latch latch; /* guards what follows */
-	uint64_t dry_ticks; /* the queue cannot have run dry before */
+	uint64_t dry_ticks;		 /* the queue cannot have run dry before */
 	uint64_t launches;
 	uint64_t ends[QUEUE_DEPTH]; /* positions of the last launches' ends */
 	CUevent marked[SIM_MARKERS];

@@ -46,8 +46,7 @@ static CUresult fill(CUdeviceptr to, size_t pitch, uint32_t value, size_t elemen
 	{                                                                                          \
 		return fill(to, 0, value, bits / 8, count, 1, NULL, STREAM_PER_THREAD);            \
 	}                                                                                          \
-	CUresult cuMemsetD##bits##Async(                                                           \
-		CUdeviceptr to, type value, size_t count, CUstream stream)                         \
+	CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t count, CUstream stream) \
 	{                                                                                          \
 		return fill(to, 0, value, bits / 8, count, 1, stream, STREAM_LEGACY);              \
 	}                                                                                          \

@@ -76,8 +76,7 @@ static CUresult give(CUstream stream, CUhostFn function, CUstreamCallback callba
 	bool running;
 
 	REQUIRE(call, CUDA_ERROR_OUT_OF_MEMORY);
-	*call = (struct call){
-		stream, atomic_load(&stream->end_ns), function, callback, data, NULL};
+	*call = (struct call){stream, atomic_load(&stream->end_ns), function, callback, data, NULL};
 	pthread_mutex_lock(&lock);
 	running = start_thread();
 	if (running) {

@@ -34,8 +34,8 @@ static bool grid_valid(const struct grid *grid)
 
 static uint64_t waves(const struct grid *grid, const struct sim_profile *profile)
 {
-	double threads = (double)grid->x * grid->y * grid->z * grid->block_x * grid->block_y *
-			 grid->block_z;
+	double threads =
+		(double)grid->x * grid->y * grid->z * grid->block_x * grid->block_y * grid->block_z;
 	double resident =
 		(double)profile->multiprocessors * (double)profile->threads_per_multiprocessor;
 

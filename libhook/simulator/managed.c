@@ -74,8 +74,8 @@ CUresult managed_give(CUdeviceptr pointer)
 }
 
 /* To a full card nothing moves, as the real driver evicts rather than fail. */
-static CUresult prefetch(
-	CUdeviceptr pointer, size_t bytes, bool to_device, CUstream handle, enum stream_flavour flavour)
+static CUresult prefetch(CUdeviceptr pointer, size_t bytes, bool to_device, CUstream handle,
+	enum stream_flavour flavour)
 {
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);
@@ -91,7 +91,8 @@ static CUresult prefetch(
 		uint64_t span = (bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
 
 		if (to_device)
-			set_resident(region, span > region->counted_bytes ? span : region->counted_bytes);
+			set_resident(region,
+				span > region->counted_bytes ? span : region->counted_bytes);
 		else
 			set_resident(region,
 				region->counted_bytes > span ? region->counted_bytes - span : 0);

@@ -16,6 +16,8 @@ struct holdings {
 };
 
 static struct holdings *all;
+/* Of the last block that was given back: nothing live, so all zeros. */
+static struct small *spare;
 
 static struct holdings *holdings_of(CUcontext context)
 {
@@ -35,8 +37,8 @@ static struct holdings *holdings_of(CUcontext context)
 }
 
 /* A region with memory of the context's card behind it. */
-static CUresult region_take(CUcontext context, enum region_kind kind, uint64_t units,
-	struct region **result)
+static CUresult region_take(
+	CUcontext context, enum region_kind kind, uint64_t units, struct region **result)
 {
 	struct holdings *holdings = holdings_of(context);
 	struct region *region;
@@ -164,7 +166,8 @@ static CUresult take_shared(CUcontext context, size_t bytes, CUdeviceptr *pointe
 	result = region_take(context, REGION_SHARED, 1, &block);
 	if (result != CUDA_SUCCESS)
 		return result;
-	block->small = calloc(1, sizeof(*block->small));
+	block->small = spare ? spare : calloc(1, sizeof(*block->small));
+	spare = NULL;
 	if (!block->small) {
 		region_give(block);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -177,8 +180,8 @@ static CUresult take_shared(CUcontext context, size_t bytes, CUdeviceptr *pointe
 static CUresult take_whole(CUcontext context, size_t bytes, CUmemoryPool pool, CUdeviceptr *pointer)
 {
 	struct region *region;
-	CUresult result = region_take(context, REGION_WHOLE,
-		bytes / UNIT_BYTES + (bytes % UNIT_BYTES != 0), &region);
+	CUresult result = region_take(
+		context, REGION_WHOLE, bytes / UNIT_BYTES + (bytes % UNIT_BYTES != 0), &region);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -245,8 +248,7 @@ static CUresult give(CUdeviceptr pointer)
 		CUDA_ERROR_INVALID_VALUE);
 	if (extent.region->kind == REGION_SHARED) {
 		struct small *small = extent.region->small;
-		uint32_t first =
-			(uint32_t)((pointer - extent.region->base) / GRANULE_BYTES);
+		uint32_t first = (uint32_t)((pointer - extent.region->base) / GRANULE_BYTES);
 
 		mark_granules(small, first, granules_of(extent.bytes), false);
 		small->bytes[first] = 0;
@@ -254,6 +256,11 @@ static CUresult give(CUdeviceptr pointer)
 			small->hint = first / 64;
 		if (--small->live > 0)
 			return CUDA_SUCCESS;
+		if (!spare) {
+			small->hint = 0;
+			spare = small;
+			extent.region->small = NULL;
+		}
 	}
 	region_give(extent.region);
 	return CUDA_SUCCESS;

@@ -22,8 +22,7 @@ static CUresult place_variables(CUmodule module, CUcontext context)
 	for (struct variable *variable = module->image.variables;
 		variable && result == CUDA_SUCCESS; variable = variable->next) {
 		if (variable->bytes > 0)
-			result = memory_take(
-				context, variable->bytes, NULL, &variable->address);
+			result = memory_take(context, variable->bytes, NULL, &variable->address);
 	}
 	module->placed = result == CUDA_SUCCESS;
 	return result;
@@ -228,7 +227,8 @@ CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int count, C
 	return CUDA_SUCCESS;
 }
 
-CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule module, const char *name)
+CUresult cuModuleGetGlobal_v2(
+	CUdeviceptr *pointer, size_t *bytes, CUmodule module, const char *name)
 {
 	REQUIRE_CONTEXT(context);
 	REQUIRE(module_valid(module), CUDA_ERROR_INVALID_HANDLE);

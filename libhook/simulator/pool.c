@@ -113,8 +113,7 @@ static struct region *reuse(CUmemoryPool pool, size_t bytes)
 }
 
 /* With the latch held. */
-static CUresult pool_take(
-	CUmemoryPool pool, CUcontext context, size_t bytes, CUdeviceptr *pointer)
+static CUresult pool_take(CUmemoryPool pool, CUcontext context, size_t bytes, CUdeviceptr *pointer)
 {
 	struct region *region = reuse(pool, bytes);
 	struct extent extent;
@@ -236,8 +235,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
 	REQUIRE_DRIVER();
 	REQUIRE(pool && properties, CUDA_ERROR_INVALID_VALUE);
-	REQUIRE(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
-		CUDA_ERROR_NOT_SUPPORTED);
+	REQUIRE(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_SUPPORTED);
 	REQUIRE(properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE, CUDA_ERROR_NOT_SUPPORTED);
 	REQUIRE(device_valid(properties->location.id), CUDA_ERROR_INVALID_DEVICE);
 	*pool = pool_new(properties->location.id);

@@ -12,7 +12,7 @@
 #include "clock.h"
 #include "engine.h"
 
-#define SPIN_NS UINT64_C(60000)	     /* a sleep overshoots by the timer's slack, 50 us */
+#define SPIN_NS UINT64_C(60000)		 /* a sleep overshoots by the timer's slack, 50 us */
 #define SLEEP_MOST_NS UINT64_C(20000000) /* others may die or join: look again */
 
 /* Ticks per 1024 ns, a little low; 0 until two moments far enough apart have been seen. */
@@ -122,8 +122,8 @@ bool queue_reached(CUcontext context, uint64_t position)
 
 static void sleep_ns(uint64_t duration)
 {
-	const struct timespec time = {
-		.tv_sec = (time_t)(duration / 1000000000), .tv_nsec = (long)(duration % 1000000000)};
+	const struct timespec time = {.tv_sec = (time_t)(duration / 1000000000),
+		.tv_nsec = (long)(duration % 1000000000)};
 
 	nanosleep(&time, NULL);
 }

@@ -169,15 +169,14 @@ ON_STREAM(cuStreamQuery, (CUstream handle), handle,
 	stream_done(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY)
 ON_STREAM(cuStreamGetPriority, (CUstream handle, int *priority), handle,
 	get_priority(stream, priority))
-ON_STREAM(cuStreamGetFlags, (CUstream handle, unsigned int *flags), handle,
-	get_flags(stream, flags))
+ON_STREAM(
+	cuStreamGetFlags, (CUstream handle, unsigned int *flags), handle, get_flags(stream, flags))
 ON_STREAM(cuStreamGetId, (CUstream handle, unsigned long long *id), handle, get_id(stream, id))
 ON_STREAM(cuStreamGetDevice, (CUstream handle, CUdevice *ordinal), handle,
 	get_device(stream, ordinal))
-ON_STREAM(cuStreamGetCtx, (CUstream handle, CUcontext *context), handle,
-	get_context(stream, context))
+ON_STREAM(
+	cuStreamGetCtx, (CUstream handle, CUcontext *context), handle, get_context(stream, context))
 ON_STREAM(cuStreamIsCapturing, (CUstream handle, CUstreamCaptureStatus *capture), handle,
 	not_capturing(stream, capture))
-ON_STREAM(cuStreamGetCaptureInfo,
-	(CUstream handle, CUstreamCaptureStatus *capture, uint64_t *id), handle,
-	((void)id, not_capturing(stream, capture)))
+ON_STREAM(cuStreamGetCaptureInfo, (CUstream handle, CUstreamCaptureStatus *capture, uint64_t *id),
+	handle, ((void)id, not_capturing(stream, capture)))

@@ -68,8 +68,7 @@ static CUresult properties_check(const CUmemAllocationProp *properties)
 {
 	REQUIRE(properties && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED,
 		CUDA_ERROR_INVALID_VALUE);
-	REQUIRE(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
-		CUDA_ERROR_NOT_SUPPORTED);
+	REQUIRE(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_SUPPORTED);
 	REQUIRE(device_valid(properties->location.id), CUDA_ERROR_INVALID_DEVICE);
 	REQUIRE(properties->requestedHandleTypes <= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 		CUDA_ERROR_NOT_SUPPORTED);

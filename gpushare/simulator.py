@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards without hardware: the device file and the CDI spec of a simulated driver.
+
+The simulated `libcuda.so.1` and `libnvidia-ml.so.1` (libhook/simulator) share their cards through
+one *device file*. This module writes it from a profile, a JSON object that describes one model of
+card, and writes beside it the CDI spec by which an engine or gpushared gives it to containers.
+
+    python -m gpushare.simulator create DIR --profile h200 --cards 2
+
+A process finds the cards by the variable GPUSHARE_SIM_DEVICE, or at /dev/gpushare-sim.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import gpushare
+from gpushare.oci.platform import this_platform
+
+DEVICE_ENV: Final = "GPUSHARE_SIM_DEVICE"
+DEVICE_IN_CONTAINER: Final = "/dev/gpushare-sim"
+CDI_KIND: Final = "nvidia.com/gpu"
+
+_MAGIC: Final = 0x31306D6973757067
+_LAYOUT: Final = 1
+_FILE_BYTES: Final = 128 << 20
+_CARDS_MOST: Final = 16
+_REAL_TIME_Q16: Final = 1 << 16
+_UUID_NAMESPACE: Final = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # RFC 9562: OIDs
+_NVIDIA_MAJOR: Final = 195  # Linux, Documentation/admin-guide/devices.txt
+_NVIDIACTL_MINOR: Final = 255
+
+# The first driver of each CUDA version: CUDA release notes, "CUDA Driver" table.
+_DRIVERS: Final = {
+    "11.8": "520.61.05",
+    "12.0": "525.60.13",
+    "12.1": "530.30.02",
+    "12.2": "535.54.03",
+    "12.3": "545.23.06",
+    "12.4": "550.54.14",
+    "12.5": "555.42.02",
+    "12.6": "560.28.03",
+    "12.8": "570.86.10",
+    "12.9": "575.51.03",
+    "13.0": "580.65.06",
+}
+
+
+class ProfileError(ValueError):
+    """A profile or a version that cannot be simulated; the message names the key and the value."""
+
+
+class Header(ctypes.Structure):
+    """`struct sim_header` of libhook/simulator/device.h."""
+
+    _fields_ = (
+        ("magic", ctypes.c_uint64),
+        ("layout", ctypes.c_uint32),
+        ("card_count", ctypes.c_uint32),
+        ("cuda_version", ctypes.c_uint32),
+        ("slow_motion_q16", ctypes.c_uint32),
+        ("file_bytes", ctypes.c_uint64),
+        ("driver_version", ctypes.c_char * 80),
+        ("reserved", ctypes.c_uint64 * 4),
+    )
+
+
+_PROFILE_WIDE: Final = (
+    "memory_bytes",
+    "reserved_bytes",
+    "context_bytes",
+    "bar1_bytes",
+    "slice_ns",
+    "switch_preempt_ns",
+    "switch_drained_ns",
+    "link_bytes_per_second",
+    "memory_bytes_per_second",
+)
+_PROFILE_NARROW: Final = (
+    "compute_major",
+    "compute_minor",
+    "multiprocessors",
+    "cores_per_multiprocessor",
+    "threads_per_multiprocessor",
+    "shared_bytes_per_multiprocessor",
+    "shared_bytes_per_block_optin",
+    "l2_bytes",
+    "memory_bus_bits",
+    "clock_sm_mhz",
+    "clock_memory_mhz",
+    "power_idle_milliwatts",
+    "power_limit_milliwatts",
+    "temperature_idle_celsius",
+    "temperature_busy_celsius",
+    "temperature_slowdown_celsius",
+    "temperature_shutdown_celsius",
+    "pci_bus",
+    "pci_device_id",
+    "pci_subsystem_id",
+    "pcie_generation",
+    "pcie_lanes",
+    "nvml_architecture",
+    "nvml_brand",
+    "mig_capable",
+)
+# Set for each card, not by the profile.
+_PER_CARD: Final = frozenset({"pci_bus"})
+
+
+class Profile(ctypes.Structure):
+    """`struct sim_profile` of libhook/simulator/device.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_char * 96),
+        ("uuid", ctypes.c_uint8 * 16),
+        ("serial", ctypes.c_char * 16),
+        ("vbios", ctypes.c_char * 32),
+        *((name, ctypes.c_uint64) for name in _PROFILE_WIDE),
+        *((name, ctypes.c_uint32) for name in _PROFILE_NARROW),
+        ("reserved", ctypes.c_uint32 * 17),
+    )
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """What `create` made."""
+
+    device: Path
+    cdi: Path
+    uuids: tuple[str, ...]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variable by which a process of the host finds the cards."""
+        return {DEVICE_ENV: str(self.device)}
+
+
+def libraries() -> Path:
+    """Return the folder of the simulated libraries and profiles; FileNotFoundError without them."""
+    folders = [Path(folder) / "lib" / "simulator" for folder in gpushare.__path__]
+    for folder in folders:
+        if (folder / "libcuda.so.1").is_file():
+            return folder
+    raise FileNotFoundError(f"the simulated driver is in none of {', '.join(map(str, folders))}")
+
+
+def load_profile(profile: str | Path, folder: Path | None = None) -> dict[str, Any]:
+    """Return a profile by name ("h200") or by the path of a JSON file; ProfileError."""
+    path = Path(profile)
+    if path.suffix != ".json":
+        directory = folder or libraries() / "profiles"
+        path = directory / f"{profile}.json"
+        if not path.is_file():
+            known = ", ".join(sorted(file.stem for file in directory.glob("*.json")))
+            raise ProfileError(f'profile "{profile}" is not known: it is one of {known}')
+    loaded = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(loaded, dict):
+        raise ProfileError(f"{path}: a profile is a JSON object")
+    _check(loaded, path)
+    return loaded
+
+
+def _check(profile: dict[str, Any], path: Path) -> None:
+    texts = {"name", "serial", "vbios", "uuid_seed", "driver_version", "cuda_version"}
+    numbers = {*_PROFILE_WIDE, *_PROFILE_NARROW} - _PER_CARD
+    for key in sorted((texts | numbers) - profile.keys()):
+        raise ProfileError(f"{path}: {key} is missing")
+    for key, value in profile.items():
+        if key == "sources":
+            continue
+        if key not in texts | numbers:
+            raise ProfileError(f"{path}: {key} is not a key of a profile")
+        wanted = str if key in texts else int
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise ProfileError(f"{path}: {key}: {value!r} is not {wanted.__name__}")
+        if isinstance(value, int) and value < 0:
+            raise ProfileError(f"{path}: {key}: {value} is negative")
+
+
+def _versions(
+    profile: dict[str, Any], driver_version: str | None, cuda_version: str | None
+) -> tuple[str, int]:
+    """Return the driver's version and CUDA's as 13000; each is told by the other if it can be."""
+    if driver_version and not cuda_version:
+        branch = driver_version.partition(".")[0]
+        cuda_version = next(
+            (cuda for cuda, first in _DRIVERS.items() if first.partition(".")[0] == branch), None
+        )
+        if cuda_version is None:
+            raise ProfileError(f"driver_version {driver_version}: say its cuda_version too")
+    elif cuda_version and not driver_version:
+        driver_version = _DRIVERS.get(cuda_version)
+        if driver_version is None:
+            raise ProfileError(f"cuda_version {cuda_version}: say its driver_version too")
+    driver = driver_version or str(profile["driver_version"])
+    cuda = cuda_version or str(profile["cuda_version"])
+    major, _, minor = cuda.partition(".")
+    if not (major.isdigit() and minor.isdigit()):
+        raise ProfileError(f"cuda_version {cuda}: write e.g. 12.4")
+    return driver, int(major) * 1000 + int(minor) * 10
+
+
+def card_uuid(seed: str, index: int) -> uuid.UUID:
+    """Return the UUID of one card: the same for the same seed and index, always."""
+    return uuid.uuid5(_UUID_NAMESPACE, f"{seed}/{index}")
+
+
+def _card(profile: dict[str, Any], index: int) -> Profile:
+    numbers = {key: profile[key] for key in {*_PROFILE_WIDE, *_PROFILE_NARROW} - _PER_CARD}
+    card = Profile(
+        name=str(profile["name"]).encode(),
+        serial=f"{int(profile['serial']) + index:013d}".encode(),
+        vbios=str(profile["vbios"]).encode(),
+        pci_bus=0x18 + 8 * index,
+        **numbers,
+    )
+    card.uuid[:] = card_uuid(str(profile["uuid_seed"]), index).bytes
+    return card
+
+
+def _device_bytes(
+    profile: dict[str, Any], cards: int, versions: tuple[str, int], slow_motion: float
+) -> bytes:
+    driver, cuda = versions
+    header = Header(
+        magic=_MAGIC,
+        layout=_LAYOUT,
+        card_count=cards,
+        cuda_version=cuda,
+        slow_motion_q16=round(slow_motion * _REAL_TIME_Q16),
+        file_bytes=_FILE_BYTES,
+        driver_version=driver.encode(),
+    )
+    return bytes(header) + b"".join(bytes(_card(profile, index)) for index in range(cards))
+
+
+def _write_device(path: Path, content: bytes) -> None:
+    """Make the file anew: processes that have the last one mapped keep it to themselves."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o666)  # as /dev/nvidia0: a container's user may be anyone
+        os.write(descriptor, content)
+        os.ftruncate(descriptor, _FILE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def cdi_spec(device: Path, folder: Path, uuids: tuple[str, ...]) -> dict[str, Any]:
+    """Return a CDI 0.6 spec for the cards: by index, by UUID, and "all".
+
+    https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
+    """
+    target = this_platform().library_directories[0]
+
+    def node(path: str, minor: int) -> dict[str, Any]:
+        return {"path": path, "type": "c", "major": _NVIDIA_MAJOR, "minor": minor}
+
+    nodes = [node(f"/dev/nvidia{index}", index) for index in range(len(uuids))]
+    devices = [
+        {"name": name, "containerEdits": {"deviceNodes": [nodes[index]]}}
+        for index, card in enumerate(uuids)
+        for name in (str(index), card)
+    ]
+    devices.append({"name": "all", "containerEdits": {"deviceNodes": nodes}})
+    mounts = [
+        {
+            "hostPath": str(folder / name),
+            "containerPath": f"{target}/{name}",
+            "options": ["ro", "nosuid", "nodev", "bind"],
+        }
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+    ]
+    mounts.append(
+        {
+            "hostPath": str(device),
+            "containerPath": DEVICE_IN_CONTAINER,
+            "options": ["rw", "nosuid", "nodev", "noexec", "bind"],
+        }
+    )
+    return {
+        "cdiVersion": "0.6.0",
+        "kind": CDI_KIND,
+        "devices": devices,
+        "containerEdits": {
+            "deviceNodes": [node("/dev/nvidiactl", _NVIDIACTL_MINOR)],
+            "mounts": mounts,
+        },
+    }
+
+
+def create(  # noqa: PLR0913 - all but the first have defaults, and the last two are rare
+    directory: str | os.PathLike[str],
+    profile: str | Path = "h200",
+    cards: int = 1,
+    driver_version: str | None = None,
+    slow_motion: float = 1,
+    *,
+    cuda_version: str | None = None,
+    folder: Path | None = None,
+) -> Simulator:
+    """Write `device` and `cdi.json` into `directory`, for `cards` cards of one profile.
+
+    `driver_version` ("570.86.10") and `cuda_version` ("12.8") replace the profile's; either is
+    enough for a version in the table. Every duration is multiplied by `slow_motion`. `folder` has
+    the simulated libraries, the package's own by default. ProfileError for what cannot be
+    simulated, OSError for what cannot be written.
+    """
+    if not 1 <= cards <= _CARDS_MOST:
+        raise ProfileError(f"cards: {cards} is not between 1 and {_CARDS_MOST}")
+    if not 0 < slow_motion <= 1000:
+        raise ProfileError(f"slow_motion: {slow_motion} is not above 0 and at most 1000")
+    folder = folder or libraries()
+    loaded = load_profile(profile, folder / "profiles")
+    content = _device_bytes(
+        loaded, cards, _versions(loaded, driver_version, cuda_version), slow_motion
+    )
+    seed = str(loaded["uuid_seed"])
+    uuids = tuple(f"GPU-{card_uuid(seed, index)}" for index in range(cards))
+
+    root = Path(directory).absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    made = Simulator(root / "device", root / "cdi.json", uuids)
+    _write_device(made.device, content)
+    spec = cdi_spec(made.device, folder.absolute(), uuids)
+    made.cdi.write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; the exit status is 0, or 1 with a line on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m gpushare.simulator", description=__doc__)
+    verbs = parser.add_subparsers(required=True, metavar="create")
+    verb = verbs.add_parser("create", help="write a device file and a CDI spec")
+    verb.add_argument("directory", type=Path)
+    verb.add_argument("--profile", default="h200", help="h200, a100-40gb, t4, or a JSON file")
+    verb.add_argument("--cards", type=int, default=1)
+    verb.add_argument("--driver-version", help="e.g. 570.86.10")
+    verb.add_argument("--cuda-version", help="e.g. 12.8")
+    verb.add_argument("--slow-motion", type=float, default=1, help="factor on every duration")
+    options = vars(parser.parse_args(arguments))
+    try:
+        made = create(**options)
+    except (OSError, ProfileError) as error:
+        sys.stderr.write(f"gpushare: {error}\n")
+        return 1
+    sys.stdout.write(f"export {DEVICE_ENV}={made.device}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the simulated libnvidia-ml share. Nothing is kept here: every answer is read
+ * from the device file, which the last look brought up to date.
+ */
+#ifndef GPUSHARE_SIMULATOR_NVML_LIBRARY_H
+#define GPUSHARE_SIMULATOR_NVML_LIBRARY_H
+
+#include "device.h"
+#include "nvml_api.h"
+
+#define REQUIRE(condition, error)                                                                  \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			return error;                                                              \
+	} while (0)
+
+/* Declare `card` as what the handle stands for, or return why there is none. */
+#define REQUIRE_CARD(card, handle)                                                                 \
+	struct sim_card *card;                                                                     \
+	do {                                                                                       \
+		nvmlReturn_t card_status_ = library_card(handle, &card);                           \
+		if (card_status_ != NVML_SUCCESS)                                                  \
+			return card_status_;                                                       \
+	} while (0)
+
+nvmlReturn_t library_status(void);
+nvmlReturn_t library_card(nvmlDevice_t handle, struct sim_card **card);
+nvmlDevice_t library_handle(uint32_t index);
+uint32_t card_index(const struct sim_card *card);
+
+/* Serve the card up to now and keep its lock; returns the moment. card_unlock ends it. */
+uint64_t card_look(struct sim_card *card);
+
+/* Copy a text into the caller's buffer, or say that it is too small. */
+nvmlReturn_t text_out(char *to, unsigned int length, const char *text);
+
+/* A process that has a context on a card. */
+struct process {
+	unsigned int pid; /* in this process's pid namespace */
+	uint64_t used_bytes;
+	unsigned int busy_percent;
+};
+
+/* The processes on a card, the living and visible ones, one entry for a pid. Returns how many. */
+unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PROCESSES]);
+
+void trace_unsupported(const char *symbol);
+
+#endif

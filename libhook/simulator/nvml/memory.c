@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a card's memory is used. `used` and `reserved` add up to what `free` leaves: version 1 counts
+ * what firmware and driver hold as used.
+ */
+#include "library.h"
+
+static uint64_t used_bytes(struct sim_card *card)
+{
+	uint64_t used;
+
+	card_look(card);
+	used = atomic_load(&card->used_bytes);
+	card_unlock(card);
+	return used;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory)
+{
+	REQUIRE_CARD(card, handle);
+	REQUIRE(memory, NVML_ERROR_INVALID_ARGUMENT);
+	REQUIRE(memory->version == NVML_STRUCTURE_VERSION(nvmlMemory_v2_t, 2),
+		NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	memory->total = card_profile(card)->memory_bytes;
+	memory->reserved = card_profile(card)->reserved_bytes;
+	memory->used = used_bytes(card);
+	memory->free = memory->total - memory->reserved - memory->used;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory)
+{
+	REQUIRE_CARD(card, handle);
+	REQUIRE(memory, NVML_ERROR_INVALID_ARGUMENT);
+	memory->total = card_profile(card)->memory_bytes;
+	memory->used = used_bytes(card) + card_profile(card)->reserved_bytes;
+	memory->free = memory->total - memory->used;
+	return NVML_SUCCESS;
+}
+
+/* Nothing maps memory through the bar. */
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t handle, nvmlBAR1Memory_t *memory)
+{
+	REQUIRE_CARD(card, handle);
+	REQUIRE(memory, NVML_ERROR_INVALID_ARGUMENT);
+	memory->bar1Total = card_profile(card)->bar1_bytes;
+	memory->bar1Used = 0;
+	memory->bar1Free = memory->bar1Total;
+	return NVML_SUCCESS;
+}
