@@ -168,7 +168,7 @@ enum packet_kind {
 static enum packet_kind packet_read(char *packet, size_t length, struct reply *reply)
 {
 	struct json json;
-	struct json_text key, error = {0};
+	struct json_text key, error = {0}, code = {0};
 	bool ack = false, answers = false, ok = false, row = false;
 
 	json_begin(&json, packet, length);
@@ -182,6 +182,8 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 			taken = json_boolean(&json, &ack);
 		else if (json_text_is(&key, "error"))
 			taken = json_string(&json, &error);
+		else if (json_text_is(&key, "code"))
+			taken = json_string(&json, &code);
 		else if (json_text_is(&key, "row"))
 			row = true;
 		if (!taken)
@@ -191,6 +193,8 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 		return PACKET_MALFORMED;
 	if (answers && ok)
 		return PACKET_DONE;
+	if (!code.at || !json_text_copy(&code, reply->code, sizeof(reply->code)))
+		reply->code[0] = '\0';
 	if (answers && error.at && json_text_copy(&error, reply->message, sizeof(reply->message)))
 		return PACKET_REFUSAL;
 	return ack ? PACKET_ACK : row ? PACKET_ROW : PACKET_MALFORMED;

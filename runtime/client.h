@@ -35,6 +35,7 @@ enum client_result {
 };
 
 struct reply {
+	char code[32];			    /* of a refusal: protocol.CODE_* */
 	char message[CLIENT_REPLY_MAX + 1]; /* why, for anything but CLIENT_OK */
 };
 

@@ -22,7 +22,7 @@
 
 enum { EXIT_REFUSED = 1 }; /* as runc's own failures */
 
-/* What the rest of a refusal's sentence begins with. */
+/* The one line of a container that asks and cannot be served: who asks, why not, what to do. */
 static void refuse(const struct spec *spec, const char *why, const char *what_to_do)
 {
 	log_error("this container asks for a GPU (%s), but %s; %s", spec->marker_name, why,
@@ -37,12 +37,15 @@ static bool judge(const struct spec *spec, const struct config *config, enum cli
 
 	if (result == CLIENT_OK)
 		return true;
+	/* An image's word alone: whatever kept the daemon from looking, it starts without a GPU.
+	 * Only a node whose defaults make a quota of that word refuses it. */
+	if (spec->marker == MARKER_WEAK &&
+		!(result == CLIENT_REFUSED && strcmp(reply->code, "refused") == 0))
+		return true;
 	if (result == CLIENT_REFUSED) {
 		log_error("%s", reply->message);
 		return false;
 	}
-	if (spec->marker == MARKER_WEAK)
-		return true; /* an image's word alone: it starts without a GPU, as it is */
 	snprintf(why, sizeof(why), "gpushared %s %s (%.200s)",
 		result == CLIENT_BROKEN ? "failed on" : "does not answer on", config->socket,
 		reply->message);
@@ -90,7 +93,7 @@ static const char *obstacle(const struct args *args, const struct config *config
 		return "config.json is a symbolic link; make it a file";
 	else if (args->unknown)
 		snprintf(why, sizeof(why),
-			"the flag %.64s is unknown to gpushare; leave it out, or use another "
+			"the flag %.64s is unknown to gpushare; leave it out or use another "
 			"runtime",
 			args->unknown);
 	else if (config->problem[0])
@@ -146,11 +149,10 @@ static bool admit(const struct args *args, const struct config *config)
 		return true;
 	case BUNDLE_TOO_LONG:
 		log_error("config.json is over 4 MiB, so gpushare cannot tell whether it asks for "
-			  "a GPU; "
-			  "shorten its annotations and environment, or use another runtime");
+			  "a GPU; shorten its annotations and environment, or use another runtime");
 		return false;
 	case BUNDLE_IRREGULAR:
-		log_error("config.json is not a file that keeps still; make it a regular file");
+		log_error("config.json is not a regular file, or grows; write it anew");
 		return false;
 	default:
 		return admit_spec(args, config, bundle, read, text, length);

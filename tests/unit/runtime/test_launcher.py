@@ -221,9 +221,17 @@ def test_a_tenants_text_moves_no_cursor(place: Place) -> None:
     assert ran.said == "gpushare: ?[2J?nothing wrong?\n"
 
 
-def test_a_weak_marker_may_be_refused_too(place: Place) -> None:
-    with FakeDaemon(place.socket, [ACK, refusal("no card has room")]):
-        assert place.create(WEAK).status == REFUSED
+@pytest.mark.parametrize(
+    ("code", "status"), [("refused", REFUSED), ("forbidden", EXECUTED), ("error", EXECUTED)]
+)
+def test_the_word_of_an_image_is_refused_only_where_it_is_a_quota(
+    place: Place, code: str, status: int
+) -> None:
+    with FakeDaemon(place.socket, [ACK, refusal("no", code)]):
+        assert place.create(WEAK).status == status
+    place.socket.unlink()
+    with FakeDaemon(place.socket, [ACK, refusal("no", code)]):
+        assert place.create(STRONG).status == REFUSED
 
 
 # --- a daemon that cannot be asked ---
