@@ -17,7 +17,7 @@ import yaml
 
 import gpushare
 from gpushare.errors import UserError
-from gpushare.quota import BadValue, parse_size
+from gpushare.quota import BadValue, Trust, parse_size
 
 DEFAULT_FILE: Final = Path("/etc/gpushare/gpushare.yaml")
 MAX_BYTES: Final = 1 << 20
@@ -58,7 +58,7 @@ class Config:
     default_cores: int | None = None
     default_policy: str | None = None
     whole_is_share: bool = False
-    trust_env: str | None = None
+    trust_env: Trust | None = None
     docker_sockets: tuple[Path, ...] = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
     mount_namespace: Path = Path("/proc/1/ns/mnt")
     timing: Timing = field(default_factory=Timing)
@@ -67,11 +67,6 @@ class Config:
     def socket(self) -> Path:
         """The control socket."""
         return self.run_dir / "control.sock"
-
-    @property
-    def hook(self) -> Path:
-        """The OCI hook, beside the libraries it was installed with."""
-        return self.libraries.parent / "bin" / "gpushare-hook"
 
     @property
     def probe(self) -> Path:

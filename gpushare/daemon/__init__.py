@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpushared: decides what each tenant gets of the cards, and watches that it stays so.
+
+Threads and what each alone touches:
+
+| thread | owns |
+|---|---|
+| main (`server`) | every socket and pidfd, signals, timers |
+| decide | the ledger, tenants' pages and directories, overrides: all that changes a promise |
+| read | nothing; answers from the ledger's last published entries and the last sample |
+| truth | the overhead, utilisation and heartbeat fields of grant pages, the last sample |
+| driver (`devices`) | NVML; everybody else asks it with a deadline |
+| mounts | its place in the host's mount namespace |
+
+What one thread publishes for others is an immutable object behind one attribute.
+"""

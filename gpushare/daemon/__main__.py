@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushared`: starts, serves until SIGTERM, and leaves every tenant running."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import gpushare
+from gpushare import config as configuration
+from gpushare.config import Config
+from gpushare.daemon import privileges, release, startup
+from gpushare.daemon.log import log
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.node import Node
+from gpushare.daemon.server import Server
+from gpushare.daemon.worker import Worker
+from gpushare.errors import UserError
+
+_FINISH_SECONDS: Final = 5.0
+
+
+def main() -> None:
+    """Run the daemon; exit status 0 after SIGTERM, 1 when it cannot start, 2 for a bad call."""
+    parser = argparse.ArgumentParser(
+        prog="gpushared",
+        description="Decides what each container gets of the GPUs of this machine.",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="instead of /etc/gpushare/gpushare.yaml"
+    )
+    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
+    parser.add_argument(
+        "--foreground", action="store_true", help="accepted for other daemons' habits: it always is"
+    )
+    parser.add_argument("--version", action="version", version=f"gpushared {gpushare.__version__}")
+    arguments = parser.parse_args()
+    try:
+        config = configuration.load(arguments.config)
+        if not arguments.check:
+            run(config)
+    except UserError as error:
+        sys.exit(f"gpushared: {error}")
+
+
+def run(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT; UserError when it cannot start."""
+    privileges.require_root()
+    lock = startup.lock(config)
+    os.umask(0o022)
+    privileges.raise_descriptors()
+    # Before any other thread is there: capabilities are each thread's own.
+    _drop_privileges()
+    loop = Loop()
+    node = startup.build(config, loop)
+    try:
+        _serve(config, node, loop)
+    finally:
+        node.ledger.close()
+        os.close(lock)
+
+
+def _serve(config: Config, node: Node, loop: Loop) -> None:
+    stop = threading.Event()
+    _on_signals(loop, config)
+    node.watch.ended = lambda key: node.decide.submit(lambda: release.process_ended(key, node))
+    # Everything that is promised is known before anybody can ask.
+    release.adopt(node)
+    release.reconcile(node)
+    readers = Worker("read")
+    server = Server(config.socket, node, startup.read_gid(config), readers)
+    loop.every(config.timing.reconcile, lambda: node.decide.submit(lambda: release.reconcile(node)))
+    loop.every(config.timing.reconcile, server.rebind_if_lost)
+    _start_thread("truth", lambda: _look(node, config, stop))
+    _start_thread("calibration", lambda: startup.measure_contexts(node))
+    log("daemon-ready", version=gpushare.__version__, pid=os.getpid(), run_dir=str(config.run_dir))
+    _notify("READY=1")
+    try:
+        loop.run()
+    finally:
+        _notify("STOPPING=1")
+        server.close()
+        node.decide.finish(_FINISH_SECONDS)
+        stop.set()
+        node.watch.close()
+        log("daemon-stopped", tenants=len(node.tenants.pages))
+
+
+def _look(node: Node, config: Config, stop: threading.Event) -> None:
+    """Look at the driver again and again; the truth thread."""
+    if node.driver is None:
+        return
+    while not stop.wait(config.timing.sample):
+        node.driver.truth.look()
+
+
+def _on_signals(loop: Loop, config: Config) -> None:
+    """Have signals wake the loop; Python runs their handlers on this thread, between callbacks."""
+
+    def stop(number: int, _frame: Any) -> None:
+        log("signal", signal=signal.Signals(number).name)
+        loop.stop()
+
+    def reload(_number: int, _frame: Any) -> None:
+        loop.call(lambda: _check_again(config))
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGHUP, reload)
+    signal.set_wakeup_fd(loop.signal_fd, warn_on_full_buffer=False)
+
+
+def _check_again(config: Config) -> None:
+    """SIGHUP: say whether the file is good; it is read at the start, and a restart is harmless."""
+    try:
+        same = configuration.load(config.file) == config
+    except UserError as error:
+        log("config-bad", "error", error=str(error))
+        return
+    log("config-read", "info" if same else "warning", changed=not same, note="takes a restart")
+
+
+def _drop_privileges() -> None:
+    try:
+        privileges.drop()
+    except OSError as error:
+        log("privileges-kept", "warning", error=str(error))
+
+
+def _start_thread(name: str, run_it: Any) -> None:
+    threading.Thread(target=run_it, name=name, daemon=True).start()
+
+
+def _notify(state: str) -> None:
+    """Tell systemd, where it asked (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:
+        try:
+            notify.connect(address)
+            notify.send(state.encode())
+        except OSError as error:
+            log("notify-failed", "warning", error=str(error))
+
+
+if __name__ == "__main__":
+    main()

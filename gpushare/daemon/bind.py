@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bind operation: a reservation gets its process, and from now on lasts as long as it.
+
+The hook sends it while the runtime waits for the hook, so the process cannot have ended and its pid
+cannot have been given again.
+"""
+
+from __future__ import annotations
+
+from gpushare.daemon import naming, processes, release
+from gpushare.daemon.ledger import Entry
+from gpushare.daemon.log import log
+from gpushare.daemon.node import Node
+from gpushare.errors import UserError
+
+
+class NoSuchTenant(UserError):
+    """There is no reservation by that key, or it is another's."""
+
+
+def bind(key: str, identity: str, pid: int, peer_pid: int, node: Node) -> Entry:
+    """Bind tenant `key` to process `pid`; a second time for the same process changes nothing.
+
+    NoSuchTenant: it expired, or `identity` or `pid` is not its own.
+    """
+    entry = owned_entry(key, identity, node)
+    process = processes.look(pid)
+    if process is None:
+        raise NoSuchTenant(f"there is no process {pid} to bind {entry.title} to")
+    if entry.state == "bound":
+        if (entry.pid, entry.starttime) != (pid, process.starttime):
+            raise NoSuchTenant(f"{entry.title} is bound to process {entry.pid} already")
+        return entry
+    cgroup = _cgroup(entry, pid, peer_pid)
+    bound = node.ledger.bind(key, pid=pid, starttime=process.starttime, cgroup=cgroup)
+    release.watch_process(bound, node)
+    log("tenant-bound", tenant=key, id=bound.id, name=bound.title, pid=pid, cgroup=cgroup)
+    if not bound.name:
+        node.names.submit(lambda: naming.learn(key, node))
+    return bound
+
+
+def owned_entry(key: str, identity: str, node: Node) -> Entry:
+    """Return the entry of `key`, which must be of container `identity`; NoSuchTenant otherwise."""
+    entry = node.ledger.entries.get(key)
+    if entry is None or entry.state == "none" or entry.id != identity:
+        raise NoSuchTenant(
+            f"nothing is reserved for {identity} (any more): it took longer than "
+            f"{node.config.timing.bind:g} s to start (timing.bind), or gpushared was reinstalled"
+        )
+    return entry
+
+
+def _cgroup(entry: Entry, pid: int, peer_pid: int) -> str:
+    """Return the cgroup that is the tenant's alone, "" where it has none."""
+    if entry.engine == "host":
+        # Made by `gpushare run` itself; any other is shared with the user's other programs.
+        own = f"/gpushare/{entry.id}"
+        found = processes.cgroups_of(pid)
+        return next((f"{name}:{path}" for name, path in found.items() if path == own), "")
+    others = processes.cgroups_of(peer_pid) if peer_pid != pid else {}
+    return processes.own_cgroup(pid, others)

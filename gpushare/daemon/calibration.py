@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one CUDA context takes of a card: measured once per model and driver version, then kept.
+
+`gpushare-probe` makes a context against the real driver, and NVML says what its process then holds.
+Where that cannot be done (no probe installed, a card that is full) the figure is learned from the
+first tenants; until then it is 0 and a quota below one context is not refused.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare.daemon.cards import Card, Driver, DriverError
+from gpushare.daemon.log import log
+
+_NAME: Final = "contexts.json"
+_START_SECONDS: Final = 60.0  # a first context on a machine without persistence mode takes 10 s
+_LOOK_SECONDS: Final = 0.1
+_LOOKS: Final = 100
+
+
+class Contexts:
+    """The figures, kept in `directory`. Any thread may ask and learn."""
+
+    def __init__(self, directory: Path, driver_version: str) -> None:
+        self._file = directory / _NAME
+        self._driver_version = driver_version
+        self._lock = threading.Lock()
+        self._measured = self._read()
+        self._learned: dict[str, int] = {}
+
+    def bytes_of(self, card: Card) -> int:
+        """Return what a context takes of `card`; 0 where that is not known yet."""
+        model = self._key(card)
+        with self._lock:
+            return self._measured.get(model) or self._learned.get(model, 0)
+
+    def is_measured(self, card: Card) -> bool:
+        """Whether the figure was measured, not guessed from tenants."""
+        with self._lock:
+            return self._key(card) in self._measured
+
+    def learn(self, card: Card, context_bytes: int) -> None:
+        """Note what a tenant's contexts take each; the least counts, for modules are in it too."""
+        model = self._key(card)
+        with self._lock:
+            known = self._learned.get(model)
+            if model in self._measured or (known is not None and known <= context_bytes):
+                return
+            self._learned[model] = context_bytes
+        log("context-learned", model=card.model, bytes=context_bytes)
+
+    def keep(self, card: Card, context_bytes: int) -> None:
+        """Note a measured figure, and write it to disk."""
+        with self._lock:
+            self._measured = {**self._measured, self._key(card): context_bytes}
+            measured = dict(self._measured)
+        log("context-measured", model=card.model, bytes=context_bytes)
+        draft = self._file.with_name(f".{_NAME}.{secrets.token_hex(4)}")
+        try:
+            draft.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+            draft.replace(self._file)
+        except OSError as error:
+            # A cache: it is measured again next time.
+            log("context-not-kept", "warning", file=str(self._file), error=str(error))
+            draft.unlink(missing_ok=True)
+
+    def _key(self, card: Card) -> str:
+        return f"{card.model} {self._driver_version}"
+
+    def _read(self) -> dict[str, int]:
+        try:
+            found = json.loads(self._file.read_text(encoding="utf-8"))
+            return {str(key): int(value) for key, value in found.items() if int(value) > 0}
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+            return {}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How to run gpushare-probe against `library`, the driver's libcuda."""
+
+    program: Path
+    library: Path
+    env: Mapping[str, str]
+
+
+def measure(card: Card, driver: Driver, probe: Probe, excuse: Callable[[int], None]) -> int | None:
+    """Return the bytes that one context takes of `card`, None (logged) where it cannot be said.
+
+    `excuse` is told the pid of the program that is run.
+    """
+    argv = [str(probe.program), "--library", str(probe.library), "--card", str(card.index)]
+    try:
+        program = subprocess.Popen(
+            [*argv, "context"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **probe.env},
+            cwd="/",
+        )
+    except OSError as error:
+        error_text = f"{probe.program}: {error.strerror}"
+        log("context-not-measured", "warning", model=card.model, error=error_text)
+        return None
+    with program:
+        excuse(program.pid)
+        watchdog = threading.Timer(_START_SECONDS, program.kill)
+        watchdog.start()
+        try:
+            return _measured(program, card, driver, excuse)
+        except (DriverError, ValueError) as error:
+            log("context-not-measured", "warning", model=card.model, error=str(error))
+            return None
+        finally:
+            watchdog.cancel()
+            program.kill()
+
+
+def _measured(
+    program: subprocess.Popen[bytes], card: Card, driver: Driver, excuse: Callable[[int], None]
+) -> int:
+    """Return what the driver says of the probe once it has a context and nothing changes."""
+    assert program.stdout is not None
+    said = json.loads(program.stdout.readline() or b"{}")
+    if said.get("event") != "context" or said.get("code", 0) != 0:
+        raise ValueError(f"gpushare-probe made no context: {said}")
+    last = None
+    for _ in range(_LOOKS):
+        excuse(program.pid)
+        uses = driver.sample().uses.get(card.uuid, ())
+        now = next((use.bytes for use in uses if use.pid == program.pid), None)
+        if now and now == last:
+            return now
+        last = now
+        time.sleep(_LOOK_SECONDS)
+    raise ValueError("the driver does not say what gpushare-probe holds")

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon knows of cards: plain values, never a vendor's handles.
+
+`Driver` is the seam: devices.py implements it over NVML, tests over a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class DriverError(Exception):
+    """The driver did not answer, or not in time; what was known before is stale."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One card. `index` and `minor` may change with a reboot, `uuid` does not."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int  # total less what the driver keeps for itself
+    minor: int  # N of /dev/nvidiaN
+
+
+@dataclass(frozen=True)
+class Use:
+    """What one process takes of one card, as the driver says; `bytes` None: it does not say."""
+
+    pid: int  # in the daemon's pid namespace
+    bytes: int | None
+    utilisation: int | None = None  # percent of the card's time, None: not known
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at the driver. `taken_ns` is CLOCK_MONOTONIC."""
+
+    taken_ns: int
+    uses: Mapping[str, tuple[Use, ...]] = field(default_factory=dict)  # by the card's uuid
+    health: Mapping[str, str] = field(default_factory=dict)  # uuid -> what is wrong
+
+
+class Driver(Protocol):
+    """A driver that is loaded. Every method may raise DriverError, within its deadline."""
+
+    driver_version: str
+    cuda_version: str
+
+    def cards(self) -> tuple[Card, ...]:
+        """Return the cards by index."""
+        ...
+
+    def sample(self) -> Sample:
+        """Return what each process takes of each card."""
+        ...

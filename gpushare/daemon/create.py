@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The create operation: a bundle in, a bundle with its part of a GPU out, and a reservation.
+
+Nothing is half done: until the spec is replaced, in one rename at the very end, the bundle is as
+the engine wrote it, and whatever fails before takes the reservation back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare.daemon import names, release
+from gpushare.daemon.ledger import Entry
+from gpushare.daemon.log import log
+from gpushare.daemon.node import Node
+from gpushare.daemon.placement import NoRoom
+from gpushare.daemon.reserve import Applicant, defaults_of, give_back_earlier, reserve
+from gpushare.oci import container, edits, nvidia, spec
+from gpushare.oci.driver import CUDA, NVML
+from gpushare.oci.rootfs import Rootfs
+from gpushare.oci.spec import Spec
+from gpushare.quota import Given, Quota, give, read_quota, refuse_whole, visible_devices
+
+STRONG: Final = "strong"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A container about to be made; the descriptors are of its bundle and its root filesystem."""
+
+    identity: str
+    path: str
+    marker: str
+    bundle_fd: int
+    rootfs_fd: int
+
+    @property
+    def key(self) -> str:
+        """The tenant's key: the same for every start of the same container."""
+        name = f"{self.path}\0{self.identity}".encode()
+        return hashlib.sha256(name).hexdigest()[:16]
+
+
+def create(bundle: Bundle, node: Node) -> dict[str, Any]:
+    """Give the container what it asks for: `{"given": "none" | "shared" | "whole", "key": ...}`.
+
+    QuotaError, NoRoom, NoSuchCard, NoDriver, SpecError, CdiError, OSError: it gets nothing, and the
+    bundle is as it was.
+    """
+    loaded = spec.load(bundle.bundle_fd)
+    original = edits.strip(loaded)
+    if original.is_sandbox():
+        return _nothing(bundle, original, loaded, None, node)
+    quota = read_quota(
+        original.annotations,
+        original.variables,
+        operator=node.overrides.of(bundle.identity),
+        trust=node.config.trust_env,
+    )
+    request = _find(original, quota, bundle, node)
+    given = give(
+        quota,
+        visible=visible_devices(original.variables),
+        cards=request.cards,
+        defaults=defaults_of(node.config),
+    )
+    if given.kind == "none":
+        stripped = edits.apply(original, edits.Edits(), request.taken)
+        return _nothing(bundle, stripped, loaded, given, node)
+    try:
+        entry = reserve(_applicant(bundle, original), quota, given, node)
+    except NoRoom as error:
+        if given.kind == "whole":
+            raise refuse_whole(quota, request.cards, str(error)) from error
+        raise
+    try:
+        edited = _edited(bundle, original, request, entry, node)
+        spec.store(bundle.bundle_fd, edited, loaded)
+    except BaseException:
+        release.end(entry.key, node, "the container could not be given it")
+        raise
+    return {"given": given.kind, "key": entry.key}
+
+
+def _find(original: Spec, quota: Quota, bundle: Bundle, node: Node) -> nvidia.Request:
+    """Return the GPU that an engine put into the spec already."""
+    if node.driver is None:
+        # Nothing of ours can be in the way of a container that asks for nothing of ours.
+        if quota.asked or bundle.marker == STRONG:
+            node.loaded()
+        return nvidia.Request()
+    return nvidia.find(original, node.driver.files)
+
+
+def _nothing(
+    bundle: Bundle, wanted: Spec, loaded: Spec, given: Given | None, node: Node
+) -> dict[str, Any]:
+    """Take out what an earlier start put in, and note why the container got no GPU."""
+    applicant = _applicant(bundle, wanted)
+    give_back_earlier(applicant, node)
+    spec.store(bundle.bundle_fd, wanted, loaded)
+    if given is not None:
+        node.ledger.add(
+            Entry(
+                key=bundle.key,
+                state="none",
+                id=bundle.identity,
+                name=applicant.name,
+                engine=applicant.engine,
+                bundle=bundle.path,
+                why=given.why,
+            )
+        )
+        log("tenant-given-none", tenant=bundle.key, id=bundle.identity, why=given.why)
+    return {"given": "none", "key": bundle.key}
+
+
+def _applicant(bundle: Bundle, original: Spec) -> Applicant:
+    name = names.from_spec(bundle.identity, bundle.path, original.annotations)
+    return Applicant(
+        key=bundle.key,
+        identity=bundle.identity,
+        name=name.name,
+        engine=name.engine,
+        bundle=bundle.path,
+        label=original.mount_label,
+        owner=_root_of(original),
+    )
+
+
+def _root_of(original: Spec) -> int:
+    """Return the host's uid of the container's root: it opens the sources of its own mounts."""
+    for mapping in original.entries("linux", "uidMappings"):
+        if mapping.get("containerID") == 0 and isinstance(mapping.get("hostID"), int):
+            return int(mapping["hostID"])
+    return 0
+
+
+def _edited(
+    bundle: Bundle, original: Spec, request: nvidia.Request, entry: Entry, node: Node
+) -> Spec:
+    """Return the spec with the cards of `entry`; the image's loader cache is made to name them."""
+    driver = node.loaded()
+    rootfs = Rootfs(bundle.rootfs_fd)
+    cards = [
+        (card.uuid, str(card.index))
+        for holding in entry.holdings
+        if (card := driver.card(holding.uuid)) is not None
+    ]
+    libraries = node.libraries
+    filters = container.Filters(str(libraries / CUDA), str(libraries / NVML))
+    host = container.Host(driver.files, filters, node.platform)
+    program = libraries.parent / "bin" / "gpushare-hook"
+    hooks = container.hooks(str(program), str(node.config.socket), entry.key)
+    if entry.shared:
+        directory = str(node.mounts.path(entry.key))
+        wanted = container.shared(
+            host, cards, rootfs=rootfs, hooks=hooks, tenant_directory=directory
+        )
+    else:
+        wanted = container.whole(host, cards, rootfs=rootfs, hooks=hooks)
+    keep = node.config.state_dir / "ldcache"
+    cache = container.install_cache(rootfs, wanted.cache, node.platform, keep)
+    return edits.apply(original, wanted.with_mount(cache), request.taken)

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: who was promised what, and whether it is still held.
+
+A tenant's entry is `reserved` before anything of it exists, `bound` when its process is known, and
+is deleted (released) when that is gone. An entry that is never bound expires. `none` is a container
+that looked like a GPU's and got none, kept so that `ps -a` can say why.
+
+The store is SQLite in run_dir with synchronous=OFF and a write-ahead log. What was committed is in
+the page cache, so a daemon killed at any instruction loses nothing (sqlite.org/pragma.html,
+"synchronous"); only a machine that goes down can lose it, and with that every tenant is gone too:
+entries of another boot are discarded. fsync, on a slow disk and for 200 containers at once, would
+buy nothing.
+
+One thread writes. `entries` is a mapping that is replaced, never changed, so any thread may read.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal
+
+from gpushare.errors import UserError
+
+State = Literal["reserved", "bound", "none"]
+
+_FORMAT: Final = 1  # of the tables; another one is not read
+_TABLES: Final = """
+CREATE TABLE about (format INTEGER NOT NULL, boot_id TEXT NOT NULL);
+CREATE TABLE tenant (
+    key TEXT PRIMARY KEY,
+    state TEXT NOT NULL CHECK (state IN ('reserved', 'bound', 'none')),
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    engine TEXT NOT NULL,
+    bundle TEXT NOT NULL,
+    uid INTEGER NOT NULL,
+    policy TEXT NOT NULL,
+    isolation TEXT NOT NULL,
+    why TEXT NOT NULL,
+    quota TEXT NOT NULL,
+    created REAL NOT NULL,
+    expires REAL NOT NULL,
+    pid INTEGER NOT NULL,
+    starttime INTEGER NOT NULL,
+    cgroup TEXT NOT NULL
+) STRICT;
+CREATE TABLE holding (
+    key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    uuid TEXT NOT NULL,
+    memory_bytes INTEGER NOT NULL CHECK (memory_bytes > 0),
+    cores INTEGER NOT NULL,
+    reserved_cores INTEGER NOT NULL,
+    whole INTEGER NOT NULL,
+    PRIMARY KEY (key, number)
+) STRICT;
+"""
+
+
+class LedgerError(UserError):
+    """The store cannot be read; starting without it would promise the same memory twice."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a tenant has of one card; its place in `Entry.holdings` is the tenant's card number."""
+
+    uuid: str
+    memory_bytes: int
+    cores: int = 0  # asked
+    reserved_cores: int = 0  # as far as the policy guarantees them
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tenant. `created` is seconds since the epoch; `expires` of CLOCK_BOOTTIME."""
+
+    key: str
+    state: State
+    id: str
+    name: str = ""  # as the engine or Kubernetes names it; empty: not known yet
+    engine: str = "runc"
+    bundle: str = ""
+    uid: int = 0  # who opened it
+    policy: str = ""
+    isolation: str = ""
+    why: str = ""
+    quota: Mapping[str, str] = field(default_factory=dict)
+    created: float = 0.0
+    expires: float = 0.0
+    pid: int = 0
+    starttime: int = 0  # of `pid`: /proc/PID/stat field 22
+    cgroup: str = ""  # "hierarchy:path" as in /proc/PID/cgroup; empty: none of its own
+    holdings: tuple[Holding, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What to call it in a message."""
+        return self.name or self.id[:12]
+
+    @property
+    def shared(self) -> bool:
+        """Whether it has pages and an interposer."""
+        return bool(self.holdings) and not self.holdings[0].whole
+
+
+class Ledger:
+    """The store at `file`; made where it is not there, emptied where it is of another boot."""
+
+    def __init__(self, file: Path, boot_id: str) -> None:
+        self.file = file
+        try:
+            self._store = _open(file, boot_id)
+            self.entries: Mapping[str, Entry] = MappingProxyType(_read(self._store))
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise LedgerError(
+                f"the ledger {file} is damaged ({error}); without it no GPU memory can be promised "
+                f"safely. Stop the containers that use a GPU, remove {file}*, start gpushared again"
+            ) from error
+
+    def close(self) -> None:
+        """Close the store; every entry stays."""
+        self._store.close()
+
+    def add(self, entry: Entry) -> None:
+        """Write a new entry, instead of one that has the same key."""
+        with self._changed() as store:
+            store.execute("DELETE FROM tenant WHERE key = ?", (entry.key,))
+            store.execute(
+                f"INSERT INTO tenant VALUES ({', '.join('?' * 16)})",  # noqa: S608
+                (
+                    *(entry.key, entry.state, entry.id, entry.name, entry.engine, entry.bundle),
+                    *(entry.uid, entry.policy, entry.isolation, entry.why),
+                    *(json.dumps(dict(entry.quota)), entry.created, entry.expires),
+                    *(entry.pid, entry.starttime, entry.cgroup),
+                ),
+            )
+            store.executemany(
+                "INSERT INTO holding VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (
+                        *(entry.key, number, holding.uuid, holding.memory_bytes, holding.cores),
+                        *(holding.reserved_cores, holding.whole),
+                    )
+                    for number, holding in enumerate(entry.holdings)
+                ],
+            )
+        self._publish({**self.entries, entry.key: entry})
+
+    def bind(self, key: str, *, pid: int, starttime: int, cgroup: str) -> Entry:
+        """Note the process of a reservation, which from now on lasts as long as it."""
+        with self._changed() as store:
+            store.execute(
+                "UPDATE tenant SET state = 'bound', pid = ?, starttime = ?, cgroup = ? "
+                "WHERE key = ?",
+                (pid, starttime, cgroup, key),
+            )
+        bound = replace(
+            self.entries[key], state="bound", pid=pid, starttime=starttime, cgroup=cgroup
+        )
+        return self._replace(bound)
+
+    def rename(self, key: str, name: str, engine: str) -> Entry:
+        """Note the name by which the engine, which is `engine`, knows the tenant."""
+        with self._changed() as store:
+            store.execute(
+                "UPDATE tenant SET name = ?, engine = ? WHERE key = ?", (name, engine, key)
+            )
+        return self._replace(replace(self.entries[key], name=name, engine=engine))
+
+    def resize(self, key: str, memory_bytes: int, quota: Mapping[str, str]) -> Entry:
+        """Change what the tenant has of each of its cards."""
+        with self._changed() as store:
+            store.execute("UPDATE holding SET memory_bytes = ? WHERE key = ?", (memory_bytes, key))
+            store.execute(
+                "UPDATE tenant SET quota = ? WHERE key = ?", (json.dumps(dict(quota)), key)
+            )
+        entry = self.entries[key]
+        holdings = tuple(replace(holding, memory_bytes=memory_bytes) for holding in entry.holdings)
+        return self._replace(replace(entry, holdings=holdings, quota=dict(quota)))
+
+    def release(self, key: str) -> None:
+        """Delete the entry: nothing is promised to it any more. One that is not there is fine."""
+        with self._changed() as store:
+            store.execute("DELETE FROM tenant WHERE key = ?", (key,))
+        self._publish({other: entry for other, entry in self.entries.items() if other != key})
+
+    @contextmanager
+    def _changed(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it or, on an error or a crash, nothing."""
+        with self._store:
+            self._store.execute("BEGIN IMMEDIATE")
+            yield self._store
+
+    def _replace(self, entry: Entry) -> Entry:
+        self._publish({**self.entries, entry.key: entry})
+        return entry
+
+    def _publish(self, entries: dict[str, Entry]) -> None:
+        self.entries = MappingProxyType(entries)
+
+
+def _open(file: Path, boot_id: str) -> sqlite3.Connection:
+    store = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=1.0)
+    try:
+        store.execute("PRAGMA journal_mode = WAL")
+        store.execute("PRAGMA synchronous = OFF")
+        store.execute("PRAGMA foreign_keys = ON")
+        if _empty(store):
+            _make(store, boot_id)
+        if _checked_boot(store) != boot_id:
+            with store:
+                store.execute("BEGIN IMMEDIATE")
+                store.execute("DELETE FROM tenant")
+                store.execute("UPDATE about SET boot_id = ?", (boot_id,))
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _empty(store: sqlite3.Connection) -> bool:
+    return bool(store.execute("SELECT count(*) = 0 FROM sqlite_schema").fetchone()[0])
+
+
+def _checked_boot(store: sqlite3.Connection) -> str:
+    """Return the boot that the store is of; ValueError where it is damaged."""
+    [(verdict,)] = store.execute("PRAGMA quick_check(1)").fetchall()
+    if verdict != "ok":
+        raise ValueError(verdict)
+    [(found, boot_id)] = store.execute("SELECT format, boot_id FROM about").fetchall()
+    if found != _FORMAT:
+        raise ValueError(f"format {found}, and this version writes {_FORMAT}")
+    return str(boot_id)
+
+
+def _make(store: sqlite3.Connection, boot_id: str) -> None:
+    with store:
+        store.execute("BEGIN IMMEDIATE")
+        for statement in _TABLES.split(";")[:-1]:
+            store.execute(statement)
+        store.execute("INSERT INTO about VALUES (?, ?)", (_FORMAT, boot_id))
+
+
+def _read(store: sqlite3.Connection) -> dict[str, Entry]:
+    holdings: dict[str, list[Holding]] = {}
+    for key, uuid, memory_bytes, cores, reserved, whole in store.execute(
+        "SELECT key, uuid, memory_bytes, cores, reserved_cores, whole FROM holding "
+        "ORDER BY key, number"
+    ):
+        holding = Holding(uuid, memory_bytes, cores, reserved, bool(whole))
+        holdings.setdefault(key, []).append(holding)
+    columns = (
+        *("key", "state", "id", "name", "engine", "bundle", "uid", "policy", "isolation", "why"),
+        *("quota", "created", "expires", "pid", "starttime", "cgroup"),
+    )
+    entries: dict[str, Entry] = {}
+    for row in store.execute(f"SELECT {', '.join(columns)} FROM tenant ORDER BY created"):  # noqa: S608
+        values = dict(zip(columns, row, strict=True))
+        values["quota"] = json.loads(values["quota"])
+        key = values["key"]
+        entries[key] = Entry(**values, holdings=tuple(holdings.get(key, ())))
+    return entries

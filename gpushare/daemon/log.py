@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log: one JSON object a line on stderr, each with a stable `event` name.
+
+Values may come from a tenant; json escapes every control character, so none can forge a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from typing import Any, Final
+
+_LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
+_STDERR: Final = 2
+
+
+def log(event: str, level: str = "info", **fields: Any) -> None:
+    """Write one line; `event` is a noun and a verb, `tenant-bound`, that never changes.
+
+    A full or closed stderr loses the line: the daemon goes on.
+    """
+    assert level in _LEVELS
+    now = time.time()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03}Z"
+    line = json.dumps(
+        {"time": stamp, "level": level, "event": event, **fields},
+        separators=(",", ":"),
+        default=str,
+    )
+    with contextlib.suppress(OSError):
+        os.write(_STDERR, line.encode() + b"\n")

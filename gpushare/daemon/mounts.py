@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each tenant's tmpfs, in the mount namespace that its runtime runs in.
+
+A hardened unit has a mount namespace of its own, and what is mounted there never reaches runc. So
+one thread leaves it for the host's and stays there; what it mounted is used through a descriptor,
+which works in any namespace. `<tenants>/<key>` belongs to who may mount from it (root, or the root
+of the container's user namespace) and is closed to everybody else; `<tenants>/<key>/pages` is the
+tmpfs, which only the tenant gets to see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import queue
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from gpushare import mounts
+from gpushare.errors import UserError
+
+PAGES: Final = "pages"
+_KEY: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_LABEL: Final = re.compile(r"[A-Za-z0-9_:.,-]{1,256}", re.ASCII)
+
+Result = TypeVar("Result")
+
+
+class MountsError(UserError):
+    """Tenants' pages cannot be mounted on this machine."""
+
+
+class _Call(Generic[Result]):
+    """A function on its way to the thread, and what came of it."""
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self.function = function
+        self.done = threading.Event()
+        self.result: Result
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.function()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where it was asked for
+            self.error = error
+        self.done.set()
+
+    def wait(self) -> Result:
+        self.done.wait()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class TenantMounts:
+    """The tenants' directories beneath `root`, mounted in the namespace that `namespace` names."""
+
+    def __init__(self, root: Path, namespace: Path) -> None:
+        self.root = root
+        self._namespace = namespace
+        self._calls: queue.SimpleQueue[_Call[object]] = queue.SimpleQueue()
+        self._entered = _Call(self._enter)
+        threading.Thread(target=self._serve, name="mounts", daemon=True).start()
+        self._entered.wait()
+
+    def path(self, key: str) -> Path:
+        """Return the tmpfs of tenant `key`, a path of the runtime's mount namespace."""
+        return self.root / key / PAGES
+
+    def make(self, key: str, *, size_bytes: int, owner: int = 0, label: str = "") -> int:
+        """Mount a tmpfs for tenant `key` and return a descriptor of its directory.
+
+        At most `size_bytes` can be written to it; `owner` may reach it beside root; `label` is its
+        SELinux context. What an earlier tenant of that key left is taken away first. OSError.
+        """
+        data = f"mode=711,size={size_bytes},nr_inodes=8"
+        if label:
+            if not _LABEL.fullmatch(label):
+                raise OSError(errno.EINVAL, "linux.mountLabel is no SELinux label", label)
+            data += f',context="{label}"'
+        return self._ask(lambda: self._make(key, data, owner))
+
+    def open(self, key: str) -> int:
+        """Return a descriptor of the directory that `make` mounted; OSError when it is gone."""
+        return self._ask(lambda: self._open(key))
+
+    def remove(self, key: str) -> None:
+        """Take the tmpfs and its directory away. One that is not there is fine."""
+        self._ask(lambda: self._remove(key))
+
+    def made(self) -> list[str]:
+        """Return the tenants that have a directory."""
+        return self._ask(self._keys)
+
+    def _ask(self, function: Callable[[], Result]) -> Result:
+        call = _Call(function)
+        self._calls.put(call)  # type: ignore[arg-type]
+        return call.wait()
+
+    def _serve(self) -> None:
+        self._entered.run()
+        if self._entered.error is not None:
+            return
+        while True:
+            self._calls.get().run()
+
+    def _enter(self) -> None:
+        """Move this thread, and no other, into the namespace; make `root` there."""
+        try:
+            mounts.unshare(mounts.CLONE_FS)
+            if not self._is_here():
+                with contextlib.closing(_Descriptor(self._namespace)) as namespace:
+                    mounts.enter(namespace.fd)
+        except OSError as error:
+            raise MountsError(
+                f"{self._namespace}: {error.strerror}; gpushared must be root with CAP_SYS_ADMIN, "
+                "CAP_SYS_CHROOT and CAP_SYS_PTRACE, or set mount_namespace"
+            ) from error
+        self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self.root.chmod(0o711)
+
+    def _is_here(self) -> bool:
+        """Whether the namespace is the one that the daemon is in already."""
+        here, there = Path("/proc/thread-self/ns/mnt").stat(), self._namespace.stat()
+        return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+    def _make(self, key: str, data: str, owner: int) -> int:
+        if not _KEY.fullmatch(key):
+            raise OSError(errno.EINVAL, "not a tenant's key", key)
+        self._remove(key)
+        outer = self.root / key
+        outer.mkdir(mode=0o700)
+        try:
+            (outer / PAGES).mkdir(mode=0o711)
+            os.chown(outer, owner, -1)
+            mounts.tmpfs(
+                outer / PAGES,
+                flags=mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC,
+                data=data,
+            )
+            return self._open(key)
+        except BaseException:
+            self._remove(key)
+            raise
+
+    def _open(self, key: str) -> int:
+        return os.open(self.path(key), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def _remove(self, key: str) -> None:
+        outer = self.root / key
+        while _unmounted(outer / PAGES):
+            pass
+        for folder in (outer / PAGES, outer):
+            with contextlib.suppress(FileNotFoundError):
+                folder.rmdir()
+
+    def _keys(self) -> list[str]:
+        return sorted(entry.name for entry in self.root.iterdir() if _KEY.fullmatch(entry.name))
+
+
+def _unmounted(target: Path) -> bool:
+    """Take away the topmost mount at `target`; False when there is none."""
+    try:
+        mounts.unmount(target, mounts.MNT_DETACH | mounts.UMOUNT_NOFOLLOW)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOENT}:
+            raise
+        return False
+    return True
+
+
+class _Descriptor:
+    """A file opened for its identity only."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        os.close(self.fd)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user calls a container: the engine's name, namespace/id or namespace/pod/container.
+
+A name is for people: nothing is enforced by it, and an engine that does not answer costs nothing
+but the name. Docker and podman are asked over their socket, only after the container was bound:
+while it starts, docker holds a lock that the question would wait for.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+#: What an engine that is told to can write; shown to people and put into messages.
+NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
+_DOCKER_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_TASK: Final = re.compile(r"/io\.containerd\.runtime\.v[12]\.[a-z]+/([^/]+)/[^/]+/?$")
+_MOST_BYTES: Final = 4 << 20
+
+_NAMESPACE: Final = ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace")
+_POD: Final = ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
+_CONTAINER: Final = ("io.kubernetes.cri.container-name", "io.kubernetes.container.name")
+
+
+@dataclass(frozen=True)
+class Name:
+    """A container's engine and name; `name` is empty where only the engine can tell it."""
+
+    engine: str
+    name: str
+
+
+def from_spec(identity: str, bundle: str, annotations: Mapping[str, str]) -> Name:
+    """Return what the bundle's path and the spec's annotations say, asking nobody."""
+    task = _TASK.search(bundle)
+    parts = [_first(annotations, keys) for keys in (_NAMESPACE, _POD, _CONTAINER)]
+    if all(NAME.fullmatch(part) for part in parts):
+        return Name("containerd" if task else "cri-o", "/".join(parts))
+    if task:
+        # An id like docker's may be docker's in any namespace of containerd: it is asked.
+        engine = "docker" if task[1] == "moby" else "containerd"
+        return Name(engine, "" if _DOCKER_ID.fullmatch(identity) else f"{task[1]}/{identity}")
+    if bundle.endswith("/userdata") and _DOCKER_ID.fullmatch(identity):
+        return Name("podman", "")
+    return Name("runc", identity)
+
+
+def ask(identity: str, sockets: Iterable[Path], seconds: float) -> Name | None:
+    """Return the name that the first of `sockets` (docker's API) has for a container.
+
+    None when no engine answers within `seconds` each, or none knows it.
+    """
+    if not _DOCKER_ID.fullmatch(identity):
+        return None
+    for path in sockets:
+        name = _ask(identity, path, seconds)
+        if name is not None and NAME.fullmatch(name):
+            return Name("podman" if "podman" in path.name else "docker", name)
+    return None
+
+
+def _ask(identity: str, path: Path, seconds: float) -> str | None:
+    connection = _Connection(path, seconds)
+    try:
+        connection.request("GET", f"/containers/{identity}/json")
+        response = connection.getresponse()
+        if response.status != http.client.OK:
+            return None
+        document = json.loads(response.read(_MOST_BYTES))
+        return str(document["Name"]).removeprefix("/")
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return None
+    finally:
+        connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        super().__init__("localhost", timeout=seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def _first(annotations: Mapping[str, str], keys: Iterable[str]) -> str:
+    return next((annotations[key] for key in keys if key in annotations), "")

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operations of the daemon work on: this machine's cards, ledger and open tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gpushare.config import Config
+from gpushare.daemon.calibration import Contexts
+from gpushare.daemon.capacity import Promise, Room
+from gpushare.daemon.cards import Card, Driver
+from gpushare.daemon.ledger import Entry, Ledger
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.mounts import TenantMounts
+from gpushare.daemon.overrides import Overrides
+from gpushare.daemon.tenants import Tenants
+from gpushare.daemon.truth import CardTruth, Truth
+from gpushare.daemon.watch import Watch
+from gpushare.daemon.worker import Worker
+from gpushare.errors import UserError
+from gpushare.oci.driver import Driver as DriverFiles
+from gpushare.oci.platform import Platform
+
+SIMULATED_DEVICE: Final = "/dev/gpushare-sim"
+
+
+class NoDriver(UserError):
+    """This machine has no NVIDIA driver that could be loaded, and something needs it."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A driver that answers: its files (CDI), its voice (NVML) and what is measured of it."""
+
+    files: DriverFiles
+    nvml: Driver
+    cards: tuple[Card, ...]
+    contexts: Contexts
+    truth: Truth
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the cards are a simulator's."""
+        return bool(self.env)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a host process needs to find the driver's device: a simulated one is a file."""
+        return simulator_env(self.files)
+
+    def card(self, uuid: str) -> Card | None:
+        """Return the card with that uuid, None when it is gone."""
+        return next((card for card in self.cards if card.uuid == uuid), None)
+
+
+@dataclass
+class Node:
+    """Everything the daemon has. `driver` is None, and `why_none` says why, where none loads."""
+
+    config: Config
+    platform: Platform
+    ledger: Ledger
+    mounts: TenantMounts
+    overrides: Overrides
+    tenants: Tenants
+    loop: Loop
+    watch: Watch
+    decide: Worker
+    names: Worker
+    driver: Loaded | None = None
+    why_none: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def libraries(self) -> Path:
+        """The versioned folder that `libraries` leads to: a mount's source is never rewritten."""
+        return self.config.libraries.resolve()
+
+    def loaded(self) -> Loaded:
+        """Return the driver; NoDriver where there is none."""
+        if self.driver is None:
+            raise NoDriver(f"{self.why_none}; see gpushare doctor")
+        return self.driver
+
+    def rooms(self, entries: Mapping[str, Entry] | None = None) -> tuple[Room, ...]:
+        """Return each card with what is promised of it, by `entries` or by the ledger now."""
+        driver = self.loaded()
+        current = self.ledger.entries if entries is None else entries
+        view = driver.truth.view
+        rooms = []
+        for card in driver.cards:
+            truth = view.cards.get(card.uuid, CardTruth())
+            promises = tuple(
+                Promise(entry.title, holding.memory_bytes, holding.reserved_cores, holding.whole)
+                for entry in current.values()
+                for holding in entry.holdings
+                if holding.uuid == card.uuid
+            )
+            rooms.append(
+                Room(
+                    card,
+                    promises=promises,
+                    foreign=truth.foreign,
+                    foreign_bytes=truth.foreign_bytes,
+                    reserve_bytes=self.config.reserve_bytes,
+                    health=truth.health,
+                )
+            )
+        return tuple(rooms)
+
+
+def simulator_env(files: DriverFiles) -> dict[str, str]:
+    """Return the variable by which a host process finds a simulated driver's device."""
+    for mount in files.cdi.everything.mounts:
+        if mount.container_path == SIMULATED_DEVICE:
+            return {"GPUSHARE_SIM_DEVICE": mount.host_path}
+    return {}

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator set for a container: it holds for its id, across stop, start and reboot.
+
+One JSON file in state_dir, `{"<id>": {"memory": "6GiB"}}`, replaced by rename and synced: it is the
+operator's word and outlives everything else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gpushare.errors import UserError
+
+_NAME: Final = "overrides.json"
+_MOST: Final = 4096  # containers; the oldest is forgotten
+
+
+class OverridesError(UserError):
+    """The operator's settings cannot be read; going on would silently undo them."""
+
+
+class Overrides:
+    """The file in `directory`, kept in memory; the decide thread's."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / _NAME
+        self._values = self._read()
+
+    def of(self, identity: str) -> Mapping[str, str]:
+        """Return what was set for container `identity`, by canonical key."""
+        return self._values.get(identity, {})
+
+    def set(self, identity: str, key: str, value: str) -> None:
+        """Note `key` for container `identity` and write it to disk; OSError when that fails."""
+        values = {name: dict(keys) for name, keys in self._values.items()}
+        values[identity] = {**values.pop(identity, {}), key: value}
+        while len(values) > _MOST:
+            del values[next(iter(values))]
+        self._write(values)
+        self._values = values
+
+    def _read(self) -> dict[str, dict[str, str]]:
+        try:
+            text = self._file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise OverridesError(f"{self._file}: {error.strerror}") from error
+        try:
+            values = json.loads(text)
+            return {
+                str(name): {str(key): str(value) for key, value in keys.items()}
+                for name, keys in values.items()
+            }
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise OverridesError(
+                f"{self._file} is damaged ({error}): it has what `gpushare set` was told; "
+                "remove it to go on without"
+            ) from error
+
+    def _write(self, values: Mapping[str, Mapping[str, str]]) -> None:
+        draft = self._file.with_name(f".{_NAME}.{secrets.token_hex(4)}")
+        try:
+            with draft.open("x", encoding="utf-8") as file:
+                json.dump(values, file, indent=1)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._file)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        directory = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes and cgroups as /proc and /sys/fs/cgroup tell them: who belongs to whom, who is gone.
+
+A pid alone names nobody: it may have been given again. What is kept of a process is (pid, start
+time), and of a tenant also the cgroup that its runtime made for it; a descendant of that cgroup
+(docker in docker) is the tenant's. Sources: proc(5), cgroups(7).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare.cgroups import mountinfo
+
+_PROC: Final = Path("/proc")
+# Which of v1's hierarchies names a container best: one that every runtime puts containers into and
+# that no tenant can leave. "" is the unified one.
+_PREFERRED: Final = ("", "devices", "pids", "memory", "name=systemd", "freezer", "cpu")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as of the moment of looking; `namespaced_pid` is its own view of its number."""
+
+    pid: int
+    starttime: int  # clock ticks since boot
+    parent: int
+    namespaced_pid: int
+
+
+def look(pid: int) -> Process | None:
+    """Return process `pid`; None when there is none (a zombie has ended)."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_bytes()
+        status = (_PROC / str(pid) / "status").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, field 2, is the process's own word and may hold spaces and parentheses.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    if fields[0] in {b"Z", b"X"}:
+        return None
+    namespaced = pid
+    for line in status.splitlines():
+        if line.startswith(b"NSpid:"):
+            namespaced = int(line.split()[-1])
+    return Process(pid, int(fields[19]), int(fields[1]), namespaced)
+
+
+def name_of(pid: int) -> str:
+    """Return the process's command name, "?" when it is gone."""
+    try:
+        name = (_PROC / str(pid) / "comm").read_bytes().rstrip(b"\n")
+    except OSError:
+        return "?"
+    return name.decode(errors="replace")
+
+
+def owner_of(pid: int) -> int | None:
+    """Return the real uid of process `pid`, None when it is gone."""
+    try:
+        status = (_PROC / str(pid) / "status").read_bytes()
+    except OSError:
+        return None
+    line = next(line for line in status.splitlines() if line.startswith(b"Uid:"))
+    return int(line.split()[1])
+
+
+def cgroups_of(pid: int) -> dict[str, str]:
+    """Return the path of process `pid` in each hierarchy; empty when it is gone."""
+    try:
+        text = (_PROC / str(pid) / "cgroup").read_bytes()
+    except OSError:
+        return {}
+    found: dict[str, str] = {}
+    for line in os.fsdecode(text).splitlines():
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            found[name] = path
+    return found
+
+
+def own_cgroup(pid: int, others: Mapping[str, str]) -> str:
+    """Return the cgroup that sets process `pid` apart, "hierarchy:path"; "" when none does.
+
+    `others` are the paths of a process that is not the tenant's (the hook's, the daemon's).
+    """
+    found = cgroups_of(pid)
+    names = [*_PREFERRED, *sorted(set(found) - set(_PREFERRED))]
+    for name in names:
+        path = found.get(name, "/")
+        if path != "/" and not path.startswith("/..") and path != others.get(name):
+            return f"{name}:{path}"
+    return ""
+
+
+def is_within(cgroup: str, pid_cgroups: Mapping[str, str]) -> bool:
+    """Whether a process whose paths are `pid_cgroups` is in `cgroup` or beneath it."""
+    hierarchy, _, path = cgroup.partition(":")
+    here = pid_cgroups.get(hierarchy, "")
+    return here == path or here.startswith(path + "/")
+
+
+class Cgroups:
+    """The mounted cgroup hierarchies, found in `mountinfo` (proc(5))."""
+
+    def __init__(self, mountinfo: str) -> None:
+        self._roots: dict[str, Path] = {}
+        for line in mountinfo.splitlines():
+            before, _, after = line.partition(" - ")
+            fields, rest = before.split(), after.split()
+            if len(rest) < 3 or fields[3] != "/":
+                continue
+            if rest[0] == "cgroup2":
+                self._roots.setdefault("", Path(fields[4]))
+            elif rest[0] == "cgroup":
+                for option in rest[2].split(","):
+                    self._roots.setdefault(option, Path(fields[4]))
+
+    @classmethod
+    def mounted(cls) -> Cgroups:
+        """Return the hierarchies that this process sees."""
+        return cls(mountinfo())
+
+    def directory(self, cgroup: str) -> Path | None:
+        """Return where "hierarchy:path" is, None when that hierarchy is not mounted here."""
+        hierarchy, _, path = cgroup.partition(":")
+        root = self._roots.get(hierarchy)
+        return None if root is None else root / path.lstrip("/")
+
+    def processes(self, cgroup: str) -> list[int]:
+        """Return the pids in `cgroup` and beneath it; empty when it is gone."""
+        directory = self.directory(cgroup)
+        return [] if directory is None else list(_pids_beneath(directory))
+
+    def is_populated(self, cgroup: str) -> bool:
+        """Whether a process is in `cgroup` or beneath it."""
+        directory = self.directory(cgroup)
+        if directory is None:
+            return False
+        if cgroup.startswith(":"):
+            try:
+                events = (directory / "cgroup.events").read_bytes()
+            except OSError as error:
+                if error.errno in {errno.ENOENT, errno.ENODEV}:
+                    return False
+                raise
+            return b"populated 1" in events
+        return next(_pids_beneath(directory), None) is not None
+
+
+def _pids_beneath(directory: Path) -> Iterator[int]:
+    for folder, _, _ in os.walk(directory):
+        try:
+            text = (Path(folder) / "cgroup.procs").read_bytes()
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP}:
+                raise
+            continue  # removed while we walked, or a threaded group (its root has the processes)
+        for line in text.split():
+            if line != b"0":  # a process of another pid namespace
+                yield int(line)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return `pid` and the processes that descend from it."""
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and (process := look(int(entry.name))) is not None:
+            children.setdefault(process.parent, []).append(process.pid)
+    found = [pid]
+    for parent in found:
+        found += children.get(parent, [])
+    return found
+
+
+def members(cgroup: str, pid: int, cgroups: Cgroups) -> list[Process]:
+    """Return a tenant's processes: those of its `cgroup`, where it has one, else `pid`'s family."""
+    pids = cgroups.processes(cgroup) if cgroup else descendants(pid)
+    return [process for member in pids if (process := look(member)) is not None]
+
+
+def open_pidfd(pid: int, starttime: int) -> int | None:
+    """Return a pidfd of the process that is `pid` since `starttime`; None when it has ended."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    # Looked at after the descriptor was opened: what it names cannot change any more.
+    process = look(pid)
+    if process is None or process.starttime != starttime:
+        os.close(fd)
+        return None
+    return fd
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of `pidfd` has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))

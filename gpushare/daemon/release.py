@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tenant's end: what it was promised is free again.
+
+Truth is the process *and* the cgroup: released when the one has ended and the other is empty or
+gone. A poststop hook is a hint to look; a runtime that was killed never sends it. All of this runs
+on the decide thread, and doing it twice is as doing it once.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from gpushare import cgroups
+from gpushare.daemon import clock, processes
+from gpushare.daemon.ledger import Entry
+from gpushare.daemon.log import log
+from gpushare.daemon.node import Node
+from gpushare.daemon.tenant_socket import TenantSocket
+from gpushare.daemon.tenants import Pages
+
+# How long after its process a tenant's cgroup is looked at again; then `reconcile` goes on.
+_AGAIN_SECONDS: Final = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
+
+
+def is_gone(entry: Entry, node: Node) -> bool:
+    """Whether nothing of a bound tenant runs any more."""
+    pidfd = processes.open_pidfd(entry.pid, entry.starttime)
+    if pidfd is not None:
+        os.close(pidfd)
+        return False
+    if entry.cgroup:
+        return not processes.Cgroups.mounted().is_populated(entry.cgroup)
+    # Without a cgroup of its own a tenant lives on in any process that still holds its pages.
+    pages = node.tenants.pages.get(entry.key)
+    return pages is None or not pages.look(lambda held: held.status.is_held(), False)
+
+
+def end(key: str, node: Node, why: str) -> None:
+    """Release tenant `key`, whatever its state."""
+    entry = node.ledger.entries.get(key)
+    node.loop.call(lambda: node.watch.forget(key))
+    node.tenants.remove(key)
+    # The promise last: as long as the directory is there its memory counts as taken.
+    node.mounts.remove(key)
+    node.ledger.release(key)
+    if entry is None:
+        return
+    if entry.engine == "host":
+        cgroups.remove(entry.id)
+    if entry.state != "none":
+        log("tenant-released", tenant=key, id=entry.id, name=entry.title, why=why)
+
+
+def end_if_gone(key: str, node: Node, why: str) -> bool:
+    """Release a bound tenant of which nothing runs; False while something does."""
+    entry = node.ledger.entries.get(key)
+    if entry is None or entry.state != "bound":
+        return True
+    if not is_gone(entry, node):
+        return False
+    end(key, node, why)
+    return True
+
+
+def watch_process(entry: Entry, node: Node) -> None:
+    """See that the end of a bound tenant's process is noticed, be it in the past."""
+    pidfd = processes.open_pidfd(entry.pid, entry.starttime)
+    if pidfd is None:
+        node.decide.submit(lambda: process_ended(entry.key, node))
+    else:
+        node.loop.call(lambda: node.watch.process(entry.key, pidfd))
+
+
+def process_ended(key: str, node: Node, attempt: int = 0) -> None:
+    """Release tenant `key`, whose process has ended, as soon as its cgroup is empty too."""
+    if end_if_gone(key, node, "its process has ended") or attempt >= len(_AGAIN_SECONDS):
+        return
+
+    def again() -> None:
+        node.decide.submit(lambda: process_ended(key, node, attempt + 1))
+
+    node.loop.call(lambda: node.loop.later(_AGAIN_SECONDS[attempt], again))
+
+
+def reconcile(node: Node) -> None:
+    """Look at every entry: release what is gone, expire what was never bound."""
+    now = clock.boottime()
+    for key, entry in node.ledger.entries.items():
+        if entry.state == "bound":
+            end_if_gone(key, node, "it is gone")
+        elif entry.state == "reserved" and now >= entry.expires:
+            end(key, node, "it did not start in time")
+        elif entry.state == "none" and not Path(entry.bundle).is_dir():
+            node.ledger.release(key)
+
+
+def adopt(node: Node) -> None:
+    """Take over the tenants that an earlier daemon left running, and sweep what is nobody's."""
+    for entry in node.ledger.entries.values():
+        if entry.state == "none" or not _adopt_pages(entry, node):
+            continue
+        if entry.state == "bound":
+            watch_process(entry, node)
+        log("tenant-adopted", tenant=entry.key, id=entry.id, name=entry.title, state=entry.state)
+    for key in node.mounts.made():
+        if key not in node.ledger.entries:
+            log("directory-swept", "warning", tenant=key)
+            node.mounts.remove(key)
+
+
+def _adopt_pages(entry: Entry, node: Node) -> bool:
+    """Open a tenant's pages again; an entry without its pages is kept, for its memory is in use."""
+    if not entry.shared:
+        return True
+    try:
+        directory = node.mounts.open(entry.key)
+        tenant_socket = TenantSocket.listen(entry.key, directory)
+        node.tenants.add(entry.key, Pages.adopt(directory))
+    except OSError as error:
+        log("pages-lost", "error", tenant=entry.key, name=entry.title, error=str(error))
+        if entry.state == "reserved":
+            end(entry.key, node, "its pages are lost")
+            return False
+        return True
+    node.loop.call(lambda: node.watch.hear(tenant_socket))
+    return True

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what is asked to a reservation with pages, for containers and host processes alike.
+
+Order: the ledger first, then what it speaks of, so that a crash in between leaves an entry that
+expires and never memory that nobody counts. Whatever fails, everything is undone.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from gpushare.config import Config
+from gpushare.daemon import clock, release
+from gpushare.daemon.ledger import Entry, Holding
+from gpushare.daemon.log import log
+from gpushare.daemon.node import Loaded, Node
+from gpushare.daemon.pages import SIZE_BYTES, Granted
+from gpushare.daemon.placement import Ask, NoRoom, Placed, place
+from gpushare.daemon.policy import reserved_cores
+from gpushare.daemon.tenant_socket import TenantSocket
+from gpushare.daemon.tenants import Pages
+from gpushare.quota import Defaults, Given, Quota
+
+_SHARED_BACKENDS = frozenset({None, "interposer"})
+
+
+@dataclass(frozen=True)
+class Applicant:
+    """Who asks.
+
+    `label` is the SELinux label of a container's mounts; `owner` may mount its directory beside
+    root; `status_owner` alone may write its status, None: whoever is in it.
+    """
+
+    key: str
+    identity: str
+    name: str
+    engine: str
+    bundle: str = ""
+    uid: int = 0
+    label: str = ""
+    owner: int = 0
+    status_owner: int | None = None
+    isolation: str = "interposer"
+
+
+def defaults_of(config: Config) -> Defaults:
+    """Return what this node gives where a request does not say."""
+    return Defaults(
+        memory_bytes=config.default_memory_bytes,
+        cores=config.default_cores,
+        policy=config.default_policy,
+        whole_is_share=config.whole_is_share,
+    )
+
+
+def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Entry:
+    """Find room and take it; the entry is `reserved` and its pages are there.
+
+    NoRoom, NoSuchCard, NoDriver, QuotaError: nothing was taken. OSError: the pages could not be
+    made, and nothing is taken.
+    """
+    _refuse_unsupported(quota)
+    driver = node.loaded()
+    give_back_earlier(applicant, node)
+    placed = place(_ask(quota, given, driver), node.rooms(), node.config.max_shares)
+    entry = _entry(applicant, quota, given, placed, node)
+    node.ledger.add(entry)
+    try:
+        if entry.shared:
+            _make_pages(entry, applicant, driver, node)
+    except BaseException:
+        release.end(entry.key, node, "its pages could not be made")
+        raise
+    log(
+        "tenant-reserved",
+        tenant=entry.key,
+        id=entry.id,
+        name=entry.title,
+        given=given.kind,
+        cards=[one.card.index for one in placed],
+        memory_bytes=placed[0].memory_bytes,
+        cores=placed[0].cores,
+        policy=entry.policy,
+    )
+    return entry
+
+
+def give_back_earlier(applicant: Applicant, node: Node) -> None:
+    """Release what an earlier start of the same container left; NoRoom while it still runs."""
+    entry = node.ledger.entries.get(applicant.key)
+    if entry is None:
+        return
+    if entry.state == "bound" and not release.is_gone(entry, node):
+        raise NoRoom(
+            f"container {entry.title} still runs (pid {entry.pid}); stop it before it is made again"
+        )
+    release.end(applicant.key, node, "the container is made again")
+
+
+def _refuse_unsupported(quota: Quota) -> None:
+    """Refuse what this version cannot hold: a promise that is not kept is worse than none."""
+    if quota.backend not in _SHARED_BACKENDS:
+        raise quota.refuse(
+            "backend", "is not in this version", "leave it out: the interposer holds the quota"
+        )
+    if quota.oversubscribe == "host":
+        raise quota.refuse("oversubscribe", "is not in this version", "leave it out")
+    if quota.placement == "topology":
+        raise quota.refuse("placement", "is not in this version", "write binpack or spread")
+    if quota.memory_limit_bytes is not None and quota.memory_limit_bytes != quota.memory_bytes:
+        rule = "is a burst above memory, which is not in this version"
+        raise quota.refuse("memory-limit", rule, "leave it out")
+
+
+def _ask(quota: Quota, given: Given, driver: Loaded) -> Ask:
+    whole = given.kind == "whole"
+    least = max((driver.contexts.bytes_of(card) for card in driver.cards), default=0)
+    return Ask(
+        whole=whole,
+        count=given.count,
+        memory_bytes=None if whole else given.memory_bytes,
+        memory_percent=None if whole else given.memory_percent,
+        cores=reserved_cores(given.policy, given.cores),
+        devices=given.devices,
+        minors=given.minors,
+        allow=quota.allow,
+        deny=quota.deny,
+        spread=quota.placement == "spread",
+        least_bytes=0 if whole else least,
+    )
+
+
+def _entry(
+    applicant: Applicant, quota: Quota, given: Given, placed: tuple[Placed, ...], node: Node
+) -> Entry:
+    whole = given.kind == "whole"
+    return Entry(
+        key=applicant.key,
+        state="reserved",
+        id=applicant.identity,
+        name=applicant.name,
+        engine=applicant.engine,
+        bundle=applicant.bundle,
+        uid=applicant.uid,
+        policy="" if whole else given.policy,
+        isolation="exclusive" if whole else applicant.isolation,
+        quota=quota.rows(),
+        created=time.time(),
+        expires=clock.boottime() + node.config.timing.bind,
+        holdings=tuple(
+            Holding(one.card.uuid, one.memory_bytes, given.cores, one.cores, one.whole)
+            for one in placed
+        ),
+    )
+
+
+def _make_pages(entry: Entry, applicant: Applicant, driver: Loaded, node: Node) -> None:
+    directory = node.mounts.make(
+        entry.key, size_bytes=SIZE_BYTES, owner=applicant.owner, label=applicant.label
+    )
+    granted = [_granted(holding, driver) for holding in entry.holdings]
+    pages = Pages.make(directory, entry.key, granted, applicant.status_owner)
+    try:
+        tenant_socket = TenantSocket.listen(entry.key, directory)
+    except BaseException:
+        pages.close()
+        raise
+    node.tenants.add(entry.key, pages)
+    node.loop.call(lambda: node.watch.hear(tenant_socket))
+
+
+def _granted(holding: Holding, driver: Loaded) -> Granted:
+    card = driver.card(holding.uuid)
+    assert card is not None, holding.uuid
+    context_bytes = driver.contexts.bytes_of(card)
+    return Granted(holding.uuid, holding.memory_bytes, context_bytes, holding.cores)

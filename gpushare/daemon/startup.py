@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Putting a node together from its configuration: directories, ledger, mounts, driver."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import grp
+import os
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from gpushare.config import Config
+from gpushare.daemon import calibration, clock
+from gpushare.daemon.calibration import Contexts
+from gpushare.daemon.cards import Card, DriverError
+from gpushare.daemon.devices import Nvml
+from gpushare.daemon.ledger import Ledger
+from gpushare.daemon.log import log
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.mounts import TenantMounts
+from gpushare.daemon.node import Loaded, Node, simulator_env
+from gpushare.daemon.overrides import Overrides
+from gpushare.daemon.tenants import Tenants
+from gpushare.daemon.truth import Truth
+from gpushare.daemon.watch import Watch
+from gpushare.daemon.worker import Worker
+from gpushare.errors import UserError
+from gpushare.oci import cdi, platform
+from gpushare.oci.driver import from_cdi
+
+_CDI_FILES: Final = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/etc/cdi/gpushare*.json")
+
+
+class CannotStart(UserError):
+    """The daemon cannot run with this configuration on this machine."""
+
+
+def lock(config: Config) -> int:
+    """Return the lock that one daemon per run_dir holds; CannotStart where another has it."""
+    for folder, mode in ((config.run_dir, 0o755), (config.state_dir, 0o700)):
+        try:
+            folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotStart(f"{folder}: {error.strerror}; set run_dir and state_dir") from error
+    _refuse_writable(config.run_dir)
+    fd = os.open(config.run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 16, 0).decode(errors="replace").strip()
+        os.close(fd)
+        raise CannotStart(
+            f"another gpushared (pid {holder or 'unknown'}) has {config.run_dir}; "
+            "stop it first, or set run_dir"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _refuse_writable(folder: Path) -> None:
+    """Whoever can write here could put a socket of their own in the place of ours."""
+    found = folder.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise CannotStart(f"{folder} can be written by others than root; chmod 755 it")
+
+
+def read_gid(config: Config) -> int | None:
+    """Return the group that may read, None for everybody; CannotStart where there is none such."""
+    if config.read_group is None:
+        return None
+    try:
+        return grp.getgrnam(config.read_group).gr_gid
+    except KeyError:
+        raise CannotStart(
+            f"read_group: there is no group {config.read_group}; groupadd it"
+        ) from None
+
+
+def build(config: Config, loop: Loop) -> Node:
+    """Return the node; what it had before is in its ledger but not taken over yet."""
+    try:
+        machine = platform.this_platform()
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
+    node = Node(
+        config=config,
+        platform=machine,
+        ledger=Ledger(config.run_dir / "ledger.db", clock.boot_id()),
+        mounts=TenantMounts(config.run_dir / "tenants", config.mount_namespace),
+        overrides=Overrides(config.state_dir),
+        tenants=Tenants(),
+        loop=loop,
+        watch=Watch(loop),
+        decide=Worker("decide"),
+        names=Worker("names"),
+    )
+    load_driver(node)
+    return node
+
+
+def load_driver(node: Node) -> None:
+    """Load the driver that the CDI spec describes; where that fails, note why and go on without.
+
+    Containers that ask for no GPU must start on any machine.
+    """
+    try:
+        node.driver = _load(node)
+    except (DriverError, cdi.CdiError, CannotStart, OSError, yaml.YAMLError) as error:
+        node.why_none = f"no driver: {error}"
+        log("driver-missing", "error", why=str(error))
+        return
+    log(
+        "driver-loaded",
+        cdi=str(cdi_file(node.config)),
+        driver=node.driver.nvml.driver_version,
+        cuda=node.driver.nvml.cuda_version,
+        cards=[card.model for card in node.driver.cards],
+    )
+
+
+def _load(node: Node) -> Loaded:
+    config = node.config
+    files = from_cdi(cdi.load(cdi_file(config), yaml.safe_load))
+    nvml = Nvml(Path(files.nvml.host_path), simulator_env(files), config.timing.driver)
+    contexts = Contexts(config.state_dir, nvml.driver_version)
+    truth = Truth(
+        nvml,
+        node.ledger,
+        node.tenants,
+        foreign_half_life=config.timing.foreign_half_life,
+        learned=lambda card, size: _know(node, contexts, card, size),
+    )
+    return Loaded(files, nvml, nvml.cards(), contexts, truth)
+
+
+def cdi_file(config: Config) -> Path:
+    """Return the driver's CDI spec; CannotStart where there is none."""
+    if config.cdi is not None:
+        return config.cdi
+    for pattern in _CDI_FILES:
+        for found in sorted(glob.glob(pattern)):  # noqa: PTH207 - a pattern from the root
+            return Path(found)
+    raise CannotStart(
+        f"no CDI spec of a driver ({', '.join(_CDI_FILES)}); make one with gpushare setup, or set "
+        "driver.cdi"
+    )
+
+
+def measure_contexts(node: Node) -> None:
+    """Measure what a context takes of each model that is not known yet, one after another."""
+    driver = node.driver
+    if driver is None:
+        return
+    library = Path(driver.files.cuda.host_path)
+    probe = calibration.Probe(node.config.probe, library, driver.env)
+    for card in driver.cards:
+        if driver.contexts.is_measured(card):
+            continue
+        size = calibration.measure(card, driver.nvml, probe, driver.truth.excuse)
+        if size is not None:
+            driver.contexts.keep(card, size)
+            _tell(node, driver.contexts, card)
+
+
+def _know(node: Node, contexts: Contexts, card: Card, size: int) -> None:
+    """Learn from a tenant what a context takes, and tell those who do not know yet."""
+    if not contexts.is_measured(card):
+        contexts.learn(card, size)
+        _tell(node, contexts, card)
+
+
+def _tell(node: Node, contexts: Contexts, card: Card) -> None:
+    """Write what a context takes of `card` into the grant pages of its tenants."""
+
+    def tell() -> None:
+        for key, pages in node.tenants.pages.items():
+            entry = node.ledger.entries.get(key)
+            for number, holding in enumerate(entry.holdings if entry else ()):
+                size = contexts.bytes_of(card)
+                if holding.uuid == card.uuid and pages.grant.context_bytes(number) != size:
+                    pages.grant.set_context(number, size)
+                    pages.grant.publish()
+
+    node.decide.submit(tell)

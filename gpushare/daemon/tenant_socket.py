@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tenant's own socket: its processes say that they hold the driver, and what they want logged.
+
+Which socket a message came through says whose it is; nothing in it is believed beyond that. One
+message is one packet of at most MESSAGE_BYTES. Packets are read without room for descriptors, so
+that none is ever received, and no more of them than `_RATE` a second. The main thread owns all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpushare import abi
+from gpushare.daemon.log import log
+
+_RATE: Final = 20.0  # messages a second of one tenant, in the long run
+_BURST: Final = 200.0
+_CONNECTIONS: Final = abi.MAX_PROCESSES
+_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
+_LEVELS: Final = {3: "error", 4: "warning", 6: "info", 7: "debug"}
+
+
+@dataclass
+class Allowance:
+    """How many messages a tenant may still send: `_RATE` a second, `_BURST` saved up at most."""
+
+    left: float = _BURST
+    at: float = 0.0
+    dropped: int = 0
+
+    def take(self, now: float) -> bool:
+        """Whether one more message may be heard at `now` (seconds of a monotonic clock)."""
+        self.left = min(_BURST, self.left + max(0.0, now - self.at) * _RATE)
+        self.at = now
+        if self.left < 1.0:
+            self.dropped += 1
+            return False
+        self.left -= 1.0
+        return True
+
+
+@dataclass
+class TenantSocket:
+    """The listening socket of tenant `key` and what is connected to it."""
+
+    key: str
+    listener: socket.socket
+    connections: set[socket.socket] = field(default_factory=set)
+    allowance: Allowance = field(default_factory=Allowance)
+    host_pids: dict[int, int] = field(default_factory=dict)  # by the process's own pid
+
+    @classmethod
+    def listen(cls, key: str, directory: int) -> TenantSocket:
+        """Listen in the directory open at `directory`, in place of a socket of that name."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(abi.SOCKET_NAME, dir_fd=directory)
+        listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
+        try:
+            # bind(2) knows no directory descriptor; its path in /proc is short enough as well.
+            listener.bind(f"/proc/self/fd/{directory}/{abi.SOCKET_NAME}")
+            # Any uid of the tenant may speak; nobody else reaches the directory.
+            os.chmod(abi.SOCKET_NAME, 0o666, dir_fd=directory)  # noqa: S103
+            listener.listen(64)
+        except BaseException:
+            listener.close()
+            raise
+        return cls(key, listener)
+
+    def close(self) -> None:
+        """Close the listener and every connection."""
+        for connection in self.connections:
+            connection.close()
+        self.connections.clear()
+        self.listener.close()
+
+    def accept(self) -> socket.socket | None:
+        """Return a new connection; None when there is none, or the tenant has too many.
+
+        OSError EMFILE and ENFILE pass through: the caller has no descriptor left.
+        """
+        try:
+            connection, _ = self.listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return None
+        connection.setblocking(False)
+        if len(self.connections) >= _CONNECTIONS:
+            connection.close()
+            return None
+        self.connections.add(connection)
+        return connection
+
+    def receive(self, connection: socket.socket, now: float) -> bool:
+        """Hear one message at `now`; False when the connection is over and was closed."""
+        try:
+            packet = connection.recv(abi.MESSAGE_BYTES + 1)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            packet = b""
+        if not packet or not self._hear(connection, packet, now):
+            self.connections.discard(connection)
+            connection.close()
+            return False
+        return True
+
+    def _hear(self, connection: socket.socket, packet: bytes, now: float) -> bool:
+        """Act on a message; False for one that no library of ours sends."""
+        if not abi.MESSAGE_TEXT <= len(packet) <= abi.MESSAGE_BYTES:
+            return False
+        kind, level, pid, text_bytes = abi.MESSAGE_HEADER.unpack_from(packet)
+        if text_bytes != len(packet) - abi.MESSAGE_TEXT:
+            return False
+        if not self.allowance.take(now):
+            return True
+        if kind == abi.MESSAGE_HELLO:
+            self._greet(connection, pid)
+        elif kind == abi.MESSAGE_LOG and level in _LEVELS:
+            text = packet[abi.MESSAGE_TEXT :].decode(errors="replace")
+            log("tenant-said", _LEVELS[level], tenant=self.key, container_pid=pid, text=text)
+        else:
+            return False
+        return True
+
+    def _greet(self, connection: socket.socket, pid: int) -> None:
+        size = _CREDENTIALS.size
+        option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        host_pid = _CREDENTIALS.unpack(option)[0]
+        if len(self.host_pids) < 4 * abi.MAX_PROCESSES:
+            self.host_pids[pid] = host_pid
+        log("tenant-process", "debug", tenant=self.key, pid=host_pid, container_pid=pid)

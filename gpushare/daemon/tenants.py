@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon holds open for each tenant: its pages, its socket, its process.
+
+The decide thread adds and closes; the truth and read threads look, under the tenant's lock, for a
+descriptor that was closed may be another tenant's by now.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeVar
+
+from gpushare.daemon.pages import Account, Claim, Grant, Granted, Status, accounts
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Pages:
+    """A tenant's directory and the files in it; `overhead` are the driver's figures, by card."""
+
+    directory: int
+    grant: Grant
+    status: Status
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    closed: bool = False
+
+    @classmethod
+    def make(
+        cls, directory: int, key: str, cards: Sequence[Granted], owner: int | None = None
+    ) -> Pages:
+        """Write both files in the directory open at `directory`, which is owned from now on."""
+        try:
+            return cls(directory, Grant.make(directory, key, cards), _status(directory, owner))
+        except BaseException:
+            os.close(directory)
+            raise
+
+    @classmethod
+    def adopt(cls, directory: int) -> Pages:
+        """Open the files that an earlier daemon made."""
+        try:
+            return cls(directory, Grant(directory), Status(directory))
+        except BaseException:
+            os.close(directory)
+            raise
+
+    def look(self, function: Callable[[Pages], Result], closed: Result) -> Result:
+        """Return what `function` finds in the pages, `closed` when they are gone."""
+        with self.lock:
+            return closed if self.closed else function(self)
+
+    def claims(self) -> list[Claim]:
+        """Return what the tenant's processes say that they use."""
+        return self.look(lambda pages: pages.status.claims(pages.grant.card_count), [])
+
+    def accounts(self) -> tuple[Account, ...]:
+        """Return the sums of the claims, by the tenant's card number."""
+        return accounts(self.claims(), self.grant.card_count)
+
+    def close(self) -> None:
+        """Close the files; the directory is somebody else's to remove."""
+        with self.lock:
+            if not self.closed:
+                self.closed = True
+                self.status.close()
+                os.close(self.directory)
+
+
+def _status(directory: int, owner: int | None) -> Status:
+    return Status.make(directory, owner=owner)
+
+
+class Tenants:
+    """The open tenants by key. `pages` is replaced, never changed, so any thread may read it."""
+
+    def __init__(self) -> None:
+        self.pages: Mapping[str, Pages] = MappingProxyType({})
+        self.pidfds: dict[str, int] = {}  # of those that were bound; the decide thread's
+
+    def add(self, key: str, pages: Pages) -> None:
+        """Hold `pages` for tenant `key`."""
+        self.pages = MappingProxyType({**self.pages, key: pages})
+
+    def remove(self, key: str) -> None:
+        """Close what is held for tenant `key`. One that is not there is fine."""
+        pages = self.pages.get(key)
+        if pages is not None:
+            rest = {other: kept for other, kept in self.pages.items() if other != key}
+            self.pages = MappingProxyType(rest)
+            pages.close()

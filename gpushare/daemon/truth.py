@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's own figures, put beside what the tenants say: overhead, utilisation, foreign use.
+
+Every look reads the tenants' accounts, then the driver, then the accounts again. What it has above
+the larger of the two accounts is overhead (contexts, modules, what the driver keeps). The
+three reads are not one moment, so a single look may be wrong by what was allocated between them;
+the least of the last `_LOOKS` is published, and a race never refuses what there is room for.
+
+Whose a process is, its cgroup says; where the tenant has none of its own, its ancestors do. A
+process of nobody is foreign once it was seen in two looks, and never while it is one that a tenant,
+or the daemon, has just left behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from gpushare.daemon import processes
+from gpushare.daemon.capacity import Foreign, HighWater
+from gpushare.daemon.cards import Card, Driver, DriverError, Sample, Use
+from gpushare.daemon.ledger import Entry, Ledger
+from gpushare.daemon.log import log
+from gpushare.daemon.pages import Account
+from gpushare.daemon.tenants import Pages, Tenants
+
+_LOOKS: Final = 4
+_GRACE_SECONDS: Final = 10.0  # a process that was a tenant's may take this long to leave the card
+_REAP_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True)
+class CardTruth:
+    """What the driver says of one card, less the tenants: high-water mark and who is there now."""
+
+    foreign: tuple[Foreign, ...] = ()
+    foreign_bytes: int = 0
+    health: str = "ok"
+
+
+@dataclass(frozen=True)
+class View:
+    """The last look. `held` and `shares` are by (tenant key, card uuid)."""
+
+    cards: Mapping[str, CardTruth] = field(default_factory=dict)
+    processes: Mapping[str, tuple[tuple[str, Use], ...]] = field(default_factory=dict)
+    utilisation: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    stale: str = ""  # why the driver was not heard; empty when it was
+
+
+class Owners:
+    """Which tenant a process belongs to, for one look."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        bound = [entry for entry in entries.values() if entry.state == "bound"]
+        self._by_cgroup = {entry.cgroup: entry.key for entry in bound if entry.cgroup}
+        self._hierarchies = {cgroup.partition(":")[0] for cgroup in self._by_cgroup}
+        self._by_pid = {entry.pid: entry.key for entry in bound}
+
+    def of(self, pid: int) -> str | None:
+        """Return the key of the tenant that process `pid` belongs to, None when to none."""
+        paths = processes.cgroups_of(pid)
+        for hierarchy in self._hierarchies & paths.keys():
+            path = paths[hierarchy]
+            while path not in {"", "/"}:
+                key = self._by_cgroup.get(f"{hierarchy}:{path}")
+                if key is not None:
+                    return key
+                path = path.rpartition("/")[0]
+        return self._by_ancestor(pid)
+
+    def _by_ancestor(self, pid: int) -> str | None:
+        for _ in range(64):
+            if pid in self._by_pid:
+                return self._by_pid[pid]
+            process = processes.look(pid)
+            if process is None or process.parent <= 1:
+                return None
+            pid = process.parent
+        return None
+
+
+class ForeignUse:
+    """Which processes of a card belong to no tenant, over time."""
+
+    def __init__(self, half_life: float) -> None:
+        self._half_life = half_life
+        self._marks: dict[str, HighWater] = {}
+        self._suspects: dict[str, frozenset[int]] = {}
+        self._known: dict[int, float] = {}  # pid of a tenant or ours -> when last seen as such
+
+    def excuse(self, pid: int, now: float) -> None:
+        """Note that `pid` is a tenant's, or the daemon's own."""
+        self._known[pid] = now
+
+    def observe(
+        self, now: float, card: str, strangers: tuple[Use, ...], *, first: bool
+    ) -> CardTruth:
+        """Return the card's foreign use after `strangers` were seen at `now`.
+
+        At the `first` look they count at once: whoever was there before the daemon is foreign.
+        """
+        self._known = {
+            pid: seen for pid, seen in self._known.items() if now - seen < _GRACE_SECONDS
+        }
+        unexcused = [use for use in strangers if use.pid not in self._known]
+        before = self._suspects.get(card, frozenset())
+        self._suspects[card] = frozenset(use.pid for use in unexcused)
+        foreign = tuple(
+            Foreign(use.pid, processes.name_of(use.pid), use.bytes)
+            for use in unexcused
+            if use.bytes and (first or use.pid in before)
+        )
+        mark = self._marks.setdefault(card, HighWater(self._half_life))
+        return CardTruth(foreign, mark.observe(now, sum(process.bytes for process in foreign)))
+
+
+class Overhead:
+    """What the driver has beside a tenant's account on one card: the least of the last looks."""
+
+    def __init__(self) -> None:
+        self._looks: deque[int] = deque(maxlen=_LOOKS)
+
+    def observe(self, driver_bytes: int, before: Account, after: Account) -> int:
+        """Return the overhead in bytes after one more look."""
+        account = max(before.buffer_bytes, after.buffer_bytes)
+        self._looks.append(max(0, driver_bytes - account))
+        # Until there are enough looks one of them may be the race itself.
+        return min(self._looks) if len(self._looks) == _LOOKS else 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all of the last looks agree."""
+        return len(self._looks) == _LOOKS and min(self._looks) == max(self._looks)
+
+
+class Truth:
+    """Looks at the driver; `view` is the last look. `look` is the truth thread's."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        ledger: Ledger,
+        tenants: Tenants,
+        *,
+        foreign_half_life: float,
+        learned: Callable[[Card, int], None],
+    ) -> None:
+        self.view = View()
+        self._driver = driver
+        self._ledger = ledger
+        self._tenants = tenants
+        self._cards = {card.uuid: card for card in driver.cards()}
+        self._foreign = ForeignUse(foreign_half_life)
+        self._overheads: dict[tuple[str, int], Overhead] = {}
+        self._learned = learned
+        self._first = True
+        self._reaped = 0.0
+
+    def excuse(self, pid: int) -> None:
+        """Never count `pid`, a program of the daemon's own, as foreign."""
+        self._foreign.excuse(pid, time.monotonic())
+
+    def look(self) -> None:
+        """Look once, and write what was found into the tenants' grant pages."""
+        now = time.monotonic()
+        entries = self._ledger.entries
+        pages = dict(self._tenants.pages)
+        if now - self._reaped >= _REAP_SECONDS:
+            self._reaped = now
+            _reap(entries, pages)
+        before = {key: held.accounts() for key, held in pages.items()}
+        try:
+            sample = self._driver.sample()
+        except DriverError as error:
+            self._go_stale(str(error))
+            return
+        if self.view.stale:
+            log("driver-answers", "info")
+        after = {key: held.accounts() for key, held in pages.items()}
+        owners = Owners(entries)
+        owned = {uuid: _owned(uses, owners) for uuid, uses in sample.uses.items()}
+        for key, held in pages.items():
+            if key in entries:
+                self._measure(entries[key], held, owned, before[key], after[key])
+        self._forget(pages)
+        self._publish(now, sample, owned)
+
+    def _measure(
+        self,
+        entry: Entry,
+        pages: Pages,
+        owned: Mapping[str, tuple[tuple[str | None, Use], ...]],
+        before: tuple[Account, ...],
+        after: tuple[Account, ...],
+    ) -> None:
+        for number, holding in enumerate(entry.holdings):
+            uses = [use for key, use in owned.get(holding.uuid, ()) if key == entry.key]
+            if number >= len(after) or number >= len(before):
+                continue
+            overhead = self._overheads.setdefault((entry.key, number), Overhead())
+            driver_bytes = sum(use.bytes or 0 for use in uses)
+            measured = overhead.observe(driver_bytes, before[number], after[number])
+            share = min(100, sum(use.utilisation or 0 for use in uses))
+            pages.look(_write(number, measured, share), None)
+            contexts = after[number].contexts
+            if measured and overhead.is_settled and 0 < contexts <= len(uses):
+                self._learned(self._cards[holding.uuid], measured // contexts)
+
+    def _publish(
+        self,
+        now: float,
+        sample: Sample,
+        owned: Mapping[str, tuple[tuple[str | None, Use], ...]],
+    ) -> None:
+        cards: dict[str, CardTruth] = {}
+        by_tenant: dict[str, list[tuple[str, Use]]] = {}
+        utilisation: dict[tuple[str, str], int] = {}
+        for uuid in self._cards:
+            strangers = []
+            for key, use in owned.get(uuid, ()):
+                if key is None:
+                    strangers.append(use)
+                    continue
+                self._foreign.excuse(use.pid, now)
+                by_tenant.setdefault(key, []).append((uuid, use))
+                if use.utilisation is not None:
+                    spent = utilisation.get((key, uuid), 0) + use.utilisation
+                    utilisation[key, uuid] = min(100, spent)
+            found = self._foreign.observe(now, uuid, tuple(strangers), first=self._first)
+            health = sample.health.get(uuid, "ok")
+            cards[uuid] = CardTruth(found.foreign, found.foreign_bytes, health)
+        self._first = False
+        self.view = View(
+            MappingProxyType(cards),
+            MappingProxyType({key: tuple(uses) for key, uses in by_tenant.items()}),
+            MappingProxyType(utilisation),
+        )
+
+    def _go_stale(self, why: str) -> None:
+        """Keep what was known, and say that it is old."""
+        if not self.view.stale:
+            log("driver-silent", "error", why=why)
+        view = self.view
+        self.view = View(view.cards, view.processes, view.utilisation, why)
+
+    def _forget(self, pages: Mapping[str, Pages]) -> None:
+        for key, number in [slot for slot in self._overheads if slot[0] not in pages]:
+            del self._overheads[key, number]
+
+
+def _owned(uses: tuple[Use, ...], owners: Owners) -> tuple[tuple[str | None, Use], ...]:
+    return tuple((owners.of(use.pid), use) for use in uses)
+
+
+def _write(number: int, overhead_bytes: int, utilisation: int) -> Callable[[Pages], None]:
+    def write(pages: Pages) -> None:
+        pages.grant.set_measured(number, overhead_bytes, utilisation)
+        pages.grant.beat()
+
+    return write
+
+
+def _reap(entries: Mapping[str, Entry], pages: Mapping[str, Pages]) -> None:
+    """Free the records of processes that ended without a word."""
+    cgroups = processes.Cgroups.mounted()
+    for key, held in pages.items():
+        entry = entries.get(key)
+        if entry is None or entry.state != "bound" or not held.claims():
+            continue
+        alive = {
+            (process.namespaced_pid, process.starttime)
+            for process in processes.members(entry.cgroup, entry.pid, cgroups)
+        }
+        reaped = held.look(_reap_dead(alive), 0)
+        if reaped:
+            log("processes-reaped", tenant=key, processes=reaped)
+
+
+def _reap_dead(alive: set[tuple[int, int]]) -> Callable[[Pages], int]:
+    def reap(pages: Pages) -> int:
+        return pages.status.reap(
+            lambda pid, starttime: (pid, starttime) in alive, pages.grant.card_count
+        )
+
+    return reap

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows that clients are shown: cards, tenants, the daemon itself. Nothing here changes any."""
+
+from __future__ import annotations
+
+import os
+
+import gpushare
+from gpushare.daemon import processes
+from gpushare.daemon.capacity import Room
+from gpushare.daemon.cards import Use
+from gpushare.daemon.ledger import Entry, Holding
+from gpushare.daemon.node import Loaded, Node
+from gpushare.daemon.pages import Account, Claim, accounts
+from gpushare.daemon.policy import HELD
+from gpushare.protocol import Card, ForeignProcess, Status, Tenant, TenantCard, TenantProcess
+
+# What one packet has room for.
+_MOST_FOREIGN = 64
+_MOST_PROCESSES = 256
+
+
+def card_row(room: Room, tenants_max: int) -> Card:
+    """Return one row of `gpushare ls`."""
+    foreign = sorted(room.foreign, key=lambda process: -process.bytes)[:_MOST_FOREIGN]
+    return Card(
+        index=room.card.index,
+        uuid=room.card.uuid,
+        model=room.card.model,
+        memory_bytes=room.card.memory_bytes,
+        reserve_bytes=room.reserve_bytes,
+        promised_bytes=room.promised_bytes,
+        foreign_bytes=room.foreign_bytes,
+        foreign=[
+            ForeignProcess(pid=process.pid, name=process.name, bytes=process.bytes)
+            for process in foreign
+        ],
+        free_bytes=room.free_bytes,
+        cores_free=room.cores_free,
+        tenants=len(room.promises),
+        tenants_max=tenants_max,
+        mode=_mode(room),
+        health=room.health,
+    )
+
+
+def _mode(room: Room) -> str:
+    if not room.promises:
+        return "free"
+    return "exclusive" if room.exclusive else "shared"
+
+
+def tenant_row(entry: Entry, node: Node) -> Tenant:
+    """Return one row of `gpushare ps`."""
+    pages = node.tenants.pages.get(entry.key)
+    claims = [] if pages is None else pages.claims()
+    sums = accounts(claims, len(entry.holdings))
+    return Tenant(
+        key=entry.key,
+        id=entry.id,
+        name=entry.title,
+        engine=entry.engine,
+        state=entry.state,
+        why=entry.why,
+        pid=entry.pid,
+        policy=entry.policy,
+        isolation=entry.isolation,
+        throttled=0.0,
+        created=entry.created,
+        cards=_card_rows(entry, claims, sums, node),
+        processes=_process_rows(entry, claims, node) if entry.state == "bound" else [],
+        quota=dict(entry.quota),
+    )
+
+
+def _card_rows(
+    entry: Entry, claims: list[Claim], sums: tuple[Account, ...], node: Node
+) -> list[TenantCard]:
+    if node.driver is None:
+        return []
+    return [
+        _card(entry, number, holding, claims, sums[number], node, node.driver)
+        for number, holding in enumerate(entry.holdings)
+    ]
+
+
+def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
+    entry: Entry,
+    number: int,
+    holding: Holding,
+    claims: list[Claim],
+    account: Account,
+    node: Node,
+    driver: Loaded,
+) -> TenantCard:
+    card = driver.card(holding.uuid)
+    uses = _uses(entry, holding.uuid, driver)
+    driver_bytes = sum(use.bytes or 0 for use in uses)
+    pages = node.tenants.pages.get(entry.key)
+    if pages is None or number >= pages.grant.card_count:
+        used, overhead = driver_bytes, 0
+    else:
+        context_bytes = pages.grant.context_bytes(number)
+        used = account.used_bytes(context_bytes, pages.grant.overhead_bytes(number))
+        overhead = used - account.buffer_bytes
+    return TenantCard(
+        index=-1 if card is None else card.index,
+        uuid=holding.uuid,
+        memory_bytes=holding.memory_bytes,
+        used_bytes=used,
+        buffer_bytes=account.buffer_bytes,
+        overhead_bytes=overhead,
+        contexts=account.contexts,
+        cores=holding.cores,
+        cores_got=driver.truth.view.utilisation.get((entry.key, holding.uuid)),
+        denied=sum(claim.denied for claim in claims),
+    )
+
+
+def _uses(entry: Entry, uuid: str, driver: Loaded) -> list[Use]:
+    seen = driver.truth.view.processes.get(entry.key, ())
+    return [use for card, use in seen if card == uuid]
+
+
+def _process_rows(entry: Entry, claims: list[Claim], node: Node) -> list[TenantProcess]:
+    """Return the processes that hold the driver: those that say so, and those it knows of."""
+    by_driver: dict[int, int | None] = {}
+    if node.driver is not None:
+        for _, use in node.driver.truth.view.processes.get(entry.key, ()):
+            known = by_driver.get(use.pid)
+            by_driver[use.pid] = (known or 0) + use.bytes if use.bytes is not None else known
+    claimed = {(claim.pid, claim.starttime) for claim in claims}
+    cgroups = processes.Cgroups.mounted()
+    rows = [
+        TenantProcess(
+            pid=process.pid,
+            container_pid=process.namespaced_pid,
+            name=processes.name_of(process.pid),
+            bytes=by_driver.get(process.pid),
+        )
+        for process in processes.members(entry.cgroup, entry.pid, cgroups)
+        if (process.namespaced_pid, process.starttime) in claimed or process.pid in by_driver
+    ]
+    return sorted(rows, key=lambda row: row["pid"])[:_MOST_PROCESSES]
+
+
+def status_row(node: Node) -> Status:
+    """Return what the daemon says of itself."""
+    driver = node.driver
+    warnings = list(node.warnings)
+    if driver is None:
+        warnings.append(node.why_none)
+    elif driver.truth.view.stale:
+        warnings.append(f"the figures are old: {driver.truth.view.stale}")
+    if not HELD:
+        warnings.append("shares of compute are reserved and shown, not held, in this version")
+    return Status(
+        version=gpushare.__version__,
+        pid=os.getpid(),
+        driver_version=driver.nvml.driver_version if driver else "",
+        cuda_version=driver.nvml.cuda_version if driver else "",
+        cards=len(driver.cards) if driver else 0,
+        tenants=sum(entry.state != "none" for entry in node.ledger.entries.values()),
+        simulated=driver is not None and driver.is_simulated,
+        config="" if node.config.file is None else str(node.config.file),
+        libraries=str(node.libraries),
+        run_dir=str(node.config.run_dir),
+        warnings=warnings,
+    )
