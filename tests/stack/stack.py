@@ -149,6 +149,8 @@ class Stack:
                     "state_dir": str(self.root / "state"),
                     "libraries": str(self.installation.libraries),
                     "driver": {"cdi": str(self.cdi)},
+                    # The engines' namespace is this process's; pid 1 may be somebody else's here.
+                    "mount_namespace": f"/proc/{os.getpid()}/ns/mnt",
                     "engines": {"docker": {"sockets": [f"{self.root}/docker.sock"]}},
                 }
             )
