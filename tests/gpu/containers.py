@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scenario of gpushare.verify on the real card: daemon, `gpushare run`, runc containers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from gpushare.quota.size import format_size
+from gpushare.verify import Check, Report, Scenario, Sizes
+from gpushare.verify.engine import Engine
+from tests.stack import Stack
+from tests.stack.card import real_card
+from tests.stack.program import Missing
+
+from . import torch_view
+from .bundle import Runc
+from .driver import Driver
+from .filtered import quota
+from .process import ask, child, environment
+from .report import NotMeasured, Row
+
+GIB = 1 << 30
+PLAIN = Sizes()
+
+
+def host(driver: Driver) -> Iterator[Row]:
+    with stack(driver) as made:
+        yield from scenario(made.host(), made, driver)
+
+
+def runc(driver: Driver) -> Iterator[Row]:
+    with stack(driver) as made:
+        folder = made.root / "bundles"
+        engine = Runc(made.installation.launcher, folder, env=dict(made.env))
+        engine.prepare(made.installation.probe)
+        yield from scenario(engine, made, driver)
+
+
+def pytorch(driver: Driver) -> Iterator[Row]:
+    torch_view.importable(environment(driver.env))
+    with stack(driver) as made:
+        memory_bytes = quota(driver)
+        size = format_size(memory_bytes).replace(" ", "")
+        argv = [*made.cli, "run", "--name", "torch", "--memory", size, "--", *child("pytorch")]
+        env = environment(driver.env, made.env)
+        yield from torch_view.judged(ask(argv, env, torch_view.SECONDS), memory_bytes)
+
+
+@contextmanager
+def stack(driver: Driver) -> Iterator[Stack]:
+    """A private daemon on the real card; NotMeasured where one cannot be had."""
+    if driver.named:
+        raise NotMeasured("tenants get the loader's driver, not one in a folder named")
+    try:
+        spec = real_card()
+        if spec is None:
+            raise NotMeasured("there is no CDI spec of this driver")
+        made = Stack(cdi=spec)
+    except (Missing, OSError) as error:
+        raise NotMeasured(str(error)) from error
+    with made:
+        made.start_daemon()
+        yield made
+
+
+def scenario(engine: Engine, made: Stack, driver: Driver) -> Iterator[Row]:
+    report = Report(sys.stdout)
+    Scenario(engine, made.cli, report, prefix="measured-", sizes=sizes(driver.total_bytes)).run()
+    yield from map(row, report.checks)
+
+
+def sizes(card_bytes: int) -> Sizes:
+    """Return sizes that fit the card with room for what the driver and others keep of it."""
+    parts = 1
+    while (PLAIN.large + PLAIN.resized + 2 * GIB) // parts > card_bytes:
+        parts *= 2
+    return replace(
+        PLAIN,
+        small=PLAIN.small // parts,
+        large=PLAIN.large // parts,
+        resized=PLAIN.resized // parts,
+    )
+
+
+def row(check: Check) -> Row:
+    return Row.claim(check.claim, check.held, check.seen)

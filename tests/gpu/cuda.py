@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of the CUDA driver's C interface, as thin as measuring with it allows."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+KERNELS = Path(__file__).resolve().parent / "kernels"
+#: A driver newer than the architecture that a kernel names may refuse it: then the next is tried.
+TARGETS = ("sm_50", "sm_75", "sm_90")
+MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+HOST_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
+SUCCESS, NOT_READY = 0, 600
+
+
+class CudaError(RuntimeError):
+    """A driver function did not return CUDA_SUCCESS."""
+
+    def __init__(self, function: str, code: int, name: str) -> None:
+        super().__init__(f"{function}: {name} ({code})")
+        self.code = code
+
+
+class Cuda:
+    """The driver library `path`, initialised, and its device `card`."""
+
+    def __init__(self, path: str = "libcuda.so.1", card: int = 0) -> None:
+        self.library = ctypes.CDLL(path)
+        self.call("cuInit", 0)
+        self.device = self._read_int("cuDeviceGet", card)
+
+    def call(self, function: str, *arguments: object) -> None:
+        """Call `function`; CudaError unless it succeeds, AttributeError where there is none."""
+        code = self.try_call(function, *arguments)
+        if code != SUCCESS:
+            raise CudaError(function, code, self.error_name(code))
+
+    def try_call(self, function: str, *arguments: object) -> int:
+        return int(getattr(self.library, function)(*arguments))
+
+    def error_name(self, code: int) -> str:
+        name = ctypes.c_char_p()
+        self.library.cuGetErrorName(code, ctypes.byref(name))
+        return (name.value or b"unknown").decode()
+
+    @property
+    def version(self) -> int:
+        """The newest CUDA version the driver speaks: 13000 is 13.0."""
+        version = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(version))
+        return version.value
+
+    @property
+    def multiprocessors(self) -> int:
+        return self._read_int("cuDeviceGetAttribute", MULTIPROCESSOR_COUNT, self.device)
+
+    @property
+    def name(self) -> str:
+        text = ctypes.create_string_buffer(128)
+        self.call("cuDeviceGetName", text, len(text), self.device)
+        return text.value.decode(errors="replace")
+
+    @property
+    def total_bytes(self) -> int:
+        total = ctypes.c_size_t()
+        self.call("cuDeviceTotalMem_v2", ctypes.byref(total), self.device)
+        return total.value
+
+    def use_context(self) -> None:
+        """Make the device's primary context this thread's."""
+        context = ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
+        self.call("cuCtxSetCurrent", context)
+
+    def make_context(self) -> ctypes.c_void_p:
+        """Return a context of its own, which is now this thread's."""
+        context = ctypes.c_void_p()
+        self.call("cuCtxCreate_v2", ctypes.byref(context), 0, self.device)
+        return context
+
+    def function(self, kernel: str) -> ctypes.c_void_p:
+        """Return the kernel of kernels/`kernel`.ptx, compiled by the driver for this card."""
+        source = (KERNELS / f"{kernel}.ptx").read_text()
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        code = SUCCESS
+        for target in TARGETS:
+            image = source.replace(".target sm_50", f".target {target}").encode()
+            code = self.try_call("cuModuleLoadData", ctypes.byref(module), image)
+            if code == SUCCESS:
+                break
+        else:
+            raise CudaError("cuModuleLoadData", code, self.error_name(code))
+        self.call("cuModuleGetFunction", ctypes.byref(function), module, kernel.encode())
+        return function
+
+    def allocate(self, size: int) -> int:
+        """Return the address of `size` zeroed bytes on the card."""
+        pointer = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+        self.call("cuMemsetD8_v2", pointer, ctypes.c_ubyte(0), ctypes.c_size_t(size))
+        return pointer.value
+
+    def allocate_host(self, size: int) -> int:
+        """Return the address, the host's and the card's, of `size` bytes of pinned host memory."""
+        pointer = ctypes.c_void_p()
+        flags = HOST_PORTABLE_MAPPED
+        self.call("cuMemHostAlloc", ctypes.byref(pointer), ctypes.c_size_t(size), flags)
+        return pointer.value or 0
+
+    def words(self, pointer: int, count: int) -> list[int]:
+        """Return `count` 64-bit words from `pointer` on the card."""
+        words = (ctypes.c_uint64 * count)()
+        size = ctypes.c_size_t(ctypes.sizeof(words))
+        self.call("cuMemcpyDtoH_v2", words, ctypes.c_uint64(pointer), size)
+        return list(words)
+
+    def launch(
+        self, function: ctypes.c_void_p, arguments: Sequence[int], blocks: int = 1, threads: int = 1
+    ) -> None:
+        """Launch on the default stream; every parameter of our kernels is a 64-bit word."""
+        words = [ctypes.c_uint64(argument) for argument in arguments]
+        parameters = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
+        self.call(
+            "cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, None, parameters, None
+        )
+
+    def synchronize(self) -> None:
+        self.call("cuCtxSynchronize")
+
+    def event(self) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        self.call("cuEventCreate", ctypes.byref(event), 0)
+        return event
+
+    def _read_int(self, function: str, *arguments: int) -> int:
+        value = ctypes.c_int()
+        self.call(function, ctypes.byref(value), *arguments)
+        return value.value

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The filter libraries over the real driver: what a tenant sees, and whether its quota holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpushare.driver import CUDA, NVML
+from gpushare.quota.size import format_size
+from gpushare.verify.memory import APIS, OUT_OF_MEMORY
+
+from . import built, elf, overhead
+from .driver import Driver
+from .process import Child, ask, child, environment
+from .report import NotMeasured, Row
+from .tenancy import Tenancy
+
+GIB = 1 << 30
+GRANULE = 2 << 20
+
+
+def quota(driver: Driver) -> int:
+    """Return a quota that fits the card several times: 4 GiB, on a small card a quarter of it."""
+    return min(4 * GIB, driver.total_bytes // 4 // GRANULE * GRANULE)
+
+
+def tenancy(driver: Driver) -> Tenancy:
+    """Return a tenant as the daemon would make it: told what a context takes, where NVML tells."""
+    try:
+        context_bytes = overhead.context_bytes(driver)
+    except NotMeasured:
+        context_bytes = 0
+    return Tenancy(driver, built.libraries(), quota(driver), context_bytes)
+
+
+def rows(driver: Driver) -> Iterator[Row]:
+    filters = built.libraries()
+    yield from _libraries(filters)
+    with tenancy(driver) as tenant:
+        told = tenant.grant.context_bytes(0)
+        yield Row("quota", tenant.memory_bytes, "bytes", f"of it {told} bytes for each context")
+        yield from _loaded(tenant, filters)
+        argv = tenant.command([built.probe()])
+        with Child("tenant", argv, tenant.environment) as process:
+            yield Row.claim("cuInit succeeds", not (said := process.start())["code"], said)
+            yield from _view(process, tenant)
+            for api in APIS:
+                yield from _filled(process, tenant, api)
+            copied = process.ask(f"copy {64 << 20}")
+            yield Row.claim("64 MiB copied there and back are the same", copied["same"], copied)
+            ran = process.ask("spin 100000 10")
+            yield Row.claim("a kernel runs", not ran["code"], ran)
+            yield Row("allocations refused", tenant.denied)
+        yield from _lookups(driver, tenant)
+        yield Row("said to the daemon", len(tenant.messages), detail=tuple(tenant.messages))
+
+
+def _libraries(filters: Path) -> Iterator[Row]:
+    for name in (CUDA, NVML):
+        file = filters / name
+        if not file.is_file():
+            yield Row(f"the filter {name}", missing=f"{file} is not built")
+            continue
+        library = elf.read(file)
+        yield Row(f"the filter {name}", len(library.exported), "symbols", f"of {file.parent}")
+
+
+def _loaded(tenant: Tenancy, filters: Path) -> Iterator[Row]:
+    seen = ask(tenant.command(child("mapped", "libcuda.so.1")), tenant.environment)
+    if "error" in seen:
+        raise NotMeasured(f"the tenant cannot load libcuda.so.1: {seen['error']}")
+    wanted = {(filters / CUDA).stat().st_ino, tenant.driver.cuda.stat().st_ino}
+    yield Row.claim(
+        'dlopen("libcuda.so.1") maps the filter and, by it, the real driver, and nothing else',
+        set(seen["mapped"].values()) == wanted,
+        f"{seen['mapped']}, the two are inodes {wanted}",
+    )
+
+
+def _view(process: Child, tenant: Tenancy) -> Iterator[Row]:
+    info = process.ask("info")
+    shown = info["total"] == info["device_total"] == tenant.memory_bytes
+    name = f"cuMemGetInfo and cuDeviceTotalMem show {format_size(tenant.memory_bytes)}"
+    yield Row.claim(name, shown, info)
+    yield Row("free with a context and nothing else", info["free"], "bytes")
+    if not shown:
+        raise NotMeasured("the quota is not in force, and nothing is to take the whole card")
+
+
+def _filled(process: Child, tenant: Tenancy, api: str) -> Iterator[Row]:
+    """Take all that `api` gives, once it is sure that it does not give the whole card.
+
+    More managed memory than a card has can bring the card down, so too much is asked for once
+    before anything is filled.
+    """
+    try:
+        over = process.ask(f"alloc {api} {tenant.memory_bytes + GRANULE}")
+        refused = over["result"] == OUT_OF_MEMORY
+        yield Row.claim(f"{api}: more than the quota is {OUT_OF_MEMORY}", refused, over)
+        if not refused:
+            process.ask("free")
+            return
+        before = process.ask("info")["free"]
+        filled = process.ask(f"fill {api}")
+        after = process.ask("info")["free"]
+        freed = process.ask("free")
+        back = process.ask("info")["free"]
+    except NotMeasured as error:
+        yield Row(api, missing=str(error))
+        return
+    yield Row.claim(
+        f"{api}: {format_size(before)} free and given, to the last granule, then {OUT_OF_MEMORY}",
+        0 <= before - filled["bytes"] < filled["granule"] and filled["result"] == OUT_OF_MEMORY,
+        f"free {before}, {filled}, then {after} free",
+    )
+    yield Row.claim(
+        f"{api}: freed, it is free again", back == before and not freed["code"], f"{back}, {freed}"
+    )
+
+
+def _lookups(driver: Driver, tenant: Tenancy) -> Iterator[Row]:
+    bare = ask(child("lookups", str(driver.cuda)), environment(driver.env))
+    through = ask(tenant.command(child("lookups", "libcuda.so.1")), tenant.environment)
+    yield Row.claim(
+        "cuGetProcAddress_v2 through the filter answers as many look-ups as without",
+        bare["answered"] == through["answered"],
+        f"{through['answered']} of {through['asked']}, without {bare['answered']}",
+    )

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvidia-smi as a tenant: what it prints, and by which names it reaches NVML.
+
+The loader itself says which names were looked up, in which library each was found (LD_DEBUG,
+ld.so(8)). Which tables of undocumented functions a program asks for, recorder.c tells.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import built
+from .driver import Driver
+from .filtered import tenancy
+from .process import Child, run
+from .report import NotMeasured, Row
+from .table import nvml_symbols
+from .tenancy import Tenancy
+
+QUERY = "--query-gpu=memory.total,memory.used,memory.free"
+FORMAT = "--format=csv,noheader,nounits"
+MIB = 1 << 20
+ALLOCATED = 256 * MIB
+LOOKUP = re.compile(r"symbol=(nvml\w+);\s+lookup in file=(\S+)")
+FOLDERS = ("/usr/local/nvidia/bin", "/opt/bin", "/usr/lib/wsl/lib")
+RECORDER = Path(__file__).resolve().parent / "recorder.c"
+
+
+def rows(driver: Driver) -> Iterator[Row]:
+    program = find(driver)
+    with tenancy(driver) as tenant:
+        with Child("tenant", tenant.command([built.probe()]), tenant.environment) as process:
+            process.start()
+            process.ask(f"alloc {ALLOCATED}")
+            yield from _memory(program, tenant)
+            yield from _printed(program, tenant)
+        yield from _names(program, tenant)
+        yield from _tables(program, tenant)
+
+
+def find(driver: Driver) -> str:
+    """Return nvidia-smi's path; NotMeasured where there is none for this driver."""
+    if driver.named:
+        raise NotMeasured("nvidia-smi belongs to the loader's driver, not to a folder named")
+    for folder in (None, ":".join(FOLDERS)):
+        if program := shutil.which("nvidia-smi", path=folder):
+            return program
+    raise NotMeasured("nvidia-smi is not on this machine")
+
+
+def memory(text: str) -> list[tuple[int, ...]]:
+    """Return what the QUERY printed: (total, used, free) in bytes for each card."""
+    lines = [line.split(",") for line in text.strip().splitlines()]
+    return [tuple(int(figure) * MIB for figure in line) for line in lines]
+
+
+def names(text: str) -> dict[str, str]:
+    """Return each NVML name that the loader's log says was looked up, and where it looked last."""
+    return dict(LOOKUP.findall(text))
+
+
+def _memory(program: str, tenant: Tenancy) -> Iterator[Row]:
+    done = run(tenant.command([program, QUERY, FORMAT]), tenant.environment)
+    if done.returncode:
+        raise NotMeasured(f"nvidia-smi ended with {done.returncode}: {_said(done)}")
+    cards = memory(done.stdout)
+    total, used, free = cards[0]
+    yield Row.claim("nvidia-smi shows one card", len(cards) == 1, done.stdout)
+    yield Row.claim("its total is the quota", total == tenant.memory_bytes, done.stdout)
+    yield Row.claim(
+        "its used is the tenant's own", ALLOCATED <= used < tenant.memory_bytes, done.stdout
+    )
+    yield Row("nvidia-smi: used", used, "bytes", f"of it {ALLOCATED // MIB} MiB allocated")
+    yield Row.claim("used and free are the total", abs(total - used - free) <= MIB, done.stdout)
+
+
+def _printed(program: str, tenant: Tenancy) -> Iterator[Row]:
+    done = run(tenant.command([program]), tenant.environment)
+    yield Row.claim("plain nvidia-smi ends with 0", done.returncode == 0, _said(done))
+    shown = [line.strip() for line in done.stdout.splitlines() if "MiB" in line]
+    yield Row("plain nvidia-smi: lines with memory", len(shown), detail=tuple(shown))
+    version = "Driver Version:" in done.stdout
+    yield Row.claim("it names the driver's version", version, done.stdout[:200])
+
+
+def _names(program: str, tenant: Tenancy) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        log = {"LD_DEBUG": "symbols", "LD_DEBUG_OUTPUT": f"{folder}/log"}
+        run(tenant.command([program]), {**tenant.environment, **log})
+        text = "".join(file.read_text(errors="replace") for file in Path(folder).iterdir())
+    seen = names(text)
+    if not seen:
+        raise NotMeasured("the loader logged no look-up of an NVML name")
+    unknown = sorted(set(seen) - nvml_symbols())
+    yield Row("NVML names it looks up", len(seen), detail=tuple(sorted(seen)))
+    yield Row("of them not in our table", len(unknown), detail=tuple(unknown))
+    past = sorted(name for name, file in seen.items() if file.startswith("/opt/gpushare/driver/"))
+    yield Row("of them found past the filter", len(past), detail=tuple(past))
+
+
+def _tables(program: str, tenant: Tenancy) -> Iterator[Row]:
+    name = "tables of undocumented functions asked for"
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        yield Row(name, missing="no C compiler for tests/gpu/recorder.c")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        library, log = f"{folder}/recorder.so", Path(folder) / "log"
+        compiled = run([compiler, "-shared", "-fPIC", "-o", library, str(RECORDER)], {})
+        if compiled.returncode:
+            yield Row(name, missing=_said(compiled))
+            return
+        env = {"LD_AUDIT": library, "GPU_RECORDER_LOG": str(log)}
+        done = run(tenant.command([program]), {**tenant.environment, **env})
+        asked = log.read_text().split("\n") if log.exists() else []
+    if done.returncode:
+        yield Row(name, missing=f"nvidia-smi under the recorder ended with {done.returncode}")
+        return
+    tables = tuple(sorted({line for line in asked if line}))
+    yield Row(name, len(tables), detail=tables)
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stderr.strip() or done.stdout.strip() or "nothing said")[-300:]

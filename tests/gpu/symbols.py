@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real libraries' exports and look-ups beside the tables that the filters are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from . import elf
+from .driver import Driver
+from .process import ask, child, environment
+from .report import Row
+from .table import cuda_lines, nvml_symbols
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A library's exports of one prefix beside a table; names are sorted.
+
+    `early` are those that the table has for later releases only, `new` those it has not at all.
+    """
+
+    common: int
+    missing: tuple[str, ...]
+    early: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+def compare(
+    exported: Iterable[str], expected: Iterable[str], prefix: str, later: Iterable[str] = ()
+) -> Comparison:
+    """Compare `exported` with what is `expected`, and with what `later` releases add."""
+    due, future = set(expected), set(later)
+    there = {name for name in exported if name.startswith(prefix)}
+    return Comparison(
+        common=len(due & there),
+        missing=tuple(sorted(due - there)),
+        early=tuple(sorted(there & future - due)),
+        new=tuple(sorted(there - due - future)),
+    )
+
+
+def rows(driver: Driver) -> Iterator[Row]:
+    lines = cuda_lines()
+    due = {line.symbol for line in lines if line.version <= driver.cuda_version}
+    exported = elf.read(driver.cuda).exported
+    yield from _exports("libcuda", compare(exported, due, "cu", {line.symbol for line in lines}))
+    seen = compare(elf.read(driver.nvml).exported, nvml_symbols(), "nvml")
+    yield from _exports("libnvidia-ml", seen)
+    yield from lookups(driver)
+
+
+def _exports(name: str, seen: Comparison) -> Iterator[Row]:
+    due = seen.common + len(seen.missing)
+    yield Row(f"{name}: exports of the table", seen.common, note=f"of {due} for this release")
+    for what, names in (
+        ("missing", seen.missing),
+        ("of later releases, there already", seen.early),
+        ("not in the table", seen.new),
+    ):
+        yield Row(f"{name}: {what}", len(names), detail=names)
+
+
+def lookups(driver: Driver) -> Iterator[Row]:
+    seen = ask(child("lookups", str(driver.cuda)), environment(driver.env))
+    different = tuple(seen["differences"])
+    yield Row.claim(
+        f"cuGetProcAddress_v2 answers {seen['asked']} look-ups as the table says",
+        not different,
+        f"{len(different)} differ",
+    )
+    yield Row("look-ups answered with an address", seen["answered"], note=f"of {seen['asked']}")
+    if different:
+        yield Row("look-ups that differ", len(different), detail=different)

@@ -1,0 +1,24 @@
+"""A simulated driver in a folder: what the measurements are pointed at where there is no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpushare import simulator
+from tests.gpu import built
+from tests.gpu.driver import Driver, find
+
+
+@pytest.fixture(scope="session")
+def libraries() -> Path:
+    """The folder of the simulated driver's libraries."""
+    return built.libraries() / "simulator"
+
+
+@pytest.fixture
+def driver(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    created = simulator.create(tmp_path / "card", "h200")
+    monkeypatch.setenv("GPUSHARE_SIM_DEVICE", str(created.device))
+    return find(libraries)

@@ -1,0 +1,82 @@
+"""`python -m tests.gpu` as a whole, on the simulated driver and without any."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import __main__ as main
+from tests.gpu import driver as found
+from tests.gpu.driver import Driver, NoDriver
+from tests.gpu.process import environment
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_without_a_driver_it_says_so_in_one_line_and_exits_77(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu", "probe", "--driver", tmp_path],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (77, "")
+    assert done.stdout == f"gpu: no NVIDIA driver to measure: no libcuda.so.1 in {tmp_path}\n"
+
+
+def test_a_machine_whose_loader_knows_no_driver_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found, "found", lambda _: [])
+    with pytest.raises(NoDriver, match=r"^no libcuda\.so\.1$"):
+        found.find()
+
+
+def test_a_library_that_does_not_work_is_no_driver(tmp_path: Path) -> None:
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(NoDriver, match=r"libcuda\.so\.1 does not work: .*file too short"):
+        found.find(tmp_path)
+
+
+def test_a_driver_that_knows_no_card_is_none(
+    libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUSHARE_SIM_DEVICE", str(tmp_path / "nothing"))
+    with pytest.raises(NoDriver, match="does not work: cuInit: CUDA_ERROR"):
+        found.find(libraries)
+
+
+def test_a_wrong_word_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main.main(["prove"])
+    assert exit_.value.code == 2
+    assert "invalid choice" in capsys.readouterr().err
+
+
+def test_all_measures_what_probe_does_and_more() -> None:
+    assert [*main.ALL][: len(main.PROBE)] == [*main.PROBE]
+    assert len(main.ALL) > len(main.PROBE)
+
+
+def test_the_probe_runs_through_on_the_simulated_driver(
+    driver: Driver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report.md"
+    assert driver.named is not None
+    status = main.main(["probe", "--driver", str(driver.named), "--out", str(out)])
+    shown = capsys.readouterr().out
+    assert status == 0, shown
+    report = json.loads(out.with_suffix(".json").read_text())
+    assert report["facts"]["model"] == driver.model
+    assert [section["title"] for section in report["sections"]] == [*main.PROBE]
+    rows = {row["name"]: row for section in report["sections"] for row in section["rows"]}
+    assert rows["libcuda: missing"]["value"] == 0
+    assert rows["libcuda: not in the table"]["value"] == 0
+    # No arithmetic runs there, so nothing is claimed of slices.
+    assert "this driver ran none" in rows["2 contexts, one thread each"]["missing"]
+    assert out.read_text().startswith(f"# {driver.model}, ")
