@@ -233,7 +233,9 @@ class Scenario:
         return done.stdout
 
     def _tenants(self) -> dict[str, dict[str, Any]]:
-        return {row["name"]: row for row in json.loads(self._cli("ps", "--json"))}
+        # containerd's names are namespace/id.
+        rows = json.loads(self._cli("ps", "--json"))
+        return {row["name"].rpartition("/")[2]: row for row in rows}
 
     def _card(self) -> dict[str, Any]:
         cards = json.loads(self._cli("ls", "--json"))

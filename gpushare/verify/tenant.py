@@ -107,6 +107,12 @@ class Tenant:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        for reader, stream in zip(
+            self._readers, (self.process.stdout, self.process.stderr), strict=True
+        ):
+            reader.join()
+            if stream is not None:
+                stream.close()
 
     def _read_answers(self) -> None:
         assert self.process.stdout is not None

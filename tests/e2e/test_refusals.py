@@ -47,8 +47,8 @@ def refusal(bundle: Bundle) -> str:
         ({"cores": "30"}, ["GPUSHARE_CORES", "memory"]),
         ({"memory": "4GiB", "core": "30"}, ["GPUSHARE_CORE", "did you mean", "GPUSHARE_CORES"]),
         ({"memory": "4GiB", "devices": "7"}, ["7", "card"]),
-        ({"memory": "4GiB", "memory-percent": "10"}, ["memory", "memory-percent"]),
-        ({"memory": "1MiB"}, ["memory", "context"]),
+        ({"memory": "4GiB", "memory-percent": "10"}, ["GPUSHARE_MEMORY", "GPUSHARE_MEMORY_PERCENT", "keep one"]),
+        ({"memory": "1MiB"}, ["1 MiB", "one CUDA context", "ask for more"]),
         ({"memory": "2000GiB"}, ["no card has room for 2000 GiB", "free"]),
     ],
 )
