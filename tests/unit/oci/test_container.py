@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container with a GPU gets, in the images of several distributions."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from gpushare.oci import cdi, container, driver, edits, ldcache, nvidia
+from gpushare.oci import spec as specs
+from gpushare.oci.container import Filters, Host, Wanted
+from gpushare.oci.edits import Mount
+from gpushare.oci.platform import platform_of
+from gpushare.oci.rootfs import Rootfs
+from gpushare.oci.spec import Spec
+from tests.unit.oci.examples import (
+    LIBRARIES,
+    VERSION,
+    cdi_document,
+    cdi_form,
+    docker_spec,
+    hook_form,
+)
+
+CUDA = "/usr/local/lib/gpushare/1-abc/lib/libcuda.so.1"
+NVML = "/usr/local/lib/gpushare/1-abc/lib/libnvidia-ml.so.1"
+TENANT = "/run/gpushare/tenants/4f1c"
+HOOKS = container.hooks("/usr/local/lib/gpushare/1-abc/bin/gpushare-hook", "/run/g.sock", "4f1c")
+CARD = [("GPU-0", "0")]
+PLATFORM = platform_of("x86_64")
+
+
+@pytest.fixture
+def host() -> Host:
+    found = driver.from_cdi(cdi.from_document(cdi_document()))
+    return Host(found, Filters(CUDA, NVML), PLATFORM)
+
+
+@pytest.fixture
+def debian(root: Path) -> Path:
+    for folder in ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/bin", "etc", "usr/local"):
+        (root / folder).mkdir(parents=True)
+    (root / "lib").symlink_to("usr/lib")
+    (root / "lib64").symlink_to("usr/lib64")
+    (root / "usr/lib64/ld-linux-x86-64.so.2").write_text("the loader")
+    return root
+
+
+def shared(host: Host, rootfs: Rootfs) -> Wanted:
+    return container.shared(host, CARD, rootfs=rootfs, hooks=HOOKS, tenant_directory=TENANT)
+
+
+def sources(wanted: Wanted) -> dict[str, str]:
+    """Return destination -> source, as the last mount of a destination makes it."""
+    return {mount.destination: mount.source for mount in wanted.edits.mounts}
+
+
+@pytest.mark.usefixtures("debian")
+def test_a_share_in_full(host: Host, rootfs: Rootfs) -> None:
+    wanted = shared(host, rootfs)
+    real = f"{LIBRARIES}/libcuda.so.{VERSION}"
+    assert sources(wanted) == {
+        "/opt/gpushare/driver/libcuda.so.1": real,
+        "/opt/gpushare/driver/libnvidia-ml.so.1": f"{LIBRARIES}/libnvidia-ml.so.{VERSION}",
+        **{
+            f"{folder}/{name}": CUDA
+            for folder in (LIBRARIES, "/usr/lib64")
+            for name in ("libcuda.so.1", "libcuda.so", f"libcuda.so.{VERSION}")
+        },
+        **{
+            f"{folder}/{name}": NVML
+            for folder in (LIBRARIES, "/usr/lib64")
+            for name in ("libnvidia-ml.so.1", f"libnvidia-ml.so.{VERSION}")
+        },
+        f"{LIBRARIES}/libnvidia-ptxjitcompiler.so.{VERSION}": (
+            f"{LIBRARIES}/libnvidia-ptxjitcompiler.so.{VERSION}"
+        ),
+        "/usr/bin/nvidia-smi": "/usr/bin/nvidia-smi",
+        "/opt/gpushare/tenant": TENANT,
+        "/opt/gpushare/tenant/status": f"{TENANT}/status",
+    }
+    assert [device.path for device in wanted.edits.devices] == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia0",
+    ]
+    assert wanted.edits.hooks == HOOKS
+    assert [entry.name for entry in wanted.cache] == [
+        "libcuda.so.1",
+        "libcuda.so",
+        "libnvidia-ml.so.1",
+        f"libnvidia-ptxjitcompiler.so.{VERSION}",
+    ]
+    assert {entry.path.rpartition("/")[0] for entry in wanted.cache} == {LIBRARIES}
+
+
+@pytest.mark.usefixtures("debian")
+def test_every_mount_but_status_is_read_only_and_none_gives_privileges(
+    host: Host, rootfs: Rootfs
+) -> None:
+    for mount in shared(host, rootfs).edits.mounts:
+        assert {"nosuid", "nodev"} <= set(mount.options)
+        assert {"bind", "rbind"} & set(mount.options)
+        assert mount.read_only == (mount.destination != "/opt/gpushare/tenant/status")
+
+
+@pytest.mark.usefixtures("debian")
+def test_status_is_mounted_over_its_folder(host: Host, rootfs: Rootfs) -> None:
+    destinations = [mount.destination for mount in shared(host, rootfs).edits.mounts]
+    assert destinations[-2:] == ["/opt/gpushare/tenant", "/opt/gpushare/tenant/status"]
+
+
+def test_the_hooks_name_the_tenant_and_inherit_nothing() -> None:
+    assert [hook.entry() for hook in HOOKS] == [
+        {
+            "path": "/usr/local/lib/gpushare/1-abc/bin/gpushare-hook",
+            "args": ["gpushare-hook", stage, "--socket", "/run/g.sock", "--key", "4f1c"],
+            "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+            "timeout": seconds,
+        }
+        for stage, seconds in (("createRuntime", 10), ("poststop", 5))
+    ]
+
+
+def test_an_image_of_fedora_has_the_libraries_in_lib64(
+    root: Path, host: Host, rootfs: Rootfs
+) -> None:
+    (root / "usr/lib64").mkdir(parents=True)
+    wanted = shared(host, rootfs)
+    assert {entry.path.rpartition("/")[0] for entry in wanted.cache} == {"/usr/lib64"}
+    assert sources(wanted)["/usr/lib64/libcuda.so.1"] == CUDA
+
+
+def test_an_image_of_arch_has_one_folder_by_two_names(
+    root: Path, host: Host, rootfs: Rootfs
+) -> None:
+    (root / "usr/lib").mkdir(parents=True)
+    (root / "usr/lib64").symlink_to("lib")
+    found = sources(shared(host, rootfs))
+    assert found["/usr/lib/libcuda.so.1"] == CUDA
+    assert "/usr/lib64/libcuda.so.1" not in found
+
+
+def test_an_empty_image_gets_the_folder_of_the_cdi_spec(host: Host, rootfs: Rootfs) -> None:
+    assert sources(shared(host, rootfs))[f"{LIBRARIES}/libcuda.so.1"] == CUDA
+
+
+def test_the_filter_goes_over_whatever_the_image_calls_libcuda(
+    debian: Path, host: Host, rootfs: Rootfs
+) -> None:
+    compat = debian / "usr/local/cuda-12.4/compat"
+    compat.mkdir(parents=True)
+    (debian / "usr/local/cuda").symlink_to("cuda-12.4")
+    for name in ("libcuda.so.550.54.15", "libnvidia-ptxjitcompiler.so.550.54.15"):
+        (compat / name).write_text("older")
+        (compat / name.replace("550.54.15", "1")).symlink_to(name)
+    (debian / "usr/lib/x86_64-linux-gnu/libcuda.so.1").symlink_to("/opt/old/libcuda.so.470")
+    (debian / "usr/lib/libnvidia-ml.so.1").write_text("older")
+    found = sources(shared(host, rootfs))
+    there = "/usr/local/cuda-12.4/compat"
+    assert found[f"{there}/libcuda.so.550.54.15"] == CUDA
+    assert found[f"{there}/libnvidia-ptxjitcompiler.so.550.54.15"] == (
+        f"{LIBRARIES}/libnvidia-ptxjitcompiler.so.{VERSION}"
+    )
+    assert found["/opt/old/libcuda.so.470"] == CUDA
+    assert found["/usr/lib/libnvidia-ml.so.1"] == NVML
+    assert not any("/cuda/" in destination for destination in found)
+
+
+def test_the_filter_goes_over_the_folder_that_the_images_cache_names(
+    debian: Path, host: Host, rootfs: Rootfs
+) -> None:
+    (debian / "opt/conda/lib").mkdir(parents=True)
+    (debian / "opt/conda/lib/libcuda.so.1").write_text("somebody's")
+    cache = ldcache.merge(None, [("libcuda.so.1", "/opt/conda/lib/libcuda.so.1")], 0x303)
+    (debian / "etc/ld.so.cache").write_bytes(cache)
+    assert sources(shared(host, rootfs))["/opt/conda/lib/libcuda.so.1"] == CUDA
+
+
+def test_a_hostile_image_chooses_no_mount_source(debian: Path, host: Host, rootfs: Rootfs) -> None:
+    folder = debian / "usr/lib/x86_64-linux-gnu"
+    (folder / "libcuda.so.1").symlink_to("../../../../../../../etc/shadow")
+    (folder / "libcuda.so.999").symlink_to("/proc/self/root/etc/shadow")
+    (folder / "libnvidia-ml.so.1").symlink_to(debian.parent / "outside")
+    wanted = shared(host, rootfs)
+    honest = {CUDA, NVML, TENANT, f"{TENANT}/status", "/usr/bin/nvidia-smi"}
+    for mount in wanted.edits.mounts:
+        assert mount.source in honest or mount.source.startswith(f"{LIBRARIES}/lib")
+        assert ".." not in mount.destination
+    assert not (debian.parent / "outside").exists()
+
+
+@pytest.mark.usefixtures("debian")
+def test_whole_cards_get_the_driver_and_no_filter(host: Host, rootfs: Rootfs) -> None:
+    wanted = container.whole(host, CARD, rootfs=rootfs, hooks=HOOKS)
+    found = sources(wanted)
+    assert CUDA not in found.values()
+    assert NVML not in found.values()
+    assert not any(destination.startswith("/opt/gpushare") for destination in found)
+    assert found[f"{LIBRARIES}/libcuda.so.1"] == f"{LIBRARIES}/libcuda.so.{VERSION}"
+    assert found[f"{LIBRARIES}/libnvidia-opencl.so.{VERSION}"]
+    assert [device.path for device in wanted.edits.devices] == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-modeset",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia0",
+        "/dev/dri/renderD128",
+    ]
+
+
+@pytest.mark.usefixtures("debian")
+@pytest.mark.parametrize("document", [docker_spec(), hook_form("0"), cdi_form(0)])
+def test_a_second_pass_over_a_bundle_changes_nothing(
+    host: Host, rootfs: Rootfs, document: dict[str, object]
+) -> None:
+    def once(loaded: Spec) -> Spec:
+        original = edits.strip(loaded)
+        request = nvidia.find(original, host.driver)
+        return edits.apply(original, shared(host, rootfs).edits, request.taken)
+
+    first = once(Spec(document))
+    assert specs.dump(once(specs.parse(specs.dump(first)))) == specs.dump(first)
+    assert edits.strip(first).document == document
+    nodes = [device["path"] for device in first.entries("linux", "devices")]
+    assert nodes == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"]
+
+
+def test_the_cache_is_made_and_a_second_time_left_alone(
+    debian: Path, host: Host, rootfs: Rootfs, tmp_path: Path
+) -> None:
+    wanted = shared(host, rootfs)
+    assert container.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
+    made = debian / "etc/ld.so.cache"
+    names = [entry.name for entry in ldcache.parse(made.read_bytes()).entries]
+    assert names[0] == f"libnvidia-ptxjitcompiler.so.{VERSION}".encode()
+    assert b"libcuda.so.1" in names
+    inode = made.stat().st_ino
+    assert container.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
+    assert made.stat().st_ino == inode
+
+
+def test_an_image_without_glibc_gets_no_cache(
+    root: Path, host: Host, rootfs: Rootfs, tmp_path: Path
+) -> None:
+    (root / "etc").mkdir()
+    wanted = shared(host, rootfs)
+    assert container.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
+    assert list((root / "etc").iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"not a cache", b"x" * (5 << 20)])
+def test_a_cache_that_is_not_understood_is_left_as_it_is(
+    debian: Path, host: Host, rootfs: Rootfs, content: bytes
+) -> None:
+    (debian / "etc/ld.so.cache").write_bytes(content)
+    wanted = shared(host, rootfs)
+    assert container.install_cache(rootfs, wanted.cache, PLATFORM, debian) is None
+    assert (debian / "etc/ld.so.cache").read_bytes() == content
+
+
+def test_in_a_read_only_layer_the_cache_is_a_mount_kept_by_its_content(
+    debian: Path,
+    host: Host,
+    rootfs: Rootfs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read_only(_self: Rootfs, path: str, _data: bytes) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    monkeypatch.setattr(Rootfs, "replace", read_only)
+    keep = tmp_path / "keep"
+    keep.mkdir()
+    wanted = shared(host, rootfs)
+    assert container.install_cache(rootfs, wanted.cache, PLATFORM, keep) is None
+    (debian / "etc/ld.so.cache").write_bytes(ldcache.merge(None, [("a", "/a")], 0x303))
+    mount = container.install_cache(rootfs, wanted.cache, PLATFORM, keep)
+    assert isinstance(mount, Mount)
+    assert (mount.destination, mount.read_only) == ("/etc/ld.so.cache", True)
+    entries = ldcache.parse(Path(mount.source).read_bytes()).entries
+    assert {entry.name for entry in entries} >= {b"a", b"libcuda.so.1"}
+    assert container.install_cache(rootfs, wanted.cache, PLATFORM, keep) == mount
+    assert [str(path) for path in keep.iterdir()] == [mount.source]
+    assert wanted.with_mount(mount).mounts[-1] == mount
+
+
+def test_a_link_in_place_of_the_cache_is_not_written_through(
+    debian: Path, host: Host, rootfs: Rootfs, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("the host's")
+    (debian / "etc/ld.so.cache").symlink_to(outside)
+    container.install_cache(rootfs, shared(host, rootfs).cache, PLATFORM, tmp_path)
+    assert outside.read_text() == "the host's"
+
+
+def test_another_machine_has_its_own_names() -> None:
+    arm = platform_of("aarch64")
+    assert arm.library_directories == ("/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+    with pytest.raises(ValueError, match="gpushare does not run on mips: it knows aarch64, x86_64"):
+        platform_of("mips")

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loader's cache against glibc itself: its ldconfig, its loader, and who parses the former."""
+
+from __future__ import annotations
+
+import ctypes.util
+import itertools
+import os
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.oci import ldcache
+from gpushare.oci.ldcache import Entry, LoaderCache, LoaderCacheError
+from gpushare.oci.platform import this_platform
+
+PLATFORM = this_platform()
+FLAGS = PLATFORM.cache_flags
+LDCONFIG = shutil.which("ldconfig", path="/sbin:/usr/sbin") or "/sbin/ldconfig"
+OURS = (
+    ("libcuda.so.1", "/opt/x/libcuda.so.1"),
+    ("libcuda.so", "/opt/x/libcuda.so"),
+    ("libnvidia-ml.so.1", "/opt/x/libnvidia-ml.so.1"),
+)
+
+
+def listed(cache: Path) -> list[str]:
+    """Return the lines of `ldconfig -p` but for the first, which names the file."""
+    command = [LDCONFIG, "-C", str(cache), "-p"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [line.strip() for line in done.stdout.splitlines()[1:]]
+
+
+def library(name: str) -> Path:
+    """Return the file that this Python's loader takes for `name`."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = Path(line.split()[-1])
+        if path.name == name:
+            return path
+    raise FileNotFoundError(name)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """Return a folder of libraries and a cache of it, made by the machine's own ldconfig."""
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    for name in ("libz.so.1", "libm.so.6", "libcuda.so.1", "libfoo.so.2", "libfoo.so.10"):
+        shutil.copy(library("libc.so.6"), folder / name)
+    (tmp_path / "ld.so.conf").write_text(f"{folder}\n")
+    command = [LDCONFIG, "-X", "-C", str(tmp_path / "cache"), "-f", str(tmp_path / "ld.so.conf")]
+    subprocess.run(command, check=True, capture_output=True)
+    return tmp_path / "cache"
+
+
+def test_the_machines_own_cache_survives_unchanged_in_the_eyes_of_ldconfig(tmp_path: Path) -> None:
+    own = Path("/etc/ld.so.cache")
+    again = tmp_path / "cache"
+    again.write_bytes(ldcache.dump(ldcache.parse(own.read_bytes())))
+    assert listed(again) == listed(own)
+    assert len(listed(own)) > 5
+
+
+def test_ours_are_listed_once_and_others_stay(image: Path) -> None:
+    before = listed(image)
+    image.write_bytes(ldcache.merge(image.read_bytes(), OURS, FLAGS))
+    after = listed(image)
+    ours = [line for line in after if re.match(r"lib(cuda|nvidia-ml)\.", line)]
+    assert [line.split(" => ")[1] for line in ours] == [
+        "/opt/x/libnvidia-ml.so.1",
+        "/opt/x/libcuda.so.1",
+        "/opt/x/libcuda.so",
+    ]
+    assert [line for line in after if line not in ours] == [
+        line for line in before if not line.startswith("libcuda.")
+    ]
+
+
+def test_the_architecture_is_the_one_that_ldconfig_gives_the_machines_libraries(
+    tmp_path: Path,
+) -> None:
+    cache = tmp_path / "cache"
+    cache.write_bytes(ldcache.merge(None, OURS, FLAGS))
+    known = next(line for line in listed(Path("/etc/ld.so.cache")) if line.startswith("libc.so.6"))
+    marks = known[known.index("(") : known.index(")")].split(", OS ABI")[0]
+    assert [line.split(" ", 1)[1].split(")")[0] for line in listed(cache)[:3]] == [marks] * 3
+
+
+def test_find_library_finds_ours(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image.write_bytes(ldcache.merge(image.read_bytes(), OURS, FLAGS))
+    real = subprocess.Popen
+
+    def with_cache(command: list[str], **options: object) -> object:
+        assert command == ["/sbin/ldconfig", "-p"]
+        return real([LDCONFIG, "-C", str(image), "-p"], **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "Popen", with_cache)
+    find = ctypes.util._findSoname_ldconfig  # type: ignore[attr-defined]
+    assert find("cuda") == "libcuda.so.1"
+    assert find("nvidia-ml") == "libnvidia-ml.so.1"
+
+
+def test_triton_finds_our_folder_alone(image: Path) -> None:
+    image.write_bytes(ldcache.merge(image.read_bytes(), OURS, FLAGS))
+    # triton/backends/nvidia/driver.py: the last word of each line that has libcuda.so.1
+    paths = [line.split()[-1] for line in listed(image) if "libcuda.so.1" in line]
+    assert {str(Path(path).parent) for path in paths} == {"/opt/x"}
+
+
+@pytest.mark.parametrize("has_cache", [True, False])
+def test_the_loader_takes_ours_and_finds_the_rest(tmp_path: Path, has_cache: bool) -> None:
+    root = tmp_path / "root"
+    folder = root / "opt/x"
+    program = Path("/bin/true").resolve()
+    loader = Path(PLATFORM.loader)
+    for source, target in (
+        (program, root / "bin/true"),
+        (loader.resolve(), root / PLATFORM.loader[1:]),
+        (library("libc.so.6"), root / "usr/lib" / PLATFORM.multiarch / "libc.so.6"),
+        (library("libc.so.6"), root / "usr/lib64/libc.so.6"),
+        (library("libc.so.6"), folder / "libcuda.so.1"),
+        (library("libc.so.6"), root / "compat/libcuda.so.1"),
+    ):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+    (root / "etc").mkdir()
+    preload = ("--preload", "libcuda.so.1")
+    before = None
+    if has_cache:
+        compat = Entry(b"libcuda.so.1", b"/compat/libcuda.so.1", FLAGS)
+        fast = Entry(b"libcuda.so.1", b"/fast/libcuda.so.1", FLAGS, hwcaps=b"x86-64-v2")
+        before = ldcache.dump(LoaderCache((fast, compat)))
+    (root / "etc/ld.so.cache").write_bytes(ldcache.merge(before, OURS, FLAGS))
+    done = subprocess.run(
+        [*_chroot(), str(root), PLATFORM.loader, *preload, "--list", "/bin/true"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "/opt/x/libcuda.so.1" in done.stdout, done.stdout + done.stderr
+
+
+def _chroot() -> list[str]:
+    """Return the command that runs another one in a root directory, as whoever we are."""
+    command = ["chroot"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "chroot"]
+    if subprocess.run([*command, "/", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs root, or user namespaces for everybody")
+    return command
+
+
+def test_libraries_behind_the_older_format_are_read(image: Path) -> None:
+    new = image.read_bytes()
+    old = b"ld.so-1.7.0\0" + struct.pack("<I", 1) + struct.pack("<iII", 3, 0, 0)
+    combined = old.ljust((len(old) + 7) & ~7, b"\0")
+    shift = len(combined)
+    # The extension is found by its offset in the file, which moves by what stands before it.
+    header = bytearray(new[:48])
+    (extension,) = struct.unpack_from("<I", header, 32)
+    if extension:
+        body = bytearray(new)
+        struct.pack_into("<I", body, 32, extension + shift)
+        (count,) = struct.unpack_from("<I", body, extension + 4)
+        for index in range(count):
+            at = extension + 8 + index * 16 + 8
+            (offset,) = struct.unpack_from("<I", body, at)
+            struct.pack_into("<I", body, at, offset + shift)
+        new_body = bytes(body)
+    else:
+        new_body = new
+    assert ldcache.parse(combined + new_body).entries == ldcache.parse(new).entries
+
+
+def test_a_machine_with_another_processor_keeps_its_libraries() -> None:
+    other = Entry(b"libcuda.so.1", b"/lib32/libcuda.so.1", 0x0003)
+    hwcaps = Entry(b"libcuda.so.1", b"/hwcaps/libcuda.so.1", FLAGS, hwcaps=b"x86-64-v3")
+    cache = LoaderCache((hwcaps, other)).with_first(OURS[:1], FLAGS)
+    ours = Entry(b"libcuda.so.1", b"/opt/x/libcuda.so.1", FLAGS)
+    assert cache.entries == (ours, other)
+
+
+def test_what_is_there_already_is_left_to_the_byte(image: Path) -> None:
+    once = ldcache.merge(image.read_bytes(), OURS, FLAGS)
+    assert ldcache.merge(once, OURS, FLAGS) is once
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda _: b"", "shorter than its header"),
+        (lambda data: data[:40], "shorter than its header"),
+        (lambda data: b"#!/bin/sh" + data, "of an unknown format"),
+        (lambda data: data[:17] + b"2.0" + data[20:], "of an unknown format"),
+        (lambda data: data[:20] + b"\xff\xff\xff\x7f" + data[24:], "libraries and is shorter"),
+        (lambda data: data[:28] + b"\x03" + data[29:], "of another byte order"),
+        (lambda data: data[:52] + b"\xff\xff\xff\x7f" + data[56:], "has a name that does not end"),
+        (lambda data: data[:32] + b"\xff\xff\xff\x7f" + data[36:], "extension beyond its end"),
+        (lambda data: data[:32] + b"\x30\0\0\0" + data[36:], "has an unknown extension"),
+        (lambda _: b"ld.so-1.7.0", "shorter than its header"),
+        (lambda data: b"ld.so-1.7.0\0\xff\xff\xff\xff" + data, "shorter than its header"),
+        (lambda data: data + bytes(4 << 20), "over 4 MiB"),
+    ],
+)
+def test_a_damaged_cache_is_refused(image: Path, change: object, message: str) -> None:
+    assert callable(change)
+    damaged = change(image.read_bytes())
+    with pytest.raises(LoaderCacheError, match=message):
+        ldcache.parse(damaged)
+
+
+@given(st.binary(max_size=300), st.integers(min_value=0, max_value=400))
+def test_any_bytes_are_read_or_refused(noise: bytes, at: int) -> None:
+    cache = bytearray(ldcache.merge(None, OURS, FLAGS))
+    cache[at : at + len(noise)] = noise
+    try:
+        read = ldcache.parse(bytes(cache))
+    except LoaderCacheError:
+        return
+    assert ldcache.parse(ldcache.dump(read)) == read
+
+
+TEXT = st.from_regex(rb"[a-z0-9.+_-]{0,12}", fullmatch=True)
+ENTRIES = st.builds(
+    Entry,
+    name=TEXT,
+    path=TEXT,
+    flags=st.sampled_from([0x3, 0x303, 0xA03]),
+    os_version=st.integers(0, 2**32 - 1),
+    hwcap=st.just(0) | st.integers(0, 2**62 - 1),
+    hwcaps=st.none(),
+) | st.builds(
+    Entry, name=TEXT, path=TEXT, flags=st.just(0x303), hwcaps=st.sampled_from([b"v2", b"v3"])
+)
+
+
+@given(st.lists(ENTRIES), TEXT)
+def test_a_cache_is_the_same_after_writing_and_reading(entries: list[Entry], text: bytes) -> None:
+    cache = LoaderCache(tuple(entries), text)
+    assert ldcache.parse(ldcache.dump(cache)) == cache
+
+
+@given(st.lists(TEXT, min_size=2, max_size=6))
+def test_names_have_one_order(names: list[bytes]) -> None:
+    for one in names:
+        for other in names:
+            forth, back = ldcache.compare_names(one, other), ldcache.compare_names(other, one)
+            assert (forth > 0) == (back < 0)
+
+
+def test_the_order_is_ldconfigs(image: Path) -> None:
+    names = [line.split()[0].encode() for line in listed(Path("/etc/ld.so.cache")) if "=>" in line]
+    names_of_image = [line.split()[0].encode() for line in listed(image) if "=>" in line]
+    for found in (names, names_of_image):
+        pairs = itertools.pairwise(found)
+        assert all(ldcache.compare_names(one, other) >= 0 for one, other in pairs)
+    assert ldcache.compare_names(b"libfoo.so.10", b"libfoo.so.2") > 0

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hostile image gets nothing of the host read, written or mounted over."""
+
+import errno
+import os
+import shutil
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.oci.rootfs import Rootfs, RootfsError
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """Return a file of the host, outside the rootfs."""
+    path = tmp_path / "secret"
+    path.write_text("the host's")
+    return path
+
+
+def test_a_file_is_read(root: Path, rootfs: Rootfs) -> None:
+    (root / "etc").mkdir()
+    (root / "etc/file").write_text("the image's")
+    assert rootfs.read("/etc/file", 100) == b"the image's"
+    assert rootfs.read("/etc/none", 100) is None
+    assert rootfs.read("/none/file", 100) is None
+    assert rootfs.read("/etc/file/below", 100) is None
+
+
+@pytest.mark.parametrize("form", ["absolute", "dots", "folder"])
+def test_a_link_to_the_host_leads_nowhere(
+    root: Path, rootfs: Rootfs, secret: Path, form: str
+) -> None:
+    if form == "absolute":
+        (root / "link").symlink_to(secret)
+    elif form == "dots":
+        (root / "link").symlink_to("../" * 30 + str(secret))
+    else:
+        (root / "folder").symlink_to(secret.parent)
+        (root / "link").symlink_to("folder/secret")
+    assert (root / "link").exists()
+    assert rootfs.read("/link", 100) is None
+    assert not rootfs.is_file("/link")
+
+
+def test_a_link_within_the_image_is_followed_as_in_the_container(
+    root: Path, rootfs: Rootfs
+) -> None:
+    (root / "etc").mkdir()
+    (root / "etc/real").write_text("the image's")
+    (root / "link").symlink_to("/etc/real")
+    (root / "etc/up").symlink_to("../../../../etc/real")
+    assert rootfs.read("/link", 100) == b"the image's"
+    assert rootfs.read("/etc/up", 100) == b"the image's"
+
+
+def test_a_magic_link_is_refused(secret: Path) -> None:
+    with secret.open() as held:
+        proc_fd = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+        try:
+            with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+                Rootfs(proc_fd).read(f"/{os.getpid()}/fd/{held.fileno()}", 100)
+        finally:
+            os.close(proc_fd)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "socket"])
+def test_what_is_no_regular_file_is_not_opened(root: Path, rootfs: Rootfs, kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo(root / "x")
+    elif kind == "folder":
+        (root / "x").mkdir()
+    else:
+        os.mknod(root / "x", stat.S_IFSOCK | 0o600)
+    with pytest.raises(RootfsError, match="not a regular file"):
+        rootfs.read("/x", 100)
+
+
+def test_a_file_over_the_limit_is_refused(root: Path, rootfs: Rootfs) -> None:
+    (root / "x").write_bytes(b"x" * 101)
+    with pytest.raises(RootfsError, match="over 100 bytes"):
+        rootfs.read("/x", 100)
+    assert rootfs.read("/x", 101) == b"x" * 101
+
+
+def test_a_file_swapped_for_a_link_while_we_look_never_leads_out(
+    root: Path, rootfs: Rootfs, secret: Path
+) -> None:
+    (root / "real").write_text("the image's")
+    over = threading.Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            for target in ("/real", str(secret)):
+                (root / "next").symlink_to(target)
+                (root / "next").rename(root / "link")
+
+    (root / "link").symlink_to("/real")
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    try:
+        found = {rootfs.read("/link", 100) for _ in range(2000)}
+    finally:
+        over.set()
+        swapper.join()
+    assert found <= {b"the image's", None}
+
+
+def test_a_replaced_file_keeps_its_mode_and_is_made_where_it_is_missing(
+    root: Path, rootfs: Rootfs
+) -> None:
+    (root / "etc").mkdir()
+    old = root / "etc/old"
+    old.write_text("old")
+    old.chmod(0o600)
+    rootfs.replace("/etc/old", b"new")
+    rootfs.replace("/etc/fresh", b"new")
+    assert old.read_text() == (root / "etc/fresh").read_text() == "new"
+    assert stat.S_IMODE(old.stat().st_mode) == 0o600
+    assert stat.S_IMODE((root / "etc/fresh").stat().st_mode) == 0o644
+    assert sorted(path.name for path in (root / "etc").iterdir()) == ["fresh", "old"]
+
+
+def test_a_link_in_the_place_of_the_file_is_replaced_not_written_through(
+    root: Path, rootfs: Rootfs, secret: Path
+) -> None:
+    (root / "etc").mkdir()
+    (root / "etc/x").symlink_to(secret)
+    rootfs.replace("/etc/x", b"new")
+    assert secret.read_text() == "the host's"
+    assert (root / "etc/x").read_text() == "new"
+    assert not (root / "etc/x").is_symlink()
+
+
+def test_a_folder_that_is_a_link_to_the_host_is_not_written_in(
+    root: Path, rootfs: Rootfs, secret: Path
+) -> None:
+    (root / "etc").symlink_to(secret.parent)
+    with pytest.raises(FileNotFoundError):
+        rootfs.replace("/etc/new", b"new")
+    assert not (secret.parent / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("links", "path", "where"),
+    [
+        ({}, "/usr/lib/libcuda.so.1", "/usr/lib/libcuda.so.1"),
+        ({}, "//usr/./lib/../lib64/x", "/usr/lib64/x"),
+        ({}, "/../../x", "/x"),
+        ({"lib": "usr/lib"}, "/lib/x", "/usr/lib/x"),
+        ({"lib": "/usr/lib"}, "/lib/x", "/usr/lib/x"),
+        ({"usr/lib/x": "x.550"}, "/usr/lib/x", "/usr/lib/x.550"),
+        ({"usr/lib/x": "/etc/alternatives/x"}, "/usr/lib/x", "/etc/alternatives/x"),
+        ({"usr/lib/x": "../../../../../../etc/passwd"}, "/usr/lib/x", "/etc/passwd"),
+        ({"a": "b", "b": "c/d"}, "/a/e", "/c/d/e"),
+        ({"a": "none/../../../x"}, "/a", "/x"),
+        ({"a": "/"}, "/a/a/a/x", "/x"),
+    ],
+)
+def test_a_destination_is_where_the_mount_really_lands(
+    root: Path, rootfs: Rootfs, links: dict[str, str], path: str, where: str
+) -> None:
+    (root / "usr/lib").mkdir(parents=True)
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    assert rootfs.resolve(path) == where
+
+
+def test_links_in_a_circle_are_an_error(root: Path, rootfs: Rootfs) -> None:
+    (root / "a").symlink_to("b")
+    (root / "b").symlink_to("a")
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        rootfs.resolve("/a")
+
+
+def test_no_descriptor_is_left_open(root: Path, rootfs: Rootfs) -> None:
+    (root / "a/b/c").mkdir(parents=True)
+    (root / "a/link").symlink_to("/a/b/../b/c")
+    (root / "circle").symlink_to("circle")
+    os.mkfifo(root / "pipe")
+
+    def everything() -> None:
+        rootfs.resolve("/a/link/none/../x")
+        rootfs.names("/a/b")
+        rootfs.replace("/a/file", b"x")
+        rootfs.read("/a/file", 10)
+        for path in ("/circle", "/pipe"):
+            with pytest.raises(OSError, match=r".+"):
+                rootfs.read(path, 10)
+        with pytest.raises(OSError, match=r".+"):
+            rootfs.resolve("/circle")
+
+    everything()
+    before = _open_descriptors()
+    everything()
+    assert _open_descriptors() == before
+
+
+def _open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_names_of_what_is_no_folder_are_none(root: Path, rootfs: Rootfs, secret: Path) -> None:
+    (root / "b").mkdir()
+    (root / "b/2").touch()
+    (root / "b/1").touch()
+    (root / "link").symlink_to(secret.parent)
+    assert rootfs.names("/b") == ["1", "2"]
+    assert rootfs.names("/b/1") == rootfs.names("/none") == rootfs.names("/link") == []
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scratch")
+
+
+@given(
+    st.lists(st.tuples(TARGETS, st.none() | TARGETS, st.booleans()), max_size=8),
+    TARGETS,
+)
+def test_what_exists_resolves_as_the_kernel_resolves_it(
+    scratch: Path, made: list[tuple[list[str], list[str] | None, bool]], path: list[str]
+) -> None:
+    root = scratch / "root"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    for where, target, absolute in made:
+        parts = [part for part in where if part not in ("..", ".")]
+        if parts:
+            _make(root, parts, None if target is None else "/" * absolute + "/".join(target))
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        rootfs = Rootfs(fd)
+        asked = "/" + "/".join(path)
+        try:
+            with rootfs.open(asked, os.O_PATH) as found:
+                real = str(Path(f"/proc/self/fd/{found}").readlink()).removeprefix(str(root)) or "/"
+        except OSError:
+            return
+        assert rootfs.resolve(asked) == real
+    finally:
+        os.close(fd)
+
+
+def _make(root: Path, parts: list[str], target: str | None) -> None:
+    """Make a folder or a link, with real folders above it; where something is already, nothing."""
+    here = root
+    for part in parts[:-1]:
+        here /= part
+        if here.is_symlink() or (here.exists() and not here.is_dir()):
+            return
+        here.mkdir(exist_ok=True)
+    here /= parts[-1]
+    if here.is_symlink() or here.exists():
+        return
+    if target is None:
+        here.mkdir()
+    else:
+        here.symlink_to(target)
