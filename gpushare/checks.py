@@ -55,8 +55,8 @@ def run(client: Client) -> Iterator[Check]:
         yield from _daemon(status)
     yield from _driver(status)
     yield from _placeholders()
-    yield from _configuration()
-    yield from _installation()
+    yield from _configuration(Path(status["config"]) if status and status["config"] else None)
+    yield from _installation(_installed(status))
     yield from _engines([engine for engine in ENGINES.values() if engine.present()])
     yield _cgroups(cgroups.layout(cgroups.mountinfo()))
     if status is not None:
@@ -75,7 +75,7 @@ def _daemon(status: Status) -> Iterator[Check]:
 
 
 def _driver(status: Status | None) -> Iterator[Check]:
-    if status is not None:
+    if status is not None and status["driver_version"]:
         kind = "simulated driver" if status["simulated"] else "driver"
         cards = f"{status['cards']} card{'' if status['cards'] == 1 else 's'}"
         text = f"{kind} {status['driver_version']}, CUDA {status['cuda_version']}, {cards}"
@@ -91,7 +91,7 @@ def _driver(status: Status | None) -> Iterator[Check]:
     except driver.DriverMissing as error:
         yield Check("fail", f"driver: {error}")
         return
-    if status is None:
+    if status is None or not status["driver_version"]:
         yield Check("ok", f"driver {found.version}, {len(found.cards)} cards")
     yield from _loaded(found)
     yield from _links(found)
@@ -137,9 +137,9 @@ def _placeholders() -> Iterator[Check]:
                 )
 
 
-def _configuration() -> Iterator[Check]:
+def _configuration(file: Path | None) -> Iterator[Check]:
     try:
-        said = config.load()
+        said = config.load(file)
     except config.ConfigError as error:
         yield Check("fail", f"configuration: {error}")
         return
@@ -166,8 +166,16 @@ def _spec(path: Path) -> dict[str, Any]:
     return spec
 
 
-def _installation() -> Iterator[Check]:
-    installation = install.current()
+def _installed(status: Status | None) -> install.Installation | None:
+    """Return the installation that the daemon uses, or the active one."""
+    if status is not None:
+        used = install.Installation(Path(status["libraries"]).parent)
+        if used.launcher.exists():
+            return used
+    return install.current()
+
+
+def _installation(installation: install.Installation | None) -> Iterator[Check]:
     if installation is None:
         yield Check("warn", f"no programs in {install.PREFIX}", SETUP)
         return

@@ -61,7 +61,7 @@ def _present(status: Status, cards: list[Card]) -> str:
 
 
 def _next(status: Status, cards: list[Card]) -> str:
-    if status["warnings"] or not cards or any(card["health"] != "ok" for card in cards):
+    if not cards or any(card["health"] != "ok" for card in cards):
         return "gpushare doctor"
     return "gpushare ps" if status["tenants"] else TRY
 

@@ -49,7 +49,7 @@ class Machine:
         self.libraries: list[Path] = []
         self.mountinfo = CGROUP2
         monkeypatch.setattr(loader, "paths", lambda _: self.libraries)
-        monkeypatch.setattr(config, "load", lambda: Config(cdi=cdi))
+        monkeypatch.setattr(config, "load", lambda _: Config(cdi=cdi))
         monkeypatch.setattr(install, "current", lambda: self.installation)
         monkeypatch.setattr(lowlevel, "version", lambda _: "runc version 1.1.5")
         monkeypatch.setattr(cgroups, "mountinfo", lambda: self.mountinfo)
@@ -85,7 +85,8 @@ def simulated(daemon: FakeDaemon) -> FakeDaemon:
     return daemon
 
 
-def test_all_is_well(cli: Cli, machine: Machine, simulated: FakeDaemon) -> None:
+@pytest.mark.usefixtures("simulated")
+def test_all_is_well(cli: Cli, machine: Machine) -> None:
     result = cli("doctor")
     assert result.exit_code == 0, result.output
     assert result.output.splitlines() == [

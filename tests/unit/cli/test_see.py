@@ -104,7 +104,9 @@ def test_alone_it_names_the_next_step(cli: Cli, daemon: FakeDaemon) -> None:
     daemon.answers["status"] = [{"ok": True, **STATUS, "tenants": 0}]
     assert cli().output.splitlines()[-1].startswith("next: docker run --runtime=gpushare")
     daemon.answers["status"] = [{"ok": True, **STATUS, "warnings": ["no CDI spec"]}]
-    assert cli().output.splitlines()[-2:] == ["warn: no CDI spec", "next: gpushare doctor"]
+    assert cli().output.splitlines()[-2:] == ["warn: no CDI spec", "next: gpushare ps"]
+    daemon.answers["cards"] = rows({**CARD, "health": "xid 79"})
+    assert cli().output.splitlines()[-1] == "next: gpushare doctor"
 
 
 def test_alone_without_a_daemon_it_says_setup(cli: Cli) -> None:
