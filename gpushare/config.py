@@ -60,7 +60,7 @@ class Config:
     whole_is_share: bool = False
     trust_env: Trust | None = None
     docker_sockets: tuple[Path, ...] = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
-    mount_namespace: Path = Path("/proc/1/ns/mnt")
+    mount_namespace: Path | None = None
     timing: Timing = field(default_factory=Timing)
 
     @property
@@ -98,6 +98,7 @@ def parse(text: str, file: Path) -> Config:
     _check_schema(document)
     driver, defaults = document.section("driver"), document.section("defaults")
     docker = document.section("engines", "docker")
+    namespace = document.content.get("mount_namespace")
     plain = Config()
     return Config(
         file=file,
@@ -116,7 +117,7 @@ def parse(text: str, file: Path) -> Config:
         docker_sockets=tuple(map(Path, docker["sockets"]))
         if "sockets" in docker
         else plain.docker_sockets,
-        mount_namespace=document.path(("mount_namespace",), plain.mount_namespace),
+        mount_namespace=Path(namespace) if namespace else None,
         timing=Timing(**{key: float(value) for key, value in document.section("timing").items()}),
     )
 

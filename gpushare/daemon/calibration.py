@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gpushare.daemon.cards import Card, Driver, DriverError
 from gpushare.daemon.log import log
@@ -130,9 +130,8 @@ def _measured(
     program: subprocess.Popen[bytes], card: Card, driver: Driver, excuse: Callable[[int], None]
 ) -> int:
     """Return what the driver says of the probe once it has a context and nothing changes."""
-    assert program.stdout is not None
-    said = json.loads(program.stdout.readline() or b"{}")
-    if said.get("event") != "context" or said.get("code", 0) != 0:
+    said = _heard(program, "context")
+    if said.get("code") != 0:
         raise ValueError(f"gpushare-probe made no context: {said}")
     last = None
     for _ in range(_LOOKS):
@@ -144,3 +143,14 @@ def _measured(
         last = now
         time.sleep(_LOOK_SECONDS)
     raise ValueError("the driver does not say what gpushare-probe holds")
+
+
+def _heard(program: subprocess.Popen[bytes], event: str) -> dict[str, Any]:
+    """Return the probe's line about `event`; ValueError where it ends without one."""
+    assert program.stdout is not None
+    said: dict[str, Any] = {}
+    for line in program.stdout:
+        said = json.loads(line)
+        if said.get("event") == event:
+            return said
+    raise ValueError(f"gpushare-probe ended, and its last word was {said}")

@@ -23,9 +23,15 @@ from typing import Final, Generic, TypeVar
 from gpushare import mounts
 from gpushare.errors import UserError
 
+HOST: Final = Path("/proc/1/ns/mnt")
 PAGES: Final = "pages"
 _KEY: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _LABEL: Final = re.compile(r"[A-Za-z0-9_:.,-]{1,256}", re.ASCII)
+
+_NEEDED: Final = (
+    "gpushared must be root with CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE; or set "
+    "mount_namespace"
+)
 
 Result = TypeVar("Result")
 
@@ -58,11 +64,17 @@ class _Call(Generic[Result]):
 
 
 class TenantMounts:
-    """The tenants' directories beneath `root`, mounted in the namespace that `namespace` names."""
+    """The tenants' directories beneath `root`, mounted in the namespace that `namespace` names.
 
-    def __init__(self, root: Path, namespace: Path) -> None:
+    None is the host's: that of its first process, or, in a container that may not look at that, the
+    daemon's own. MountsError where the thread cannot get there.
+    """
+
+    def __init__(self, root: Path, namespace: Path | None = None) -> None:
         self.root = root
-        self._namespace = namespace
+        self.warning = ""  # what an operator should know of where the mounts are made
+        self._named = namespace is not None
+        self._namespace = namespace or HOST
         self._calls: queue.SimpleQueue[_Call[object]] = queue.SimpleQueue()
         self._entered = _Call(self._enter)
         threading.Thread(target=self._serve, name="mounts", daemon=True).start()
@@ -112,17 +124,24 @@ class TenantMounts:
     def _enter(self) -> None:
         """Move this thread, and no other, into the namespace; make `root` there."""
         try:
-            mounts.unshare(mounts.CLONE_FS)
-            if not self._is_here():
-                with contextlib.closing(_Descriptor(self._namespace)) as namespace:
-                    mounts.enter(namespace.fd)
+            self._enter_namespace()
+        except PermissionError as error:
+            if self._named:
+                raise MountsError(f"{self._namespace}: {error.strerror}; {_NEEDED}") from error
+            self.warning = (
+                f"{self._namespace} cannot be looked at: tenants' pages are mounted in gpushared's "
+                "own mount namespace, which must be the runtime's too (mount_namespace)"
+            )
         except OSError as error:
-            raise MountsError(
-                f"{self._namespace}: {error.strerror}; gpushared must be root with CAP_SYS_ADMIN, "
-                "CAP_SYS_CHROOT and CAP_SYS_PTRACE, or set mount_namespace"
-            ) from error
+            raise MountsError(f"{self._namespace}: {error.strerror}; {_NEEDED}") from error
         self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.root.chmod(0o711)
+
+    def _enter_namespace(self) -> None:
+        mounts.unshare(mounts.CLONE_FS)
+        if not self._is_here():
+            with contextlib.closing(_Descriptor(self._namespace)) as namespace:
+                mounts.enter(namespace.fd)
 
     def _is_here(self) -> bool:
         """Whether the namespace is the one that the daemon is in already."""

@@ -98,6 +98,8 @@ def build(config: Config, loop: Loop) -> Node:
         decide=Worker("decide"),
         names=Worker("names"),
     )
+    if node.mounts.warning:
+        log("mounts-own-namespace", "warning", note=node.mounts.warning)
     load_driver(node)
     return node
 

@@ -39,7 +39,6 @@ def test_the_schema_defaults_are_what_holds() -> None:
     assert properties["state_dir"]["default"] == str(plain.state_dir)
     assert properties["libraries"]["default"] == str(plain.libraries)
     assert properties["max_shares"]["default"] == plain.max_shares
-    assert properties["mount_namespace"]["default"] == str(plain.mount_namespace)
     for key, described in properties["timing"]["properties"].items():
         assert described["default"] == getattr(plain.timing, key)
 
