@@ -42,8 +42,7 @@ def install(packages: Sequence[str], log: Path) -> None:
 
 def unpack(packages: Sequence[str], tools: Path, log: Path) -> None:
     """Unpack `packages` and the dependencies this machine lacks, and link programs in tools/bin."""
-    root = tools / "root"
-    root.mkdir(parents=True, exist_ok=True)
+    tools.mkdir(parents=True, exist_ok=True)
     wanted: set[str] = set()
     for package in packages:
         wanted |= {*plan.unpacked_with(package, machine.simulate([package]))}
@@ -51,8 +50,8 @@ def unpack(packages: Sequence[str], tools: Path, log: Path) -> None:
         Path(folder).chmod(0o755)  # apt fetches as its own user
         _run(("apt-get", "download", *sorted(wanted)), log, cwd=Path(folder))
         for archive in sorted(Path(folder).glob("*.deb")):
-            _run(("dpkg-deb", "--extract", str(archive), str(root)), log)
-    _link_programs(root, tools / "bin")
+            _run(("dpkg-deb", "--extract", str(archive), str(tools)), log)
+    _link_programs(tools, tools / "bin")
 
 
 def _link_programs(root: Path, bin_folder: Path) -> None:

@@ -50,9 +50,9 @@ class Series:
 
 
 def take(variants: Mapping[str, Callable[[], Times]], rounds: int) -> Series:
-    """Let every variant go once a round, in an order drawn anew each round; one round to warm up."""
+    """Let every variant go once a round, in an order drawn anew; one more round to warm up."""
     order = list(variants)
-    draw = random.Random(1)  # noqa: S311 - an order, not a secret
+    draw = random.Random(1)
     series = Series()
     for number in range(rounds + 1):
         draw.shuffle(order)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Creating a container that asks for a share of a GPU: the daemon is asked, the spec is changed."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.stack import Stack
+from tests.stack.bundle import Bundle
+
+from .container import Lives
+from .result import Result
+from .turns import BenchError, Times, take
+
+ROUNDS = 40
+BUDGET_MS = 5.0
+FIRST_BUDGET_MS = 10.0
+CACHE = Path("/etc/ld.so.cache")
+# A library that every glibc image's loader cache lists; another name of its length keeps the file
+# valid, and makes it the cache of an image that was never seen.
+LISTED = b"libc.so.6\0"
+
+
+def measure() -> Iterator[Result]:
+    """Compare with runc on the same bundle without the quota."""
+    with Stack() as stack:
+        stack.start_daemon()
+        plain = Bundle(stack, files={str(CACHE): _cache()})
+        asking = Bundle(stack, quota={"memory": "4GiB"}, files={str(CACHE): _cache()})
+        series = take(
+            {
+                "runc": _created(stack, plain, stack.runtime, _cache),
+                "gpushare": _created(stack, asking, stack.installation.launcher, _cache),
+                "first": _created(stack, asking, stack.installation.launcher, _unseen_cache),
+            },
+            ROUNDS,
+        )
+        _was_injected(asking)
+    yield series.compare("create", "gpushare", "runc", name="create with a GPU", budget=BUDGET_MS)
+    first = "create, an image's first start"
+    yield series.compare("create", "first", "runc", name=first, budget=FIRST_BUDGET_MS)
+
+
+def _created(
+    stack: Stack, bundle: Bundle, program: Path, cache: Callable[[], bytes]
+) -> Callable[[], Times]:
+    lives = Lives(program, bundle.path, stack.root, stack.environment)
+
+    def go() -> Times:
+        # An engine writes config.json, and lays a fresh layer over the image, for every create.
+        bundle.save()
+        (bundle.rootfs / "etc" / "ld.so.cache").write_bytes(cache())
+        return lives.created()
+
+    return go
+
+
+def _cache() -> bytes:
+    return CACHE.read_bytes()
+
+
+def _unseen_cache() -> bytes:
+    cache = _cache()
+    if LISTED not in cache:
+        raise BenchError(f"{CACHE} lists no {LISTED[:-1].decode()}")
+    return cache.replace(LISTED, secrets.token_hex(5)[: len(LISTED) - 1].encode() + b"\0")
+
+
+def _was_injected(bundle: Bundle) -> None:
+    """A create that gave no GPU would be fast, and no measurement."""
+    if "/opt/gpushare/tenant" not in json.dumps(bundle.read()["mounts"]):
+        raise BenchError(f"{bundle.path}/config.json has no mount of gpushare's after create")

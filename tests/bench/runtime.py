@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs of a container that asks for no GPU: all that the launcher adds is itself."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpushare.install import install
+from tests.e2e.low_level import write_bundle
+from tests.stack.program import find
+
+from .container import Lives
+from .native import compile_program
+from .result import Result
+from .turns import take
+
+VERBS = ("start", "state", "kill", "delete", "exec")
+ROUNDS = 60
+BUDGET_MS = 1.0
+
+
+def measure() -> Iterator[Result]:
+    """Compare runc alone, behind the launcher, and behind a program that only execs it."""
+    runc = Path(find("runc"))
+    with tempfile.TemporaryDirectory(prefix="gpushare-bench-", dir="/var/tmp") as name:
+        folder = Path(name)
+        bundle = write_bundle(folder / "bundle", "/bin/busybox", "sleep", "1000")
+        nobody = folder / "nobody-listens"
+        launcher = install(folder / "lib", runtime=runc, socket=nobody).launcher
+        floor = compile_program(
+            "exec_only.c", folder / "exec_only", "-static", f'-DRUNTIME="{runc}"'
+        )
+        programs = {"runc": runc, "gpushare": launcher, "exec only": floor}
+        series = take(
+            {
+                variant: Lives(program, bundle, folder, os.environ).whole
+                for variant, program in programs.items()
+            },
+            ROUNDS,
+        )
+    for verb in VERBS:
+        yield series.compare(verb, "gpushare", "runc", name=verb, budget=BUDGET_MS)
+    for verb in VERBS:
+        name = f"{verb}, by exec only"
+        yield series.compare(verb, "exec only", "runc", name=name, budget=None)
