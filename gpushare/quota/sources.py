@@ -2,8 +2,8 @@
 """From annotations, environment and the operator's overrides to one Quota.
 
 Precedence: operator > annotation of this container > annotation of its pod > env. A lower source
-may shrink what a higher one grants, never enlarge it. What a lower source said and did not get is
-kept in `Quota.notes`, so that nothing is dropped silently.
+may shrink what a higher one grants, never enlarge it; what the operator set stands as it is. What
+a lower source said and did not get is kept in `Quota.notes`: nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_quota(
     trust = trust or default_trust(annotations)
     granted: Layer = {}
     notes: list[str] = []
-    for layer in (_operator_layer(operator or {}), *_annotation_layers(annotations)):
+    for layer in _annotation_layers(annotations):
         _merge(granted, layer, notes, shrink_only=False)
     if trust == "ignore":
         notes += [
@@ -47,6 +47,7 @@ def read_quota(
         ]
     else:
         _merge(granted, _env_layer(env), notes, shrink_only=trust == "shrink")
+    _override(granted, _operator_layer(operator or {}), notes)
     return _quota(granted, notes)
 
 
@@ -141,6 +142,24 @@ def _merge(granted: Layer, layer: Layer, notes: list[str], *, shrink_only: bool)
             value = KEYS[name].narrow(higher[name].value, asked.value)
             if value != higher[name].value:
                 granted[name] = Asked(asked.text, value, asked.source)
+
+
+def _override(granted: Layer, operator: Layer, notes: list[str]) -> None:
+    """Put the operator's values in place of others', and leave the rest as it was asked.
+
+    He set them on a container that was given the rest: nothing of it is smaller, or larger, when
+    the container starts the next time.
+    """
+    for name, asked in operator.items():
+        other = {"memory": "memory-percent", "memory-percent": "memory"}.get(name)
+        for replaced in (name, other):
+            if replaced in granted:
+                below = granted.pop(replaced)
+                text = f"{below.source} {quoted(below.text)}"
+                notes.append(
+                    f"{text} was not taken: {asked.source} {quoted(asked.text)} is above it"
+                )
+        granted[name] = asked
 
 
 def _why_not(name: str, asked: Asked, higher: Layer, shrink_only: bool) -> str | None:

@@ -211,6 +211,19 @@ def test_the_operator_is_above_all() -> None:
     assert asked.asked["memory"].source.kind == "operator"
 
 
+@pytest.mark.parametrize("memory", ["GPUSHARE_MEMORY", "GPUSHARE_MEMORY_PERCENT"])
+def test_what_the_operator_set_stands_and_the_rest_stays_as_it_was_asked(memory: str) -> None:
+    env = {
+        memory: "4GiB" if memory == "GPUSHARE_MEMORY" else "10",
+        "GPUSHARE_COUNT": "2",
+        "GPUSHARE_CORES": "30",
+    }
+    asked = read_quota({}, env, operator={"memory": "6GiB"})
+    assert (asked.memory_bytes, asked.memory_percent) == (6 * GIB, None)
+    assert (asked.count, asked.cores) == (2, 30)
+    assert 'was not taken: operator memory "6GiB" is above it' in asked.notes[0]
+
+
 def test_memory_in_another_form_does_not_get_around_a_grant() -> None:
     asked = read_quota({"gpushare.io/memory": "1GiB"}, {"GPUSHARE_MEMORY_PERCENT": "100"})
     assert (asked.memory_bytes, asked.memory_percent) == (GIB, None)
