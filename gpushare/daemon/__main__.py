@@ -73,12 +73,16 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
     # Everything that is promised is known before anybody can ask.
     release.adopt(node)
     release.reconcile(node)
+    if node.driver is not None:
+        node.driver.truth.look()
     readers = Worker("read")
     server = Server(config.socket, node, startup.read_gid(config), readers)
     loop.every(config.timing.reconcile, lambda: node.decide.submit(lambda: release.reconcile(node)))
+    loop.every(
+        config.timing.reconcile, lambda: node.decide.submit(lambda: startup.load_driver_late(node))
+    )
     loop.every(config.timing.reconcile, server.rebind_if_lost)
     _start_thread("truth", lambda: _look(node, config, stop))
-    _start_thread("calibration", lambda: startup.measure_contexts(node))
     log("daemon-ready", version=gpushare.__version__, pid=os.getpid(), run_dir=str(config.run_dir))
     _notify("READY=1")
     try:
@@ -94,10 +98,15 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
 
 def _look(node: Node, config: Config, stop: threading.Event) -> None:
     """Look at the driver again and again; the truth thread."""
-    if node.driver is None:
-        return
+    measured = False
     while not stop.wait(config.timing.sample):
+        if node.driver is None:
+            continue
         node.driver.truth.look()
+        if not measured:
+            # Not before the first look: whoever is on the card by then is foreign.
+            measured = True
+            _start_thread("calibration", lambda: startup.measure_contexts(node))
 
 
 def _on_signals(loop: Loop, config: Config) -> None:

@@ -15,6 +15,10 @@ class DriverError(Exception):
     """The driver did not answer, or not in time; what was known before is stale."""
 
 
+class DriverSilent(DriverError):
+    """The driver hangs: asking it again would hang one more thread."""
+
+
 @dataclass(frozen=True)
 class Card:
     """One card. `index` and `minor` may change with a reboot, `uuid` does not."""

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 import pynvml
 
-from gpushare.daemon.cards import Card, DriverError, Sample, Use
+from gpushare.daemon.cards import Card, DriverError, DriverSilent, Sample, Use
 
 Result = TypeVar("Result")
 
@@ -47,15 +47,19 @@ class Nvml:
     def __init__(self, library: Path, env: Mapping[str, str], deadline: float) -> None:
         self._library = library
         self._deadline = deadline
-        self._questions: queue.SimpleQueue[_Question] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
         self._hanging: _Question | None = None
         self._seen_ns: dict[str, int] = {}  # newest utilisation sample by uuid, microseconds
         os.environ.update(env)
         threading.Thread(target=self._serve, name="driver", daemon=True).start()
-        self._ask(self._load)
-        self.driver_version: str = self._ask(pynvml.nvmlSystemGetDriverVersion)
-        self.cuda_version: str = self._ask(_cuda_version)
-        self._cards: tuple[Card, ...] = self._ask(_cards)
+        try:
+            self._ask(self._load)
+            self.driver_version: str = self._ask(pynvml.nvmlSystemGetDriverVersion)
+            self.cuda_version: str = self._ask(_cuda_version)
+            self._cards: tuple[Card, ...] = self._ask(_cards)
+        except BaseException:
+            self._questions.put(None)
+            raise
 
     def cards(self) -> tuple[Card, ...]:
         """Return the cards that were there when the driver was loaded."""
@@ -67,12 +71,12 @@ class Nvml:
 
     def _ask(self, function: Callable[[], Result]) -> Result:
         if self._hanging is not None and not self._hanging.done.is_set():
-            raise DriverError("the NVIDIA driver does not answer")
+            raise DriverSilent("the NVIDIA driver does not answer")
         question = _Question(function)
         self._questions.put(question)
         if not question.done.wait(self._deadline):
             self._hanging = question
-            raise DriverError(f"the NVIDIA driver did not answer in {self._deadline:g} s")
+            raise DriverSilent(f"the NVIDIA driver did not answer in {self._deadline:g} s")
         if isinstance(question.error, pynvml.NVMLError):
             raise DriverError(f"NVML: {question.error}") from question.error
         if question.error is not None:
@@ -81,8 +85,7 @@ class Nvml:
         return result
 
     def _serve(self) -> None:
-        while True:
-            question = self._questions.get()
+        while (question := self._questions.get()) is not None:
             try:
                 question.result = question.function()
             except BaseException as error:  # noqa: BLE001 - raised again by the one who asks

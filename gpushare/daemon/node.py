@@ -72,6 +72,7 @@ class Node:
     names: Worker
     driver: Loaded | None = None
     why_none: str = ""
+    may_load: bool = True  # whether it is worth trying again
     warnings: list[str] = field(default_factory=list)
 
     @property

@@ -15,7 +15,7 @@ import yaml
 from gpushare.config import Config
 from gpushare.daemon import calibration, clock
 from gpushare.daemon.calibration import Contexts
-from gpushare.daemon.cards import Card, DriverError
+from gpushare.daemon.cards import Card, DriverError, DriverSilent
 from gpushare.daemon.devices import Nvml
 from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.log import log
@@ -112,8 +112,11 @@ def load_driver(node: Node) -> None:
     try:
         node.driver = _load(node)
     except (DriverError, cdi.CdiError, CannotStart, OSError, yaml.YAMLError) as error:
-        node.why_none = f"no driver: {error}"
-        log("driver-missing", "error", why=str(error))
+        why = f"no driver: {error}"
+        if why != node.why_none:
+            log("driver-missing", "error", why=str(error))
+        node.why_none = why
+        node.may_load = not isinstance(error, DriverSilent)
         return
     log(
         "driver-loaded",
@@ -137,6 +140,12 @@ def _load(node: Node) -> Loaded:
         learned=lambda card, size: _know(node, contexts, card, size),
     )
     return Loaded(files, nvml, nvml.cards(), contexts, truth)
+
+
+def load_driver_late(node: Node) -> None:
+    """Load a driver that was not there at the start; the decide thread."""
+    if node.driver is None and node.may_load:
+        load_driver(node)
 
 
 def cdi_file(config: Config) -> Path:
