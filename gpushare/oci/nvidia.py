@@ -37,6 +37,10 @@ _DRIVER_FILE: Final = re.compile(
     r"|[0-9]*_?nvidia[a-z0-9_]*\.json|nvidia-application-profiles-[0-9.]+-[a-z-]+",
     re.ASCII,
 )
+_DRIVER_FOLDER: Final = re.compile(
+    r"/nvidia-(persistenced|fabricmanager|mps)/|/(firmware|share)/nvidia/|/nvidia/(xorg|wine)/"
+)
+_SYSTEM: Final = ("/usr/", "/lib", "/etc/", "/run/", "/var/run/")
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ def find(spec: Spec, driver: Driver) -> Request:
         return Request()
     if not (nodes or bound or any(hooks.values())):
         return Request(taken=_not_empty({RULES: _rules(spec, [])}))
+    _refuse_unknown_mounts(spec.entries(*MOUNTS), [*mounts, *bound])
     taken: dict[Path, Sequence[int]] = {**hooks, MOUNTS: sorted({*mounts, *bound})}
     if not spec.is_privileged():
         taken[DEVICES] = nodes
@@ -126,8 +131,25 @@ def _driver_mounts(mounts: list[Any], driver: Driver) -> list[int]:
         index
         for index, mount in enumerate(mounts)
         if (_text(mount, "source"), _text(mount, "destination")) in known
-        or (_is_bind(mount) and _DRIVER_FILE.fullmatch(_name(mount, "destination")))
+        or (_is_bind(mount) and _is_driver_file(_text(mount, "destination")))
     ]
+
+
+def _is_driver_file(path: str) -> bool:
+    name = PurePosixPath(path).name
+    return bool(_DRIVER_FILE.fullmatch(name) or _DRIVER_FOLDER.search(path))
+
+
+def _refuse_unknown_mounts(mounts: list[Any], known: Sequence[int]) -> None:
+    """Refuse a file of NVIDIA's that came with the card and is not known.
+
+    A CDI spec mounts it where the host has it; what a user mounts, models say, lies elsewhere.
+    """
+    for index, mount in enumerate(mounts):
+        path = _text(mount, "destination")
+        same = _is_bind(mount) and path == _text(mount, "source")
+        if index not in known and same and path.startswith(_SYSTEM) and "nvidia" in path:
+            raise _unknown(f"mount {path}")
 
 
 def _is_bind(mount: Mapping[str, Any]) -> bool:

@@ -147,6 +147,41 @@ def test_an_unknown_node_of_nvidias_is_refused(
     )
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/nvidia-persistenced/socket",
+        "/lib/firmware/nvidia/580.159.04/gsp_tu10x.bin",
+        "/usr/share/nvidia/nvoptix.bin",
+        "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+        "/usr/lib/x86_64-linux-gnu/gbm/nvidia-drm_gbm.so",
+        "/usr/lib/x86_64-linux-gnu/nvidia/xorg/libglxserver_nvidia.so.580.159.04",
+        "/usr/lib/x86_64-linux-gnu/vdpau/libvdpau_nvidia.so.580.159.04",
+        "/usr/lib/x86_64-linux-gnu/libnvidia-egl-gbm.so.1.1.2",
+        "/usr/lib/x86_64-linux-gnu/libcudadebugger.so.580.159.04",
+        "/usr/bin/nvidia-cuda-mps-server",
+    ],
+)
+def test_the_files_that_come_with_a_card_are_known(nvidia_driver: Driver, path: str) -> None:
+    document = cdi_form(0)
+    document["mounts"].append({**library_mount("x"), "source": path, "destination": path})
+    assert cleaned(document, nvidia_driver)["mounts"] == docker_spec()["mounts"]
+
+
+def test_an_unknown_file_that_came_with_a_card_is_refused(nvidia_driver: Driver) -> None:
+    document = cdi_form(0)
+    path = "/usr/lib/x86_64-linux-gnu/nvidia-future/plugin"
+    document["mounts"].append({**library_mount("x"), "source": path, "destination": path})
+    assert refusal(document, nvidia_driver).startswith(f"mount {path}: is NVIDIA's")
+
+
+def test_models_of_nvidias_are_the_users_own(nvidia_driver: Driver) -> None:
+    document = cdi_form(0)
+    models = {**library_mount("x"), "source": "/srv/nvidia", "destination": "/srv/nvidia"}
+    document["mounts"].append(models)
+    assert cleaned(document, nvidia_driver)["mounts"] == [*docker_spec()["mounts"], models]
+
+
 def test_an_unknown_hook_of_nvidias_is_refused(nvidia_driver: Driver) -> None:
     document = docker_spec()
     document["hooks"]["startContainer"] = [{"path": "/opt/nvidia-future-hook"}]
