@@ -44,7 +44,10 @@ def build_and_test(name: str, sanitize: str = "") -> None:
 def tidy() -> None:
     """Run clang-tidy over every C file that is compiled."""
     folder = configure("tidy")
-    run("run-clang-tidy.py", "-quiet", "-j", "2", "-p", folder, "-warnings-as-errors=*")
+    run(
+        *("run-clang-tidy.py", "-quiet", "-j", "2", "-p", folder, "-warnings-as-errors=*"),
+        telling=" error: ",
+    )
 
 
 def formatted() -> None:
