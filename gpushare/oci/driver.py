@@ -19,13 +19,9 @@ _LIBRARY: Final = re.compile(r"lib[^/]+\.so(\.[0-9][0-9A-Za-z.]*)?", re.ASCII)
 # What a shared container gets beside the two filtered libraries: the parts of "compute" and
 # "utility" that call no driver interface which is not counted. OpenCL, graphics, video and OptiX
 # reach the card by other ways than libcuda's exported names.
-_COMPUTE: Final = (
-    "libcudadebugger",
-    "libnvidia-cfg",
-    "libnvidia-gpucomp",
-    "libnvidia-nvvm",
-    "libnvidia-pkcs11",
-    "libnvidia-ptxjitcompiler",
+_COMPUTE: Final = re.compile(
+    r"libcudadebugger"
+    r"|libnvidia-(cfg|gpucomp|nvvm(70)?|pkcs11(-openssl3)?|ptxjitcompiler|sandboxutils)"
 )
 _PROGRAMS: Final = ("nvidia-smi", "nvidia-debugdump")
 _SHARED_NODES: Final = re.compile(r"/dev/(nvidia[0-9]+|nvidiactl|nvidia-uvm|nvidia-uvm-tools)")
@@ -69,7 +65,7 @@ class Library:
     @property
     def is_compute(self) -> bool:
         """Whether a shared container gets it as it is."""
-        return self.stem.rstrip("0123456789-") in _COMPUTE
+        return _COMPUTE.fullmatch(self.stem) is not None
 
 
 @dataclass(frozen=True)

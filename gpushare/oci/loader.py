@@ -50,10 +50,9 @@ class Places:
     def __init__(self, rootfs: Rootfs, platform: Platform, driver: Driver) -> None:
         self._rootfs = rootfs
         self._driver = driver
+        self.primary = _libc_directory(rootfs, platform) or driver.cuda.directory
         there = [path for path in platform.library_directories if rootfs.is_directory(path)]
-        # An image with neither (busybox) gets the folder that the CDI spec names.
-        self.primary = next(iter(there), driver.cuda.directory)
-        self._directories = tuple(dict.fromkeys((*there, *driver.directories)))
+        self._directories = tuple(dict.fromkeys((self.primary, *there, *driver.directories)))
         self._searched = (
             f"/lib/{platform.multiarch}",
             "/lib64",
@@ -124,6 +123,19 @@ class Places:
                 if library is not None and library.is_native(self._driver):
                     over[self._rootfs.resolve(f"{directory}/{name}")] = library.host_path
         return [(source, destination) for destination, source in over.items()]
+
+
+def _libc_directory(rootfs: Rootfs, platform: Platform) -> str | None:
+    """Return the folder of the image that its loader searches: the one where libc is.
+
+    That a folder exists says little: a runtime makes those of its mounts, and they stay.
+    """
+    for directory in platform.library_directories:
+        # Before /usr was merged libc was in /lib, and both folders were searched.
+        for place in (directory, directory.removeprefix("/usr")):
+            if rootfs.is_file(f"{place}/libc.so.6"):
+                return directory
+    return None
 
 
 def compat_directories(rootfs: Rootfs) -> tuple[str, ...]:

@@ -27,6 +27,10 @@ _MOST_NAMES: Final = 4096
 _RACES: Final = 128  # EAGAIN: a rename somewhere on the system while `..` was being resolved
 
 
+class OldKernelError(RuntimeError):
+    """This kernel has no openat2(2), so no rootfs can be looked into safely."""
+
+
 class RootfsError(OSError):
     """Something in the rootfs is not what it has to be; the message names it."""
 
@@ -51,7 +55,7 @@ class Rootfs:
 
     @contextmanager
     def open(self, path: str, flags: int, *, same_mount: bool = False) -> Iterator[int]:
-        """Open `path` as a process whose root this is would; OSError as openat2(2).
+        """Open `path` as a process whose root this is would; OSError, OldKernelError.
 
         `same_mount` refuses to cross into another mount (EXDEV).
         """
@@ -200,6 +204,8 @@ def _openat2(directory_fd: int, path: str, flags: int, resolve: int) -> int:
         number = ctypes.get_errno()
         if fd >= 0:
             return int(fd)
+        if number == errno.ENOSYS:
+            raise OldKernelError("openat2(2) is missing: gpushare needs Linux 5.6 or newer")
         if number != errno.EAGAIN:
             break
     raise OSError(number, os.strerror(number), path)

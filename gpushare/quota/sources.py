@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from gpushare.quota.errors import BadValue, QuotaError, quoted
 from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, Key, is_quota
-from gpushare.quota.quota import Asked, Quota, Source, SourceKind
+from gpushare.quota.quota import Asked, Quota, Source
 
 Trust: TypeAlias = Literal["ask", "shrink", "ignore"]
 Layer: TypeAlias = "dict[str, Asked]"
@@ -196,8 +196,3 @@ def _enlarges(name: str, asked: Asked, higher: Layer) -> bool:
 def _quota(granted: Mapping[str, Asked], notes: Sequence[str]) -> Quota:
     values = {KEYS[name].field: asked.value for name, asked in granted.items()}
     return Quota(**values, asked=granted, notes=tuple(notes))  # type: ignore[arg-type]
-
-
-def kinds(quota: Quota) -> frozenset[SourceKind]:
-    """Return the kinds of source that `quota` was put together from."""
-    return frozenset(asked.source.kind for asked in quota.asked.values())

@@ -146,6 +146,25 @@ def test_a_shared_container_gets_compute_and_utility_alone() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "compute"),
+    [
+        ("libnvidia-ptxjitcompiler.so.580.1", True),
+        ("libnvidia-nvvm70.so.4", True),
+        ("libnvidia-pkcs11-openssl3.so.580.1", True),
+        ("libnvidia-pkcs11.so.580.1", True),
+        ("libnvidia-opencl.so.580.1", False),
+        ("libnvidia-encode.so.580.1", False),
+        ("libnvoptix.so.580.1", False),
+        ("libnvcuvid.so.580.1", False),
+        ("libnvidia-glvkspirv.so.580.1", False),
+        ("libcuda.so.580.1", False),
+    ],
+)
+def test_what_reaches_the_card_past_libcuda_is_no_part_of_a_share(name: str, compute: bool) -> None:
+    assert driver.Library(f"/x/{name}", f"/x/{name}", name).is_compute == compute
+
+
 def test_whole_cards_get_everything_that_is_no_library_of_the_main_folder() -> None:
     spec = cdi.from_document(cdi_document())
     found = driver.from_cdi(spec)

@@ -46,6 +46,7 @@ def debian(root: Path) -> Path:
     (root / "lib").symlink_to("usr/lib")
     (root / "lib64").symlink_to("usr/lib64")
     (root / "usr/lib64/ld-linux-x86-64.so.2").write_text("the loader")
+    (root / "usr/lib/x86_64-linux-gnu/libc.so.6").write_text("libc")
     return root
 
 
@@ -129,6 +130,7 @@ def test_an_image_of_fedora_has_the_libraries_in_lib64(
     root: Path, host: Host, rootfs: Rootfs
 ) -> None:
     (root / "usr/lib64").mkdir(parents=True)
+    (root / "usr/lib64/libc.so.6").write_text("libc")
     wanted = shared(host, rootfs)
     assert {entry.path.rpartition("/")[0] for entry in wanted.cache} == {"/usr/lib64"}
     assert sources(wanted)["/usr/lib64/libcuda.so.1"] == CUDA
@@ -138,10 +140,37 @@ def test_an_image_of_arch_has_one_folder_by_two_names(
     root: Path, host: Host, rootfs: Rootfs
 ) -> None:
     (root / "usr/lib").mkdir(parents=True)
+    (root / "usr/lib/libc.so.6").write_text("libc")
     (root / "usr/lib64").symlink_to("lib")
     found = sources(shared(host, rootfs))
     assert found["/usr/lib/libcuda.so.1"] == CUDA
     assert "/usr/lib64/libcuda.so.1" not in found
+
+
+def test_an_image_whose_usr_is_not_merged_has_libc_beside_it(
+    root: Path, host: Host, rootfs: Rootfs
+) -> None:
+    (root / "lib/x86_64-linux-gnu").mkdir(parents=True)
+    (root / "lib/x86_64-linux-gnu/libc.so.6").write_text("libc")
+    wanted = shared(host, rootfs)
+    assert {entry.path.rpartition("/")[0] for entry in wanted.cache} == {LIBRARIES}
+
+
+@pytest.mark.parametrize("libc", ["usr/lib64", "usr/lib/x86_64-linux-gnu", "lib64", "nowhere"])
+def test_a_restart_gets_the_same_whatever_mount_points_the_first_start_left(
+    root: Path, host: Host, rootfs: Rootfs, libc: str
+) -> None:
+    (root / libc).mkdir(parents=True)
+    (root / libc / "libc.so.6").write_text("libc")
+    first = shared(host, rootfs)
+    for mount in first.edits.mounts:
+        place = root / mount.destination[1:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if mount.destination == container.TENANT_DIR:
+            place.mkdir()
+        else:
+            place.touch()
+    assert shared(host, rootfs) == first
 
 
 def test_an_empty_image_gets_the_folder_of_the_cdi_spec(host: Host, rootfs: Rootfs) -> None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.oci.rootfs import Rootfs, RootfsError
+from gpushare.oci import rootfs as rootfs_module
+from gpushare.oci.rootfs import OldKernelError, Rootfs, RootfsError
 
 
 @pytest.fixture
@@ -203,6 +204,15 @@ def test_no_descriptor_is_left_open(root: Path, rootfs: Rootfs) -> None:
 
 def _open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_kernel_without_openat2_is_named_not_worked_around(
+    rootfs: Rootfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rootfs_module, "_SYS_OPENAT2", 100_000)
+    for look in (rootfs.is_directory, rootfs.is_file, rootfs.names):
+        with pytest.raises(OldKernelError, match=r"gpushare needs Linux 5\.6 or newer"):
+            look("/etc")
 
 
 def test_names_of_what_is_no_folder_are_none(root: Path, rootfs: Rootfs, secret: Path) -> None:
