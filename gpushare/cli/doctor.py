@@ -21,7 +21,7 @@ COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 @shared.command("doctor", example="gpushare doctor")
 def command(session: Session) -> None:
-    """Check driver, daemon, engines and what is installed; each line says how to put it right.
+    """Check this machine; each line says how to put it right.
 
     The exit status is 4 when a check fails; a warning changes nothing.
     """

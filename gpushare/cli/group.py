@@ -55,6 +55,17 @@ class Gpushare(click.Group):
                     [(name, found.get_short_help_str(80)) for name, found in commands if found]
                 )
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write every command's example."""
+        found = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
+        examples = [
+            command.epilog.removeprefix("Example: ")
+            for command in found
+            if command and command.epilog
+        ]
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {example}\n" for example in examples))
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what it raises becomes a sentence on stderr and an exit status."""
         try:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 @shared.command("inspect", example="gpushare inspect train")
 @click.argument("container")
 def command(session: Session, container: str) -> None:
-    """Show one container: quota and where it came from, memory by kind, processes.
+    """Show everything about one container.
 
-    CONTAINER is its engine's name, the start of its id, or namespace/pod/container.
+    That is its quota and where it came from, memory by kind, processes. CONTAINER is its engine's
+    name, the start of its id, or namespace/pod/container.
     """
     tenant = session.client.tenant(container)
     session.show(tenant, lambda: "\n".join(_lines(tenant)))
@@ -56,8 +57,9 @@ def _lines(tenant: Tenant) -> Iterator[str]:
         yield _line("  denied", f"{card['denied']} allocations over the quota")
     for process in tenant["processes"]:
         held = "-" if process["bytes"] is None else format_size(process["bytes"])
-        inside = f" (in the container {process['container_pid']})"
-        yield _line("process", f"{process['pid']}{inside}  {process['name']}  {held}")
+        inside = process["container_pid"]
+        where = "" if inside == process["pid"] else f" (in the container {inside})"
+        yield _line("process", f"{process['pid']}{where}  {process['name']}  {held}")
 
 
 def _line(key: str, value: str) -> str:

@@ -24,7 +24,7 @@ DEGRADED = 4
 
 @shared.command("ls", example="gpushare ls")
 def command(session: Session) -> None:
-    """List the cards: promised, foreign and free memory, tenants.
+    """List the cards and what is free on each.
 
     FOREIGN is memory of processes that no container started here owns; `--json` names them. The
     exit status is 4 when a card is not healthy.

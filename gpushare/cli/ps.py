@@ -24,7 +24,7 @@ HEADINGS = (
 @shared.command("ps", example="gpushare ps -a")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also containers that got no GPU.")
 def command(session: Session, everything: bool) -> None:
-    """List the containers that share a card, and what each uses of its quota.
+    """List the containers and what each uses of its quota.
 
     THROTTLED is the part of its time that a container waited for its share of the cores. ISOLATION
     says what holds the quota; `advice` is a host process that could walk around it.

@@ -77,7 +77,7 @@ def _quota_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--name", metavar="NAME", help="What ps calls it; else the command's name.")
 @click.argument("argv", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(session: Session, argv: tuple[str, ...], name: str | None, **quota: str | None) -> None:
-    """Run a command on this host under a quota, as in a container.
+    """Run a command on this host under a quota.
 
     As root it gets a cgroup and a mount namespace of its own. Without root the quota is advice: it
     holds as long as the command keeps the LD_LIBRARY_PATH that it is given. Every key of the

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.group("runtime", epilog="Example: gpushare runtime configure --runtime docker --dry-run")
 @shared.shared_options
 def command() -> None:
-    """Register the runtime with docker or containerd, or take it out."""
+    """Register the runtime with docker or containerd."""
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,9 +67,10 @@ def configure(
     set_as_default: bool,
     launcher: Path | None,
 ) -> None:
-    """Register the runtime; what the file says besides stays, and is kept beside it.
+    """Register the runtime in the engine's configuration.
 
-    For containerd the handler is a copy of the present default's with our launcher.
+    What the file says besides stays, and the file as it was is kept beside it. For containerd the
+    handler is a copy of the present default's with our launcher.
     """
     found = find(engine)
     path = config or found.configuration()
@@ -80,7 +81,10 @@ def configure(
 @shared.command("unconfigure", example="gpushare runtime unconfigure --runtime docker")
 @_options
 def unconfigure(session: Session, engine: str, config: Path | None, dry_run: bool) -> None:
-    """Take the runtime out; a file that nobody edited since is as it was, byte for byte."""
+    """Take the runtime out again.
+
+    A file that nobody edited since is then as it was, byte for byte.
+    """
     found = find(engine)
     change = registration.unconfigure(found, config or found.configuration())
     _carry_out(session, found, change, dry_run=dry_run)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @click.argument("container")
 @click.option("--memory", required=True, metavar="SIZE", help="Per card: 4GiB, 512MiB, 4g.")
 def command(session: Session, container: str, memory: str) -> None:
-    """Change a running container's quota; it holds until the container is removed.
+    """Change a running container's quota.
 
-    More is refused (exit status 3) where the card has no room for it; less than is in use only
-    stops new allocations.
+    It holds until the container is removed. More is refused (exit status 3) where the card has no
+    room for it; less than is in use only stops new allocations.
     """
     tenant = session.client.set(container, memory=memory)
     who = printable(name(tenant))

@@ -48,11 +48,12 @@ def command(
     simulate: str | None,
     root: Path,
 ) -> None:
-    """Make this machine share its cards; what is done already is left as it is.
+    """Make this machine share its cards, or undo that.
 
-    Copies programs and libraries to /usr/local/lib/gpushare, finds the driver and the low-level
-    runtime, writes /etc/gpushare/gpushare.yaml and the systemd unit, and registers the runtime.
-    --undo takes exactly that away, and an engine's configuration is as it was, byte for byte.
+    What is done already is left as it is. Copies programs and libraries to /usr/local/lib/gpushare,
+    finds the driver and the low-level runtime, writes /etc/gpushare/gpushare.yaml and the systemd
+    unit, and registers the runtime. --undo takes exactly that away, and an engine's configuration
+    is as it was, byte for byte.
     """
     root = root.resolve()
     if root == Path("/") and os.geteuid() != 0 and not dry_run:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.group("simulator", epilog="Example: gpushare simulator create ./cards --profile h200")
 @shared.shared_options
 def command() -> None:
-    """Simulated cards, to try gpushare on a machine without a GPU."""
+    """Make simulated cards, to try without a GPU."""
 
 
 @shared.command("create", example="gpushare simulator create ./cards --profile t4 --cards 2")

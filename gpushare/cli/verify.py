@@ -36,10 +36,11 @@ WAYS: Final = ("docker", "containerd", "host")
     help="Where the tenants run; else docker where it is registered, else on this host.",
 )
 def command(session: Session, memory: bool, way: str | None) -> None:  # noqa: ARG001
-    """Start two tenants, go to their quotas and over, resize one, kill one; say what held.
+    """Prove on this host that quotas hold.
 
-    Each step prints the command that it runs. Nothing of it stays. The exit status is 1 when
-    anything that gpushare claims did not happen.
+    Starts two tenants, goes to their quotas and over, resizes one, kills one. Each step prints the
+    command that it runs. Nothing of it stays. The exit status is 1 when anything that gpushare
+    claims did not happen.
     """
     cards = session.client.cards()
     if not cards:
