@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes away what a stopped stack may have left: mounts under its folder, cgroups of its name."""
+"""Takes away what a stack may have left: mounts, cgroups, what engines make elsewhere."""
 
 from __future__ import annotations
 
@@ -39,3 +39,30 @@ def remove(root: Path, cgroup: str) -> None:
         with suppress(OSError):  # a process in it has not ended yet, or the kernel was faster
             folder.rmdir()
     shutil.rmtree(root, ignore_errors=True)
+
+
+#: What containerd, its shims and dockerd make wherever their own folders lie; innermost first.
+TRACES = (
+    "/run/containerd/s",
+    "/run/containerd/fifo",
+    "/run/containerd/runc",
+    "/run/containerd",
+    "/run/docker/plugins",
+    "/run/docker",
+    "/etc/docker/key.json",
+    "/etc/docker",
+)
+
+
+class Traces:
+    """Remembers which of TRACES were there, and removes the others again."""
+
+    def __init__(self) -> None:
+        self.made = [path for path in map(Path, TRACES) if not path.exists()]
+
+    def remove(self, namespace: str) -> None:
+        """Remove what was not there before and nobody else uses by now."""
+        shutil.rmtree(f"/run/containerd/runc/{namespace}", ignore_errors=True)
+        for path in self.made:
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()

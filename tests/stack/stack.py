@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -22,9 +22,6 @@ from gpushare.verify import Containerd, Docker, Host
 from . import leftovers
 from .program import Program, find
 
-#: Made by containerd's shims wherever its own state lies; taken away again where they were not.
-SHIM_FOLDERS = ("/run/containerd/s", "/run/containerd/runc", "/run/containerd")
-
 
 class Stack:
     """A simulated card (or the CDI spec of a real one), a daemon, and engines as asked for.
@@ -33,11 +30,12 @@ class Stack:
     """
 
     def __init__(self, *, profile: str = "h200", cards: int = 1, cdi: Path | None = None) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="gpushare-", dir="/var/tmp"))
-        self.root.chmod(0o755)
+        # Also a containerd namespace and a cgroup, hence no underscore.
+        self.root = Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}")
+        self.root.mkdir(mode=0o755)
         self.cgroup = self.root.name
         self._exit = ExitStack()
-        self._shim_folders = [path for path in SHIM_FOLDERS if not Path(path).exists()]
+        self._traces = leftovers.Traces()
         self._exit.callback(self._remove)
         try:
             self.runtime = Path(find("runc"))
@@ -96,6 +94,7 @@ class Stack:
             f'state = "{self.root}/containerd-state"\n'
             'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
             f'[grpc]\naddress = "{address}"\n'
+            f'[plugins."io.containerd.internal.v1.opt"]\npath = "{self.root}/opt"\n'
             f'[ttrpc]\naddress = "{address}.ttrpc"\n'
         )
         program = self._start("containerd", [find("containerd"), "--config", str(config)])
@@ -177,9 +176,7 @@ class Stack:
         for pid in _processes_of(self.root):
             os.kill(pid, signal.SIGKILL)
         leftovers.remove(self.root, self.cgroup)
-        for path in self._shim_folders:
-            with suppress(OSError):  # somebody else's shim is using it by now
-                Path(path).rmdir()
+        self._traces.remove(self.cgroup)
 
 
 def _listening(path: Path, kind: int) -> bool:

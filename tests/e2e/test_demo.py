@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`./dev demo` itself: it holds, it leaves nothing, and it fails when a claim does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from gpushare.verify import Report, Scenario
+from tests.stack import Stack, leftovers
+
+DEMO = [sys.executable, "-m", "tests.demo"]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def left_behind(said: str) -> dict[str, list[str]]:
+    """Return what is there of the stack whose folder the demo named in `said`."""
+    found = re.search(r"all in (/var/tmp/(gpushare-[0-9a-f]+))", said)
+    assert found is not None, said
+    root, name = Path(found[1]), found[2]
+    everything = {
+        "folder": [str(root)] if root.exists() else [],
+        "mounts": leftovers.mounts_under(root),
+        "cgroups": [str(path) for path in leftovers.cgroups_named(name)],
+        "processes": subprocess.run(
+            ["pgrep", "--full", name], check=False, capture_output=True, text=True
+        ).stdout.split(),
+    }
+    return {kind: things for kind, things in everything.items() if things}
+
+
+def traces() -> list[str]:
+    return [path for path in leftovers.TRACES if Path(path).exists()]
+
+
+def test_it_holds_and_leaves_nothing_behind() -> None:
+    before = traces()
+    done = subprocess.run(DEMO, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "$ docker run" in done.stdout
+    assert "FAILED" not in done.stdout
+    assert not left_behind(done.stdout)
+    assert traces() == before
+
+
+def test_it_leaves_nothing_behind_when_stopped() -> None:
+    said = []
+    with subprocess.Popen([*DEMO, "--keep"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            said.append(line)
+            if "Ctrl-C here takes it down" in line:
+                break
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(timeout=60) == 0
+    assert not left_behind("".join(said))
+
+
+def test_without_root_it_says_so_in_one_line() -> None:
+    done = subprocess.run(
+        ["unshare", "--user", *DEMO], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "gpushare demo: needs root, for it starts a dockerd of its own: sudo ./dev demo"
+    ]
+
+
+def test_its_claims_fail_where_nothing_enforces_the_quota() -> None:
+    """The filters replaced by the bare driver: a scenario that still held would prove nothing."""
+    with Stack() as stack:
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            shutil.copy(stack.installation.simulator / name, stack.installation.libraries / name)
+        stack.start_daemon()
+        report = Report()
+        assert not Scenario(stack.host(), stack.cli, report).run()
+        assert "train sees a card of 4 GiB" in [c.claim for c in report.checks if not c.held]
