@@ -8,6 +8,7 @@ Source: container-device-interface, SPEC.md.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat
@@ -107,7 +108,7 @@ class CdiSpec:
             edits += self.devices[found]
         return edits
 
-    @property
+    @functools.cached_property
     def everything(self) -> CdiEdits:
         """The edits of all devices together: every node and mount that this driver may bring."""
         edits = self.edits
