@@ -56,7 +56,7 @@ ALL: dict[str, Measurement] = {
 def main(argv: list[str] | None = None) -> int:
     options = _options(argv)
     try:
-        driver = find(options.driver)
+        driver = find(options.driver, options.cdi)
     except NoDriver as error:
         sys.stdout.write(f"gpu: no NVIDIA driver to measure: {error}\n")
         return NO_DRIVER
@@ -91,6 +91,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         help="probe: the libraries over the driver, under five minutes; all: tenants too",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="instead of docs/measurements/")
+    parser.add_argument("--cdi", type=Path, metavar="FILE", help="a CDI spec of that driver")
     parser.add_argument(
         "--driver", type=Path, metavar="DIR", help="the folder of the driver's libraries"
     )

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from gpushare.install import InstallError
 from gpushare.quota.size import format_size
 from gpushare.verify import Check, Report, Scenario, Sizes
 from gpushare.verify.engine import Engine
@@ -52,14 +54,16 @@ def pytorch(driver: Driver) -> Iterator[Row]:
 @contextmanager
 def stack(driver: Driver) -> Iterator[Stack]:
     """A private daemon on the real card; NotMeasured where one cannot be had."""
-    if driver.named:
-        raise NotMeasured("tenants get the loader's driver, not one in a folder named")
+    if driver.named and not driver.cdi:
+        raise NotMeasured("a driver in a folder named needs --cdi")
+    if os.geteuid() != 0:
+        raise NotMeasured("a private daemon needs root")
     try:
-        spec = real_card()
+        spec = driver.cdi or real_card()
         if spec is None:
-            raise NotMeasured("there is no CDI spec of this driver")
+            raise NotMeasured("the kernel shows no NVIDIA driver")
         made = Stack(cdi=spec)
-    except (Missing, OSError) as error:
+    except (Missing, InstallError, OSError) as error:
         raise NotMeasured(str(error)) from error
     with made:
         made.start_daemon()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 KERNELS = Path(__file__).resolve().parent / "kernels"
 #: A driver newer than the architecture that a kernel names may refuse it: then the next is tried.
-TARGETS = ("sm_50", "sm_75", "sm_90")
+#: Each with the first PTX version that knows it.
+TARGETS = (("6.0", "sm_50"), ("6.3", "sm_75"), ("7.8", "sm_90"))
 MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 HOST_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
 SUCCESS, NOT_READY = 0, 600
@@ -21,6 +22,13 @@ class CudaError(RuntimeError):
     def __init__(self, function: str, code: int, name: str) -> None:
         super().__init__(f"{function}: {name} ({code})")
         self.code = code
+
+
+def source(kernel: str, version: str, target: str) -> str:
+    """Return the PTX of kernels/`kernel`.ptx for PTX `version` and architecture `target`."""
+    text = (KERNELS / f"{kernel}.ptx").read_text()
+    head, body = text.split(".version 6.0\n.target sm_50\n")
+    return f"{head}.version {version}\n.target {target}\n{body}"
 
 
 class Cuda:
@@ -82,11 +90,10 @@ class Cuda:
 
     def function(self, kernel: str) -> ctypes.c_void_p:
         """Return the kernel of kernels/`kernel`.ptx, compiled by the driver for this card."""
-        source = (KERNELS / f"{kernel}.ptx").read_text()
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         code = SUCCESS
         for target in TARGETS:
-            image = source.replace(".target sm_50", f".target {target}").encode()
+            image = source(kernel, *target).encode()
             code = self.try_call("cuModuleLoadData", ctypes.byref(module), image)
             if code == SUCCESS:
                 break

@@ -30,8 +30,8 @@ class NoDriver(RuntimeError):
 class Driver:
     """`places` maps a library's name to every file by which a program may reach it.
 
-    `named` is the folder that the caller gave (then `env` leads programs to it), None for the one
-    that the loader finds by itself.
+    `named` is the folder that the caller gave, None for the driver of this machine; `env` leads
+    programs to it where the loader would not. `cdi` is a spec that the caller gave.
     """
 
     cuda: Path
@@ -45,20 +45,22 @@ class Driver:
     multiprocessors: int
     named: Path | None = None
     env: dict[str, str] = field(default_factory=dict)
+    cdi: Path | None = None
 
     @property
     def cuda_version_text(self) -> str:
         return f"{self.cuda_version // 1000}.{self.cuda_version % 1000 // 10}"
 
 
-def find(named: Path | None = None) -> Driver:
+def find(named: Path | None = None, cdi: Path | None = None) -> Driver:
     """Return the driver in folder `named`, or the loader's; NoDriver where there is none."""
-    places = {name: ([named / name] if named else found(name)) for name in LIBRARIES}
+    places = {name: ([(named / name).absolute()] if named else found(name)) for name in LIBRARIES}
     for name, files in places.items():
         if not files or not files[0].exists():
             raise NoDriver(f"no {name}{f' in {named}' if named else ''}")
-    env = {"LD_LIBRARY_PATH": str(named)} if named else {}
-    cuda, nvml = (_loaded(name, places, named) for name in LIBRARIES)
+    cuda, nvml = (_loaded(name, places[name], named) for name in LIBRARIES)
+    env = {} if cuda and nvml else {"LD_LIBRARY_PATH": _search(places)}
+    cuda, nvml = cuda or places[CUDA][0], nvml or places[NVML][0]
     try:
         facts = ask(child("facts", str(cuda), str(nvml)), environment(env))
     except NotMeasured as error:
@@ -77,6 +79,7 @@ def find(named: Path | None = None) -> Driver:
         multiprocessors=facts["multiprocessors"],
         named=named,
         env=env,
+        cdi=cdi,
     )
 
 
@@ -96,9 +99,15 @@ def module_version() -> str:
     return match[1] if match else ""
 
 
-def _loaded(name: str, places: dict[str, list[Path]], named: Path | None) -> Path:
-    """Return the file that a program gets by that name: the loader's word beats our list."""
-    if named:
-        return places[name][0]
+def _loaded(name: str, places: list[Path], named: Path | None) -> Path | None:
+    """Return the file that a program gets by that name, None where it gets none or another."""
     mapped = ask(child("mapped", name), environment())["mapped"]
-    return Path(next(iter(mapped))) if mapped else places[name][0]
+    found_by_loader = next((Path(path) for path in mapped), None)
+    return found_by_loader if named is None or found_by_loader in places else None
+
+
+def _search(places: dict[str, list[Path]]) -> str:
+    """Return the LD_LIBRARY_PATH with which the first of each of `places` is found."""
+    folders = dict.fromkeys(str(files[0].absolute().parent) for files in places.values())
+    known = os.environ.get("LD_LIBRARY_PATH")
+    return ":".join([*folders, *([known] if known else [])])

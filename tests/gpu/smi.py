@@ -7,6 +7,7 @@ ld.so(8)). Which tables of undocumented functions a program asks for, recorder.c
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -90,8 +91,8 @@ def _printed(program: str, tenant: Tenancy) -> Iterator[Row]:
 
 def _names(program: str, tenant: Tenancy) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        log = {"LD_DEBUG": "symbols", "LD_DEBUG_OUTPUT": f"{folder}/log"}
-        run(tenant.command([program]), {**tenant.environment, **log})
+        log = ["LD_DEBUG=symbols", f"LD_DEBUG_OUTPUT={folder}/log"]
+        run(tenant.command(["env", *log, program]), tenant.environment)
         text = "".join(file.read_text(errors="replace") for file in Path(folder).iterdir())
     seen = names(text)
     if not seen:
@@ -111,12 +112,13 @@ def _tables(program: str, tenant: Tenancy) -> Iterator[Row]:
         return
     with tempfile.TemporaryDirectory() as folder:
         library, log = f"{folder}/recorder.so", Path(folder) / "log"
-        compiled = run([compiler, "-shared", "-fPIC", "-o", library, str(RECORDER)], {})
+        compile_ = [compiler, "-shared", "-fPIC", "-o", library, str(RECORDER)]
+        compiled = run(compile_, os.environ)
         if compiled.returncode:
             yield Row(name, missing=_said(compiled))
             return
-        env = {"LD_AUDIT": library, "GPU_RECORDER_LOG": str(log)}
-        done = run(tenant.command([program]), {**tenant.environment, **env})
+        audit = [f"LD_AUDIT={library}", f"GPU_RECORDER_LOG={log}"]
+        done = run(tenant.command(["env", *audit, program]), tenant.environment)
         asked = log.read_text().split("\n") if log.exists() else []
     if done.returncode:
         yield Row(name, missing=f"nvidia-smi under the recorder ended with {done.returncode}")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A simulated driver in a folder: what the measurements are pointed at where there is no GPU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.gpu` as a whole, on the simulated driver and without any."""
 
 from __future__ import annotations

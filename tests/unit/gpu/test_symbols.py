@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The driver's exports and look-ups beside the table, read from real libraries."""
 
 from __future__ import annotations

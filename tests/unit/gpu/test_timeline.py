@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the logs of contexts that shared a card are taken to say."""
 
 from __future__ import annotations

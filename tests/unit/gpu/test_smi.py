@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvidia-smi as a tenant: what is read from its output and from the loader's log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import smi
+from tests.gpu.driver import Driver
+from tests.gpu.report import NotMeasured
+
+#: Does what is measured of nvidia-smi, with NVIDIA's own Python bindings.
+STAND_IN = """#!{python}
+import sys
+import pynvml
+pynvml.nvmlInit()
+cards = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
+if len(sys.argv) == 1:
+    print("| NVIDIA-SMI  Driver Version:", pynvml.nvmlSystemGetDriverVersion(), "|")
+for card in cards:
+    memory = pynvml.nvmlDeviceGetMemoryInfo(card)
+    total, used, free = (size >> 20 for size in (memory.total, memory.used, memory.free))
+    queried = f"{{total}}, {{used}}, {{free}}"
+    print(queried if len(sys.argv) > 1 else f"| {{used}}MiB / {{total}}MiB |")
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(STAND_IN.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setattr(smi, "find", lambda _: str(program))
+    return program
+
+
+def test_its_memory_is_read_in_bytes() -> None:
+    assert smi.memory("4096, 525, 3571\n143771, 0, 143771\n") == [
+        (4096 << 20, 525 << 20, 3571 << 20),
+        (143771 << 20, 0, 143771 << 20),
+    ]
+
+
+def test_a_name_is_where_the_loader_looked_last() -> None:
+    log = (
+        "  71: symbol=nvmlInit_v2;  lookup in file=/opt/gpushare/lib/libnvidia-ml.so.1 [0]\n"
+        "  71: symbol=nvmlNew;  lookup in file=/opt/gpushare/lib/libnvidia-ml.so.1 [0]\n"
+        "  71: symbol=malloc;  lookup in file=/lib/libc.so.6 [0]\n"
+        "  71: symbol=nvmlNew;  lookup in file=/opt/gpushare/driver/libnvidia-ml.so.1 [0]\n"
+    )
+    assert smi.names(log) == {
+        "nvmlInit_v2": "/opt/gpushare/lib/libnvidia-ml.so.1",
+        "nvmlNew": "/opt/gpushare/driver/libnvidia-ml.so.1",
+    }
+
+
+def test_a_driver_in_a_folder_has_no_nvidia_smi(driver: Driver) -> None:
+    with pytest.raises(NotMeasured, match="belongs to the loader's driver"):
+        smi.find(driver)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_program_like_it_sees_the_slice_and_is_followed_by_name(driver: Driver) -> None:
+    rows = [*smi.rows(driver)]
+    assert [row for row in rows if row.held is False or row.missing] == []
+    by_name = {row.name: row for row in rows}
+    assert "nvmlInit_v2" in by_name["NVML names it looks up"].detail
+    assert by_name["of them not in our table"].value == 0
+    assert by_name["tables of undocumented functions asked for"].value == 0
+
+
+ASKING = r"""
+#include <dlfcn.h>
+int main(int argc, char **argv)
+{
+    int (*ask)(const void **, const void *);
+    const void *table;
+    *(void **)&ask = dlsym(dlopen(argv[argc - 1], RTLD_NOW), "nvmlInternalGetExportTable");
+    ask(&table, 0);
+    return ask(&table, "0123456789abcdef") - 42;
+}
+"""
+ANSWERING = """
+int nvmlInternalGetExportTable(const void **table, const void *id)
+{
+    *table = id;
+    return id ? 42 : 1;
+}
+"""
+
+
+def test_the_recorder_writes_down_each_table_asked_for_and_changes_nothing(tmp_path: Path) -> None:
+    asking, answering, recorder = (tmp_path / name for name in ("asking", "answering", "recorder"))
+    for made, source, *flags in (
+        (asking, ASKING, "-ldl"),
+        (answering, ANSWERING, "-shared", "-fPIC"),
+        (recorder, smi.RECORDER.read_text(), "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"),
+    ):
+        file = made.with_suffix(".c")
+        file.write_text(source)
+        subprocess.run(["gcc", "-o", made, file, *flags], check=True)
+    log = tmp_path / "log"
+    env = {"LD_AUDIT": str(recorder), "GPU_RECORDER_LOG": str(log)}
+    subprocess.run([asking, answering], env=env, check=True)
+    assert log.read_text().splitlines() == [
+        "nvmlInternalGetExportTable unreadable",
+        f"nvmlInternalGetExportTable {b'0123456789abcdef'.hex()}",
+    ]
