@@ -38,14 +38,19 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_by
 	return cuMemAlloc_v2(pointer, row * height);
 }
 
+/* The pointer says which context it is of; none needs to be current, as programs that free while
+ * they exit rely on. */
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
 	struct extent extent;
+	CUcontext context;
 
-	REQUIRE_CONTEXT(context);
+	REQUIRE_DRIVER();
 	if (pointer == 0)
 		return CUDA_SUCCESS;
 	REQUIRE(memory_find(pointer, &extent) && extent.base == pointer, CUDA_ERROR_INVALID_VALUE);
+	context = extent.region->context;
+	REQUIRE(context, CUDA_ERROR_INVALID_VALUE); /* a reservation */
 	/* The card may still be using it: freeing waits, as the real driver does. */
 	if (!queue_reached(context, atomic_load(&context->queue->submitted_ns)))
 		context_drain(context);

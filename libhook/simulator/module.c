@@ -183,9 +183,10 @@ CUresult cuModuleLoad(CUmodule *module, const char *path)
 
 CUresult cuModuleUnload(CUmodule module)
 {
-	REQUIRE_CONTEXT(context);
+	REQUIRE_DRIVER();
 	REQUIRE(module_valid(module), CUDA_ERROR_INVALID_HANDLE);
-	context_drain(context);
+	if (module->context)
+		context_drain(module->context);
 	module_free(module);
 	return CUDA_SUCCESS;
 }
