@@ -89,7 +89,8 @@ class Tenant:
     @property
     def errors(self) -> str:
         """What it and its engine wrote to stderr so far, on one line."""
-        return " | ".join(line.strip() for line in self._errors) or "nothing on stderr"
+        said = (line.strip() for line in self._errors)
+        return " | ".join(line for line in said if line) or "nothing on stderr"
 
     def wait(self, seconds: float = ANSWER_SECONDS) -> int:
         """Return the exit status once the command has ended."""
