@@ -123,19 +123,26 @@ const char *ledger_join(void)
 	return why;
 }
 
+/* Out of the way of those that every allocation takes. */
+#define RARELY __attribute__((noinline, cold))
+
+/* In a child after fork, at the first call. */
+RARELY static struct gpushare_slot *own_slot_anew(unsigned card)
+{
+	const char *why = ledger_join();
+
+	if (why) {
+		log_line(LOG_ERROR, "%s", why);
+		return NULL;
+	}
+	return process_slot(card, (unsigned)atomic_load(&joined));
+}
+
 static struct gpushare_slot *own_slot(unsigned card)
 {
 	int number = atomic_load_explicit(&joined, memory_order_acquire);
 
-	if (number < 0) { /* a child after fork */
-		const char *why = ledger_join();
-		if (why) {
-			log_line(LOG_ERROR, "%s", why);
-			return NULL;
-		}
-		number = atomic_load_explicit(&joined, memory_order_acquire);
-	}
-	return process_slot(card, (unsigned)number);
+	return number >= 0 ? process_slot(card, (unsigned)number) : own_slot_anew(card);
 }
 
 /* Decide with the page's lock held: whoever else is refused withdraws and waits for the lock, so
@@ -172,27 +179,33 @@ static void count_denied(unsigned card, uint64_t bytes)
 			(unsigned long long)limit_bytes(card));
 }
 
+RARELY static bool publish_or_refuse(struct gpushare_slot *slot, unsigned card, uint64_t bytes)
+{
+	int saved = errno;
+	bool admitted = false;
+
+	if (bytes <= limit_bytes(card) && page_lock()) {
+		reap();
+		admitted = publish_locked(slot, card, bytes);
+		page_unlock();
+	}
+	if (!admitted)
+		count_denied(card, bytes);
+	errno = saved;
+	return admitted;
+}
+
 /* Return with `bytes` pending in `slot`, or false with nothing published. */
-static bool publish(struct gpushare_slot *slot, unsigned card, uint64_t bytes)
+static inline bool publish(struct gpushare_slot *slot, unsigned card, uint64_t bytes)
 {
 	if (bytes <= limit_bytes(card)) { /* else the sum could overflow */
 		atomic_fetch_add(&slot->pending_bytes, bytes);
-		if (usage_of(card).bytes <= limit_bytes(card))
+		if (__builtin_expect(usage_of(card).bytes <= limit_bytes(card), 1))
 			return true;
 		/* Withdrawn before the wait: who holds the lock waits for it. */
 		atomic_fetch_sub(&slot->pending_bytes, bytes);
-		if (page_lock()) {
-			int saved = errno;
-			reap();
-			bool admitted = publish_locked(slot, card, bytes);
-			page_unlock();
-			errno = saved;
-			if (admitted)
-				return true;
-		}
 	}
-	count_denied(card, bytes);
-	return false;
+	return publish_or_refuse(slot, card, bytes);
 }
 
 bool ledger_reserve(unsigned card, uint64_t bytes)

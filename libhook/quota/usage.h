@@ -16,15 +16,17 @@ static inline struct usage usage_of(unsigned card)
 {
 	const struct gpushare_grant_card *grant = grant_card(card);
 	const struct gpushare_slot *slot = process_slot(card, 0);
-	const struct gpushare_slot *end = slot + process_count();
+	const unsigned count = process_count();
 	uint64_t used = 0, pending = 0, contexts = 0;
 
 	/* Pending before used: whoever settles adds to used before it takes from pending, so that
-	 * in between bytes are counted twice and never not at all. */
-	for (; slot < end; slot++) {
-		pending += atomic_load(&slot->pending_bytes);
-		used += atomic_load_explicit(&slot->used_bytes, memory_order_acquire);
-		contexts += atomic_load_explicit(&slot->contexts, memory_order_relaxed);
+	 * in between bytes are counted twice and never not at all. Unrolled, for this loop is most
+	 * of what an allocation among many processes costs. */
+#pragma GCC unroll 4
+	for (unsigned number = 0; number < count; number++) {
+		pending += atomic_load(&slot[number].pending_bytes);
+		used += atomic_load_explicit(&slot[number].used_bytes, memory_order_relaxed);
+		contexts += atomic_load_explicit(&slot[number].contexts, memory_order_relaxed);
 	}
 	uint64_t measured = atomic_load_explicit(&grant->overhead_bytes, memory_order_relaxed);
 	uint64_t overhead =
