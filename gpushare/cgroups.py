@@ -79,13 +79,13 @@ def _enter(group: Path, pid: int) -> OSError | None:
 
 
 def _remove(group: Path) -> bool:
-    """Remove one group; False when it is in use, OSError when it cannot be removed for another."""
+    """Remove one group; False when it is in use, or a hardened unit may not write here."""
     try:
         group.rmdir()
     except FileNotFoundError:
         return True
     except OSError as error:
-        if error.errno not in {errno.EBUSY, errno.ENOTEMPTY}:
+        if error.errno not in {errno.EBUSY, errno.ENOTEMPTY, errno.EROFS, errno.EACCES}:
             raise
         return False
     return True

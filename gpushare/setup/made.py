@@ -76,6 +76,8 @@ class Made:
             path = path.parent
         for folder in reversed(missing):
             self.folders.append(str(folder))
+            if folder == RECORD.parent:
+                self.trees.append(str(folder))  # with what the daemon will keep there
             beneath(self.root, folder).mkdir(mode=0o755)
 
     def tree(self, path: Path) -> None:

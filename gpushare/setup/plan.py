@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 CDI: Final = Path("/var/lib/gpushare/driver.json")
 SIMULATOR: Final = Path("/var/lib/gpushare/simulator")
 UNIT: Final = Path("/etc/systemd/system/gpushared.service")
+SYSTEMD: Final = Path("/run/systemd/system")  # sd_booted(3)
 NVIDIA_CDI: Final = (
     Path("/etc/cdi/nvidia.yaml"),
     Path("/etc/cdi/nvidia.json"),
@@ -66,7 +67,7 @@ class Wanted:
 
 def plan(made: Made, wanted: Wanted) -> Iterator[Step]:
     """Yield the steps for the machine beneath `made.root`; each must be done before the next."""
-    root = made.root
+    root, unit = made.root, unit_text()
     runtime = lowlevel.find(root)
     shown = lowlevel.version(runtime) if root == Path("/") else "not run: another root"
     yield Step(f"low-level runtime {runtime} ({shown})")
@@ -80,7 +81,7 @@ def plan(made: Made, wanted: Wanted) -> Iterator[Step]:
         links = {name: _real(root, found.library(name)) for name in (driver.CUDA, driver.NVML)}
     yield from _links(made, links)
     yield from _configuration(made, cdi)
-    yield from _unit(made)
+    yield from _unit(made, unit)
     for engine in wanted.engines:
         yield from _registration(made, engine)
 
@@ -90,14 +91,15 @@ def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
     for name, file in made.engines.items():
         change = registration.unconfigure(engines[name], beneath(made.root, Path(file)))
         yield Step(f"{name}: take the runtime out of {file}", change.apply, change.diff())
-    if str(UNIT) in made.files and made.root == Path("/"):
+    unit = str(UNIT) in made.files and made.root == Path("/") and SYSTEMD.is_dir()
+    if unit:
         yield Step("stop gpushared", lambda: _systemctl("disable", "--now", "gpushared"))
     things = [*made.files, *made.links, *made.trees]
     if not made.empty:
         left: list[str] = []
         yield Step("remove " + ", ".join(things), lambda: left.extend(made.remove()))
         yield from (Step(line) for line in left)
-    if str(UNIT) in made.files and made.root == Path("/"):
+    if unit:
         yield Step("systemctl daemon-reload", lambda: _systemctl("daemon-reload"))
 
 
@@ -202,15 +204,14 @@ def _configuration(made: Made, cdi: Path) -> Iterator[Step]:
     yield Step(f"configuration {path} (yours)")
 
 
-def _unit(made: Made) -> Iterator[Step]:
-    text = unit_text()
+def _unit(made: Made, text: str) -> Iterator[Step]:
     if _text(beneath(made.root, UNIT)) == text:
         yield Step(f"unit {UNIT}")
     else:
         yield Step(f"write {UNIT}", lambda: made.write(UNIT, text))
     if made.root != Path("/"):
         return
-    if Path("/run/systemd/system").is_dir():
+    if SYSTEMD.is_dir():
         yield Step("start gpushared, now and at boot", _start)
     else:
         program = Path(sys.prefix) / "bin/gpushared"

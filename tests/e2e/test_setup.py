@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an installed package to a tenant and back, by the commands of the README.
+
+In namespaces of its own: what setup writes lands in overlays of this machine's folders, and the
+processes that it starts end with the first of them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(sys.executable).parent
+WRITTEN = ("/etc", "/opt", "/usr/local/lib", "/var/lib")
+# /run hides the machine's own systemd, docker and gpushare.
+SCRIPT = """
+set -eu
+mount -t tmpfs tmpfs {overlays}
+for folder in {folders}; do
+    upper={overlays}/upper$folder work={overlays}/work$folder
+    mkdir -p $upper $work
+    mount -t overlay overlay -o lowerdir=$folder,upperdir=$upper,workdir=$work $folder
+done
+mount -t tmpfs tmpfs /run
+mkdir -p /etc/docker
+echo '{{"debug": true}}' > /etc/docker/daemon.json
+rm -rf /etc/containerd/config.toml
+before=$(find {overlays}/upper | sort)
+{programs}/gpushare setup --simulate h200 --runtime docker --runtime containerd
+{programs}/gpushared > /run/gpushared.log 2>&1 &
+daemon=$!
+until test -S /run/gpushare/control.sock; do
+    kill -0 $daemon || {{ cat /run/gpushared.log >&2; exit 1; }}
+    sleep 0.05
+done
+{programs}/gpushare doctor >&2 || echo "doctor: $?" >&2
+{programs}/gpushare setup --dry-run --simulate h200 --runtime docker --runtime containerd >&2
+{programs}/gpushare run --memory 2GiB -- /usr/local/lib/gpushare/current/lib/gpushare-probe info
+kill $daemon
+wait $daemon || true
+{programs}/gpushare setup --undo >&2
+cat /etc/docker/daemon.json
+test "$before" = "$(find {overlays}/upper | sort)"
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """The whole way there and back."""
+    script = SCRIPT.format(
+        overlays=tmp_path_factory.mktemp("overlays"), folders=" ".join(WRITTEN), programs=PROGRAMS
+    )
+    return subprocess.run(
+        [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+            "sh",
+            "-c",
+            script,
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_set_up_it_serves_and_undone_nothing_is_left(
+    done: subprocess.CompletedProcess[str],
+) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"event"')]
+    assert said[-1]["total"] == 2 << 30
+    assert done.stdout.splitlines()[-1] == '{"debug": true}'
+
+
+def test_after_setup_doctor_finds_nothing_wrong(done: subprocess.CompletedProcess[str]) -> None:
+    lines = done.stderr.splitlines()
+    assert any(line.startswith("ok    docker: runtime gpushare registered") for line in lines)
+    assert any(line.startswith("ok    containerd: runtime gpushare registered") for line in lines)
+    assert not [line for line in lines if line.startswith(("fail", "doctor:"))]
+
+
+def test_a_second_setup_has_nothing_to_do(done: subprocess.CompletedProcess[str]) -> None:
+    assert not [line for line in done.stderr.splitlines() if line.startswith("would ")]
