@@ -1,39 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a launch, an allocation and a look at memory cost, through the filter and without it."""
+"""What a launch, an allocation and a look at memory cost, through the filter and without it.
+
+The program is that of `./dev bench`, on the real driver: bare and filtered calls take turns in one
+process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpushare import abi, namespace
+from gpushare.driver import CUDA
+from tests.bench.native import compile_program
 
 from .driver import Driver
 from .filtered import tenancy
-from .process import Child, child, environment
-from .report import Row
+from .process import run
+from .report import NotMeasured, Row
+from .tenancy import Tenancy
 
-BATCH = 200
-BATCHES = 50
+ROUNDS = 200
 CALLS = {
-    "launch_ns": "launch of an empty kernel",
-    "pair_ns": "allocation and free of 4 KiB",
-    "info_ns": "cuMemGetInfo",
+    "launch": "launch of an empty kernel",
+    "allocate": "allocation and free of 1 MiB",
+    "information": "cuMemGetInfo",
 }
 
 
 def rows(driver: Driver) -> Iterator[Row]:
-    bare = timed(child("kernels", str(driver.cuda)), environment(driver.env))
-    with tenancy(driver) as tenant:
-        through = timed(tenant.command(child("kernels", "libcuda.so.1")), tenant.environment)
-    yield Row(
-        "an empty driver call, from Python", bare["empty_ns"], "ns", "part of all that follow"
-    )
-    for key, what in CALLS.items():
-        yield Row(f"{what}: bare", bare[key], "ns")
-        more = through[key] - bare[key]
-        yield Row(f"{what}: the filter adds", more, "ns", f"{100 * more / bare[key]:.1f} %")
+    with tempfile.TemporaryDirectory() as folder, tenancy(driver) as tenant:
+        program = _compiled(Path(folder) / "driver")
+        for call, what in CALLS.items():
+            bare, filtered, added = timed(program, call, tenant)
+            yield Row(f"{what}: bare", bare, "ns", "median of rounds")
+            ratio = f"{filtered / bare:.3f} times the bare call"
+            yield Row(f"{what}: the filter adds", added, "ns", ratio)
 
 
-def timed(argv: Sequence[str], env: Mapping[str, str]) -> dict[str, float]:
-    with Child("caller", argv, env) as process:
-        process.start()
-        seen = process.ask(f"calls {BATCH} {BATCHES}")
-    return {key: float(seen[key]) for key in (*CALLS, "empty_ns")}
+def timed(program: Path, call: str, tenant: Tenancy) -> tuple[float, float, float]:
+    """Return ns for one call: bare, filtered, and the difference (medians of rounds)."""
+    filter_, real = f"{namespace.FILTERS}/{CUDA}", f"{abi.DRIVER_DIR}/{CUDA}"
+    command = tenant.command([str(program), call, filter_, real, str(ROUNDS)])
+    done = run(command, tenant.environment)
+    try:
+        bare, filtered, added = map(float, done.stdout.split())
+    except ValueError as error:
+        raise NotMeasured(f"{call}: {done.stderr.strip() or done.stdout!r}") from error
+    return bare, filtered, added
+
+
+def _compiled(output: Path) -> Path:
+    try:
+        return compile_program("driver.c", output)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NotMeasured(f"tests/bench/driver.c cannot be compiled: {error}") from error

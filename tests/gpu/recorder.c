@@ -32,7 +32,8 @@ static void record(const char *name, const void *id)
 
 	if (process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)sizeof bytes)
 		for (int i = 0; i < ID_BYTES; i++)
-			length += snprintf(line + length, sizeof line - (size_t)length, "%02x", bytes[i]);
+			length += snprintf(
+				line + length, sizeof line - (size_t)length, "%02x", bytes[i]);
 	else
 		length += snprintf(line + length, sizeof line - (size_t)length, "unreadable");
 	line[length++] = '\n';

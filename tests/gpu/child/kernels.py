@@ -22,7 +22,6 @@ LOG_JUMPS = 4096
 THREADS = 256
 BLOCKS_PER_MULTIPROCESSOR = 2
 BATCH = 16
-PAGE_BYTES = 4096
 BLOCKING_UNTIMED = 3  # CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING
 FLAG_DEADLINE_SECONDS = 5.0
 
@@ -88,27 +87,6 @@ class Kernels:
         calls: dict[str, Callable[[], None]] = {
             "record_ns": lambda: self.cuda.call("cuEventRecord", event, None),
             "empty_ns": lambda: self.cuda.call("cuDriverGetVersion", version),
-        }
-        return self._costs(calls, int(batch), int(batches))
-
-    def calls(self, batch: str, batches: str) -> Answer:
-        """Return what calls cost the caller: the best of `batches`, each of `batch` calls."""
-        self.cuda.use_context()
-        work = _Work(self.cuda, 1)
-        free, total, pointer = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_uint64()
-        info = (ctypes.byref(free), ctypes.byref(total))
-        size = ctypes.c_size_t(PAGE_BYTES)
-
-        def pair() -> None:
-            self.cuda.call("cuMemAlloc_v2", ctypes.byref(pointer), size)
-            self.cuda.call("cuMemFree_v2", pointer)
-
-        version = ctypes.byref(ctypes.c_int())
-        calls: dict[str, Callable[[], None]] = {
-            "empty_ns": lambda: self.cuda.call("cuDriverGetVersion", version),
-            "launch_ns": lambda: work.queue(1, 1),
-            "pair_ns": pair,
-            "info_ns": lambda: self.cuda.call("cuMemGetInfo_v2", *info),
         }
         return self._costs(calls, int(batch), int(batches))
 
@@ -210,7 +188,7 @@ class _Work:
 
 def main() -> None:
     kernels = Kernels(sys.argv[1])
-    names = ("context", "trace", "calibrate", "work", "record", "calls", "drain", "visible")
+    names = ("context", "trace", "calibrate", "work", "record", "drain", "visible")
     converse({name: getattr(kernels, name) for name in names})
 
 

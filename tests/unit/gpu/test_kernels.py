@@ -34,7 +34,7 @@ def test_a_trace_keeps_its_time_and_logs_nothing_where_no_code_runs(worker: Chil
     assert (answer["looks"], answer["log"]) == (0, [])
 
 
-@pytest.mark.parametrize("command", ["record 10 3", "calls 10 3", "drain 10 5"])
+@pytest.mark.parametrize("command", ["record 10 3", "drain 10 5"])
 def test_costs_are_positive(worker: Child, command: str) -> None:
     costs = {name: cost for name, cost in worker.ask(command).items() if name.endswith("_ns")}
     assert costs

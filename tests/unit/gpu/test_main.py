@@ -78,6 +78,7 @@ def test_the_probe_runs_through_on_the_simulated_driver(
     rows = {row["name"]: row for section in report["sections"] for row in section["rows"]}
     assert rows["libcuda: missing"]["value"] == 0
     assert rows["libcuda: not in the table"]["value"] == 0
+    assert rows["cuMemGetInfo: bare"]["value"] > 0
     # No arithmetic runs there, so nothing is claimed of slices.
     assert "this driver ran none" in rows["2 contexts, one thread each"]["missing"]
     assert out.read_text().startswith(f"# {driver.model}, ")
