@@ -29,7 +29,7 @@ mount -t tmpfs tmpfs /run
 mkdir -p /etc/docker
 echo '{{"debug": true}}' > /etc/docker/daemon.json
 rm -rf /etc/containerd/config.toml
-before=$(find {overlays}/upper | sort)
+find {folders} | sort > {overlays}/before
 {programs}/gpushare setup --simulate h200 --runtime docker --runtime containerd
 {programs}/gpushared > /run/gpushared.log 2>&1 &
 daemon=$!
@@ -44,7 +44,7 @@ kill $daemon
 wait $daemon || true
 {programs}/gpushare setup --undo >&2
 cat /etc/docker/daemon.json
-test "$before" = "$(find {overlays}/upper | sort)"
+find {folders} | sort | diff {overlays}/before - >&2
 """
 
 
