@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,9 @@ def test_simulated_cards_are_a_driver_like_any(machine: Path, tmp_path: Path) ->
     assert setup(machine, "--simulate", str(chosen)).output.count("do    ") == 0
     setup(machine, "--undo")
     assert snapshot(machine) == before
+
+
+def test_the_unit_starts_this_installation_s_daemon() -> None:
+    lines = plan.unit_text().splitlines()
+    assert f"ExecStart={Path(sys.prefix)}/bin/gpushared" in lines
+    assert "Before=docker.service containerd.service kubelet.service" in lines
