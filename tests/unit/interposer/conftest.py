@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from gpushare import simulator
+
 from .tenant import MIB, Tenant
 
 HERE = Path(__file__).parent
@@ -51,8 +53,11 @@ def compile_c(output: Path, source: str, *options: str) -> Path:
     return output
 
 
-def build_filters(name: str) -> Path:
-    """Build both filters for the driver directory build/tests/interposer/NAME/driver."""
+def build_filters(name: str, *more: str) -> Path:
+    """Build both filters for the driver directory build/tests/interposer/NAME/driver.
+
+    `more` are other targets to build.
+    """
     folder = BUILD / name
     settings = {
         "CMAKE_MAKE_PROGRAM": _program("ninja"),
@@ -63,9 +68,8 @@ def build_filters(name: str) -> Path:
     options = [f"-D{name}={value}" for name, value in settings.items()]
     configure = [_program("cmake"), "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), *options]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-    build = [_program("ninja"), "-C", str(folder), "cuda-filter", "nvml-filter"]
+    build = [_program("ninja"), "-C", str(folder), "cuda-filter", "nvml-filter", *more]
     subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-    (folder / "driver").mkdir(exist_ok=True)
     return folder
 
 
@@ -127,6 +131,7 @@ def fake_filters() -> Path:
     """A directory with both filters, over fake_cuda.c."""
     with _one_at_a_time():
         folder = build_filters("fake")
+        (folder / "driver").mkdir(exist_ok=True)
         driver = folder / "driver" / "libcuda.so.1"
         options = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic")
         soname = "-Wl,-soname,libcuda.so.1"
@@ -135,8 +140,23 @@ def fake_filters() -> Path:
     return folder / "lib"
 
 
+@pytest.fixture(scope="session")
+def simulator_filters() -> Path:
+    """A directory with both filters, over the simulator."""
+    with _one_at_a_time():
+        folder = build_filters("simulator", "simulator-cuda", "simulator-nvml")
+        driver = folder / "driver"
+        if not driver.is_symlink():
+            driver.symlink_to("lib/simulator")
+    return folder / "lib"
+
+
+FakeContainer = Callable[[list[str], int], Container]
+SimulatedContainer = Callable[[int, list[int]], Container]
+
+
 @pytest.fixture
-def container_of(tmp_path: Path, fake_filters: Path) -> Callable[[list[str], int], Container]:
+def fake_container(tmp_path: Path, fake_filters: Path) -> FakeContainer:
     """Make a container that was granted the fake cards of these UUIDs, so much of each."""
 
     def make(uuids: list[str], memory_bytes: int) -> Container:
@@ -146,8 +166,38 @@ def container_of(tmp_path: Path, fake_filters: Path) -> Callable[[list[str], int
 
 
 @pytest.fixture
-def container(container_of: Callable[[list[str], int], Container]) -> Container:
+def simulated_container(tmp_path: Path, simulator_filters: Path) -> SimulatedContainer:
+    """Make a machine with so many cards, and a container with 100 MiB of each of the listed."""
+    profile = ROOT / "libhook" / "simulator" / "profiles" / "t4.json"
+
+    def make(cards: int, granted: list[int]) -> Container:
+        made = simulator.create(
+            tmp_path / "cards", profile, cards, folder=simulator_filters / "simulator"
+        )
+        uuids = [made.uuids[card] for card in granted]
+        tenant = Tenant(tmp_path / "tenant", uuids, 100 * MIB)
+        return Container(simulator_filters, tenant, dict(made.env))
+
+    return make
+
+
+@pytest.fixture
+def fake(fake_container: FakeContainer) -> Container:
     """A container with 100 MiB of the first fake card, and the only device that it sees."""
-    made = container_of(FAKE_UUIDS[:1], 100 * MIB)
+    made = fake_container(FAKE_UUIDS[:1], 100 * MIB)
     made.env["FAKE_CUDA_DEVICES"] = "0"
+    return made
+
+
+@pytest.fixture
+def simulated(simulated_container: SimulatedContainer) -> Container:
+    """A container with 100 MiB of the machine's only card."""
+    return simulated_container(1, [0])
+
+
+@pytest.fixture(params=["fake", "simulated"])
+def container(request: pytest.FixtureRequest) -> Container:
+    """A container with 100 MiB of a card, over either driver."""
+    made = request.getfixturevalue(request.param)
+    assert isinstance(made, Container)
     return made

@@ -118,8 +118,8 @@ def test_messages_go_to_stderr_where_asked(container: Container) -> None:
     )
 
 
-def test_a_forked_child_has_a_slot_of_its_own(container: Container) -> None:
-    said = container.python(
+def test_a_forked_child_has_a_slot_of_its_own(fake: Container) -> None:
+    said = fake.python(
         "start()",
         "pointer = alloc(40 * MIB)",
         "child = os.fork()",
@@ -134,9 +134,24 @@ def test_a_forked_child_has_a_slot_of_its_own(container: Container) -> None:
     assert said == [["child", 2, 0, 0], ["parent", 0, 0]]
 
 
-def test_descriptors_are_high_and_close_on_exec(container: Container) -> None:
-    with container.tenant.listen():
-        said = container.says(
+def test_a_child_forked_before_init_is_a_process_like_any(container: Container) -> None:
+    said = container.python(
+        "child = os.fork()",
+        "start()",
+        "alloc(50 * MIB)",
+        "if child:",
+        "    os.waitpid(child, 0)",
+        "    over = result_of(alloc, 51 * MIB)",
+        "    say(over, result_of(alloc, 50 * MIB))",
+        "else:",
+        "    os._exit(0)",
+    )
+    assert said == [[2, 0]]
+
+
+def test_descriptors_are_high_and_close_on_exec(fake: Container) -> None:
+    with fake.tenant.listen():
+        said = fake.says(
             "import fcntl",
             "before = set(os.listdir('/proc/self/fd'))",
             "start()",
@@ -174,11 +189,11 @@ def test_errno_threads_and_signals_are_left_alone(container: Container) -> None:
     assert said == [0, True]
 
 
-def test_a_gate_that_it_cannot_wait_at_is_reported(container: Container) -> None:
-    container.env["GPUSHARE_LOG"] = "error"
-    container.tenant.set_u32(0, abi.GRANT_CARD_GATE_MODE, abi.GATE_CLOSED)
+def test_a_gate_that_it_cannot_wait_at_is_reported(fake: Container) -> None:
+    fake.env["GPUSHARE_LOG"] = "error"
+    fake.tenant.set_u32(0, abi.GRANT_CARD_GATE_MODE, abi.GATE_CLOSED)
     launch = "cu.cuLaunchKernel(None, 1, 2, 3, 4, 5, 6, 7, None, None, None)"
-    done = container.run(sys.executable, "-c", program("start()", launch, launch))
+    done = fake.run(sys.executable, "-c", program("start()", launch, launch))
     assert done.stderr == "gpushare: card 0: this library cannot wait at a gate in mode 2\n"
 
 
@@ -186,11 +201,11 @@ def test_a_gate_that_it_cannot_wait_at_is_reported(container: Container) -> None
     ("library", "table"), [("libcuda.so.1", "cuda"), ("libnvidia-ml.so.1", "nvml")]
 )
 def test_every_symbol_of_the_table_is_exported_and_no_other(
-    library: str, table: str, container: Container
+    library: str, table: str, fake: Container
 ) -> None:
     text = (ROOT / "libhook" / "table" / f"{table}.inc").read_text()
     symbols = set(re.findall(rf"^{table.upper()}_SYMBOL\((\w+)", text, re.MULTILINE))
-    path: Path = container.libraries / library
+    path: Path = fake.libraries / library
     listed = subprocess.run(
         ["nm", "--dynamic", "--defined-only", path], capture_output=True, text=True, check=True
     )

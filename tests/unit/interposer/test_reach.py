@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,14 +32,12 @@ def test_a_program_linked_against_the_filter(container: Container, tmp_path: Pat
     assert container.run(program, "linked").stdout.split()[2] == "2"
 
 
-def test_a_symbol_newer_than_the_table_by_dlsym(container: Container) -> None:
-    assert container.says("value = c_int()", "cu.cuTomorrow(byref(value))", "say(value.value)") == [
-        42
-    ]
+def test_a_symbol_newer_than_the_table_by_dlsym(fake: Container) -> None:
+    assert fake.says("value = c_int()", "cu.cuTomorrow(byref(value))", "say(value.value)") == [42]
 
 
-def test_a_name_newer_than_the_table_by_look_up(container: Container) -> None:
-    said = container.says(
+def test_a_name_newer_than_the_table_by_look_up(fake: Container) -> None:
+    said = fake.says(
         "call('cuInit', 0)",
         "result, address, status = proc_address('cuTomorrow', 99000)",
         "value = c_int()",
@@ -48,10 +47,10 @@ def test_a_name_newer_than_the_table_by_look_up(container: Container) -> None:
     assert said == [0, 0, 42]
 
 
-def test_a_newer_form_of_a_mediated_function_is_not_found(container: Container) -> None:
-    container.env["GPUSHARE_LOG"] = "error"
-    done = container.run(
-        "python3", "-c",
+def test_a_newer_form_of_a_mediated_function_is_not_found(fake: Container) -> None:
+    fake.env["GPUSHARE_LOG"] = "error"
+    done = fake.run(
+        sys.executable, "-c",
         "import ctypes; cu = ctypes.CDLL('libcuda.so.1'); a = ctypes.c_void_p(7);"
         "s = ctypes.c_int();"
         "print(cu.cuGetProcAddress_v2(b'cuMemAlloc', ctypes.byref(a), 99000,"
@@ -63,8 +62,8 @@ def test_a_newer_form_of_a_mediated_function_is_not_found(container: Container) 
     )
 
 
-def test_a_newer_program_gets_the_form_that_both_know(container: Container) -> None:
-    said = container.says(
+def test_a_newer_program_gets_the_form_that_both_know(fake: Container) -> None:
+    said = fake.says(
         "result, address, status = proc_address('cuMemFree', 99000)",
         "say(result, address == address_of('cuMemFree_v2'))",
     )
@@ -85,9 +84,9 @@ def test_a_newer_program_gets_the_form_that_both_know(container: Container) -> N
     ],
 )
 def test_look_ups_answer_the_filter_s_function(
-    name: str, version: int, flags: int, symbol: str, container: Container
+    name: str, version: int, flags: int, symbol: str, fake: Container
 ) -> None:
-    said = container.says(
+    said = fake.says(
         f"result, address, status = proc_address('{name}', {version}, {flags})",
         f"say(result, address == address_of('{symbol}'))",
     )
@@ -95,19 +94,19 @@ def test_look_ups_answer_the_filter_s_function(
 
 
 @pytest.mark.parametrize("name", ["cuNoSuchThing", "", "cuMemFreeX", "cuStreamCreate"])
-def test_a_name_that_the_driver_does_not_know_is_not_found(name: str, container: Container) -> None:
-    said = container.says(f"say(*proc_address('{name}'))")
+def test_a_name_that_the_driver_does_not_know_is_not_found(name: str, fake: Container) -> None:
+    said = fake.says(f"say(*proc_address('{name}'))")
     assert said == [500, None, 1]
 
 
-def test_a_symbol_that_the_driver_lacks_is_not_supported(container: Container) -> None:
-    said = container.says(
+def test_a_symbol_that_the_driver_lacks_is_not_supported(fake: Container) -> None:
+    said = fake.says(
         "start()",
         "say(cu.cuStreamCreate(None, 0), cu.cuCtxCreate_v4(None, None, 0, 0))",
     )
     assert said == [801, 801]
 
 
-def test_arguments_come_through_the_gate(container: Container) -> None:
-    said = container.says("say(cu.cuLaunchKernel(None, 1, 2, 3, 4, 5, 6, 7, None, None, None))")
+def test_arguments_come_through_the_gate(fake: Container) -> None:
+    said = fake.says("say(cu.cuLaunchKernel(None, 1, 2, 3, 4, 5, 6, 7, None, None, None))")
     assert said == [0]
