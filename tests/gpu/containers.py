@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -71,7 +70,7 @@ def stack(driver: Driver) -> Iterator[Stack]:
 
 
 def scenario(engine: Engine, made: Stack, driver: Driver) -> Iterator[Row]:
-    report = Report(sys.stdout)
+    report = Report()
     Scenario(engine, made.cli, report, prefix="measured-", sizes=sizes(driver.total_bytes)).run()
     yield from map(row, report.checks)
 

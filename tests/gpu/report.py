@@ -16,6 +16,7 @@ SCALES = {
     "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")),
 }
 DETAIL_SHOWN = 60
+REASON_CHARACTERS = 400
 
 
 class NotMeasured(RuntimeError):
@@ -147,9 +148,17 @@ def _guarded(rows: Iterable[Row]) -> Iterator[Row]:
     try:
         yield from rows
     except NotMeasured as error:
-        yield Row("the rest of this", missing=str(error))
+        yield Row("the rest of this", missing=_shortened(str(error)))
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the other rows
-        yield Row("the rest of this", missing=f"{type(error).__name__}: {error}")
+        yield Row("the rest of this", missing=_shortened(f"{type(error).__name__}: {error}"))
+
+
+def _shortened(text: str) -> str:
+    """Return `text` on one line; of a long one, which may be a whole traceback, both its ends."""
+    line = " ".join(text.split())
+    if len(line) <= REASON_CHARACTERS:
+        return line
+    return f"{line[: REASON_CHARACTERS // 3]} ... {line[-REASON_CHARACTERS * 2 // 3 :]}"
 
 
 def _cell(text: str) -> str:

@@ -83,6 +83,15 @@ def test_what_is_not_there_is_said_in_its_own_words(report: Report) -> None:
     assert report.rows[1:] == [Row("the rest of this", missing="no PyTorch")]
 
 
+def test_a_traceback_as_a_reason_is_one_line_with_both_its_ends(report: Report) -> None:
+    report.measure("broken", failing(RuntimeError("gpushared ended:\n" + "frame\n" * 400 + "why")))
+    reason = report.rows[1].missing
+    assert reason.startswith("RuntimeError: gpushared ended: frame")
+    assert reason.endswith("frame why")
+    assert len(reason) < 420
+    assert "\n" not in reason
+
+
 def test_only_a_claim_that_did_not_hold_is_lost(report: Report) -> None:
     report.measure(
         "claims",
