@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpushare import loader, mounts
+from gpushare import abi, loader, mounts
 from gpushare.errors import UserError
 from gpushare.oci import ldcache
 from gpushare.oci.platform import this_platform
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 OURS: Final = Path("/opt/gpushare")
 FILTERS: Final = OURS / "lib"
+DRIVER: Final = Path(abi.DRIVER_DIR)
+TENANT: Final = Path(abi.TENANT_DIR)
 
 
 class NamespaceError(UserError):
@@ -42,7 +44,7 @@ def enter(rows: Sequence[MountRow], search: str = "") -> None:
         mounts.mount("none", "/", flags=mounts.MS_REC | mounts.MS_SLAVE)
         if not rows:
             return
-        _empty(OURS)
+        _make_room()
         for row in rows:
             _place(Path(row["source"]), Path(row["destination"]), read_only=row["read_only"])
         _cover(filters(rows), search)
@@ -56,28 +58,29 @@ def filters(rows: Iterable[MountRow]) -> dict[str, Path]:
     return {name.name: source for name, source in found if name.parent == FILTERS}
 
 
-def _empty(folder: Path) -> None:
-    """Put an empty tmpfs at `folder`; where the host has no such folder, one over its parent.
+def _make_room() -> None:
+    """Put a tmpfs at OURS, with what others keep there; the host itself is not written to."""
+    if OURS.is_dir():
+        _cover_folder(OURS, {name.name for name in (FILTERS, DRIVER, TENANT)})
+    else:
+        _cover_folder(OURS.parent, set())
+        OURS.mkdir()
 
-    The host is not written to: its parent's entries are bound into the tmpfs.
-    """
-    if folder.is_dir():
-        mounts.tmpfs(folder)
-        return
-    parent = folder.parent
-    covered = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+def _cover_folder(folder: Path, without: set[str]) -> None:
+    """Put a tmpfs over `folder` and bind the folder's own entries into it, but those `without`."""
+    covered = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        mounts.tmpfs(parent)
+        mounts.tmpfs(folder)
         beneath = Path(f"/proc/self/fd/{covered}")
-        for entry in os.listdir(beneath):  # noqa: PTH208 - names, of a folder that has none
-            source, target = beneath / entry, parent / entry
+        for entry in set(os.listdir(beneath)) - without:  # noqa: PTH208 - of a folder by its fd
+            source, target = beneath / entry, folder / entry
             if source.is_symlink():
                 target.symlink_to(source.readlink())
             else:
                 _place(source, target, recursive=True)
     finally:
         os.close(covered)
-    folder.mkdir()
 
 
 def _place(source: Path, target: Path, *, read_only: bool = False, recursive: bool = False) -> None:

@@ -39,6 +39,7 @@ class Engine:
     program: str
     configurations: tuple[Path, ...]  # the first that is there, else the first
     apply: str
+    reloads: bool  # `apply` disturbs nothing that runs
     syntax: Syntax
 
     def present(self, root: Path = Path("/")) -> bool:
@@ -62,6 +63,7 @@ ENGINES: Final = {
             Path("/var/snap/docker/current/config/daemon.json"),
         ),
         apply="systemctl reload docker",
+        reloads=True,
         syntax=docker,
     ),
     "containerd": Engine(
@@ -69,6 +71,7 @@ ENGINES: Final = {
         program="containerd",
         configurations=(Path("/etc/containerd/config.toml"),),
         apply="systemctl restart containerd",
+        reloads=False,
         syntax=containerd,
     ),
 }

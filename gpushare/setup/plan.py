@@ -91,6 +91,7 @@ def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
     for name, file in made.engines.items():
         change = registration.unconfigure(engines[name], beneath(made.root, Path(file)))
         yield Step(f"{name}: take the runtime out of {file}", change.apply, change.diff())
+        yield _reread(made, engines[name])
     unit = str(UNIT) in made.files and made.root == Path("/") and SYSTEMD.is_dir()
     if unit:
         yield Step("stop gpushared", lambda: _systemctl("disable", "--now", "gpushared"))
@@ -238,12 +239,17 @@ def _registration(made: Made, engine: Engine) -> Iterator[Step]:
         made.engine(engine.name, shown)
         change.apply()
 
-    yield Step(
-        f"{engine.name}: register the runtime in {shown}; then: {engine.apply}",
-        apply,
-        change.diff(),
-    )
+    yield Step(f"{engine.name}: register the runtime in {shown}", apply, change.diff())
     yield from (Step(f"{engine.name}: {remark}") for remark in change.remarks)
+    yield _reread(made, engine)
+
+
+def _reread(made: Made, engine: Engine) -> Step:
+    """Return the step by which an engine reads its configuration again."""
+    if engine.reloads and made.root == Path("/") and SYSTEMD.is_dir():
+        # Of an engine that is not running it is no more than a success.
+        return Step(engine.apply, lambda: _systemctl("try-reload-or-restart", engine.name))
+    return Step(f"{engine.name} reads it after: {engine.apply}")
 
 
 def unit_text() -> str:

@@ -203,6 +203,16 @@ def links(stack: Stack) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("links")
+def test_what_others_keep_beside_our_links_stays(stack: Stack) -> None:
+    (OURS / "venv").mkdir()
+    (OURS / "venv/program").write_text("#!/bin/sh\necho here\n")
+    (OURS / "venv/program").chmod(0o755)
+    (OURS / "current").symlink_to("venv")
+    done = run(stack, "--memory", "1GiB", "--", str(OURS / "current/program"))
+    assert done.stdout == "here\n", done.stderr
+
+
+@pytest.mark.usefixtures("links")
 def test_without_root_it_is_advice_and_says_so(stack: Stack) -> None:
     probe, cli = stack.installation.probe, " ".join(stack.cli)
     script = f"{probe} info && {cli} ps --json >&2"

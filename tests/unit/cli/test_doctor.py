@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,10 +38,8 @@ class Machine:
         self.root = root
         self._patch = monkeypatch
         self.installation = self._installed()
-        self.docker = Engine("docker", "", (root / "daemon.json",), "reload", find("docker").syntax)
-        self.containerd = Engine(
-            "containerd", "", (root / "config.toml",), "restart", find("containerd").syntax
-        )
+        self.docker = replace(find("docker"), configurations=(root / "daemon.json",))
+        self.containerd = replace(find("containerd"), configurations=(root / "config.toml",))
         launcher = self.installation.launcher
         path = root / "daemon.json"
         registration.configure(self.docker, path, launcher, default=False).apply()
