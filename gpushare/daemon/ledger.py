@@ -234,7 +234,7 @@ def _checked_boot(store: sqlite3.Connection) -> str:
     """Return the boot that the store is of; ValueError where it is damaged."""
     [(verdict,)] = store.execute("PRAGMA quick_check(1)").fetchall()
     if verdict != "ok":
-        raise ValueError(verdict)
+        raise ValueError(" ".join(str(verdict).split()))
     [(found, boot_id)] = store.execute("SELECT format, boot_id FROM about").fetchall()
     if found != _FORMAT:
         raise ValueError(f"format {found}, and this version writes {_FORMAT}")

@@ -99,6 +99,13 @@ class Loop:
         self._stopped = True
         os.eventfd_write(self._wake, 1)
 
+    def close(self) -> None:
+        """Close what the loop itself has open; after `run`."""
+        self._selector.close()
+        os.close(self._wake)
+        self._signals.close()
+        self._signalled.close()
+
     def _patience(self) -> float | None:
         if self._calls:
             return 0.0

@@ -157,15 +157,15 @@ class TenantMounts:
         try:
             (outer / PAGES).mkdir(mode=0o711)
             os.chown(outer, owner, -1)
-            mounts.tmpfs(
-                outer / PAGES,
-                flags=mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC,
-                data=data,
-            )
+            self._mount(outer / PAGES, data)
             return self._open(key)
         except BaseException:
             self._remove(key)
             raise
+
+    def _mount(self, target: Path, data: str) -> None:
+        flags = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
+        mounts.tmpfs(target, flags=flags, data=data)
 
     def _open(self, key: str) -> int:
         return os.open(self.path(key), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

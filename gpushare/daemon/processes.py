@@ -99,13 +99,6 @@ def own_cgroup(pid: int, others: Mapping[str, str]) -> str:
     return ""
 
 
-def is_within(cgroup: str, pid_cgroups: Mapping[str, str]) -> bool:
-    """Whether a process whose paths are `pid_cgroups` is in `cgroup` or beneath it."""
-    hierarchy, _, path = cgroup.partition(":")
-    here = pid_cgroups.get(hierarchy, "")
-    return here == path or here.startswith(path + "/")
-
-
 class Cgroups:
     """The mounted cgroup hierarchies, found in `mountinfo` (proc(5))."""
 

@@ -17,6 +17,7 @@ from gpushare.daemon import clock, processes
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
+from gpushare.daemon.pages import Status
 from gpushare.daemon.tenant_socket import TenantSocket
 from gpushare.daemon.tenants import Pages
 
@@ -106,8 +107,33 @@ def adopt(node: Node) -> None:
         log("tenant-adopted", tenant=entry.key, id=entry.id, name=entry.title, state=entry.state)
     for key in node.mounts.made():
         if key not in node.ledger.entries:
-            log("directory-swept", "warning", tenant=key)
-            node.mounts.remove(key)
+            _sweep(key, node)
+
+
+def _sweep(key: str, node: Node) -> None:
+    """Remove a directory that the ledger does not know, unless somebody still uses it."""
+    try:
+        directory = node.mounts.open(key)
+    except OSError:
+        used = False  # a start that was interrupted before anything was mounted
+    else:
+        used = _is_used(directory)
+    log("directory-unknown", "error" if used else "warning", tenant=key, used=used)
+    if not used:
+        node.mounts.remove(key)
+
+
+def _is_used(directory: int) -> bool:
+    try:
+        status = Status(directory)
+    except OSError:
+        return False
+    finally:
+        os.close(directory)
+    try:
+        return status.is_held()
+    finally:
+        status.close()
 
 
 def _adopt_pages(entry: Entry, node: Node) -> bool:

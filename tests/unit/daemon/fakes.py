@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A driver that is a list, tenants' directories that are not mounted, and a node of both."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from gpushare.config import Config
+from gpushare.daemon.calibration import Contexts
+from gpushare.daemon.cards import Card, DriverError, Sample, Use
+from gpushare.daemon.ledger import Entry, Holding, Ledger
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.mounts import TenantMounts
+from gpushare.daemon.node import Loaded, Node
+from gpushare.daemon.overrides import Overrides
+from gpushare.daemon.tenants import Tenants
+from gpushare.daemon.truth import Truth
+from gpushare.daemon.watch import Watch
+from gpushare.daemon.worker import Worker
+from gpushare.oci import cdi
+from gpushare.oci.driver import from_cdi
+from gpushare.oci.platform import this_platform
+
+GIB = 1 << 30
+MIB = 1 << 20
+PATIENCE_SECONDS = 20.0
+
+
+def card(index: int = 0, gib: int = 140, model: str = "H200") -> Card:
+    return Card(index, f"GPU-{index}000", model, gib * GIB, index)
+
+
+def entry(key: str = "0" * 16, memory_gib: int = 4, cores: int = 0, *, index: int = 0) -> Entry:
+    holding = Holding(card(index).uuid, memory_gib * GIB, cores, cores)
+    return Entry(key=key, state="reserved", id=f"id-{key[:4]}", name="train", holdings=(holding,))
+
+
+class FakeDriver:
+    driver_version = "580.65.06"
+    cuda_version = "13.0"
+
+    def __init__(self, *cards: Card) -> None:
+        self._cards = cards or (card(),)
+        self.uses: dict[str, tuple[Use, ...]] = {}
+        self.during: Callable[[], None] = lambda: None
+        self.fault = ""
+
+    def cards(self) -> tuple[Card, ...]:
+        return self._cards
+
+    def sample(self) -> Sample:
+        if self.fault:
+            raise DriverError(self.fault)
+        self.during()
+        return Sample(time.monotonic_ns(), dict(self.uses))
+
+
+class PlainDirectories(TenantMounts):
+    """Tenants' directories without a tmpfs over them, which takes root."""
+
+    def _enter(self) -> None:
+        self.root.mkdir(parents=True)
+
+    def _mount(self, target: Path, data: str) -> None:
+        del target, data
+
+    def _remove(self, key: str) -> None:
+        shutil.rmtree(self.root / key, ignore_errors=True)
+
+
+def driver_files(folder: Path) -> cdi.CdiSpec:
+    """Return a CDI spec whose libraries are in `folder`."""
+    names = ("libcuda.so.1", "libnvidia-ml.so.1")
+    return cdi.from_document(
+        {
+            "cdiVersion": "0.6.0",
+            "kind": "nvidia.com/gpu",
+            "devices": [{"name": "0", "containerEdits": {}}],
+            "containerEdits": {
+                "mounts": [
+                    {"hostPath": f"{folder}/{name}", "containerPath": f"/usr/lib64/{name}"}
+                    for name in names
+                ]
+            },
+        }
+    )
+
+
+@contextmanager
+def node(
+    folder: Path, driver: FakeDriver | None = None, config: Config | None = None
+) -> Iterator[Node]:
+    """Yield a node under `folder`; nobody runs its loop, the decide thread runs."""
+    config = replace(
+        config or Config(),
+        run_dir=folder / "run",
+        state_dir=folder / "state",
+        libraries=folder / "lib",
+        docker_sockets=(),
+    )
+    for made in (config.run_dir, config.state_dir, config.libraries):
+        made.mkdir(parents=True, exist_ok=True)
+    driver = driver or FakeDriver()
+    ledger = Ledger(config.run_dir / "ledger.db", "boot")
+    tenants, loop = Tenants(), Loop()
+    contexts = Contexts(config.state_dir, driver.driver_version)
+    truth = Truth(driver, ledger, tenants, foreign_half_life=60, learned=lambda *_: None)
+    made_node = Node(
+        config=config,
+        platform=this_platform(),
+        ledger=ledger,
+        mounts=PlainDirectories(config.run_dir / "tenants"),
+        overrides=Overrides(config.state_dir),
+        tenants=tenants,
+        loop=loop,
+        watch=Watch(loop),
+        decide=Worker("decide"),
+        names=Worker("names"),
+        driver=Loaded(from_cdi(driver_files(folder)), driver, driver.cards(), contexts, truth),
+    )
+    try:
+        yield made_node
+    finally:
+        made_node.decide.finish(5)
+        made_node.names.finish(5)
+        made_node.watch.close()
+        for key in list(tenants.pages):
+            tenants.remove(key)
+        loop.close()
+        ledger.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return once `condition` holds; AssertionError when it does not in `PATIENCE_SECONDS`."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.01)

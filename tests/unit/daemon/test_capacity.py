@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The high-water mark of foreign use."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.daemon.capacity import HighWater
+
+from .fakes import GIB, MIB
+
+
+def test_it_rises_at_once() -> None:
+    mark = HighWater(60)
+    assert mark.observe(0, GIB) == GIB
+    assert mark.observe(0.25, 2 * GIB) == 2 * GIB
+
+
+def test_it_halves_its_distance_every_half_life() -> None:
+    mark = HighWater(60)
+    mark.observe(0, 8 * GIB)
+    assert mark.observe(60, 0) == 4 * GIB
+    assert mark.observe(120, 2 * GIB) == 3 * GIB
+
+
+def test_it_falls_as_far_in_many_looks_as_in_one() -> None:
+    mark = HighWater(60)
+    mark.observe(0, 8 * GIB)
+    for quarter in range(1, 241):
+        fallen = mark.observe(quarter / 4, 0)
+    assert abs(fallen - 4 * GIB) < MIB
+
+
+def test_it_arrives() -> None:
+    mark = HighWater(1)
+    mark.observe(0, GIB)
+    assert mark.observe(20, 0) == 0
+
+
+def test_a_clock_that_stands_still_changes_nothing() -> None:
+    mark = HighWater(60)
+    mark.observe(5, GIB)
+    assert mark.observe(5, 0) == GIB
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 200 * GIB)), min_size=1))
+def test_it_is_never_below_what_is_seen(looks: list[tuple[float, int]]) -> None:
+    mark, now = HighWater(60), 0.0
+    for waited, seen in looks:
+        now += waited
+        assert mark.observe(now, seen) >= seen

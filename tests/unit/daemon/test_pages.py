@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages that daemon and tenant share: layout, waking, and tenants that lie."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon.pages import Account, Grant, Granted, Status, accounts
+
+from .fakes import GIB, MIB, wait_until
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[int]:
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def status(directory: int) -> Iterator[Status]:
+    made = Status.make(directory)
+    yield made
+    made.close()
+
+
+def u64(content: bytes, offset: int) -> int:
+    found: int = struct.unpack_from("<Q", content, offset)[0]
+    return found
+
+
+def u32(content: bytes, offset: int) -> int:
+    found: int = struct.unpack_from("<I", content, offset)[0]
+    return found
+
+
+def register(
+    status: Status, number: int, pid: int, *, used: int = 0, pending: int = 0, contexts: int = 0
+) -> None:
+    """Write what a library writes into its record and its slot on card 0."""
+    header = abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, number + 1)
+    os.pwrite(status.fd, header, 0)
+    record = abi.PROCESS.pack(pid, 0, 100 + pid, 3, 0)
+    os.pwrite(status.fd, record, abi.status_process_offset(number))
+    slot = abi.SLOT.pack(used, pending, contexts)
+    os.pwrite(status.fd, slot, abi.status_slot_offset(0, number))
+
+
+def everybody(_pid: int, _starttime: int) -> bool:
+    return True
+
+
+def nobody(_pid: int, _starttime: int) -> bool:
+    return False
+
+
+def test_a_grant_is_what_the_header_says(directory: int, tmp_path: Path) -> None:
+    cards = [Granted("GPU-a", 4 * GIB, 500 * MIB, 30), Granted("GPU-b", 2 * GIB, 0, 0)]
+    Grant.make(directory, "ab" * 8, cards)
+    content = (tmp_path / "grant").read_bytes()
+    assert len(content) == abi.GRANT_BYTES
+    assert u64(content, abi.GRANT_HEADER_MAGIC) == abi.ABI_MAGIC
+    assert u32(content, abi.GRANT_HEADER_ABI_VERSION) == abi.ABI_VERSION
+    assert u32(content, abi.GRANT_HEADER_CARD_COUNT) == 2
+    assert u32(content, abi.GRANT_HEADER_GENERATION) == 1
+    key = content[abi.GRANT_HEADER_KEY : abi.GRANT_HEADER_KEY + abi.GRANT_HEADER_KEY_BYTES]
+    assert key.rstrip(b"\0") == b"ab" * 8
+    for number, card in enumerate(cards):
+        page = content[abi.grant_card_offset(number) :]
+        assert page[: abi.GRANT_CARD_UUID_BYTES].rstrip(b"\0").decode() == card.uuid
+        assert u64(page, abi.GRANT_CARD_MEMORY_BYTES) == card.memory_bytes
+        assert u64(page, abi.GRANT_CARD_MEMORY_LIMIT_BYTES) == card.memory_bytes
+        assert u64(page, abi.GRANT_CARD_CONTEXT_BYTES) == card.context_bytes
+        assert u64(page, abi.GRANT_CARD_OVERHEAD_BYTES) == 0
+        assert u32(page, abi.GRANT_CARD_CORES_PERCENT) == card.cores
+        assert u32(page, abi.GRANT_CARD_GATE_MODE) == abi.GATE_OPEN
+
+
+def test_only_we_may_write_a_grant_and_anybody_a_status(directory: int, tmp_path: Path) -> None:
+    Grant.make(directory, "0" * 16, [])
+    Status.make(directory).close()
+    assert (tmp_path / "grant").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "status").stat().st_mode & 0o777 == 0o666
+
+
+def test_a_rootless_tenants_status_is_its_alone(directory: int, tmp_path: Path) -> None:
+    Status.make(directory, owner=os.getuid()).close()
+    assert (tmp_path / "status").stat().st_mode & 0o777 == 0o600
+
+
+def test_every_page_of_a_grant_that_is_written_later_has_memory_from_the_start(
+    directory: int, tmp_path: Path
+) -> None:
+    Grant.make(directory, "0" * 16, [Granted("GPU-a", GIB, 0, 0)] * abi.MAX_CARDS)
+    assert (tmp_path / "grant").stat().st_blocks * 512 >= abi.GRANT_BYTES
+
+
+def test_a_second_tenant_of_the_same_directory_is_refused(directory: int) -> None:
+    Grant.make(directory, "0" * 16, [])
+    with pytest.raises(FileExistsError):
+        Grant.make(directory, "0" * 16, [])
+
+
+def test_a_link_in_place_of_a_page_is_not_followed(directory: int, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(bytes(abi.GRANT_BYTES))
+    (tmp_path / "grant").symlink_to("elsewhere")
+    with pytest.raises(OSError, match="Too many levels"):
+        Grant(directory)
+
+
+def test_a_new_quota_counts_the_generation_up(directory: int) -> None:
+    grant = Grant.make(directory, "0" * 16, [Granted("GPU-a", 4 * GIB, 0, 0)])
+    grant.set_memory(0, 6 * GIB)
+    grant.publish()
+    again = Grant(directory)
+    assert (again.generation, again.card_count) == (2, 1)
+
+
+def test_who_waits_for_a_change_on_a_read_only_mapping_is_woken(
+    directory: int, tmp_path: Path
+) -> None:
+    grant = Grant.make(directory, "0" * 16, [Granted("GPU-a", 4 * GIB, 0, 0)])
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.syscall.restype = ctypes.c_long
+    fd = os.open(tmp_path / "grant", os.O_RDONLY)
+    address = libc.mmap(None, ctypes.c_size_t(4096), mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    os.close(fd)
+    woken = []
+    waiting = []
+
+    def wait() -> None:
+        waiting.append(threading.get_native_id())
+        word = ctypes.c_void_p(address + abi.GRANT_HEADER_GENERATION)
+        futex = 202 if os.uname().machine == "x86_64" else 98
+        woken.append(libc.syscall(ctypes.c_long(futex), word, 0, 1, None, None, 0))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: bool(waiting) and _sleeps(waiting[0]))
+    grant.publish()
+    thread.join(20)
+    assert woken == [0]
+
+
+def _sleeps(thread: int) -> bool:
+    return (
+        "futex" in Path(f"/proc/self/task/{thread}/wchan").read_text()
+        or Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    )
+
+
+def test_the_sums_are_of_all_processes(status: Status) -> None:
+    register(status, 0, 11, used=GIB, pending=MIB, contexts=1)
+    register(status, 3, 12, used=2 * GIB, contexts=2)
+    claims = status.claims(1)
+    assert [claim.pid for claim in claims] == [11, 12]
+    assert accounts(claims, 1) == (Account(3 * GIB + MIB, 3),)
+
+
+def test_what_counts_is_the_larger_of_contexts_and_overhead() -> None:
+    account = Account(buffer_bytes=GIB, contexts=2)
+    assert account.used_bytes(500 * MIB, 0) == GIB + 1000 * MIB
+    assert account.used_bytes(500 * MIB, 1200 * MIB) == GIB + 1200 * MIB
+
+
+def test_a_status_that_a_tenant_broke_is_read_without_harm(status: Status, tmp_path: Path) -> None:
+    register(status, 0, 11, used=GIB)
+    for size in (0, 1, 15, 16, 4096 + 8, abi.status_slot_offset(0, 0) + 10):
+        os.truncate(tmp_path / "status", size)
+        assert len(status.claims(1)) <= 1
+        assert status.reap(everybody, 1) == 0
+    os.truncate(tmp_path / "status", abi.STATUS_BYTES)
+    os.pwrite(status.fd, b"\xff" * abi.STATUS_BYTES, 0)
+    assert len(status.claims(abi.MAX_CARDS)) == abi.MAX_PROCESSES
+    os.truncate(tmp_path / "status", 1 << 40)
+    assert len(status.claims(abi.MAX_CARDS)) == abi.MAX_PROCESSES
+
+
+def test_a_dead_process_is_reaped_with_all_it_held(status: Status) -> None:
+    register(status, 0, 11, used=GIB, contexts=1)
+    register(status, 1, 12, used=2 * GIB, contexts=1)
+    assert status.reap(lambda pid, starttime: (pid, starttime) == (12, 112), 1) == 1
+    assert accounts(status.claims(1), 1) == (Account(2 * GIB, 1),)
+    assert os.pread(status.fd, abi.PROCESS_BYTES, abi.status_process_offset(0)) == bytes(32)
+
+
+def test_a_pid_that_was_given_again_is_not_the_process(status: Status) -> None:
+    register(status, 0, 11, used=GIB)
+    assert status.reap(lambda pid, starttime: (pid, starttime) == (11, 999), 1) == 1
+
+
+def test_a_process_that_holds_its_lock_is_alive(status: Status, tmp_path: Path) -> None:
+    """A process that is not seen (it left its cgroup) but holds its record is not robbed."""
+    register(status, 0, 11, used=GIB)
+    with (tmp_path / "status").open("r+b") as other:
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, abi.status_process_offset(0), 1, 0)
+        fcntl.fcntl(other, 37, lock)
+        assert status.reap(nobody, 1) == 0
+        assert status.is_held()
+    assert not status.is_held()
+    assert status.reap(nobody, 1) == 1
+
+
+def test_the_daemon_never_waits_for_a_tenant_that_holds_the_pages_lock(
+    status: Status, tmp_path: Path
+) -> None:
+    register(status, 0, 11, used=GIB)
+    with (tmp_path / "status").open("r+b") as other:
+        fcntl.fcntl(other, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0))
+        assert status.reap(nobody, 1) == 0
+    assert status.reap(nobody, 1) == 1
+
+
+def test_a_uuid_that_does_not_fit_is_an_error(directory: int) -> None:
+    with pytest.raises(ValueError, match="longer than the 47 bytes"):
+        Grant.make(directory, "0" * 16, [Granted("GPU-" + "x" * 48, GIB, 0, 0)])

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes, pidfds and cgroups."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon import processes
+from gpushare.daemon.processes import Cgroups, own_cgroup
+
+from .fakes import wait_until
+
+
+def test_a_process_is_read_whatever_it_calls_itself() -> None:
+    code = "import ctypes; ctypes.CDLL(None).prctl(15, b') R 1 (x'); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        found = processes.look(program.pid)
+        assert found is not None
+        assert (found.pid, found.parent) == (program.pid, os.getpid())
+        assert processes.name_of(program.pid) == ") R 1 (x"
+        assert program.pid in processes.descendants(os.getpid())
+        program.communicate(b"\n")
+
+
+def test_a_zombie_has_ended() -> None:
+    program = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+    assert processes.look(program.pid) is None
+    program.wait()
+    assert processes.look(program.pid) is None
+    assert processes.cgroups_of(program.pid) == {}
+    assert processes.owner_of(program.pid) is None
+
+
+def test_a_pidfd_is_of_the_process_that_started_then() -> None:
+    me = processes.look(os.getpid())
+    assert me is not None
+    assert processes.open_pidfd(me.pid, me.starttime + 1) is None
+    fd = processes.open_pidfd(me.pid, me.starttime)
+    assert fd is not None
+    assert not processes.has_ended(fd)
+    os.close(fd)
+
+
+def test_a_pidfd_says_when_the_process_ends() -> None:
+    program = subprocess.Popen(["sleep", "1000"])
+    found = processes.look(program.pid)
+    assert found is not None
+    fd = processes.open_pidfd(program.pid, found.starttime)
+    assert fd is not None
+    program.kill()
+    program.wait()
+    assert processes.has_ended(fd)
+    os.close(fd)
+    assert processes.open_pidfd(program.pid, found.starttime) is None
+
+
+def test_a_process_knows_its_own_number_in_its_namespace() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("makes a pid namespace: needs root")
+    program = subprocess.Popen(["unshare", "--pid", "--fork", "sleep", "1000"])
+
+    def inner() -> list[processes.Process]:
+        found = [processes.look(pid) for pid in processes.descendants(program.pid)[1:]]
+        return [process for process in found if process is not None]
+
+    try:
+        wait_until(lambda: bool(inner()))
+        assert [process.namespaced_pid for process in inner()] == [1]
+    finally:
+        for process in inner():
+            os.kill(process.pid, 9)
+        program.wait()
+
+
+@pytest.mark.parametrize(
+    ("paths", "others", "expected"),
+    [
+        ({"": "/docker/a", "memory": "/docker/a"}, {}, ":/docker/a"),
+        ({"": "/", "devices": "/a", "name=systemd": "/a"}, {}, "devices:/a"),
+        ({"": "/", "zzz": "/a"}, {}, "zzz:/a"),
+        ({"": "/user.slice", "devices": "/a"}, {"": "/user.slice"}, "devices:/a"),
+        ({"": "/same"}, {"": "/same"}, ""),
+        ({"": "/../other"}, {}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_a_tenants_cgroup_is_one_that_sets_it_apart(
+    monkeypatch: pytest.MonkeyPatch, paths: dict[str, str], others: dict[str, str], expected: str
+) -> None:
+    monkeypatch.setattr(processes, "cgroups_of", lambda pid: paths)  # noqa: ARG005
+    assert own_cgroup(7, others) == expected
+
+
+@pytest.fixture
+def cgroups(tmp_path: Path) -> Cgroups:
+    (tmp_path / "v1/a/inner").mkdir(parents=True)
+    (tmp_path / "v2/a").mkdir(parents=True)
+    for folder in ("v1/a", "v1/a/inner"):
+        (tmp_path / folder / "cgroup.procs").write_text("")
+    return Cgroups(
+        f"30 20 0:1 / {tmp_path}/v1 rw shared:1 - cgroup cgroup rw,devices\n"
+        f"31 20 0:2 / {tmp_path}/v2 rw - cgroup2 cgroup2 rw\n"
+        f"32 20 0:3 /part {tmp_path}/no rw - cgroup cgroup rw,memory\n"
+        "33 20 0:4 / /proc rw - proc proc rw\n"
+    )
+
+
+def test_a_v1_cgroup_lives_as_long_as_a_process_is_in_it_or_beneath(
+    cgroups: Cgroups, tmp_path: Path
+) -> None:
+    assert not cgroups.is_populated("devices:/a")
+    (tmp_path / "v1/a/inner/cgroup.procs").write_text("12\n13\n")
+    assert cgroups.is_populated("devices:/a")
+    assert cgroups.processes("devices:/a") == [12, 13]
+
+
+def test_a_v2_cgroup_says_itself_whether_it_is_populated(cgroups: Cgroups, tmp_path: Path) -> None:
+    events = tmp_path / "v2/a/cgroup.events"
+    events.write_text("populated 1\nfrozen 0\n")
+    assert cgroups.is_populated(":/a")
+    events.write_text("populated 0\nfrozen 0\n")
+    assert not cgroups.is_populated(":/a")
+
+
+def test_a_cgroup_that_is_gone_is_empty(cgroups: Cgroups) -> None:
+    for cgroup in (":/gone", "devices:/gone", "memory:/a"):
+        assert not cgroups.is_populated(cgroup)
+        assert cgroups.processes(cgroup) == []

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the driver says, put beside what tenants say: never a false refusal, never a frame-up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon import processes
+from gpushare.daemon.cards import Use
+from gpushare.daemon.ledger import Entry
+from gpushare.daemon.node import Node
+from gpushare.daemon.pages import Account, Granted
+from gpushare.daemon.tenants import Pages
+from gpushare.daemon.truth import ForeignUse, Overhead, Truth
+
+from . import fakes
+from .fakes import GIB, MIB, FakeDriver
+
+CARD = fakes.card().uuid
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    return FakeDriver()
+
+
+@pytest.fixture
+def node(tmp_path: Path, driver: FakeDriver) -> Iterator[Node]:
+    with fakes.node(tmp_path, driver) as made:
+        yield made
+
+
+@pytest.fixture
+def truth(node: Node) -> Truth:
+    return node.loaded().truth
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    """The process of a tenant: a descendant of ours, which is the bound one."""
+    program = subprocess.Popen(["sleep", "1000"])
+    yield program.pid
+    program.kill()
+    program.wait()
+
+
+@pytest.fixture
+def tenant(node: Node, child: int) -> Pages:
+    """A bound tenant without a cgroup of its own, that uses 1 GiB in one context."""
+    process = processes.look(child)
+    assert process is not None
+    entry: Entry = fakes.entry()
+    node.ledger.add(entry)
+    node.ledger.bind(entry.key, pid=child, starttime=process.starttime, cgroup="")
+    directory = node.mounts.make(entry.key, size_bytes=1 << 20)
+    pages = Pages.make(directory, entry.key, [Granted(CARD, 4 * GIB, 0, 0)])
+    node.tenants.add(entry.key, pages)
+    claim(pages, child, process.starttime, GIB)
+    return pages
+
+
+def claim(pages: Pages, pid: int, starttime: int, used: int) -> None:
+    fd = pages.status.fd
+    os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 1), 0)
+    os.pwrite(fd, abi.PROCESS.pack(pid, 0, starttime, 0, 0), abi.status_process_offset(0))
+    os.pwrite(fd, abi.SLOT.pack(used, 0, 1), abi.status_slot_offset(0, 0))
+
+
+def test_overhead_is_what_the_driver_has_above_the_account(
+    driver: FakeDriver, truth: Truth, tenant: Pages, child: int
+) -> None:
+    driver.uses = {CARD: (Use(child, GIB + 500 * MIB, 40),)}
+    for _ in range(4):
+        truth.look()
+    assert tenant.grant.overhead_bytes(0) == 500 * MIB
+    assert truth.view.utilisation == {("0" * 16, CARD): 40}
+
+
+def test_one_look_that_raced_an_allocation_refuses_nobody(
+    driver: FakeDriver, truth: Truth, tenant: Pages, child: int
+) -> None:
+    """The driver has 2 GiB more than either account: allocated and freed between the reads."""
+    driver.uses = {CARD: (Use(child, GIB + 500 * MIB),)}
+    for _ in range(4):
+        truth.look()
+    driver.uses = {CARD: (Use(child, 3 * GIB + 500 * MIB),)}
+    truth.look()
+    assert tenant.grant.overhead_bytes(0) == 500 * MIB
+
+
+def test_what_is_allocated_during_the_look_is_not_overhead(
+    driver: FakeDriver, truth: Truth, tenant: Pages, child: int
+) -> None:
+    process = processes.look(child)
+    assert process is not None
+    sizes = iter(range(2, 100))
+
+    def grow() -> None:
+        used = next(sizes) * GIB
+        driver.uses = {CARD: (Use(child, used + 500 * MIB),)}
+        claim(tenant, child, process.starttime, used)
+
+    driver.during = grow
+    for _ in range(8):
+        truth.look()
+        assert tenant.grant.overhead_bytes(0) <= 500 * MIB
+
+
+def test_before_there_are_enough_looks_nothing_is_said() -> None:
+    overhead = Overhead()
+    account = Account()
+    assert [overhead.observe(GIB, account, account) for _ in range(4)] == [0, 0, 0, GIB]
+
+
+def test_overhead_falls_at_once() -> None:
+    overhead = Overhead()
+    for _ in range(4):
+        overhead.observe(GIB, Account(), Account())
+    assert overhead.observe(0, Account(), Account()) == 0
+
+
+def test_memory_that_the_driver_does_not_see_is_no_negative_overhead(
+    driver: FakeDriver, truth: Truth, tenant: Pages, child: int
+) -> None:
+    driver.uses = {CARD: (Use(child, 100 * MIB),)}
+    for _ in range(4):
+        truth.look()
+    assert tenant.grant.overhead_bytes(0) == 0
+
+
+def test_every_look_is_a_heartbeat(truth: Truth, tenant: Pages, tmp_path: Path) -> None:
+    grant = next(tmp_path.glob("run/tenants/*/pages/grant"))
+
+    def heartbeat() -> int:
+        at = abi.GRANT_HEADER_HEARTBEAT_NS
+        return int.from_bytes(grant.read_bytes()[at : at + 8], "little")
+
+    before = heartbeat()
+    truth.look()
+    assert before < heartbeat() <= time.monotonic_ns()
+    assert tenant.grant.generation == 1
+
+
+def test_a_silent_driver_leaves_what_was_known_and_says_so(
+    driver: FakeDriver, truth: Truth, tenant: Pages, child: int
+) -> None:
+    driver.uses = {CARD: (Use(child, GIB + 500 * MIB),)}
+    for _ in range(4):
+        truth.look()
+    driver.fault = "it hangs"
+    truth.look()
+    assert truth.view.stale == "it hangs"
+    assert tenant.grant.overhead_bytes(0) == 500 * MIB
+    assert "0" * 16 in truth.view.processes
+    driver.fault = ""
+    truth.look()
+    assert not truth.view.stale
+
+
+def test_a_process_that_ended_without_a_word_is_reaped(truth: Truth, tenant: Pages) -> None:
+    claim(tenant, 1, 1, GIB)  # pid 1 with another start time: no process of the tenant
+    truth.look()
+    assert tenant.accounts() == (Account(0, 0),)
+
+
+def test_a_living_process_is_not_reaped(truth: Truth, tenant: Pages) -> None:
+    truth.look()
+    assert tenant.accounts() == (Account(GIB, 1),)
+
+
+def test_a_closed_tenant_is_left_alone(node: Node, truth: Truth, tenant: Pages) -> None:
+    node.tenants.remove("0" * 16)
+    truth.look()
+    assert tenant.claims() == []
+
+
+def test_a_process_of_nobody_is_foreign(driver: FakeDriver, truth: Truth) -> None:
+    me = os.getpid()
+    driver.uses = {CARD: (Use(me, GIB),)}
+    truth.look()
+    found = truth.view.cards[CARD]
+    assert (found.foreign[0].pid, found.foreign[0].bytes, found.foreign_bytes) == (me, GIB, GIB)
+    assert found.foreign[0].name == Path("/proc/self/comm").read_text().strip()
+
+
+def test_a_tenants_process_is_not_foreign(
+    driver: FakeDriver, truth: Truth, tenant: Pages, child: int
+) -> None:
+    del tenant
+    driver.uses = {CARD: (Use(child, GIB),)}
+    truth.look()
+    assert truth.view.cards[CARD].foreign == ()
+
+
+def test_a_stranger_must_be_seen_twice() -> None:
+    foreign = ForeignUse(60)
+    foreign.observe(0, CARD, (), first=True)
+    stranger = (Use(os.getpid(), GIB),)
+    assert foreign.observe(1, CARD, stranger, first=False).foreign_bytes == 0
+    assert foreign.observe(2, CARD, stranger, first=False).foreign_bytes == GIB
+
+
+def test_a_process_that_was_a_tenants_takes_its_time_to_leave() -> None:
+    """Released, and still in the driver's list: no room may be lost over it."""
+    foreign = ForeignUse(60)
+    leaving = (Use(99999, 4 * GIB),)
+    foreign.excuse(99999, 0)
+    for look in range(1, 30):
+        assert foreign.observe(look / 4, CARD, leaving, first=False).foreign_bytes == 0
+    foreign.observe(11, CARD, leaving, first=False)
+    assert foreign.observe(12, CARD, leaving, first=False).foreign_bytes == 4 * GIB
+
+
+def test_the_cgroup_says_whose_a_process_is(
+    monkeypatch: pytest.MonkeyPatch, driver: FakeDriver, node: Node, truth: Truth
+) -> None:
+    paths = {7: {"": "/x/a/nested"}, 8: {"": "/x/ab"}, 9: {"devices": "/x/a"}}
+    monkeypatch.setattr(processes, "cgroups_of", lambda pid: paths.get(pid, {}))
+    monkeypatch.setattr(processes, "look", lambda pid: None)  # noqa: ARG005
+    entry = replace(fakes.entry(), state="bound", pid=4, cgroup=":/x/a")
+    node.ledger.add(entry)
+    driver.uses = {CARD: tuple(Use(pid, GIB) for pid in paths)}
+    truth.look()
+    owned = [use.pid for _, use in truth.view.processes[entry.key]]
+    assert owned == [7]
+    assert {one.pid for one in truth.view.cards[CARD].foreign} == {8, 9}
