@@ -59,6 +59,14 @@ def join(identity: str, pid: int = 0) -> list[Path]:
     return joined
 
 
+def leave(identity: str) -> None:
+    """Move the caller out of `/gpushare/<identity>`, to the root, and remove the groups."""
+    for root in hierarchies(mountinfo()):
+        if (root / PARENT / identity).is_dir():
+            _enter(root, 0)
+    remove(identity)
+
+
 def remove(identity: str) -> bool:
     """Remove the groups of `identity`; False when a process is still in one of them."""
     gone = True

@@ -84,7 +84,8 @@ class Gpushare(click.Group):
             raise  # click knows: `gpushare ps | head`
         except OSError as error:
             named = f"{error.filename}: " if error.filename is not None else ""
-            _say(f"{named}{error.strerror or error}")
+            sudo = "; use sudo" if isinstance(error, PermissionError) else ""
+            _say(f"{named}{error.strerror or error}{sudo}")
             ctx.exit(ERROR)
         except Exception as error:  # the one place where a bug meets the user
             if os.environ.get("GPUSHARE_LOG") == "debug":

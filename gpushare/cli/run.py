@@ -108,6 +108,8 @@ def _become_tenant(client: Client, asked: dict[str, str], name: str) -> dict[str
             namespace.enter(opened["mounts"], environment.get("LD_LIBRARY_PATH", ""))
         client.bind(opened["key"], opened["id"], pid)
     except BaseException:
+        if not rootless:
+            cgroups.leave(opened["id"])
         with contextlib.suppress(UserError):
             client.release(opened["key"], opened["id"])
         raise

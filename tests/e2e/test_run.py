@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from gpushare.protocol import CODE_REFUSED
 from tests.stack import Stack
+from tests.unit.cli.fake_daemon import FakeDaemon, refusal
 
 WAIT_SECONDS = 20.0  # the daemon looks at a tenant's cgroup again at growing intervals
 NOBODY = 65534
@@ -80,10 +83,32 @@ def test_the_command_sees_its_quota_as_the_card(stack: Stack) -> None:
     assert said[-1]["total"] == said[-1]["device_total"] == 3 << 30
 
 
+def test_what_cannot_be_bound_leaves_nothing(tmp_path: Path) -> None:
+    opened = {"key": "0" * 16, "id": "host-00000000", "directory": "", "mounts": [], "env": {}}
+    answers = {
+        "open": [{"ok": True, **opened}],
+        "bind": refusal(CODE_REFUSED, "the reservation has expired"),
+        "release": [{"ok": True}],
+    }
+    with FakeDaemon(tmp_path / "control.sock", answers).running() as daemon:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpushare.cli", "run", "--memory", "1GiB", "true"],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "GPUSHARE_SOCKET": str(daemon.path)},
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (125, "gpushare: the reservation has expired\n")
+    assert [request["op"] for request in daemon.requests] == ["open", "bind", "release"]
+    assert not list(Path("/sys/fs/cgroup").glob("**/gpushare/host-00000000"))
+
+
 FIND_LIBRARY = "import ctypes.util; print(ctypes.util.find_library('cuda'))"
 # As Triton looks for the driver's folder.
 LDCONFIG = """
 import subprocess
+import sys
 lines = subprocess.check_output(["/sbin/ldconfig", "-p"], text=True).splitlines()
 print([line.split()[-1] for line in lines if "libcuda.so.1" in line][0])
 """
