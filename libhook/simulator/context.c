@@ -21,6 +21,8 @@ static _Thread_local struct {
 /* All living contexts, and the primary ones with how often each is retained. */
 static struct latch living;
 static CUcontext contexts;
+/* Destroyed ones stay, marked: a handle may still be on some thread's stack. */
+static CUcontext destroyed;
 static struct {
 	CUcontext context;
 	unsigned int retained;
@@ -126,8 +128,11 @@ static void context_free(CUcontext context)
 	memory_forget_context(context);
 	event_forget_context(context);
 	context_leave_card(context);
-	/* The object stays, marked: a handle may still be on some thread's stack. */
 	context->kind = 0;
+	latch_take(&living);
+	context->next = destroyed;
+	destroyed = context;
+	latch_drop(&living);
 }
 
 CUcontext context_primary(CUdevice ordinal)

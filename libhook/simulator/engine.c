@@ -116,6 +116,11 @@ static bool advance(struct sim_card *card, uint64_t now)
 	}
 	if (waiting == SIM_CONTEXTS) {
 		serve(card, running, least(now, card->clock_ns + work));
+		/* Alone it is given slice after slice: who comes next waits for the end of one. */
+		if (card->clock_ns >= card->slice_end_ns)
+			card->slice_end_ns +=
+				((card->clock_ns - card->slice_end_ns) / profile->slice_ns + 1) *
+				profile->slice_ns;
 		return true;
 	}
 	if (card->clock_ns >= card->slice_end_ns) {
@@ -134,8 +139,10 @@ void engine_settle(struct sim_card *card, uint64_t now)
 		while (card->clock_ns < now && advance(card, now))
 			;
 	}
-	if (card->clock_ns < now)
+	if (card->clock_ns < now) {
 		card->clock_ns = now;
+		card->slice_end_ns = now + card_profile(card)->slice_ns; /* of who comes first */
+	}
 }
 
 uint64_t engine_least_wait(

@@ -99,7 +99,7 @@ static CUresult record(CUevent event, CUstream handle, enum stream_flavour flavo
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);
 	CUcontext context;
-	uint64_t now;
+	uint64_t now, next;
 
 	if (status != CUDA_SUCCESS)
 		return status;
@@ -108,6 +108,9 @@ static CUresult record(CUevent event, CUstream handle, enum stream_flavour flavo
 	context = stream->context;
 	latch_take(&context->latch);
 	wait_for_marker_room(context);
+	next = atomic_load(&context->queue->markers_added) % SIM_MARKERS;
+	if (context->marked[next])
+		forget_marker(context->marked[next]);
 	card_lock(context->card);
 	now = clock_ns();
 	engine_settle(context->card, now);

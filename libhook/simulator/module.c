@@ -8,6 +8,8 @@
 
 static struct latch latch;
 static CUmodule modules;
+/* Unloaded ones stay, marked, for handles of their functions that outlive them. */
+static CUmodule unloaded;
 
 bool module_valid(CUmodule module)
 {
@@ -74,7 +76,6 @@ CUresult module_new(CUmodule *result, CUcontext context, const void *data)
 	return status;
 }
 
-/* The objects of functions stay, marked, for handles that outlive them. */
 static void module_clear(CUmodule module)
 {
 	for (struct variable *variable = module->image.variables; variable;
@@ -99,6 +100,10 @@ void module_free(CUmodule module)
 	}
 	latch_drop(&latch);
 	module_clear(module);
+	latch_take(&latch);
+	module->next = unloaded;
+	unloaded = module;
+	latch_drop(&latch);
 }
 
 void modules_forget_context(CUcontext context)

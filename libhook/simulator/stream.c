@@ -8,6 +8,9 @@
 #include <stdlib.h>
 
 static _Atomic unsigned long long next_id = 1;
+/* Destroyed ones stay: an event may name one, and so may a stale handle, which is then refused. */
+static struct latch latch;
+static CUstream destroyed;
 
 void stream_begin(CUstream stream, CUcontext context, unsigned int flags, int priority)
 {
@@ -76,8 +79,11 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 		}
 		latch_drop(&stream->context->latch);
 	}
-	/* Not freed: an event may name it, and so may a stale handle, which is then refused. */
 	stream->kind = 0;
+	latch_take(&latch);
+	stream->next = destroyed;
+	destroyed = stream;
+	latch_drop(&latch);
 	return CUDA_SUCCESS;
 }
 

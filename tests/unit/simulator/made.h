@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A device file for one C test program: two cards of 1 GiB, of which 64 MiB are reserved.
+ */
+#ifndef GPUSHARE_TESTS_SIMULATOR_MADE_H
+#define GPUSHARE_TESTS_SIMULATOR_MADE_H
+
+#include "cuda_driver.h"
+#include "device.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define CARD_BYTES (1024 * MIB)
+#define RESERVED_BYTES (64 * MIB)
+#define CONTEXT_BYTES (32 * MIB)
+
+/* Make the file, name it in the environment, start the driver and a context on card 0. */
+CUcontext made_context(void);
+
+/* Bytes that the current context's card has left. */
+size_t free_bytes(void);
+
+/* Launch a kernel that runs so long, in any context. */
+CUresult launch_ns(CUstream stream, uint64_t duration_ns);
+
+void test_memory(void);
+void test_streams(void);
+
+#endif
