@@ -100,9 +100,12 @@ class Driver:
         return _node(f"/dev/nvidia{card.minor}", self.gpu_major, card.minor)
 
 
-def find(root: Path = Path("/")) -> Driver:
-    """Return the driver beneath `root`; DriverMissing when there is none, or half of one."""
-    found = loader.paths(CUDA, root=root)
+def find(root: Path = Path("/"), *, search: str = "") -> Driver:
+    """Return the driver beneath `root`; DriverMissing when there is none, or half of one.
+
+    `search` is an LD_LIBRARY_PATH, for a driver that is in one folder which only that names.
+    """
+    found = loader.paths(CUDA, root=root, search=search)
     whole = [path for path in found if path.stat().st_size]
     if not whole:
         if found:
