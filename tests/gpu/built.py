@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpushare.install import InstallError, Source
+import gpushare
+from gpushare.driver import CUDA
 
 from .report import NotMeasured
 
@@ -15,15 +16,14 @@ CMAKE = Path(__file__).resolve().parents[2] / "build" / "cmake" / "lib"
 
 def libraries() -> Path:
     """Return the folder of the filter libraries; NotMeasured where nothing was built."""
-    try:
-        return Source.of_package().libraries
-    except InstallError as error:
-        if (CMAKE / "libcuda.so.1").is_file():
-            return CMAKE
-        raise NotMeasured(f"the libraries are not built: {error}") from error
+    for folder in (*(Path(path) / "lib" for path in gpushare.__path__), CMAKE):
+        if (folder / CUDA).is_file():
+            return folder
+    raise NotMeasured("the libraries are not built: ./dev setup")
 
 
 def probe() -> str:
+    """Return the path of gpushare-probe; NotMeasured where it was not built."""
     program = libraries() / "gpushare-probe"
     if not program.is_file():
         raise NotMeasured(f"{program} is not built")

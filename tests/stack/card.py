@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -30,7 +31,7 @@ def real_card() -> Path | None:
         if spec.exists():
             return spec
     try:
-        found = driver.find()
+        found = driver.find(search=os.environ.get("LD_LIBRARY_PATH", ""))
     except driver.DriverMissing as error:
         raise Missing(str(error)) from error
     if not found.cards:

@@ -10,6 +10,7 @@ import pytest
 from gpushare import simulator
 from tests.gpu import built
 from tests.gpu.driver import Driver, find
+from tests.gpu.process import child, environment, run
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +24,10 @@ def driver(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     created = simulator.create(tmp_path / "card", "h200")
     monkeypatch.setenv("GPUSHARE_SIM_DEVICE", str(created.device))
     return find(libraries)
+
+
+@pytest.fixture
+def namespaces() -> None:
+    done = run(child("enter", "[]", "true"), environment())
+    if done.returncode:
+        pytest.skip(f"needs root or user namespaces: {done.stderr.strip()}")

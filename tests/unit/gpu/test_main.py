@@ -64,6 +64,7 @@ def test_all_measures_what_probe_does_and_more() -> None:
     assert len(main.ALL) > len(main.PROBE)
 
 
+@pytest.mark.usefixtures("namespaces")
 def test_the_probe_runs_through_on_the_simulated_driver(
     driver: Driver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

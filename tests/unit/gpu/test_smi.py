@@ -63,7 +63,7 @@ def test_a_driver_in_a_folder_has_no_nvidia_smi(driver: Driver) -> None:
         smi.find(driver)
 
 
-@pytest.mark.usefixtures("stand_in")
+@pytest.mark.usefixtures("stand_in", "namespaces")
 def test_a_program_like_it_sees_the_slice_and_is_followed_by_name(driver: Driver) -> None:
     rows = [*smi.rows(driver)]
     assert [row for row in rows if row.held is False or row.missing] == []
