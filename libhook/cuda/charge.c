@@ -8,7 +8,6 @@
 #include "quota/pages.h"
 
 struct allocations buffers;
-struct allocations physical;
 
 CUresult charge_reserve(struct charge *charge, unsigned card, uint64_t bytes)
 {
@@ -30,23 +29,20 @@ CUresult charge_reserve_current(struct charge *charge, uint64_t bytes)
 	return result;
 }
 
-CUresult charge_settle(const struct charge *charge, CUresult result, struct allocations *table,
-	const unsigned long long *handle)
+CUresult charge_settle(const struct charge *charge, CUresult result, const CUdeviceptr *pointer)
 {
 	struct allocation stale;
-	struct allocation allocation = {.bytes = charge->bytes,
-		.context = (uintptr_t)charge->context,
-		.card = charge->card,
-		.references = 1};
+	struct allocation allocation = {
+		.bytes = charge->bytes, .owner = (uintptr_t)charge->context, .card = charge->card};
 
 	if (result != CUDA_SUCCESS) {
 		ledger_release(charge->card, charge->bytes);
 		return result;
 	}
-	allocation.handle = *handle;
+	allocation.handle = *pointer;
 	/* Without an entry the bytes stay charged until the process ends: too much, never too
 	 * little. */
-	if (!allocations_add(table, &allocation, &stale))
+	if (!allocations_add(&buffers, &allocation, &stale))
 		log_line(LOG_WARNING, "no memory to note an allocation of %llu bytes",
 			(unsigned long long)charge->bytes);
 	else if (stale.bytes)
@@ -54,7 +50,7 @@ CUresult charge_settle(const struct charge *charge, CUresult result, struct allo
 	return result;
 }
 
-CUresult charge_free(struct allocations *table, const struct allocation *charged, CUresult result)
+CUresult charge_free(const struct allocation *charged, CUresult result)
 {
 	struct allocation stale;
 
@@ -63,6 +59,6 @@ CUresult charge_free(struct allocations *table, const struct allocation *charged
 	if (result == CUDA_SUCCESS)
 		ledger_release(charged->card, charged->bytes);
 	else
-		allocations_add(table, charged, &stale);
+		allocations_add(&buffers, charged, &stale);
 	return result;
 }

@@ -5,7 +5,7 @@
  *     struct charge charge;
  *     CUresult result = charge_reserve(&charge, card, bytes);
  *     if (result == CUDA_SUCCESS)
- *             result = charge_settle(&charge, REAL(...)(&pointer, bytes), &buffers, &pointer);
+ *             result = charge_settle(&charge, REAL(...)(&pointer, bytes), &pointer);
  */
 #ifndef GPUSHARE_CHARGE_H
 #define GPUSHARE_CHARGE_H
@@ -16,13 +16,12 @@
 struct charge {
 	unsigned card;
 	uint64_t bytes;
-	CUcontext context; /* see struct allocation */
+	CUcontext context; /* whose end is this memory's end; NULL: the card's primary context */
 };
 
-/* Where the process's allocations are kept: device pointers, and physical memory handles. */
+/* The process's allocations that have an address. */
 #pragma GCC visibility push(hidden)
 extern struct allocations buffers;
-extern struct allocations physical;
 #pragma GCC visibility pop
 
 /* Reserve before the driver allocates: between the two another thread must see the room as taken.
@@ -32,18 +31,17 @@ CUresult charge_reserve(struct charge *charge, unsigned card, uint64_t bytes);
 /* As charge_reserve, for the current context's card and for memory that ends with the context. */
 CUresult charge_reserve_current(struct charge *charge, uint64_t bytes);
 
-/* After the driver's answer: keep the charge under *handle, or give it back. Return `result`. */
-CUresult charge_settle(const struct charge *charge, CUresult result, struct allocations *table,
-	const unsigned long long *handle);
+/* After the driver's answer: keep the charge under *pointer, or give it back. Return `result`. */
+CUresult charge_settle(const struct charge *charge, CUresult result, const CUdeviceptr *pointer);
 
-/* Free `handle` with `result = free`, which is evaluated once, and give back what it was charged.
- */
-#define CHARGE_FREE(table, handle, free)                                                           \
+/* Give back what `pointer` was charged if freeing it succeeds. `freeing` is evaluated once, when
+ * the entry is out of the table: after, the driver may have given the address to another thread. */
+#define CHARGE_FREE(pointer, freeing)                                                              \
 	({                                                                                         \
 		struct allocation charged_;                                                        \
-		bool known_ = allocations_take((table), (handle), &charged_);                      \
-		charge_free((table), known_ ? &charged_ : NULL, (free));                           \
+		bool known_ = allocations_take(&buffers, (pointer), &charged_);                    \
+		charge_free(known_ ? &charged_ : NULL, (freeing));                                 \
 	})
-CUresult charge_free(struct allocations *table, const struct allocation *charged, CUresult result);
+CUresult charge_free(const struct allocation *charged, CUresult result);
 
 #endif

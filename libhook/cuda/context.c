@@ -27,18 +27,19 @@ CUcontext context_owner(void)
 	if (atomic_load_explicit(&created_count, memory_order_acquire) == 0 ||
 		REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS)
 		return NULL;
-	return allocations_contain(&created, (uintptr_t)current) ? current : NULL;
+	struct allocation entry;
+	return allocations_find(&created, (uintptr_t)current, &entry) ? current : NULL;
 }
 
 static bool ends_with_context(const struct allocation *allocation, const void *context)
 {
-	return allocation->context == (uintptr_t)context;
+	return allocation->owner == (uintptr_t)context;
 }
 
 /* Stream-ordered memory is a pool's, so the device's; it is counted with the primary context. */
 static bool ends_with_primary(const struct allocation *allocation, const void *card)
 {
-	return allocation->context == 0 && allocation->card == *(const unsigned *)card;
+	return allocation->owner == 0 && allocation->card == *(const unsigned *)card;
 }
 
 static void release_buffers(

@@ -12,6 +12,7 @@
 #include "channel/channel.h"
 #include "charge.h"
 #include "context.h"
+#include "physical.h"
 #include "quota/ledger.h"
 #include "quota/page_lock.h"
 #include "quota/pages.h"
@@ -19,6 +20,7 @@
 static void before(void)
 {
 	contexts_before_fork();
+	physical_before_fork();
 	page_lock_before_fork();
 	pages_before_fork();
 	channel_before_fork();
@@ -29,6 +31,7 @@ static void after_in_parent(void)
 	channel_after_fork_in_parent();
 	pages_after_fork();
 	page_lock_after_fork_in_parent();
+	physical_after_fork_in_parent();
 	contexts_after_fork_in_parent();
 }
 
@@ -36,10 +39,10 @@ static void after_in_child(void)
 {
 	ledger_forget();
 	allocations_forget(&buffers);
-	allocations_forget(&physical);
 	channel_after_fork_in_child();
 	pages_after_fork();
 	page_lock_after_fork_in_child();
+	physical_after_fork_in_child();
 	contexts_after_fork_in_child();
 }
 

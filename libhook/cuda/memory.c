@@ -19,7 +19,7 @@ CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return charge_settle(&charge, REAL(cuMemAlloc_v2)(pointer, bytes), &buffers, pointer);
+	return charge_settle(&charge, REAL(cuMemAlloc_v2)(pointer, bytes), pointer);
 }
 
 /* The interface of CUDA before 3.2, with addresses of 32 bits. */
@@ -32,7 +32,7 @@ CUDA(cuMemAlloc, (unsigned int *pointer, unsigned int bytes))
 		return result;
 	result = REAL(cuMemAlloc)(pointer, bytes);
 	CUdeviceptr handle = result == CUDA_SUCCESS ? *pointer : 0;
-	return charge_settle(&charge, result, &buffers, &handle);
+	return charge_settle(&charge, result, &handle);
 }
 
 CUDA(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int flags))
@@ -43,7 +43,7 @@ CUDA(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int flags
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
-	return charge_settle(&charge, result, &buffers, pointer);
+	return charge_settle(&charge, result, pointer);
 }
 
 /* The pitch is the driver's choice: reserve what it most likely takes, then what it took. */
@@ -81,7 +81,7 @@ CUDA(cuMemAllocPitch_v2, (CUdeviceptr * pointer, size_t *pitch, size_t width_byt
 		REAL(cuMemFree_v2)(*pointer);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	return charge_settle(&charge, result, &buffers, pointer);
+	return charge_settle(&charge, result, pointer);
 }
 
 CUDA(cuMemAllocPitch, (unsigned int *pointer, unsigned int *pitch, unsigned int width_bytes,
@@ -98,15 +98,15 @@ CUDA(cuMemAllocPitch, (unsigned int *pointer, unsigned int *pitch, unsigned int 
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	CUdeviceptr handle = result == CUDA_SUCCESS ? *pointer : 0;
-	return charge_settle(&charge, result, &buffers, &handle);
+	return charge_settle(&charge, result, &handle);
 }
 
 CUDA(cuMemFree_v2, (CUdeviceptr pointer))
 {
-	return CHARGE_FREE(&buffers, pointer, REAL(cuMemFree_v2)(pointer));
+	return CHARGE_FREE(pointer, REAL(cuMemFree_v2)(pointer));
 }
 
 CUDA(cuMemFree, (unsigned int pointer))
 {
-	return CHARGE_FREE(&buffers, pointer, REAL(cuMemFree)(pointer));
+	return CHARGE_FREE(pointer, REAL(cuMemFree)(pointer));
 }

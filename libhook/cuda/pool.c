@@ -22,7 +22,7 @@ CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync)(pointer, bytes, stream);
-	return charge_settle(&charge, result, &buffers, pointer);
+	return charge_settle(&charge, result, pointer);
 }
 
 CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
@@ -33,7 +33,7 @@ CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
-	return charge_settle(&charge, result, &buffers, pointer);
+	return charge_settle(&charge, result, pointer);
 }
 
 CUDA(cuMemAllocFromPoolAsync,
@@ -45,7 +45,7 @@ CUDA(cuMemAllocFromPoolAsync,
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
-	return charge_settle(&charge, result, &buffers, pointer);
+	return charge_settle(&charge, result, pointer);
 }
 
 CUDA(cuMemAllocFromPoolAsync_ptsz,
@@ -57,15 +57,15 @@ CUDA(cuMemAllocFromPoolAsync_ptsz,
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
-	return charge_settle(&charge, result, &buffers, pointer);
+	return charge_settle(&charge, result, pointer);
 }
 
 CUDA(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream))
 {
-	return CHARGE_FREE(&buffers, pointer, REAL(cuMemFreeAsync)(pointer, stream));
+	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync)(pointer, stream));
 }
 
 CUDA(cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream))
 {
-	return CHARGE_FREE(&buffers, pointer, REAL(cuMemFreeAsync_ptsz)(pointer, stream));
+	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync_ptsz)(pointer, stream));
 }

@@ -116,34 +116,35 @@ bool allocations_add(
 	return room;
 }
 
-bool allocations_take(struct allocations *table, uint64_t handle, struct allocation *taken)
+static bool look_up(
+	struct allocations *table, uint64_t handle, struct allocation *found, bool remove)
 {
 	struct allocation_shard *shard = shard_of(table, handle);
-	bool found = false;
+	bool is_there = false;
 
 	if (handle == 0)
 		return false;
 	shard_lock(shard);
 	if (shard->capacity) {
 		struct allocation *entry = place(shard, handle);
-		found = entry->handle == handle;
-		if (found) {
-			*taken = *entry;
+		is_there = entry->handle == handle;
+		if (is_there)
+			*found = *entry;
+		if (is_there && remove)
 			shard_remove(shard, entry);
-		}
 	}
 	shard_unlock(shard);
-	return found;
+	return is_there;
 }
 
-bool allocations_contain(struct allocations *table, uint64_t handle)
+bool allocations_take(struct allocations *table, uint64_t handle, struct allocation *taken)
 {
-	struct allocation_shard *shard = shard_of(table, handle);
+	return look_up(table, handle, taken, true);
+}
 
-	shard_lock(shard);
-	bool found = handle != 0 && shard->capacity && place(shard, handle)->handle == handle;
-	shard_unlock(shard);
-	return found;
+bool allocations_find(struct allocations *table, uint64_t handle, struct allocation *found)
+{
+	return look_up(table, handle, found, false);
 }
 
 void allocations_take_all(struct allocations *table,

@@ -17,9 +17,9 @@
 struct allocation {
 	uint64_t handle; /* never 0 */
 	uint64_t bytes;
-	uint64_t context; /* whose end is this memory's end; 0: the card's primary context */
+	uint64_t owner; /* what it ends with or belongs to, as the table's user has it */
 	uint32_t card;
-	uint32_t references;
+	uint32_t references; /* for whoever counts them */
 };
 
 #define ALLOCATION_SHARDS 64
@@ -42,7 +42,8 @@ bool allocations_add(
  * have given the same handle to another thread already. */
 bool allocations_take(struct allocations *table, uint64_t handle, struct allocation *taken);
 
-bool allocations_contain(struct allocations *table, uint64_t handle);
+/* As allocations_take, but leave it in. */
+bool allocations_find(struct allocations *table, uint64_t handle, struct allocation *found);
 
 /* Take out all that `ends` says ended; add their bytes to `freed`, which has one sum per card. */
 void allocations_take_all(struct allocations *table,

@@ -137,3 +137,25 @@ def start() -> c_void_p:
     """What a CUDA program begins with."""
     call("cuInit", 0)
     return context()
+
+
+def reserve_address(size: int) -> int:
+    pointer = c_uint64()
+    call(
+        "cuMemAddressReserve", byref(pointer), c_size_t(size), c_size_t(0), c_uint64(0), c_uint64(0)
+    )
+    return pointer.value
+
+
+def map_memory(pointer: int, size: int, handle: int) -> None:
+    call("cuMemMap", c_uint64(pointer), c_size_t(size), c_size_t(0), c_uint64(handle), c_uint64(0))
+
+
+def unmap(pointer: int, size: int) -> None:
+    call("cuMemUnmap", c_uint64(pointer), c_size_t(size))
+
+
+def retain(pointer: int) -> int:
+    handle = c_uint64()
+    call("cuMemRetainAllocationHandle", byref(handle), c_uint64(pointer))
+    return handle.value
