@@ -141,11 +141,12 @@ def _adopt_pages(entry: Entry, node: Node) -> bool:
     if not entry.shared:
         return True
     try:
-        directory = node.mounts.open(entry.key)
-        tenant_socket = TenantSocket.listen(entry.key, directory)
-        node.tenants.add(entry.key, Pages.adopt(directory))
+        pages = Pages.adopt(node.mounts.open(entry.key))
+        node.tenants.add(entry.key, pages)
+        tenant_socket = TenantSocket.listen(entry.key, pages.directory)
     except OSError as error:
         log("pages-lost", "error", tenant=entry.key, name=entry.title, error=str(error))
+        node.tenants.remove(entry.key)
         if entry.state == "reserved":
             end(entry.key, node, "its pages are lost")
             return False

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,7 +64,7 @@ class PlainDirectories(TenantMounts):
     """Tenants' directories without a tmpfs over them, which takes root."""
 
     def _enter(self) -> None:
-        self.root.mkdir(parents=True)
+        self.root.mkdir(parents=True, exist_ok=True)
 
     def _mount(self, target: Path, data: str) -> None:
         del target, data
@@ -128,6 +128,7 @@ def node(
     finally:
         made_node.decide.finish(5)
         made_node.names.finish(5)
+        loop._run_due()  # what would have been watched, had it run
         made_node.watch.close()
         for key in list(tenants.pages):
             tenants.remove(key)
@@ -141,3 +142,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came to be"
         time.sleep(0.01)
+
+
+def again(folder: Path) -> AbstractContextManager[Node]:
+    """Return a node on what an earlier one left under `folder`: the daemon after a restart."""
+    return node(folder)

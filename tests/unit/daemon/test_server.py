@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control socket, spoken to by hand: what it takes, what it refuses, and what it survives."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import resource
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import client, protocol
+from gpushare.daemon import requests, server
+from gpushare.daemon.node import Node
+from gpushare.daemon.requests import Operation, Peer, Request
+from gpushare.daemon.server import Server
+from gpushare.daemon.worker import Worker
+
+from . import fakes
+from .fakes import GIB, entry, wait_until
+
+STRANGER = Peer(pid=os.getpid(), uid=12345)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with fakes.node(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def readers() -> Iterator[Worker]:
+    worker = Worker("read")
+    yield worker
+    worker.finish(5)
+
+
+@pytest.fixture
+def running(node: Node, readers: Worker) -> Iterator[Server]:
+    listening = Server(node.config.socket, node, None, readers)
+    thread = threading.Thread(target=node.loop.run)
+    thread.start()
+    yield listening
+    node.loop.stop()
+    thread.join()
+    listening.close()
+
+
+@pytest.fixture
+def path(running: Server, node: Node) -> Path:
+    del running
+    return node.config.socket
+
+
+class Caller:
+    """One connection."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(20)
+        self.socket.connect(str(path))
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.socket.close()
+
+    def send(self, packet: bytes, fds: tuple[int, ...] = ()) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.socket.sendmsg([packet], rights)
+
+    def receive(self) -> dict[str, Any] | None:
+        """Return the next packet, None when the other end has closed."""
+        try:
+            packet = self.socket.recv(protocol.MAX_REPLY_BYTES)
+        except ConnectionError:
+            return None
+        return json.loads(packet) if packet else None
+
+    def ask(self, request: Mapping[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Return the final packet."""
+        self.send(json.dumps(request).encode(), fds)
+        while True:
+            reply = self.receive()
+            assert reply is not None
+            if "ok" in reply:
+                return reply
+
+
+def ask(path: Path, request: Mapping[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
+    with Caller(path) as caller:
+        return caller.ask(request, fds)
+
+
+@contextlib.contextmanager
+def operation(name: str, run: Any, *, changes: bool = False) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        table = {**requests.OPERATIONS, name: Operation(run, changes)}
+        patch.setattr(requests, "OPERATIONS", table)
+        yield
+
+
+def test_a_request_is_acknowledged_then_answered(path: Path) -> None:
+    with Caller(path) as caller:
+        caller.send(b'{"op": "cards"}')
+        assert caller.receive() == {"ack": True}
+        row = caller.receive()
+        assert row is not None
+        assert row["row"]["model"] == "H200"
+        assert caller.receive() == {"ok": True}
+
+
+def test_the_acknowledgement_does_not_wait_for_the_answer(path: Path) -> None:
+    go_on = threading.Event()
+
+    def slow(_request: Request, _node: Node) -> requests.Answer:
+        assert go_on.wait(20)
+        return iter(()), {"slow": True}
+
+    with operation("slow", slow), Caller(path) as caller:
+        caller.send(b'{"op": "slow"}')
+        assert caller.receive() == {"ack": True}
+        go_on.set()
+        assert caller.receive() == {"ok": True, "slow": True}
+
+
+def test_one_connection_may_ask_again(path: Path) -> None:
+    with Caller(path) as caller:
+        assert caller.ask({"op": "status"})["ok"]
+        assert caller.ask({"op": "status"})["ok"]
+
+
+def test_our_own_client_understands_it(path: Path, node: Node) -> None:
+    asking = client.Client(path)
+    assert [card["index"] for card in asking.cards()] == [0]
+    assert asking.tenants() == []
+    status = asking.status()
+    assert (status["cards"], status["driver_version"]) == (1, "580.65.06")
+    assert status["run_dir"] == str(node.config.run_dir)
+    with pytest.raises(client.UnknownTenant):
+        asking.tenant("nobody")
+
+
+@pytest.mark.parametrize(
+    ("packet", "error"),
+    [
+        (b"not json", "not a JSON object"),
+        (b"[1]", "not a JSON object"),
+        (b'{"op": "cards", "op": "status"}', 'the key "op" is there twice'),
+        (b'{"op": "cards", "x": {"a": 1, "a": 2}}', 'the key "a" is there twice'),
+        (b'{"op": "cards", "x": NaN}', "NaN is not a number"),
+        (b'{"op": "cards", "x": ' + b"[" * 2000 + b"]" * 2000 + b"}", "not a JSON object"),
+        (b'{"op": "rm"}', "op is none of create, bind"),
+        (b'{"op": ["cards"]}', "op is none of"),
+        (b"{}", "op is none of"),
+        (b'{"op": "\xff"}', "not a JSON object"),
+        (b'{"op": "tenant"}', "name is not a text"),
+        (b'{"op": "tenant", "name": 7}', "name is not a text"),
+        (b'{"op": "tenants", "all": 1}', "all is neither true nor false"),
+        (b'{"op": "bind", "key": "../../etc", "id": "x", "pid": 1}', "key is not like"),
+        (b'{"op": "bind", "key": "0000000000000000", "id": "--x", "pid": 1}', "id is not like"),
+        (b'{"op": "bind", "key": "0000000000000000", "id": "x\\n", "pid": 1}', "id is not like"),
+        (
+            b'{"op": "bind", "key": "0000000000000000", "id": "x", "pid": true}',
+            "pid is not a whole",
+        ),
+        (b'{"op": "bind", "key": "0000000000000000", "id": "x", "pid": -1}', "pid is not a whole"),
+        (b'{"op": "bind", "key": "0000000000000000", "id": "x", "pid": 1e3}', "pid is not a whole"),
+        (b'{"op": "open", "quota": {"memory": 4}}', "quota is not an object of texts"),
+        (b'{"op": "create", "id": "x", "bundle": "/", "marker": "strong"}', "two descriptors"),
+    ],
+)
+def test_a_bad_request_is_refused_and_the_daemon_goes_on(
+    path: Path, packet: bytes, error: str
+) -> None:
+    with Caller(path) as caller:
+        caller.send(packet)
+        reply = caller.receive()
+        if reply == {"ack": True}:
+            reply = caller.receive()
+        assert reply is not None
+        assert (reply["ok"], reply["code"]) == (False, protocol.CODE_USAGE)
+        assert error in reply["error"]
+    assert ask(path, {"op": "status"})["ok"]
+
+
+def test_a_request_of_4_kib_is_taken_and_one_byte_more_is_not(path: Path) -> None:
+    def padded(size: int) -> bytes:
+        empty = b'{"op": "status", "x": ""}'
+        return empty[:-2] + b"x" * (size - len(empty)) + empty[-2:]
+
+    with Caller(path) as caller:
+        caller.send(padded(protocol.MAX_REQUEST_BYTES))
+        assert caller.receive() == {"ack": True}
+    with Caller(path) as caller:
+        caller.send(padded(protocol.MAX_REQUEST_BYTES + 1))
+        reply = caller.receive()
+        assert reply is not None
+        assert "at most 4096 bytes" in reply["error"]
+        assert caller.receive() is None
+
+
+def test_an_empty_packet_is_a_goodbye(path: Path) -> None:
+    with Caller(path) as caller:
+        caller.socket.send(b"")
+        assert caller.receive() is None
+
+
+def test_a_second_request_before_the_answer_ends_the_connection(path: Path) -> None:
+    go_on = threading.Event()
+
+    def slow(_request: Request, _node: Node) -> requests.Answer:
+        assert go_on.wait(20)
+        return iter(()), {}
+
+    with operation("slow", slow), Caller(path) as caller:
+        caller.send(b'{"op": "slow"}')
+        assert caller.receive() == {"ack": True}
+        caller.send(b'{"op": "slow"}')
+        assert caller.receive() is None
+        go_on.set()
+    assert ask(path, {"op": "status"})["ok"]
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_too_many_descriptors_are_all_closed(path: Path) -> None:
+    before = open_descriptors()
+    with Caller(path) as caller:
+        caller.send(b'{"op": "status"}', (0,) * 50)
+        reply = caller.receive()
+        assert reply is not None
+        assert "2 descriptors" in reply["error"]
+    wait_until(lambda: open_descriptors() <= before)
+
+
+def test_descriptors_that_nobody_asked_for_are_closed(path: Path) -> None:
+    before = open_descriptors()
+    for _ in range(20):
+        assert ask(path, {"op": "status"}, (0, 1))["ok"]
+        assert not ask(path, {"op": "rm"}, (0, 1))["ok"]
+    wait_until(lambda: open_descriptors() <= before)
+
+
+def test_a_stranger_sends_no_descriptors_at_all(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Request] = []
+
+    def look(request: Request, _node: Node) -> requests.Answer:
+        seen.append(request)
+        return iter(()), {}
+
+    monkeypatch.setattr(server, "Peer", lambda _pid, _uid: STRANGER)
+    before = open_descriptors()
+    with operation("look", look):
+        assert ask(path, {"op": "look"}, (0,) * 100)["ok"]
+    assert seen[0].fds == ()
+    wait_until(lambda: open_descriptors() <= before)
+
+
+@pytest.mark.parametrize(
+    "request_fields",
+    [
+        {"op": "create", "id": "x", "bundle": "/b", "marker": "strong"},
+        {"op": "bind", "key": "0" * 16, "id": "id-0000", "pid": 1},
+        {"op": "release", "key": "0" * 16, "id": "id-0000"},
+        {"op": "set", "name": "train", "memory": "1GiB"},
+    ],
+)
+def test_what_changes_others_is_for_root(
+    path: Path, node: Node, monkeypatch: pytest.MonkeyPatch, request_fields: dict[str, Any]
+) -> None:
+    node.ledger.add(entry())
+    monkeypatch.setattr(server, "Peer", lambda _pid, _uid: STRANGER)
+    reply = ask(path, request_fields)
+    assert (reply["ok"], reply["code"]) == (False, protocol.CODE_FORBIDDEN)
+    assert "is for root" in reply["error"]
+    assert node.ledger.entries == {entry().key: entry()}
+
+
+@pytest.mark.parametrize("op", ["cards", "tenants", "status"])
+def test_anybody_may_read(path: Path, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+    monkeypatch.setattr(server, "Peer", lambda _pid, _uid: STRANGER)
+    assert ask(path, {"op": op})["ok"]
+
+
+def test_the_socket_is_for_everybody_or_for_a_group(node: Node, readers: Worker) -> None:
+    for gid, mode in ((None, 0o666), (os.getgid(), 0o660)):
+        listening = Server(node.config.socket, node, gid, readers)
+        found = node.config.socket.stat()
+        assert found.st_mode & 0o777 == mode
+        assert gid in {None, found.st_gid}
+        listening.close()
+        assert not node.config.socket.exists()
+
+
+def test_a_fault_of_ours_is_an_answer_and_no_end(path: Path) -> None:
+    def fail(_request: Request, _node: Node) -> requests.Answer:
+        raise ZeroDivisionError
+
+    with operation("fail", fail):
+        reply = ask(path, {"op": "fail"})
+    assert (reply["ok"], reply["code"]) == (False, protocol.CODE_ERROR)
+    assert "ZeroDivisionError" in reply["error"]
+    assert ask(path, {"op": "status"})["ok"]
+
+
+def test_a_reader_that_does_not_read_costs_nobody_else(path: Path) -> None:
+    def much(_request: Request, _node: Node) -> requests.Answer:
+        return ({"text": "x" * 60000} for _ in range(500)), {}
+
+    with operation("much", much), Caller(path) as lazy:
+        lazy.send(b'{"op": "much"}')
+        assert lazy.receive() == {"ack": True}
+        assert ask(path, {"op": "status"})["ok"]
+        rows = 0
+        while (reply := lazy.receive()) is not None and "row" in reply:
+            rows += 1
+        assert (rows, reply) == (500, {"ok": True})
+
+
+def test_a_client_that_is_gone_gets_nothing_done(path: Path, node: Node) -> None:
+    """What waits in the queue for a launcher that gave up would be a reservation for nobody."""
+    block, done = threading.Event(), []
+
+    def note(_request: Request, _node: Node) -> requests.Answer:
+        done.append(1)
+        return iter(()), {}
+
+    node.decide.submit(lambda: block.wait(20))
+    with operation("note", note, changes=True):
+        with Caller(path) as caller:
+            caller.send(b'{"op": "note"}')
+            assert caller.receive() == {"ack": True}
+        ask(path, {"op": "status"})
+        block.set()
+        last = threading.Event()
+        node.decide.submit(last.set)
+        assert last.wait(20)
+    assert not done
+
+
+def test_without_descriptors_it_rests_and_then_goes_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EMFILE on accept leaves the listener readable: a loop that goes on at once would spin."""
+    exhausted: list[str] = []
+    monkeypatch.setattr(server, "log", lambda event, *_, **__: exhausted.append(event))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    callers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(8)]
+    highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+    holes = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest + 2 - open_descriptors())]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(holes) + 1, limits[1]))
+    try:
+        for caller in callers:
+            caller.connect(str(path))
+        wait_until(lambda: len(exhausted) >= 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in holes:
+            os.close(fd)
+    assert ask(path, {"op": "status"})["ok"]
+    assert set(exhausted) == {"descriptors-exhausted"}
+    assert len(exhausted) <= len(callers)
+    for caller in callers:
+        caller.close()
+
+
+def test_a_socket_that_somebody_deleted_is_bound_again(
+    path: Path, running: Server, node: Node
+) -> None:
+    path.unlink()
+    node.loop.call(running.rebind_if_lost)
+    wait_until(path.exists)
+    assert ask(path, {"op": "status"})["ok"]
+
+
+def test_many_callers_at_once_are_all_answered(path: Path) -> None:
+    answers: list[bool] = []
+
+    def call() -> None:
+        answers.append(ask(path, {"op": "status"})["ok"])
+
+    threads = [threading.Thread(target=call) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [True] * 100
+
+
+def test_a_tenant_is_found_by_name_by_the_start_of_its_id_and_by_the_end_of_its_name(
+    path: Path, node: Node
+) -> None:
+    node.ledger.add(replace(entry("1" * 16), id="aaaa1", name="team/pod/train"))
+    node.ledger.add(replace(entry("2" * 16), id="aaab2", name="serve"))
+    asking = client.Client(path)
+    for name in ("team/pod/train", "pod/train", "train", "aaaa", "aaaa1", "1" * 16):
+        assert asking.tenant(name)["id"] == "aaaa1"
+    with pytest.raises(client.UnknownTenant) as caught:
+        asking.tenant("aaa")
+    assert sorted(caught.value.candidates) == ["serve", "team/pod/train"]
+    with pytest.raises(client.UnknownTenant, match='no container is called "x"'):
+        asking.tenant("x")
+
+
+def test_cards_show_what_is_promised(path: Path, node: Node) -> None:
+    node.ledger.add(entry(memory_gib=4, cores=30))
+    [card] = client.Client(path).cards()
+    assert (card["promised_bytes"], card["free_bytes"]) == (4 * GIB, 136 * GIB)
+    assert (card["cores_free"], card["tenants"], card["mode"]) == (70, 1, "shared")
