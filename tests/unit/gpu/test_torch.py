@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch's answers are taken to say, and that its checks tell a quota from none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.gpu.child import pytorch
+from tests.gpu.process import environment
+from tests.gpu.report import NotMeasured, Row
+from tests.gpu.torch_view import importable, judged
+
+GIB = 1 << 30
+QUOTA = 4 * GIB
+CONTEXT = GIB // 2
+
+
+class OutOfMemory(RuntimeError):
+    pass
+
+
+class Card:
+    """As much of torch as child/pytorch.py calls, on a card that gives `room` bytes."""
+
+    uint8 = None
+    OutOfMemoryError = OutOfMemory
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.held: list[int] = []
+        self.cuda = self
+
+    @property
+    def used(self) -> int:
+        return CONTEXT + sum(self.held)
+
+    def empty(self, size: int, **_: object) -> SimpleNamespace:
+        if self.used + size > self.room:
+            raise OutOfMemory("CUDA out of memory. Tried to allocate 64.00 MiB.\nAnd so on.")
+        self.held.append(size)
+        return SimpleNamespace(fill_=lambda _: None)
+
+    def mem_get_info(self) -> tuple[int, int]:
+        return self.room - self.used, self.room
+
+    def memory_reserved(self) -> int:
+        return sum(self.held)
+
+    def empty_cache(self) -> None:
+        self.held.clear()
+
+    def synchronize(self) -> None:
+        pass
+
+
+def seen(room: int) -> dict[str, Any]:
+    """What the child answers on a card of `room` bytes."""
+    torch = Card(room)
+    free, total = torch.mem_get_info()
+    return {
+        "torch": "2.11.0",
+        "errors": {},
+        "view": {"free": free, "total": total, "total_memory": total},
+        "matmul": 1e-7,
+        "graph": True,
+        "full": pytorch.full(torch),
+    }
+
+
+def lost(rows: list[Row]) -> list[str]:
+    return [row.name for row in rows if row.held is False]
+
+
+def test_under_its_quota_all_claims_hold() -> None:
+    rows = [*judged(seen(QUOTA), QUOTA)]
+    assert lost(rows) == []
+    assert sum(row.held is True for row in rows) == 6
+    given = next(row for row in rows if row.name == "given until then")
+    assert given.shown == "3.5 GiB"
+    assert given.note == "CUDA out of memory. Tried to allocate 64.00 MiB."
+
+
+def test_with_the_whole_card_the_quota_is_seen_not_to_hold() -> None:
+    assert lost([*judged(seen(2 * QUOTA), QUOTA)]) == [
+        "torch.cuda.mem_get_info and total_memory say 4 GiB",
+        "never more than the quota",
+    ]
+
+
+def test_an_error_of_another_kind_is_no_out_of_memory() -> None:
+    answer = seen(QUOTA)
+    answer["full"] |= {"is_out_of_memory": False, "error": "AcceleratorError", "message": "999"}
+    rows = [*judged(answer, QUOTA)]
+    assert lost(rows) == ["at the quota it raises torch.cuda.OutOfMemoryError"]
+    assert [row.note for row in rows if row.held is False] == ["AcceleratorError 999"]
+
+
+def test_a_check_that_failed_is_a_claim_lost_and_the_rest_goes_on() -> None:
+    answer = seen(QUOTA)
+    del answer["graph"]
+    answer["errors"] = {"graph": "RuntimeError: operation not permitted when stream is capturing"}
+    rows = [*judged(answer, QUOTA)]
+    assert lost(rows) == ["PyTorch 2.11.0: graph"]
+    assert rows[0].note.endswith("capturing")
+    assert len(rows) > 5
+
+
+def test_without_pytorch_there_is_nothing_to_judge() -> None:
+    with pytest.raises(NotMeasured, match="No module named 'torch'"):
+        [*judged({"errors": {"torch": "No module named 'torch'"}}, QUOTA)]
+
+
+def test_a_pytorch_that_cannot_be_imported_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: no such file')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(NotMeasured, match=r"libcudart\.so\.13: no such file"):
+        importable(environment())
