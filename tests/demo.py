@@ -13,6 +13,7 @@ import os
 import shlex
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -97,17 +98,18 @@ def _scenario(docker: Docker, stack: Stack, report: Report) -> Scenario:
 
 
 def _wait_to_play(stack: Stack) -> None:
-    print("\nIt is still up. In another shell, as root:\n")
-    for name, value in stack.env.items():
-        print(f"  export {name}={shlex.quote(value)}")
-    print(f"  export PATH={Path(sys.executable).parent}:$PATH")
-    print("  docker run --rm -it --network none --runtime=gpushare -e GPUSHARE_MEMORY=4GiB \\")
-    print("      gpushare-probe gpushare-probe info")
-    print("\nCtrl-C here takes it down.")
-    try:
+    exports = [f"  export {name}={shlex.quote(value)}" for name, value in stack.env.items()]
+    words = [
+        "\nIt is still up. In another shell, as root:\n",
+        *exports,
+        f"  export PATH={Path(sys.executable).parent}:$PATH",
+        "  docker run --rm -it --network none --runtime=gpushare -e GPUSHARE_MEMORY=4GiB \\",
+        "      gpushare-probe gpushare-probe info",
+        "\nCtrl-C here takes it down.",
+    ]
+    with suppress(KeyboardInterrupt):
+        print("\n".join(words), flush=True)
         signal.pause()
-    except KeyboardInterrupt:
-        print()
 
 
 def record(text: str) -> None:
