@@ -40,6 +40,7 @@ class Room:
     foreign: tuple[Foreign, ...] = ()
     foreign_bytes: int = 0  # high-water mark, at least the sum of `foreign`
     reserve_bytes: int = 0
+    context_bytes: int = 0  # what one CUDA context takes: a quota of no more holds nothing
     health: str = "ok"
 
     @property

@@ -107,6 +107,7 @@ class Node:
                     foreign=truth.foreign,
                     foreign_bytes=truth.foreign_bytes,
                     reserve_bytes=self.config.reserve_bytes,
+                    context_bytes=driver.contexts.bytes_of(card),
                     health=truth.health,
                 )
             )

@@ -47,7 +47,6 @@ class Ask:
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     spread: bool = False
-    least_bytes: int = 0  # what one context takes: a quota below holds nothing
 
     def bytes_of(self, card: Card) -> int:
         """Return what is asked of `card`, in bytes."""
@@ -153,9 +152,8 @@ def _why_not(ask: Ask, room: Room, max_shares: int) -> str | None:
         names = ", ".join(promise.tenant for promise in room.promises[:_SHOWN])
         return f"is shared by {names}" if room.promises else None
     asked = ask.bytes_of(room.card)
-    if asked <= ask.least_bytes:
-        context = format_size(ask.least_bytes)
-        return f"needs {context} for one CUDA context alone, and {format_size(asked)} is asked"
+    if asked <= room.context_bytes:
+        return f"needs {format_size(room.context_bytes)} for one CUDA context alone"
     if asked > room.free_bytes:
         return _state(room, number=False)
     if len(room.promises) >= max_shares:
@@ -195,6 +193,8 @@ def _refusal(
             f"{wanted} cards with {ask} each are asked for, and {fit} of {len(candidates)} have "
             f"room: {each}; ask for fewer or less, or see gpushare ls"
         )
+    if all(not ask.whole and ask.bytes_of(room.card) <= room.context_bytes for room in candidates):
+        return f"{ask} holds not even one CUDA context: {each}; ask for more"
     head = "no card is free for itself" if ask.whole else f"no card has room for {ask}"
     return f"{head}: {each}; ask for less or see gpushare ls"
 

@@ -64,7 +64,7 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
     _refuse_unsupported(quota)
     driver = node.loaded()
     give_back_earlier(applicant, node)
-    placed = place(_ask(quota, given, driver), node.rooms(), node.config.max_shares)
+    placed = place(_ask(quota, given), node.rooms(), node.config.max_shares)
     entry = _entry(applicant, quota, given, placed, node)
     node.ledger.add(entry)
     try:
@@ -114,9 +114,8 @@ def _refuse_unsupported(quota: Quota) -> None:
         raise quota.refuse("memory-limit", rule, "leave it out")
 
 
-def _ask(quota: Quota, given: Given, driver: Loaded) -> Ask:
+def _ask(quota: Quota, given: Given) -> Ask:
     whole = given.kind == "whole"
-    least = max((driver.contexts.bytes_of(card) for card in driver.cards), default=0)
     return Ask(
         whole=whole,
         count=given.count,
@@ -128,7 +127,6 @@ def _ask(quota: Quota, given: Given, driver: Loaded) -> Ask:
         allow=quota.allow,
         deny=quota.deny,
         spread=quota.placement == "spread",
-        least_bytes=0 if whole else least,
     )
 
 

@@ -106,8 +106,12 @@ def test_the_last_byte_can_be_had_and_not_one_more() -> None:
 
 
 def test_a_quota_below_a_context_is_refused_with_the_measured_figure() -> None:
-    text = refusal(replace(share(1), memory_bytes=256 * MIB, least_bytes=524 * MIB), room(0))
-    assert "needs 524 MiB for one CUDA context alone, and 256 MiB is asked" in text
+    measured = replace(room(0), context_bytes=524 * MIB)
+    assert refusal(replace(share(1), memory_bytes=524 * MIB), measured) == (
+        "524 MiB holds not even one CUDA context: card 0 needs 524 MiB for one CUDA context alone; "
+        "ask for more"
+    )
+    assert place(replace(share(1), memory_bytes=524 * MIB + 1), (measured,), MOST)
 
 
 def test_memory_percent_is_of_each_card() -> None:
