@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ NVML = "/usr/local/lib/gpushare/1-abc/lib/libnvidia-ml.so.1"
 TENANT = "/run/gpushare/tenants/4f1c"
 HOOKS = container.hooks("/usr/local/lib/gpushare/1-abc/bin/gpushare-hook", "/run/g.sock", "4f1c")
 CARD = [("GPU-0", "0")]
+SOURCES = Path(__file__).parents[3]
 PLATFORM = platform_of("x86_64")
 
 
@@ -122,8 +124,20 @@ def test_the_hooks_name_the_tenant_and_inherit_nothing() -> None:
             "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
             "timeout": seconds,
         }
-        for stage, seconds in (("createRuntime", 10), ("poststop", 5))
+        for stage, seconds in (("createRuntime", 15), ("poststop", 5))
     ]
+
+
+def test_a_hook_gives_up_before_the_runtime_kills_it() -> None:
+    text = (SOURCES / "runtime/client.h").read_text() + (SOURCES / "hooks/hook.c").read_text()
+    found = re.findall(r"^#define (CLIENT_ACK|CLIENT_FINAL|HINT)_MS ([0-9]+)", text, re.MULTILINE)
+    limits = {name: int(milliseconds) / 1000 for name, milliseconds in found}
+    waits = {
+        "createRuntime": limits["CLIENT_ACK"] + limits["CLIENT_FINAL"],
+        "poststop": limits["CLIENT_ACK"] + limits["HINT"],
+    }
+    assert {hook.stage for hook in HOOKS} == set(waits)
+    assert all(hook.timeout > waits[hook.stage] + 1 for hook in HOOKS)
 
 
 def test_an_image_of_fedora_has_the_libraries_in_lib64(
