@@ -142,22 +142,27 @@ CUcontext context_primary(CUdevice ordinal)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
 {
-	CUresult status = CUDA_SUCCESS;
 	CUcontext made = NULL;
 
 	REQUIRE_DRIVER();
 	REQUIRE(context, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
-	/* Made outside the latch, as it takes others; of two made at once one is thrown away. */
-	if (!primaries[ordinal].context)
-		status = context_new(&made, primaries[ordinal].flags, ordinal);
-	if (status != CUDA_SUCCESS)
-		return status;
 	latch_take(&living);
-	if (!primaries[ordinal].context) {
-		primaries[ordinal].context = made;
-		made->primary = true;
-		made = NULL;
+	/* Made outside the latch, as it takes others; of two made at once one is thrown away. */
+	while (!primaries[ordinal].context) {
+		if (made) {
+			made->primary = true;
+			primaries[ordinal].context = made;
+			made = NULL;
+		} else {
+			CUresult status;
+
+			latch_drop(&living);
+			status = context_new(&made, primaries[ordinal].flags, ordinal);
+			if (status != CUDA_SUCCESS)
+				return status;
+			latch_take(&living);
+		}
 	}
 	primaries[ordinal].retained++;
 	*context = primaries[ordinal].context;

@@ -134,7 +134,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 	fd = memory_file(properties->location.id, bytes);
 	REQUIRE(fd >= 0, CUDA_ERROR_OUT_OF_MEMORY);
 	physical = physical_new(properties, bytes, fd);
-	REQUIRE(physical, CUDA_ERROR_OUT_OF_MEMORY);
+	if (!physical) {
+		close(fd);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	card_lock(card_of(physical));
 	fits = card_reserve(card_of(physical), bytes);
 	card_unlock(card_of(physical));
@@ -407,7 +410,20 @@ CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHand
 	return CUDA_SUCCESS;
 }
 
-/* The memfd's name tells the card; its memory stays on the account of who made it. */
+/* Which card's memory a descriptor carries: the memfd's name tells. -1 for another file. */
+static CUdevice card_of_file(int fd)
+{
+	char link[64], name[64] = "";
+	CUdevice ordinal;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (readlink(link, name, sizeof(name) - 1) <= 0 ||
+		sscanf(name, "/memfd:" FD_NAME "%d", &ordinal) != 1 || !device_valid(ordinal))
+		return -1;
+	return ordinal;
+}
+
+/* Imported memory stays on the account of who made it. */
 CUresult cuMemImportFromShareableHandle(
 	CUmemGenericAllocationHandle *handle, void *exported, CUmemAllocationHandleType type)
 {
@@ -415,22 +431,19 @@ CUresult cuMemImportFromShareableHandle(
 		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
 	int fd = (int)(intptr_t)exported;
-	char link[64], name[64] = "";
 	struct physical *physical;
 	struct stat file;
 
 	REQUIRE_DRIVER();
 	REQUIRE(handle, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	REQUIRE(readlink(link, name, sizeof(name) - 1) > 0 && fstat(fd, &file) == 0,
-		CUDA_ERROR_INVALID_VALUE);
-	REQUIRE(sscanf(name, "/memfd:" FD_NAME "%d", &properties.location.id) == 1 &&
-			device_valid(properties.location.id),
-		CUDA_ERROR_INVALID_VALUE);
+	properties.location.id = card_of_file(fd);
+	REQUIRE(properties.location.id >= 0 && fstat(fd, &file) == 0, CUDA_ERROR_INVALID_VALUE);
 	fd = dup(fd);
+	REQUIRE(fd >= 0, CUDA_ERROR_OPERATING_SYSTEM);
 	physical = physical_new(&properties, (size_t)file.st_size, fd);
-	REQUIRE(fd >= 0 && physical, CUDA_ERROR_OUT_OF_MEMORY);
+	if (!physical)
+		close(fd);
 	*handle = (CUmemGenericAllocationHandle)(uintptr_t)physical;
-	return CUDA_SUCCESS;
+	return physical ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

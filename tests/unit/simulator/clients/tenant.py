@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that holds a context, memory and work as it is told, line by line, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable
+
+PTX = b"""
+.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry spin(.param .u64 duration_ns) { ret; }
+"""
+
+cuda = ctypes.CDLL("libcuda.so.1")
+
+
+def init() -> int:
+    return int(cuda.cuInit(0))
+
+
+def context(ordinal: str = "0") -> int:
+    """Make the card's primary context and stay in it."""
+    handle = ctypes.c_void_p()
+    result = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(handle), int(ordinal))
+    return int(result or cuda.cuCtxSetCurrent(handle))
+
+
+def alloc(size: str) -> tuple[int, int]:
+    """Return the result and the pointer."""
+    pointer = ctypes.c_uint64()
+    result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(size)))
+    return int(result), pointer.value
+
+
+def free(pointer: str) -> int:
+    return int(cuda.cuMemFree_v2(ctypes.c_uint64(int(pointer))))
+
+
+def info() -> tuple[int, int]:
+    """Return free and total bytes."""
+    unused, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(unused), ctypes.byref(total)) == 0
+    return unused.value, total.value
+
+
+def kernel() -> ctypes.c_void_p:
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    assert cuda.cuModuleLoadData(ctypes.byref(module), PTX) == 0
+    assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"spin") == 0
+    return function
+
+
+def launch(milliseconds: str, times: str = "1") -> int:
+    """Launch kernels of a length, without waiting for them."""
+    function = kernel()
+    duration = ctypes.c_uint64(int(float(milliseconds) * 1e6))
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(duration))
+    one = ctypes.c_uint(1)
+    for _ in range(int(times)):
+        grid = (one,) * 6
+        result = cuda.cuLaunchKernel(function, *grid, 0, None, parameters, None)
+        if result:
+            return int(result)
+    return 0
+
+
+def sync() -> int:
+    return int(cuda.cuCtxSynchronize())
+
+
+def churn() -> None:
+    """Answer, then take and give back memory and time until killed."""
+    print(json.dumps("going"), flush=True)
+    function, duration = kernel(), ctypes.c_uint64(20_000)
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(duration))
+    grid = (ctypes.c_uint(1),) * 6
+    pointers = [ctypes.c_uint64() for _ in range(8)]
+    while True:
+        for size, pointer in enumerate(pointers, 1):
+            assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size << 20)) == 0
+            cuda.cuLaunchKernel(function, *grid, 0, None, parameters, None)
+        for pointer in pointers:
+            assert cuda.cuMemFree_v2(pointer) == 0
+
+
+def forked() -> tuple[int, int, int]:
+    """Return what a forked child gets of cuInit, cuMemGetInfo and cuDeviceGetCount."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        count, size = ctypes.c_int(), ctypes.c_size_t()
+        results = (
+            cuda.cuInit(0),
+            cuda.cuMemGetInfo_v2(ctypes.byref(size), ctypes.byref(size)),
+            cuda.cuDeviceGetCount(ctypes.byref(count)),
+        )
+        os.write(writing, json.dumps(results).encode())
+        os._exit(0)
+    os.wait()
+    first, second, third = json.loads(os.read(reading, 100))
+    return first, second, third
+
+
+VERBS: dict[str, Callable[..., object]] = {
+    "init": init,
+    "context": context,
+    "alloc": alloc,
+    "free": free,
+    "info": info,
+    "launch": launch,
+    "sync": sync,
+    "churn": churn,
+    "forked": forked,
+    "pid": os.getpid,
+}
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        verb, *arguments = line.split()
+        print(json.dumps(VERBS[verb](*arguments)), flush=True)

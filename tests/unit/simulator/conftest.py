@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated machines for the tests, and programs that run on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import simulator
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+CLIENTS = HERE / "clients"
+SECONDS = 120  # after which a program hangs
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look until `condition` holds; fail when that takes too long."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine with simulated cards."""
+
+    simulator: simulator.Simulator
+    libraries: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment in which a program finds the simulated libraries and the cards."""
+        return {
+            **os.environ,
+            **self.simulator.env,
+            "LD_LIBRARY_PATH": str(self.libraries),
+            "PYTHONPATH": str(CLIENTS),
+        }
+
+    def run(self, *command: str | Path, **env: str) -> str:
+        """Run a program to its end and return what it printed; it must succeed."""
+        done = subprocess.run(
+            [str(word) for word in command],
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+    def ask(self, client: str, *arguments: str) -> Any:
+        """Run a client of clients/ and return the JSON that it printed last."""
+        printed = self.run(sys.executable, CLIENTS / client, *arguments)
+        return json.loads(printed.splitlines()[-1])
+
+    @contextmanager
+    def started(self, client: str, *arguments: str) -> Iterator[Client]:
+        """Start a client that reads lines and answers each with one of JSON; killed at the end."""
+        process = subprocess.Popen(
+            [sys.executable, str(CLIENTS / client), *arguments],
+            env=self.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield Client(process)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@dataclass(frozen=True)
+class Client:
+    """A running client."""
+
+    process: subprocess.Popen[str]
+
+    def ask(self, line: str) -> Any:
+        """Send one request and wait for its answer."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, f"the client ended while asked {line}"
+        return json.loads(answer)
+
+    def kill(self) -> None:
+        """Kill it -9 and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def simulate(tmp_path: Path) -> Callable[..., Machine]:
+    """Return a maker of machines: `simulate("h200", cards=2)`."""
+    libraries = simulator.libraries()
+
+    def make(profile: str = "h200", **options: Any) -> Machine:
+        folder = tmp_path / f"machine{len(list(tmp_path.iterdir()))}"
+        return Machine(simulator.create(folder, profile, **options), libraries)
+
+    return make
+
+
+@pytest.fixture
+def machine(simulate: Callable[..., Machine]) -> Machine:
+    """Return a machine with one H200."""
+    return simulate()
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a compiler of this folder's C programs: `compiled("linked.c", "-lcuda")`."""
+    folder = tmp_path_factory.mktemp("compiled")
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.fail("gcc is not installed: run ./dev setup")
+
+    def build(source: str, *options: str) -> Path:
+        output = folder / Path(source).stem
+        flags = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
+        include = ["-I", str(ROOT / "libhook" / "include"), "-I", str(ROOT / "libhook")]
+        subprocess.run(
+            [compiler, *flags, *include, str(CLIENTS / source), "-o", str(output), *options],
+            check=True,
+        )
+        return output
+
+    return build
