@@ -59,18 +59,35 @@ bool process_alive(uint64_t tag, int *pid)
 	return true;
 }
 
-/* A place is whose lock is on it; the generation tells its holders apart. */
+/* A place is whose lock is on it; the generation tells its holders apart. To the process itself its
+ * own POSIX locks are no obstacle, and it may hold one already: the other simulated library's, or
+ * that of a second copy. So the byte is looked at first, and of two copies that find it free at the
+ * same moment one gets to raise the generation. */
+static bool take(uint32_t place)
+{
+	struct sim_process *process = &device->processes[place];
+	uint64_t generation = atomic_load(&process->generation);
+	struct flock byte = process_byte(place);
+
+	byte.l_type = F_WRLCK;
+	if (fcntl(device_fd, F_OFD_GETLK, &byte) != 0 || byte.l_type != F_UNLCK)
+		return false;
+	byte = process_byte(place);
+	byte.l_type = F_WRLCK;
+	if (fcntl(device_fd, F_SETLK, &byte) != 0 ||
+		!atomic_compare_exchange_strong(&process->generation, &generation, generation + 1))
+		return false;
+	own_tag = (generation + 1) << 16 | (place + 1);
+	return true;
+}
+
 static bool take_place(void)
 {
 	for (uint32_t i = 0; i < SIM_PROCESSES; i++) {
-		struct flock byte = process_byte(i);
 		uint32_t high = atomic_load(&device->processes_high);
 
-		byte.l_type = F_WRLCK;
-		if (fcntl(device_fd, F_SETLK, &byte) != 0)
+		if (!take(i))
 			continue;
-		own_tag =
-			(atomic_fetch_add(&device->processes[i].generation, 1) + 1) << 16 | (i + 1);
 		while (high < i + 1 &&
 			!atomic_compare_exchange_weak(&device->processes_high, &high, i + 1))
 			;
@@ -109,6 +126,12 @@ static bool mark_process(void)
 	return true;
 }
 
+static void inherit_place(void)
+{
+	for (uint32_t i = 0; i < device->header.card_count; i++)
+		card_inherit(&device->cards[i]);
+}
+
 static void attach(void)
 {
 	const char *path = getenv(SIM_DEVICE_ENV);
@@ -126,8 +149,7 @@ static void attach(void)
 		device = NULL;
 		return;
 	}
-	for (uint32_t i = 0; i < device->header.card_count; i++)
-		card_inherit(&device->cards[i]);
+	inherit_place();
 }
 
 enum device_state device_attach(void)
@@ -144,8 +166,10 @@ enum device_state device_attach(void)
 enum device_state device_attach_child(void)
 {
 	pthread_mutex_lock(&attaching);
-	if (device && !atomic_load(survived) && take_place())
+	if (device && !atomic_load(survived) && take_place()) {
 		atomic_store(survived, true);
+		inherit_place();
+	}
 	pthread_mutex_unlock(&attaching);
 	return device_attach();
 }

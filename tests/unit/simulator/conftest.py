@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +69,13 @@ class Machine:
         return json.loads(printed.splitlines()[-1])
 
     @contextmanager
-    def started(self, client: str, *arguments: str) -> Iterator[Client]:
-        """Start a client that reads lines and answers each with one of JSON; killed at the end."""
+    def started(self, client: str, *arguments: str, under: Sequence[str] = ()) -> Iterator[Client]:
+        """Start a client that reads lines and answers each with one of JSON; killed at the end.
+
+        `under` is a command that runs it.
+        """
         process = subprocess.Popen(
-            [sys.executable, str(CLIENTS / client), *arguments],
+            [*under, sys.executable, str(CLIENTS / client), *arguments],
             env=self.env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +106,38 @@ def test_a_process_is_listed_from_its_first_context_to_its_end(machine: Machine)
         assert card["free"] == tenant.ask("info")[0]
         tenant.kill()
         assert nvml.ask("look")["cards"][0]["processes"] == {}
+
+
+def test_a_process_has_the_pid_of_the_namespace_that_looks(machine: Machine) -> None:
+    unshare = ["unshare", "--pid", "--fork", "--kill-child"]
+    if os.geteuid() != 0:
+        unshare += ["--user", "--map-root-user"]
+    with (
+        machine.started("nvml.py", "--wait") as nvml,
+        machine.started("tenant.py") as outside,
+        machine.started("tenant.py", under=unshare) as inside,
+    ):
+        outer = _enter(outside)
+        assert _enter(inside) == 1
+        assert inside.ask("listed") == [1]  # the other's has no pid there
+        seen = {int(pid) for pid in nvml.ask("look")["cards"][0]["processes"]}
+        assert outer in seen
+        (contained,) = seen - {outer}
+        status = Path(f"/proc/{contained}/status").read_text()
+        assert re.search(r"^NSpid:.*\t1$", status, re.MULTILINE)
+
+
+def test_the_two_libraries_in_one_process_do_not_disturb_each_other(machine: Machine) -> None:
+    with machine.started("tenant.py") as tenant:
+        pid = _enter(tenant)
+        result, pointer = tenant.ask(f"alloc {GIB}")
+        assert result == 0
+        assert tenant.ask("listed") == [pid]
+        assert tenant.ask("listed") == [pid]
+        assert tenant.ask(f"free {pointer}") == 0
+        (card,) = machine.ask("nvml.py")["cards"]
+        profile = simulator.load_profile("h200")
+        assert card["processes"] == {str(pid): profile["context_bytes"]}
 
 
 def test_cards_are_apart(simulate: Callable[..., Machine]) -> None:

@@ -73,6 +73,17 @@ def sync() -> int:
     return int(cuda.cuCtxSynchronize())
 
 
+def listed() -> list[int]:
+    """Return the processes on card 0 that NVML lists to this one."""
+    import pynvml  # noqa: PLC0415 - the other clients' tests need no NVML
+
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    pids = [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    pynvml.nvmlShutdown()
+    return pids
+
+
 def churn() -> None:
     """Answer, then take and give back memory and time until killed."""
     print(json.dumps("going"), flush=True)
@@ -114,6 +125,7 @@ VERBS: dict[str, Callable[..., object]] = {
     "launch": launch,
     "sync": sync,
     "churn": churn,
+    "listed": listed,
     "forked": forked,
     "pid": os.getpid,
 }
