@@ -16,9 +16,9 @@
 #include "bundle.h"
 #include "cleanup.h"
 #include "client.h"
-#include "injected.h"
 #include "json.h"
 #include "log.h"
+#include "spec.h"
 
 #include <limits.h>
 #include <stdbool.h>
@@ -161,16 +161,20 @@ static bool bind_container(const struct hook *hook, const struct state *state)
 	return tell(hook, state, "bind", CLIENT_FINAL_MS);
 }
 
-/* For hooks.d: whether gpushare-runtime has had this container's spec. */
+/* For hooks.d: whether the daemon has had this container's spec, or need not have it: the sandbox
+ * of a pod bears the pod's annotations too. */
 static bool went_through_launcher(const struct state *state)
 {
 	CLEANUP_FREE char *text = NULL;
 	size_t length = 0;
 	CLEANUP_FD int bundle = bundle_open(state->bundle);
+	struct spec spec;
 
-	if (bundle >= 0 && bundle_read_config(bundle, &text, &length) == BUNDLE_READ &&
-		hook_injected(text, length))
-		return true;
+	if (bundle >= 0 && bundle_read_config(bundle, &text, &length) == BUNDLE_READ) {
+		spec_read(&spec, text, length);
+		if (!spec.error && (spec.edited || spec.marker != MARKER_STRONG))
+			return true;
+	}
 	log_error("this container is annotated with gpushare.io/ and was not started by "
 		  "gpushare-runtime; "
 		  "start it with --runtime gpushare, or take the annotations off");

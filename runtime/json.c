@@ -254,8 +254,10 @@ bool json_integer(struct json *json, long long *value)
 	bool whole;
 	if (!number(json, &whole))
 		return false;
-	if (!whole || json->at - first - (c == '-') > 16)
-		return fail(json, "not a whole number of reasonable size");
+	if (!whole || json->at - first - (c == '-') > 16) {
+		json->at = first; /* a number, and none of this kind */
+		return false;
+	}
 	long long sum = 0;
 	for (char *at = first + (c == '-'); at < json->at; at++)
 		sum = sum * 10 + (*at - '0');
@@ -280,6 +282,11 @@ bool json_boolean(struct json *json, bool *value)
 	return *value || word(json, "false");
 }
 
+bool json_null(struct json *json)
+{
+	return word(json, "null");
+}
+
 void json_skip(struct json *json)
 {
 	struct json_text text;
@@ -291,7 +298,7 @@ void json_skip(struct json *json)
 		while (json_next_element(json))
 			json_skip(json);
 	} else if (!json->error && !json_string(json, &text) && !json_boolean(json, &unused) &&
-		   !word(json, "null") && !json->error) {
+		   !json_null(json) && !json->error) {
 		if (json->at == json->end)
 			fail(json, "the document ends too early");
 		else

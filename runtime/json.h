@@ -48,8 +48,9 @@ bool json_next_element(struct json *json);
 
 /* True when the next value is of this kind; false leaves it unread. */
 bool json_string(struct json *json, struct json_text *text);
-bool json_integer(struct json *json, long long *value); /* within +-2^53 and without a fraction */
+bool json_integer(struct json *json, long long *value); /* 16 digits at most, and no fraction */
 bool json_boolean(struct json *json, bool *value);
+bool json_null(struct json *json);
 
 void json_skip(struct json *json);
 /* True when the document was well-formed and nothing but white space is left. */

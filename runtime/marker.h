@@ -19,6 +19,7 @@ enum marker_source {
 	MARKER_ANNOTATION,
 	MARKER_ENV,
 	MARKER_DEVICE,
+	MARKER_MOUNT,
 	MARKER_HOOK,
 };
 

@@ -7,6 +7,8 @@
 /* Marking annotations whose repetition is noticed; the daemon's parser knows no such bound. */
 #define SEEN_MAX 64
 
+#define NVIDIA_MAJOR 195 /* of nvidia0.., nvidiactl and nvidia-modeset (Linux, devices.txt) */
+
 /* Into the next value; one of another kind is skipped, for it holds nothing that we know. */
 static bool inside_object(struct json *json)
 {
@@ -42,13 +44,20 @@ static void note_duplicate(struct spec *spec, const struct json_text *key)
 static enum marker note_marker(struct spec *spec, enum marker_source source, struct json_text *text)
 {
 	enum marker marker = marker_of(source, text);
-	if (marker != MARKER_NONE && (source == MARKER_DEVICE || source == MARKER_HOOK))
+	if (marker != MARKER_NONE && source == MARKER_HOOK)
 		spec->placed = true;
 	if (marker > spec->marker) {
 		spec->marker = marker;
 		name_text(spec->marker_name, marker_source_name(source), text);
 	}
 	return marker;
+}
+
+/* A node of NVIDIA's; what it means is seen when the whole spec is read. */
+static void note_node(struct spec *spec, enum marker_source source, const struct json_text *path)
+{
+	if (!*spec->node_name)
+		name_text(spec->node_name, marker_source_name(source), path);
 }
 
 /* One of `names` (ends with NULL), by its place in it; -1 for another key. Which were there already
@@ -133,28 +142,101 @@ static void read_process(struct spec *spec, struct json *json)
 	}
 }
 
-/* An array of objects of which only "path" matters: devices, and the hooks of a stage. */
-static void read_paths(struct spec *spec, struct json *json, enum marker_source source)
+static void read_device(struct spec *spec, struct json *json)
 {
-	static const char *const names[] = {"path", NULL};
-	struct json_text key, path;
+	static const char *const names[] = {"path", "major", NULL};
+	struct json_text key, path = {.at = "", .length = 0};
+	long long major;
+	bool numbered = false;
+	unsigned seen = 0;
 
-	if (!inside_array(json))
-		return;
-	while (json_next_element(json)) {
-		unsigned seen = 0;
-		if (!inside_object(json))
-			continue;
-		while (json_next_key(json, &key)) {
-			if (known_key(spec, &key, names, &seen) == 0 && json_string(json, &path))
-				note_marker(spec, source, &path);
-			else
-				json_skip(json);
-		}
+	while (json_next_key(json, &key)) {
+		int known = known_key(spec, &key, names, &seen);
+		if (known == 1 && json_integer(json, &major))
+			numbered = numbered || major == NVIDIA_MAJOR;
+		else if (known != 0 || !json_string(json, &path))
+			json_skip(json);
+		else if (marker_of(MARKER_DEVICE, &path) != MARKER_NONE)
+			note_node(spec, MARKER_DEVICE, &path);
+	}
+	if (numbered)
+		note_node(spec, MARKER_DEVICE, &path);
+}
+
+static void read_mount(struct spec *spec, struct json *json)
+{
+	static const char *const names[] = {"source", NULL};
+	struct json_text key, source;
+	unsigned seen = 0;
+
+	while (json_next_key(json, &key)) {
+		if (known_key(spec, &key, names, &seen) != 0 || !json_string(json, &source))
+			json_skip(json);
+		else if (marker_of(MARKER_MOUNT, &source) != MARKER_NONE)
+			note_node(spec, MARKER_MOUNT, &source);
 	}
 }
 
-static void read_linux(struct spec *spec, struct json *json)
+static void read_hook(struct spec *spec, struct json *json)
+{
+	static const char *const names[] = {"path", NULL};
+	struct json_text key, path;
+	unsigned seen = 0;
+
+	while (json_next_key(json, &key)) {
+		if (known_key(spec, &key, names, &seen) == 0 && json_string(json, &path))
+			note_marker(spec, MARKER_HOOK, &path);
+		else
+			json_skip(json);
+	}
+}
+
+/* A rule of the cgroup. The last that is for every device says whether the container is
+ * privileged: gpushare/oci/spec.py, Spec.is_privileged. */
+static void read_rule(struct spec *spec, struct json *json)
+{
+	static const char *const names[] = {"allow", "type", "major", NULL};
+	struct json_text key, type;
+	long long major = -1;
+	bool every_type = true, every_major = true, allow = false;
+	unsigned seen = 0;
+
+	while (json_next_key(json, &key)) {
+		int known = known_key(spec, &key, names, &seen);
+		bool taken = false;
+		if (known == 0)
+			taken = json_boolean(json, &allow);
+		else if (known == 1 && (taken = json_string(json, &type)))
+			every_type = type.length == 0 || json_text_is(&type, "a");
+		else if (known == 1)
+			every_type = false;
+		else if (known == 2 && (taken = json_integer(json, &major)))
+			every_major = major == -1;
+		else if (known == 2)
+			taken = every_major = json_null(json);
+		if (!taken)
+			json_skip(json);
+	}
+	if (every_type && every_major)
+		spec->privileged = allow;
+}
+
+static void read_objects(
+	struct spec *spec, struct json *json, void (*read)(struct spec *, struct json *))
+{
+	if (!inside_array(json))
+		return;
+	while (json_next_element(json))
+		if (inside_object(json))
+			read(spec, json);
+}
+
+static void read_mounts(struct spec *spec, struct json *json)
+{
+	read_objects(spec, json, read_mount);
+}
+
+static void read_resources(struct spec *spec, struct json *json)
 {
 	static const char *const names[] = {"devices", NULL};
 	struct json_text key;
@@ -164,7 +246,26 @@ static void read_linux(struct spec *spec, struct json *json)
 		return;
 	while (json_next_key(json, &key)) {
 		if (known_key(spec, &key, names, &seen) == 0)
-			read_paths(spec, json, MARKER_DEVICE);
+			read_objects(spec, json, read_rule);
+		else
+			json_skip(json);
+	}
+}
+
+static void read_linux(struct spec *spec, struct json *json)
+{
+	static const char *const names[] = {"devices", "resources", NULL};
+	struct json_text key;
+	unsigned seen = 0;
+
+	if (!inside_object(json))
+		return;
+	while (json_next_key(json, &key)) {
+		int known = known_key(spec, &key, names, &seen);
+		if (known == 0)
+			read_objects(spec, json, read_device);
+		else if (known == 1)
+			read_resources(spec, json);
 		else
 			json_skip(json);
 	}
@@ -181,10 +282,17 @@ static void read_hooks(struct spec *spec, struct json *json)
 		return;
 	while (json_next_key(json, &key)) {
 		if (known_key(spec, &key, stages, &seen) >= 0)
-			read_paths(spec, json, MARKER_HOOK);
+			read_objects(spec, json, read_hook);
 		else
 			json_skip(json);
 	}
+}
+
+/* gpushare/oci/edits.py writes it. No annotation and no image can. */
+static void read_record(struct spec *spec, struct json *json)
+{
+	spec->edited = true;
+	json_skip(json);
 }
 
 static void read_root(struct spec *spec, struct json *json)
@@ -203,10 +311,10 @@ static void read_root(struct spec *spec, struct json *json)
 
 static void read_document(struct spec *spec, struct json *json)
 {
-	static void (*const readers[])(struct spec *, struct json *) = {
-		read_annotations, read_process, read_linux, read_hooks, read_root};
+	static void (*const readers[])(struct spec *, struct json *) = {read_annotations,
+		read_process, read_linux, read_mounts, read_hooks, read_root, read_record};
 	static const char *const names[] = {
-		"annotations", "process", "linux", "hooks", "root", NULL};
+		"annotations", "process", "linux", "mounts", "hooks", "root", "x-gpushare", NULL};
 	struct json_text key;
 	unsigned seen = 0;
 
@@ -221,6 +329,26 @@ static void read_document(struct spec *spec, struct json *json)
 	}
 }
 
+/* What only the whole spec tells: rules and annotations may stand after the nodes. */
+static void settle(struct spec *spec)
+{
+	bool given = *spec->node_name && !spec->privileged;
+
+	spec->placed = spec->placed || given;
+	if (given && spec->marker < MARKER_STRONG) {
+		spec->marker = MARKER_STRONG;
+		memcpy(spec->marker_name, spec->node_name, sizeof(spec->marker_name));
+	}
+	/* Every node of the host is a privileged container's: they say nothing of what it wants.
+	 * The daemon looks, and is not waited for: it may be such a container itself. */
+	if (*spec->node_name && spec->marker == MARKER_NONE)
+		spec->marker = MARKER_WEAK;
+	/* Whoever may annotate could call any container a sandbox: a GPU that is there says it is
+	 * none. */
+	if (spec->sandbox && !spec->placed)
+		spec->marker = MARKER_NONE;
+}
+
 void spec_read(struct spec *spec, char *text, size_t length)
 {
 	struct json json;
@@ -232,8 +360,5 @@ void spec_read(struct spec *spec, char *text, size_t length)
 		spec->error = json.error;
 		spec->error_offset = json_offset(&json);
 	}
-	/* Whoever may annotate could call any container a sandbox: a GPU that is there says it is
-	 * none. */
-	if (spec->sandbox && !spec->placed)
-		spec->marker = MARKER_NONE;
+	settle(spec);
 }

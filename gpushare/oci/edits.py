@@ -176,6 +176,16 @@ def strip(spec: Spec) -> Spec:
     return stripped
 
 
+def seen(spec: Spec) -> Spec:
+    """Return `spec` with a record of no change: it was looked at, and there was nothing to do.
+
+    gpushare-hook asks for the record where hooks.d registers it. `spec` as for `apply`.
+    """
+    if RECORD in spec.document:
+        return spec
+    return spec.with_value((RECORD,), {})
+
+
 def _added(edits: Edits) -> dict[Path, list[Entry]]:
     added: dict[Path, list[Entry]] = {
         ENV: [f"{name}={value}" for name, value in edits.env.items()],

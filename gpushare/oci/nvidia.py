@@ -84,6 +84,22 @@ def find(spec: Spec, driver: Driver) -> Request:
     return Request(cards, _not_empty(taken))
 
 
+def is_placed(spec: Spec) -> bool:
+    """Whether something of NVIDIA's was put into `spec` for this container, known or not.
+
+    The launcher's `placed` (runtime/spec.c) says the same: it is what makes a sandbox none.
+    """
+    hooks = (hook for path in HOOKS for hook in spec.entries(*path))
+    if any(_name(hook, "path").startswith("nvidia-") for hook in hooks):
+        return True
+    if spec.is_privileged():
+        return False
+    sources = (_text(mount, "source") for mount in spec.entries(*MOUNTS))
+    return any(_is_nvidias(device) for device in spec.entries(*DEVICES)) or any(
+        source.startswith("/dev/nvidia") for source in sources
+    )
+
+
 def _not_empty(taken: Mapping[Path, Sequence[int]]) -> dict[Path, Sequence[int]]:
     return {path: indices for path, indices in taken.items() if indices}
 

@@ -78,6 +78,15 @@ def test_what_others_added_since_stays() -> None:
     assert stripped["hooks"] == {"prestart": [SETKEY], "poststop": [hook]}
 
 
+def test_a_note_that_nothing_was_to_do_goes_as_it_came() -> None:
+    noted = editing.seen(Spec(docker_spec()))
+    assert noted.document == {**docker_spec(), RECORD: {}}
+    assert editing.seen(noted) == noted
+    assert editing.strip(noted).document == docker_spec()
+    edited = editing.apply(Spec(docker_spec()), EDITS)
+    assert editing.seen(edited) == edited
+
+
 def test_an_annotation_cannot_pass_for_the_record() -> None:
     document = docker_spec()
     document["annotations"][RECORD] = '{"hooks.prestart": {"added": []}}'

@@ -47,7 +47,7 @@ def launcher(built: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def hook(built: Path) -> Path:
-    shared = _sources(RUNTIME, "bundle", "client", "json", "log")
+    shared = _sources(RUNTIME, "bundle", "client", "json", "log", "marker", "spec")
     return _compile(built / "gpushare-hook", *sorted(HOOKS.glob("*.c")), *shared)
 
 
@@ -62,7 +62,6 @@ def driver(built: Path) -> Iterator[Driver]:
         built / "driver",
         Path(__file__).with_name("driver.c"),
         *_sources(RUNTIME, "args", "json", "marker", "spec"),
-        HOOKS / "injected.c",
     )
     with Driver(program) as made:
         yield made

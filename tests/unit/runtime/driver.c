@@ -5,7 +5,6 @@
  * sanitizers, it ends at the first wrong step.
  */
 #include "args.h"
-#include "injected.h"
 #include "json.h"
 #include "spec.h"
 
@@ -67,6 +66,11 @@ static void serve_args(char *bytes, size_t length)
 	puts("}");
 }
 
+static void print_flag(const char *name, bool value)
+{
+	printf(",\"%s\":%s", name, value ? "true" : "false");
+}
+
 /* 's': a config.json. */
 static void serve_spec(char *bytes, size_t length)
 {
@@ -85,7 +89,11 @@ static void serve_spec(char *bytes, size_t length)
 		print_text(&spec.root);
 	else
 		print_string(NULL);
-	printf(",\"mentioned\":%s}\n", marker_mentioned(bytes, length) ? "true" : "false");
+	print_flag("privileged", spec.privileged);
+	print_flag("placed", spec.placed);
+	print_flag("edited", spec.edited);
+	print_flag("mentioned", marker_mentioned(bytes, length));
+	puts("}");
 }
 
 static void echo_value(struct json *json)
@@ -123,19 +131,14 @@ static void echo_value(struct json *json)
 	}
 }
 
-/* 'e': a document whose numbers are whole, read and written again; "error" on the line for none. */
+/* 'e': a document, read and written again, with null for a number that is not whole; "error" on the
+ * line for none. */
 static void serve_echo(char *bytes, size_t length)
 {
 	struct json json;
 	json_begin(&json, bytes, length);
 	echo_value(&json);
 	puts(json_finish(&json) ? "" : " error");
-}
-
-/* 'h': a config.json, for the hook. */
-static void serve_injected(char *bytes, size_t length)
-{
-	puts(hook_injected(bytes, length) ? "true" : "false");
 }
 
 int main(void)
@@ -154,8 +157,6 @@ int main(void)
 			serve_spec(bytes, length);
 		else if (letter == 'e')
 			serve_echo(bytes, length);
-		else if (letter == 'h')
-			serve_injected(bytes, length);
 		else
 			abort();
 		fflush(stdout);

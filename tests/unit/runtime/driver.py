@@ -50,10 +50,6 @@ class Driver:
             raise ValueError(line.decode(errors="replace"))
         return json.loads(line)
 
-    def injected(self, text: bytes) -> bool:
-        """Whether the hook holds a config.json to be edited by the daemon."""
-        return self._ask(b"h", text) == b"true"
-
     def _ask(self, letter: bytes, text: bytes) -> bytes:
         assert self._process.stdin is not None
         assert self._process.stdout is not None

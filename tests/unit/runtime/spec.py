@@ -66,9 +66,22 @@ def with_env(variable: str) -> Spec:
     return spec
 
 
-def with_device(path: str) -> Spec:
+def with_device(path: str, major: int = 195) -> Spec:
     spec = plain()
-    spec["linux"]["devices"].append({"type": "c", "path": path, "major": 195, "minor": 0})
+    spec["linux"]["devices"].append({"type": "c", "path": path, "major": major, "minor": 0})
+    return spec
+
+
+def with_mount(source: str) -> Spec:
+    spec = plain()
+    mount = {"destination": "/dev/card", "type": "bind", "source": source, "options": ["bind"]}
+    spec["mounts"].append(mount)
+    return spec
+
+
+def privileged(spec: Spec) -> Spec:
+    """Return `spec` as `docker run --privileged` has it: a later rule lets it at every device."""
+    spec["linux"]["resources"]["devices"].append({"allow": True, "access": "rwm"})
     return spec
 
 
@@ -98,10 +111,17 @@ def escaped(spec: Spec) -> bytes:
 
 def marker(rows: list[Row], spec: Any) -> str:
     """Return how strongly `spec` is marked, read with Python's parser."""
-    found = [(source, _strength(rows, source, text)) for source, text in _texts(spec)]
-    strongest = max((STRENGTHS.index(strength) for _, strength in found), default=0)
-    placed = any(s in {"DEVICE", "HOOK"} and strength != "none" for s, strength in found)
-    return "none" if _sandbox(spec) and not placed else STRENGTHS[strongest]
+    marked = [(source, _strength(rows, source, text)) for source, text in _texts(spec)]
+    found = [(source, strength) for source, strength in marked if strength != "none"]
+    nodes = _numbered(spec) or any(source in {"DEVICE", "MOUNT"} for source, _ in found)
+    given = nodes and not _every_device(spec)
+    placed = given or any(source == "HOOK" for source, _ in found)
+    if _sandbox(spec) and not placed:
+        return "none"
+    strengths = [strength for source, strength in found if source not in {"DEVICE", "MOUNT"}]
+    if nodes:
+        strengths.append("strong" if given else "weak")
+    return max(strengths, key=STRENGTHS.index, default="none")
 
 
 def _strength(rows: list[Row], source: str, text: str) -> str:
@@ -136,8 +156,23 @@ def _texts(spec: Any) -> list[tuple[str, str]]:
         *(("ANNOTATION", key) for key in _member(spec, "annotations", dict)),
         *(("ENV", v.partition("=")[0]) for v in variables if isinstance(v, str)),
         *(("DEVICE", _member(device, "path", str)) for device in linux),
+        *(("MOUNT", _member(mount, "source", str)) for mount in _member(spec, "mounts", list)),
         *(("HOOK", _member(hook, "path", str)) for hook in listed),
     ]
+
+
+def _numbered(spec: Any) -> bool:
+    devices = _member(_member(spec, "linux", dict), "devices", list)
+    return any(_member(device, "major", int) == 195 for device in devices)
+
+
+def _every_device(spec: Any) -> bool:
+    resources = _member(_member(spec, "linux", dict), "resources", dict)
+    for rule in reversed(_member(resources, "devices", list)):
+        every_type = isinstance(rule, dict) and rule.get("type", "a") in ("a", "")
+        if every_type and rule.get("major") in (None, -1):
+            return rule.get("allow") is True
+    return False
 
 
 def _sandbox(spec: Any) -> bool:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from gpushare.oci import edits
+from gpushare.oci import spec as specs
+
 from .conftest import HOOKS
-from .driver import Driver
 from .fake_daemon import ACK, DONE, FakeDaemon, refusal
-from .spec import bundle, go, with_annotation
+from .spec import Spec, bundle, with_annotation, with_device
 
 KEY = "0011223344556677"
 STATE = {
@@ -105,7 +107,8 @@ def test_poststop_waits_for_no_answer_that_does_not_come(place: Place) -> None:
         ({"id": "ID", "pid": 0}, "has no pid"),
         ({"id": "ID", "pid": -1}, "has no pid"),
         ({"id": "ID", "pid": "4711"}, "has no pid"),
-        (b'{"id": "ID", "pid": 1.5}', "is not JSON"),
+        (b'{"id": "ID", "pid": 1.5}', "has no pid"),
+        (b'{"id": "ID", "pid": 12345678901234567}', "has no pid"),
         (b'{"id": "' + b"x" * (1 << 20) + b'"}', "is over 1048576 bytes"),
         (b'{"a":' * 200_000, "nested too deep"),
     ],
@@ -140,43 +143,44 @@ def test_other_words_get_the_usage(hook: Path, words: list[str]) -> None:
 
 # --- registered by hooks.d, where no key is given ---
 
-INJECTED = {
-    "path": "/h",
-    "args": ["gpushare-hook", "createRuntime", "--socket", "/s", "--key", KEY],
-}
 REGISTERED = {"path": "/h", "args": ["gpushare-hook", "createRuntime"]}
+SANDBOX = {"io.kubernetes.cri-o.ContainerType": "sandbox"}
 
 
-@pytest.mark.parametrize(
-    ("hooks", "injected"),
-    [
-        ({"createRuntime": [REGISTERED, INJECTED]}, True),
-        ({"prestart": [INJECTED]}, True),
-        ({"createRuntime": [INJECTED], "poststop": []}, True),
-        ({"createRuntime": [REGISTERED]}, False),
-        ({"poststop": [INJECTED]}, False),
-        ({"createRuntime": [{"path": "/h", "args": ["other", "--key", KEY]}]}, False),
-        ({"createRuntime": [{"path": "/h"}, "x", {"args": 1}, {"args": [1, ["--key"]]}]}, False),
-        ({"createRuntime": {"args": INJECTED["args"]}}, False),
-        ([INJECTED], False),
-    ],
-)
-def test_a_spec_that_the_daemon_edited_is_known(driver: Driver, hooks: Any, injected: bool) -> None:
-    spec = with_annotation("gpushare.io/memory") | {"hooks": hooks}
-    assert driver.injected(go(spec)) == injected
-    assert not driver.injected(go(spec)[:-1])
+def annotated(**annotations: str) -> Spec:
+    spec = with_annotation("gpushare.io/memory")
+    spec["annotations"] |= annotations
+    return spec | {"hooks": {"createRuntime": [REGISTERED]}}
 
 
 def test_an_annotated_container_must_have_gone_through_the_launcher(place: Place) -> None:
-    spec = with_annotation("gpushare.io/memory") | {"hooks": {"createRuntime": [REGISTERED]}}
-    state = STATE | {"bundle": str(bundle(place.bundle, spec))}
+    state = STATE | {"bundle": str(bundle(place.bundle, annotated()))}
     status, said = place.run("createRuntime", state, keyed=False)
     assert status == 1
     assert "start it with --runtime gpushare" in said
-    spec["hooks"]["createRuntime"].append(INJECTED)
-    bundle(place.bundle, spec)
+    # An edit, or the note that there was none to make: another container of the pod may ask.
+    bundle(place.bundle, dict(edits.seen(specs.Spec(annotated())).document))
     assert place.run("createRuntime", state, keyed=False) == (0, "")
     assert place.run("poststop", state, keyed=False) == (0, "")
+
+
+def test_a_sandbox_bears_the_annotations_of_its_pod_and_starts(place: Place) -> None:
+    state = STATE | {"bundle": str(bundle(place.bundle, annotated(**SANDBOX)))}
+    assert place.run("createRuntime", state, keyed=False) == (0, "")
+    with_a_card = annotated(**SANDBOX)
+    with_a_card["linux"] = with_device("/dev/nvidia0")["linux"]
+    bundle(place.bundle, with_a_card)
+    assert place.run("createRuntime", state, keyed=False)[0] == 1
+
+
+@pytest.mark.parametrize("text", [None, b"", b'{"x-gpushare":{},"process":'])
+def test_a_spec_that_cannot_be_read_is_no_proof(place: Place, text: bytes | None) -> None:
+    state = STATE | {"bundle": str(bundle(place.bundle, annotated()))}
+    if text is None:
+        (place.bundle / "config.json").unlink()
+    else:
+        (place.bundle / "config.json").write_bytes(text)
+    assert place.run("createRuntime", state, keyed=False)[0] == 1
 
 
 def test_the_registration_calls_the_hook_with_an_environment_of_its_own() -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from .fake_daemon import ACK, DONE, FakeDaemon, refusal
-from .spec import Spec, bundle, go, plain, with_annotation, with_device, with_env
+from .spec import Spec, bundle, go, plain, privileged, with_annotation, with_device, with_env
 
 EXECUTED = 42  # the witness's exit status: the low-level runtime ran
 REFUSED = 1
@@ -258,6 +258,12 @@ def test_without_a_daemon_the_word_of_an_image_starts_as_it_is(place: Place) -> 
 
 def test_a_gpu_that_is_there_already_is_not_started_unguarded(place: Place) -> None:
     assert place.create(with_device("/dev/nvidia0")).status == REFUSED
+
+
+def test_a_privileged_container_that_asks_nothing_starts_without_a_daemon(place: Place) -> None:
+    """gpushared's own pod may be one: it has the host's nodes, and must not wait for itself."""
+    ran = place.create(privileged(with_device("/dev/nvidia0")))
+    assert (ran.status, ran.said) == (EXECUTED, "")
 
 
 def test_a_socket_that_nobody_serves_is_no_daemon(place: Place) -> None:

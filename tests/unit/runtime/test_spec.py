@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
 
 import pytest
 
+from gpushare.oci import edits, nvidia
+from gpushare.oci import spec as specs
 from gpushare.quota import keys
 
 from .conftest import RUNTIME
@@ -17,11 +20,13 @@ from .spec import (
     go,
     marker,
     plain,
+    privileged,
     table,
     with_annotation,
     with_device,
     with_env,
     with_hook,
+    with_mount,
 )
 
 TABLE = table(RUNTIME / "markers.inc")
@@ -55,7 +60,9 @@ def test_every_canonical_key_asks(driver: Driver, key: keys.Key) -> None:
         (with_env("CUDA_DEVICE_MEMORY_LIMIT_0=1g"), None),
         (with_env("NVIDIA_GPU_MEMORY_LIMIT=4096"), None),
         (with_device("/dev/nvidia0"), 'device "/dev/nvidia0"'),
-        (with_device("/dev/nvidia-caps/nvidia-cap1"), None),
+        (with_device("/dev/nvidia-caps/nvidia-cap1", 508), None),
+        (with_device("/dev/card"), 'device "/dev/card"'),
+        (with_mount("/dev/nvidia0"), 'mount of "/dev/nvidia0"'),
         (with_hook("/usr/bin/nvidia-container-runtime-hook"), None),
         (with_hook("/usr/bin/nvidia-cdi-hook", "createContainer"), None),
         (with_hook("nvidia-ctk", "startContainer"), None),
@@ -85,8 +92,9 @@ def test_the_word_of_an_image_is_weak(driver: Driver) -> None:
         with_env("MY_GPUSHARE_MEMORY=4GiB"),
         with_env("gpushare_memory=4GiB"),
         with_annotation("example.com/gpushare.io/memory"),
-        with_device("/dev/nvme0"),
-        with_device("/mnt/dev/nvidia0"),
+        with_device("/dev/nvme0", 259),
+        with_device("/mnt/dev/nvidia0", 1),
+        with_mount("/srv/dev/nvidia0"),
         with_hook("/opt/nvidia-tools/notify"),
     ],
 )
@@ -110,6 +118,80 @@ def test_a_sandbox_with_a_gpu_in_it_is_none(driver: Driver) -> None:
     spec = with_device("/dev/nvidia0")
     spec["annotations"]["io.kubernetes.cri.container-type"] = "sandbox"
     assert driver.spec(go(spec))["marker"] == "strong"
+
+
+PLACED = [
+    with_device("/dev/nvidia0"),
+    with_device("/dev/card"),
+    with_device("/dev/nvidia-uvm", 508),
+    with_mount("/dev/nvidia0"),
+    with_hook("/usr/bin/nvidia-container-runtime-hook"),
+    with_hook("/usr/bin/nvidia-cdi-hook", "createContainer"),
+]
+
+
+@pytest.mark.parametrize(
+    "spec", [*PLACED, plain(), with_device("/dev/fuse", 10), with_annotation("gpushare.io/memory")]
+)
+def test_the_launcher_and_the_daemon_agree_on_what_is_placed(driver: Driver, spec: Spec) -> None:
+    for told in (spec, privileged(copy.deepcopy(spec))):
+        read = driver.spec(go(told))
+        assert read["placed"] == nvidia.is_placed(specs.Spec(told))
+    assert driver.spec(go(spec))["placed"] == (spec in PLACED)
+
+
+def _rule(**members: object) -> dict[str, object]:
+    return {"access": "rwm", **members}
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [],
+        [_rule(allow=False)],
+        [_rule(allow=False), _rule(allow=True)],
+        [_rule(allow=True), _rule(allow=False)],
+        [_rule(allow=True), _rule(allow=False, type="c", major=1, minor=3)],
+        [_rule(allow=True, type="a", major=-1, minor=-1)],
+        [_rule(allow=True, type="", major=None)],
+        [_rule(allow=True, type="a", major=1)],
+        [_rule(allow=True, type="c")],
+        [_rule(allow=True, type=None)],
+        [_rule(allow=True, major="x")],
+        [_rule(allow=True, major=1.5)],
+        [_rule(allow="true")],
+        [_rule(allow=True), _rule()],
+    ],
+)
+def test_the_launcher_and_the_daemon_agree_on_who_is_privileged(
+    driver: Driver, rules: list[dict[str, object]]
+) -> None:
+    spec = with_device("/dev/nvidia0")
+    spec["linux"]["resources"]["devices"] = rules
+    read = driver.spec(go(spec))
+    assert read["error"] is None
+    assert read["privileged"] == specs.Spec(spec).is_privileged()
+    assert read["marker"] == ("weak" if read["privileged"] else "strong")
+
+
+def test_a_privileged_container_has_every_node_and_asks_by_its_words_alone(driver: Driver) -> None:
+    assert driver.spec(go(privileged(with_device("/dev/nvidia0"))))["marker"] == "weak"
+    assert driver.spec(go(privileged(plain())))["marker"] == "none"
+    asking = privileged(with_annotation("gpushare.io/memory"))
+    assert driver.spec(go(asking))["marker"] == "strong"
+    assert driver.spec(go(privileged(with_hook("/usr/bin/nvidia-ctk"))))["marker"] == "strong"
+
+
+def test_the_rules_count_wherever_they_stand(driver: Driver) -> None:
+    spec = privileged(with_device("/dev/nvidia0"))
+    spec["linux"] = dict(reversed(spec["linux"].items()))
+    assert next(iter(spec["linux"])) == "resources"
+    assert driver.spec(go(spec))["marker"] == "weak"
+
+
+def test_the_daemons_record_is_seen_and_an_annotation_is_none(driver: Driver) -> None:
+    assert driver.spec(go(dict(edits.seen(specs.Spec(plain())).document)))["edited"]
+    assert not driver.spec(go(with_annotation(edits.RECORD)))["edited"]
 
 
 @pytest.mark.parametrize(
@@ -203,8 +285,9 @@ def test_a_damaged_spec_is_read_as_python_reads_it(driver: Driver, seed: int) ->
     rng = random.Random(seed)
     asking = with_env("GPUSHARE_MEMORY=4GiB")
     asking["annotations"]["gpushare.io/cores"] = "30"
+    all_devices = privileged(with_device("/dev/nvidia0"))
     for _ in range(100):
-        text = _mutate(rng, rng.choice([go, escaped])(rng.choice([plain(), asking])))
+        text = _mutate(rng, rng.choice([go, escaped])(rng.choice([plain(), asking, all_devices])))
         read = driver.spec(text)
         try:
             expected = _strict(text)
