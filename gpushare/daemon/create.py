@@ -22,6 +22,7 @@ from gpushare.oci.driver import CUDA, NVML
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
 from gpushare.quota import Given, Quota, give, read_quota, refuse_whole, visible_devices
+from gpushare.quota.keys import ANNOTATION_PREFIX
 
 STRONG: Final = "strong"
 
@@ -51,7 +52,8 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
     """
     loaded = spec.load(bundle.bundle_fd)
     original = edits.strip(loaded)
-    if original.is_sandbox():
+    # Whoever may annotate could call any container a sandbox, and keep the card that is in it.
+    if original.is_sandbox() and not nvidia.is_placed(original):
         return _nothing(bundle, original, loaded, None, node)
     quota = read_quota(
         original.annotations,
@@ -100,6 +102,8 @@ def _nothing(
     """Take out what an earlier start put in, and note why the container got no GPU."""
     applicant = _applicant(bundle, wanted)
     give_back_earlier(applicant, node)
+    if any(name.startswith(ANNOTATION_PREFIX) for name in wanted.annotations):
+        wanted = edits.seen(wanted)  # else gpushare-hook would take it for one that came past us
     spec.store(bundle.bundle_fd, wanted, loaded)
     if given is not None:
         node.ledger.add(
