@@ -56,7 +56,9 @@ def unpack(packages: Sequence[str], tools: Path, log: Path) -> None:
 
 def _link_programs(root: Path, bin_folder: Path) -> None:
     bin_folder.mkdir(exist_ok=True)
-    libraries = sorted({str(path.parent) for path in root.glob("usr/lib/**/*.so.*")})
+    libraries = sorted(
+        {str(path.parent) for top in ("lib", "usr/lib") for path in root.glob(f"{top}/**/*.so.*")}
+    )
     for folder in ("usr/bin", "usr/sbin", "bin", "sbin", "usr/libexec/docker"):
         for program in (root / folder).glob("*"):
             link = bin_folder / program.name

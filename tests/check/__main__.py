@@ -39,7 +39,7 @@ def _run(step: Step) -> bool:
     said = ""
     try:
         step.run()
-    except Failure as failure:
+    except (Failure, OSError) as failure:
         said = f"\n{failure}"
     verdict = "FAIL" if said else "ok"
     # One write, so that two steps that end together do not mix.

@@ -9,8 +9,7 @@ from .command import BUILD, ROOT, Failure, run
 from .sources import c_files
 
 # gcc 12's ThreadSanitizer gives up where the kernel randomises more address bits than it knows.
-RANDOM_BITS = Path("/proc/sys/vm/mmap_rnd_bits")
-TSAN_KNOWS_BITS = 28
+FIXED_ADDRESSES = ("setarch", "--addr-no-randomize")
 
 
 def configure(name: str, sanitize: str = "") -> Path:
@@ -28,17 +27,24 @@ def build_and_test(name: str, sanitize: str = "") -> None:
     """Build everything with -Werror, and run the C unit tests."""
     folder = configure(name, sanitize)
     run("cmake", "--build", folder, "--parallel", "2")
-    ctest = ["ctest", "--test-dir", str(folder), "--output-on-failure", "--no-tests=error"]
-    if sanitize == "thread" and int(RANDOM_BITS.read_text()) > TSAN_KNOWS_BITS:
-        ctest = ["setarch", "--addr-no-randomize", *ctest]
     run(
-        *ctest,
+        *(FIXED_ADDRESSES if sanitize == "thread" and _may_fix_addresses() else ()),
+        *("ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=error"),
         env={
             "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1",
             "UBSAN_OPTIONS": "print_stacktrace=1",
             "TSAN_OPTIONS": "second_deadlock_stack=1",
         },
     )
+
+
+def _may_fix_addresses() -> bool:
+    """Whether this machine lets a process ask for it; a container's seccomp profile may not."""
+    try:
+        run(*FIXED_ADDRESSES, "true")
+    except Failure:
+        return False
+    return True
 
 
 def tidy() -> None:
