@@ -18,6 +18,7 @@ static struct shared {
 	_Atomic unsigned taken[PROCESSES];
 	_Atomic unsigned done;
 	_Atomic bool over;
+	_Atomic bool refused;
 } *shared;
 
 static unsigned own; /* the child's place in `taken` */
@@ -46,10 +47,17 @@ static void take_until_refused(void)
 	end_together();
 }
 
-static void take_one(void)
+/* All but a few hold their part at any moment, so one byte counted twice is one too many. */
+static void take_again_and_again(void)
 {
 	start_together();
-	CHECK(ledger_reserve(0, MIB));
+	bool served = ledger_reserve(0, MIB);
+	for (int round = 0; served && round < 20000; round++) {
+		ledger_release(0, MIB);
+		served = ledger_reserve(0, MIB);
+	}
+	if (!served)
+		atomic_store(&shared->refused, true);
 	end_together();
 }
 
@@ -95,10 +103,9 @@ static void every_byte_is_given_once(void)
 
 static void nobody_is_refused_while_all_fit(void)
 {
-	for (int round = 0; round < 5; round++) {
-		tenant_reset(PROCESSES * MIB);
-		run_all(take_one);
-	}
+	tenant_reset(PROCESSES * MIB);
+	run_all(take_again_and_again);
+	CHECK(!shared->refused);
 }
 
 static void the_sum_never_exceeds_the_quota(void)
