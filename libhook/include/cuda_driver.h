@@ -694,6 +694,25 @@ CUDA_WITH_PTSZ(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data
 CUDA_WITH_PTSZ(cuGraphLaunch, (CUgraphExec graph, CUstream stream));
 CUDA_WITH_PTSZ(cuGraphUpload, (CUgraphExec graph, CUstream stream));
 
+/* graphs */
+CUresult cuGraphCreate(CUgraph *graph, unsigned int flags);
+CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphAddEmptyNode(
+	CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count);
+CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+	size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters);
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+	size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters);
+CUresult cuGraphNodeGetType(CUgraphNode node, int *type);
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
+CUresult cuGraphInstantiateWithFlags(
+	CUgraphExec *instance, CUgraph graph, unsigned long long flags);
+CUresult cuGraphInstantiate_v2(
+	CUgraphExec *instance, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes);
+CUDA_WITH_PTSZ(cuGraphInstantiateWithParams,
+	(CUgraphExec * instance, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters));
+CUresult cuGraphExecDestroy(CUgraphExec instance);
+
 /* the profiler's two, in cudaProfiler.h */
 CUresult cuProfilerStart(void);
 CUresult cuProfilerStop(void);

@@ -4,7 +4,7 @@
  * that is a .u64 named *duration_ns, else by its grid, WAVE_NS for every time that the card has to
  * be filled with the grid's threads.
  */
-#include "module.h"
+#include "launch.h"
 
 #include <string.h>
 
@@ -13,11 +13,6 @@
 /* The `extra` form: one buffer with all parameters, by the tags of cuda.h's CU_LAUNCH_PARAM_*. */
 #define EXTRA_END ((void *)0)
 #define EXTRA_BUFFER ((void *)1)
-
-struct grid {
-	unsigned int x, y, z;
-	unsigned int block_x, block_y, block_z;
-};
 
 bool function_valid(CUfunction function)
 {
@@ -53,29 +48,37 @@ static const void *first_parameter(void **parameters, void **extra)
 	return NULL;
 }
 
-static CUresult launch(CUfunction function, const struct grid *grid, CUstream handle,
-	enum stream_flavour flavour, void **parameters, void **extra)
+CUresult launch_duration(CUfunction function, const struct grid *grid, void **parameters,
+	void **extra, const struct sim_card *card, uint64_t *duration_ns)
 {
-	CUstream stream;
-	CUresult status = stream_resolve(handle, flavour, &stream);
-	uint64_t duration;
-
-	if (status != CUDA_SUCCESS)
-		return status;
 	REQUIRE(function_valid(function), CUDA_ERROR_INVALID_HANDLE);
 	REQUIRE(grid_valid(grid), CUDA_ERROR_INVALID_VALUE);
 	if (function->timed) {
 		const void *value = first_parameter(parameters, extra);
 
 		REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-		memcpy(&duration, value, sizeof(duration));
-	} else {
-		REQUIRE(parameters || extra || function->kernel->parameter_count == 0,
-			CUDA_ERROR_INVALID_VALUE);
-		duration = WAVE_NS * waves(grid, card_profile(stream->context->card));
+		memcpy(duration_ns, value, sizeof(*duration_ns));
+		return CUDA_SUCCESS;
 	}
-	queue_submit(stream, duration_scaled(duration));
+	REQUIRE(parameters || extra || function->kernel->parameter_count == 0,
+		CUDA_ERROR_INVALID_VALUE);
+	*duration_ns = WAVE_NS * waves(grid, card_profile(card));
 	return CUDA_SUCCESS;
+}
+
+static CUresult launch(CUfunction function, const struct grid *grid, CUstream handle,
+	enum stream_flavour flavour, void **parameters, void **extra)
+{
+	CUstream stream;
+	uint64_t duration;
+	CUresult status = stream_resolve(handle, flavour, &stream);
+
+	if (status == CUDA_SUCCESS)
+		status = launch_duration(
+			function, grid, parameters, extra, stream->context->card, &duration);
+	if (status == CUDA_SUCCESS)
+		queue_submit(stream, duration_scaled(duration));
+	return status;
 }
 
 #define LAUNCH_KERNEL(name, flavour)                                                               \

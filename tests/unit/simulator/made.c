@@ -69,12 +69,11 @@ size_t free_bytes(void)
 	return free_;
 }
 
-CUresult launch_ns(CUstream stream, uint64_t duration_ns)
+CUkernel timed_kernel(void)
 {
 	static const char ptx[] = ".version 8.0\n.target sm_75\n.address_size 64\n"
 				  ".visible .entry spin(.param .u64 duration_ns) { ret; }\n";
 	static CUkernel kernel;
-	void *parameters[] = {&duration_ns};
 	CUlibrary library;
 
 	if (!kernel) {
@@ -82,6 +81,13 @@ CUresult launch_ns(CUstream stream, uint64_t duration_ns)
 			CUDA_SUCCESS);
 		EXPECT_EQUAL(cuLibraryGetKernel(&kernel, library, "spin"), CUDA_SUCCESS);
 	}
+	return kernel;
+}
+
+CUresult launch_ns(CUstream stream, uint64_t duration_ns)
+{
+	void *parameters[] = {&duration_ns};
+
 	return cuLaunchKernel(
-		(CUfunction)(void *)kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+		(CUfunction)(void *)timed_kernel(), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
 }

@@ -19,7 +19,8 @@ CUcontext made_context(void);
 /* Bytes that the current context's card has left. */
 size_t free_bytes(void);
 
-/* Launch a kernel that runs so long, in any context. */
+/* A kernel that runs as long as its one parameter says, and a launch of it, in any context. */
+CUkernel timed_kernel(void);
 CUresult launch_ns(CUstream stream, uint64_t duration_ns);
 
 void test_memory(void);

@@ -113,6 +113,47 @@ static void a_full_queue_makes_the_next_launch_wait(void)
 	EXPECT_EQUAL(cuEventDestroy_v2(first), CUDA_SUCCESS);
 }
 
+static void a_graph_takes_the_time_of_all_its_kernels(void)
+{
+	uint64_t duration_ns = 3 * MS;
+	void *parameters[] = {&duration_ns};
+	const CUDA_KERNEL_NODE_PARAMS node = {.kern = timed_kernel(),
+		.gridDimX = 1,
+		.gridDimY = 1,
+		.gridDimZ = 1,
+		.blockDimX = 1,
+		.blockDimY = 1,
+		.blockDimZ = 1,
+		.kernelParams = parameters};
+	CUgraphNode first, second, empty;
+	CUgraphExec instance;
+	CUevent start, end;
+	size_t count = 0;
+	float elapsed;
+	CUgraph graph;
+
+	EXPECT_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuGraphAddKernelNode_v2(&first, graph, NULL, 0, &node), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuGraphAddEmptyNode(&empty, graph, &first, 1), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuGraphAddKernelNode_v2(&second, graph, &empty, 1, &node), CUDA_SUCCESS);
+	duration_ns = 0; /* the nodes have their own by now */
+	EXPECT_EQUAL(cuGraphGetNodes(graph, NULL, &count), CUDA_SUCCESS);
+	EXPECT_EQUAL(count, 3);
+	EXPECT_EQUAL(cuGraphInstantiateWithFlags(&instance, graph, 0), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuGraphDestroy(graph), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuEventCreate(&start, 0), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuEventCreate(&end, 0), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuEventRecord(start, NULL), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuGraphLaunch(instance, NULL), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuEventRecord(end, NULL), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuEventSynchronize(end), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuEventElapsedTime(&elapsed, start, end), CUDA_SUCCESS);
+	EXPECT(elapsed >= 6.0F);
+	EXPECT_EQUAL(cuGraphExecDestroy(instance), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuEventDestroy_v2(start), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuEventDestroy_v2(end), CUDA_SUCCESS);
+}
+
 static void *launch_many(void *context)
 {
 	EXPECT_EQUAL(cuCtxSetCurrent(context), CUDA_SUCCESS);
@@ -150,6 +191,7 @@ void test_streams(void)
 	a_host_function_runs_after_the_work_before_it();
 	more_events_than_markers_all_keep_their_moment();
 	a_full_queue_makes_the_next_launch_wait();
+	a_graph_takes_the_time_of_all_its_kernels();
 	threads_share_a_context(context);
 	EXPECT_EQUAL(cuCtxDestroy_v2(context), CUDA_SUCCESS);
 }
