@@ -157,7 +157,8 @@ def install_cache(
     Where the layer is read-only the result is kept in the folder `keep` under its hash, and the
     mount that puts it over the image's is returned. An image without glibc's loader needs nothing.
     One whose cache is not understood keeps it: the loader's directories have the filters too.
-    Never for the host's own root. OSError as write(2).
+    Of a container whose root is the host's nothing is replaced: it gets the mount. OSError as
+    write(2).
     """
     if not rootfs.is_file(platform.loader):
         return None
@@ -169,14 +170,22 @@ def install_cache(
         return None
     if after == before:
         return None
-    try:
-        rootfs.replace(CACHE, after)
-    except OSError as error:
-        if error.errno not in _READ_ONLY:
-            raise
-        # A mount needs something to go over, and in a read-only layer nothing can be made.
-        return None if before is None else Mount(str(_kept(keep, after)), CACHE, ("bind", "ro"))
-    return None
+    if not _is_hosts(rootfs):
+        try:
+            rootfs.replace(CACHE, after)
+        except OSError as error:
+            if error.errno not in _READ_ONLY:
+                raise
+        else:
+            return None
+    # A mount needs something to go over, and in a read-only layer nothing can be made.
+    return None if before is None else Mount(str(_kept(keep, after)), CACHE, ("bind", "ro"))
+
+
+def _is_hosts(rootfs: Rootfs) -> bool:
+    """Whether the root is the host's own, in whatever mount namespace we are."""
+    here, host = os.fstat(rootfs.fd), Path("/").stat()
+    return (here.st_dev, here.st_ino) == (host.st_dev, host.st_ino)
 
 
 @functools.lru_cache(maxsize=32)

@@ -330,6 +330,25 @@ def test_in_a_read_only_layer_the_cache_is_a_mount_kept_by_its_content(
     assert wanted.with_mount(mount).mounts[-1] == mount
 
 
+def test_the_hosts_own_cache_is_never_replaced(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace(_self: Rootfs, path: str, _data: bytes) -> None:
+        raise AssertionError(f"the host's {path} was written")
+
+    monkeypatch.setattr(Rootfs, "replace", replace)
+    before = Path("/etc/ld.so.cache").read_bytes()
+    fd = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    try:
+        rootfs = Rootfs(fd)
+        mount = container.install_cache(rootfs, shared(host, rootfs).cache, PLATFORM, tmp_path)
+    finally:
+        os.close(fd)
+    assert mount is not None
+    assert mount.destination == "/etc/ld.so.cache"
+    assert Path(mount.source).read_bytes() != before
+
+
 def test_a_link_in_place_of_the_cache_is_not_written_through(
     debian: Path, host: Host, rootfs: Rootfs, tmp_path: Path
 ) -> None:
