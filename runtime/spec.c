@@ -191,8 +191,9 @@ static void read_hook(struct spec *spec, struct json *json)
 	}
 }
 
-/* A rule of the cgroup. The last that is for every device says whether the container is
- * privileged: gpushare/oci/spec.py, Spec.is_privileged. */
+/* A rule of the cgroup: with one for cards, a container makes the node itself. The last that is for
+ * every device says whether the container is privileged: gpushare/oci/spec.py, Spec.is_privileged.
+ */
 static void read_rule(struct spec *spec, struct json *json)
 {
 	static const char *const names[] = {"allow", "type", "major", NULL};
@@ -219,6 +220,9 @@ static void read_rule(struct spec *spec, struct json *json)
 	}
 	if (every_type && every_major)
 		spec->privileged = allow;
+	if (allow && major == NVIDIA_MAJOR && !*spec->node_name)
+		snprintf(spec->node_name, sizeof(spec->node_name), "device rule for major %d",
+			NVIDIA_MAJOR);
 }
 
 static void read_objects(

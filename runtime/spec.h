@@ -16,12 +16,13 @@ struct spec {
 	char marker_name[SPEC_NAME_MAX]; /* for messages: annotation "gpushare.io/memory" */
 	char duplicate[SPEC_NAME_MAX];	 /* a key that is there twice; "": none */
 	struct json_text root;		 /* root.path, pointing into the text; at NULL: absent */
-	char node_name[SPEC_NAME_MAX];	 /* for messages: the first of NVIDIA's nodes; "": none */
-	bool privileged;		 /* the cgroup lets it at every device */
-	bool sandbox;			 /* annotated as the pause container of a pod */
-	bool placed;			 /* a GPU's node or hook was put in for this container */
-	bool edited;			 /* the daemon's record is there: it has had this spec */
-	const char *error;		 /* why it is not JSON; NULL: it is */
+	char node_name[SPEC_NAME_MAX]; /* for messages: the first node of NVIDIA's, or rule for one;
+					  "": none */
+	bool privileged;	       /* the cgroup lets it at every device */
+	bool sandbox;		       /* annotated as the pause container of a pod */
+	bool placed;		       /* a GPU's node or hook was put in for this container */
+	bool edited;		       /* the daemon's record is there: it has had this spec */
+	const char *error;	       /* why it is not JSON; NULL: it is */
 	size_t error_offset;
 };
 

@@ -95,8 +95,11 @@ def is_placed(spec: Spec) -> bool:
     if spec.is_privileged():
         return False
     sources = (_text(mount, "source") for mount in spec.entries(*MOUNTS))
-    return any(_is_nvidias(device) for device in spec.entries(*DEVICES)) or any(
-        source.startswith("/dev/nvidia") for source in sources
+    rules = spec.entries(*RULES)
+    return (
+        any(_is_nvidias(device) for device in spec.entries(*DEVICES))
+        or any(source.startswith("/dev/nvidia") for source in sources)
+        or any(rule.get("allow") is True and rule.get("major") == _MAJOR for rule in rules)
     )
 
 

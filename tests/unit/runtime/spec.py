@@ -79,6 +79,14 @@ def with_mount(source: str) -> Spec:
     return spec
 
 
+def with_rule(major: int, *, allow: bool = True) -> Spec:
+    """Return a spec as `docker run --device-cgroup-rule` has it."""
+    spec = plain()
+    rule = {"allow": allow, "type": "c", "major": major, "access": "rwm"}
+    spec["linux"]["resources"]["devices"].append(rule)
+    return spec
+
+
 def privileged(spec: Spec) -> Spec:
     """Return `spec` as `docker run --privileged` has it: a later rule lets it at every device."""
     spec["linux"]["resources"]["devices"].append({"allow": True, "access": "rwm"})
@@ -162,7 +170,10 @@ def _texts(spec: Any) -> list[tuple[str, str]]:
 
 
 def _numbered(spec: Any) -> bool:
-    devices = _member(_member(spec, "linux", dict), "devices", list)
+    linux = _member(spec, "linux", dict)
+    rules = _member(_member(linux, "resources", dict), "devices", list)
+    allowed = [rule for rule in rules if isinstance(rule, dict) and rule.get("allow") is True]
+    devices = [*_member(linux, "devices", list), *allowed]
     return any(_member(device, "major", int) == 195 for device in devices)
 
 

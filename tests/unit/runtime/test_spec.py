@@ -27,6 +27,7 @@ from .spec import (
     with_env,
     with_hook,
     with_mount,
+    with_rule,
 )
 
 TABLE = table(RUNTIME / "markers.inc")
@@ -63,6 +64,7 @@ def test_every_canonical_key_asks(driver: Driver, key: keys.Key) -> None:
         (with_device("/dev/nvidia-caps/nvidia-cap1", 508), None),
         (with_device("/dev/card"), 'device "/dev/card"'),
         (with_mount("/dev/nvidia0"), 'mount of "/dev/nvidia0"'),
+        (with_rule(195), "device rule for major 195"),
         (with_hook("/usr/bin/nvidia-container-runtime-hook"), None),
         (with_hook("/usr/bin/nvidia-cdi-hook", "createContainer"), None),
         (with_hook("nvidia-ctk", "startContainer"), None),
@@ -95,6 +97,8 @@ def test_the_word_of_an_image_is_weak(driver: Driver) -> None:
         with_device("/dev/nvme0", 259),
         with_device("/mnt/dev/nvidia0", 1),
         with_mount("/srv/dev/nvidia0"),
+        with_rule(195, allow=False),
+        with_rule(10),
         with_hook("/opt/nvidia-tools/notify"),
     ],
 )
@@ -125,6 +129,7 @@ PLACED = [
     with_device("/dev/card"),
     with_device("/dev/nvidia-uvm", 508),
     with_mount("/dev/nvidia0"),
+    with_rule(195),
     with_hook("/usr/bin/nvidia-container-runtime-hook"),
     with_hook("/usr/bin/nvidia-cdi-hook", "createContainer"),
 ]
