@@ -35,13 +35,15 @@ class Key:
     """One canonical key and the field of Quota that it fills.
 
     `narrow(higher, lower)` is what is left of a higher source's value when a lower source says
-    another; it never asks for more than `higher`.
+    another; it never asks for more than `higher`. `meaning` is for the reference: what it is, and
+    how far this version goes with it.
     """
 
     name: str
     field: str
     parse: Callable[[str], Value]
     narrow: Callable[[Value, Value], Value]
+    meaning: str
 
     @property
     def annotation(self) -> str:
@@ -156,25 +158,76 @@ _COUNT: Final = _number(1, MAX_CARDS, "a number of cards")
 KEYS: Final[Mapping[str, Key]] = {
     key.name: key
     for key in (
-        Key("memory", "memory_bytes", parse_size, _less),
-        Key("memory-percent", "memory_percent", _PERCENT, _less),
-        Key("memory-limit", "memory_limit_bytes", parse_size, _less),
-        Key("cores", "cores", _CORES, _less),
-        Key("count", "count", _COUNT, _less),
-        Key("devices", "devices", _devices, _subset),
-        Key("allow", "allow", _models, _subset),
-        Key("deny", "deny", _models, _union),
-        Key("policy", "policy", _choice(*POLICIES), _same),
-        Key("weight", "weight", _number(1, 1000, "a weight"), _less),
-        Key("priority", "priority", _number(0, 9, "a priority"), _later),
-        Key("class", "class_", _choice("online", "offline"), _prefer("offline")),
-        Key("placement", "placement", _choice("binpack", "spread", "topology"), _same),
-        Key("oversubscribe", "oversubscribe", _choice("none", "host"), _prefer("none")),
+        Key("memory", "memory_bytes", parse_size, _less, "Memory of each card."),
+        Key("memory-percent", "memory_percent", _PERCENT, _less, "The same, of what a card has."),
+        Key(
+            "memory-limit",
+            "memory_limit_bytes",
+            parse_size,
+            _less,
+            "A burst above memory. Refused in this version, unless it is as large as memory.",
+        ),
+        Key(
+            "cores",
+            "cores",
+            _CORES,
+            _less,
+            "Percent of a card's compute. Reserved and shown, not enforced in this version; "
+            "100 is a whole card.",
+        ),
+        Key("count", "count", _COUNT, _less, "How many cards; without memory, whole ones."),
+        Key("devices", "devices", _devices, _subset, "Which cards; without memory, whole ones."),
+        Key("allow", "allow", _models, _subset, "Only cards of these models or UUIDs."),
+        Key("deny", "deny", _models, _union, "No card of these models or UUIDs."),
+        Key(
+            "policy",
+            "policy",
+            _choice(*POLICIES),
+            _same,
+            "Whether cores are set aside: by fixed-share and burst-share, not by the others.",
+        ),
+        Key(
+            "weight",
+            "weight",
+            _number(1, 1000, "a weight"),
+            _less,
+            "Part in idle compute. Noted, without effect in this version.",
+        ),
+        Key(
+            "priority",
+            "priority",
+            _number(0, 9, "a priority"),
+            _later,
+            "0 is served first. Noted, without effect in this version.",
+        ),
+        Key(
+            "class",
+            "class_",
+            _choice("online", "offline"),
+            _prefer("offline"),
+            "Whether somebody waits for it. Noted, without effect in this version.",
+        ),
+        Key(
+            "placement",
+            "placement",
+            _choice("binpack", "spread", "topology"),
+            _same,
+            "The fullest card that fits (binpack, the default) or the emptiest (spread); "
+            "topology is refused in this version.",
+        ),
+        Key(
+            "oversubscribe",
+            "oversubscribe",
+            _choice("none", "host"),
+            _prefer("none"),
+            "Memory beyond the card's, in the host's. host is refused in this version.",
+        ),
         Key(
             "backend",
             "backend",
             _choice("driver", "mig", "interposer", "mps", "exclusive"),
             _same,
+            "What holds the quota. Others than interposer are refused in this version.",
         ),
     )
 }
