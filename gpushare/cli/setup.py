@@ -64,12 +64,17 @@ def command(
             _refuse_while_used(session)
         steps = undo(made, ENGINES)
     else:
-        steps = plan(made, Wanted(_engines(runtimes, root), simulate))
+        wanted = Wanted(_engines(runtimes, root), simulate)
+        for _ in plan(made, wanted):
+            pass  # what is in the way is said before anything is done
+        steps = plan(made, wanted)
     done = _carry_out(session, steps, dry_run=dry_run)
     if session.json:
         session.show(done, lambda: "")
     elif not done:
         click.echo("nothing was set up here")
+    elif dry_run:
+        click.echo("nothing was changed; next: the same without --dry-run")
     elif not undoing:
         click.echo("next: gpushare doctor")
 
@@ -106,12 +111,21 @@ def _carry_out(
     """Do each step before the next is looked at; return what was done."""
     done: list[dict[str, object]] = []
     for step in steps:
-        word = "ok" if step.do is None else "would" if dry_run else "do"
+        word = _word(step, dry_run=dry_run)
         if not session.json:
             click.echo(f"{word:<6}{step.text}")
             if dry_run and step.detail:
                 click.echo(step.detail.rstrip("\n"))
         if step.do is not None and not dry_run:
             step.do()
-        done.append({"step": step.text, "needed": step.do is not None, "diff": step.detail})
+        needed = step.do is not None
+        done.append({"step": step.text, "needed": needed, "yours": step.yours, "diff": step.detail})
     return done
+
+
+def _word(step: Step, *, dry_run: bool) -> str:
+    if step.yours:
+        return "next"
+    if step.do is None:
+        return "ok"
+    return "would" if dry_run else "do"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 CDI: Final = Path("/var/lib/gpushare/driver.json")
 SIMULATOR: Final = Path("/var/lib/gpushare/simulator")
 UNIT: Final = Path("/etc/systemd/system/gpushared.service")
+COMMAND: Final = Path("/usr/local/bin/gpushare")
 SYSTEMD: Final = Path("/run/systemd/system")  # sd_booted(3)
 NVIDIA_CDI: Final = (
     Path("/etc/cdi/nvidia.yaml"),
@@ -54,6 +55,7 @@ class Step:
     text: str
     do: Callable[[], object] | None = None
     detail: str = ""  # a diff
+    yours: bool = False  # setup cannot; the user has to
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,10 @@ class Wanted:
 
 
 def plan(made: Made, wanted: Wanted) -> Iterator[Step]:
-    """Yield the steps for the machine beneath `made.root`; each must be done before the next."""
+    """Yield the steps for the machine beneath `made.root`; each must be done before the next.
+
+    Gone through without doing any, it raises what is in the way before anything is half done.
+    """
     root, unit = made.root, unit_text()
     runtime = lowlevel.find(root)
     shown = lowlevel.version(runtime) if root == Path("/") else "not run: another root"
@@ -80,6 +85,7 @@ def plan(made: Made, wanted: Wanted) -> Iterator[Step]:
         cdi = yield from _cdi(made, found)
         links = {name: _real(root, found.library(name)) for name in (driver.CUDA, driver.NVML)}
     yield from _links(made, links)
+    yield from _command(made)
     yield from _configuration(made, cdi)
     yield from _unit(made, unit)
     for engine in wanted.engines:
@@ -95,6 +101,8 @@ def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
     unit = str(UNIT) in made.files and made.root == Path("/") and SYSTEMD.is_dir()
     if unit:
         yield Step("stop gpushared", lambda: _systemctl("disable", "--now", "gpushared"))
+    elif str(UNIT) in made.files and made.root == Path("/"):
+        yield Step("stop the gpushared that you started (no systemd here)", yours=True)
     things = [*made.files, *made.links, *made.trees]
     if not made.empty:
         left: list[str] = []
@@ -127,6 +135,10 @@ def _simulated(made: Made, profile: str) -> Iterator[Step]:
     if (folder / "cdi.json").exists():
         yield Step(f"simulated cards in {SIMULATOR}")
         return
+    try:
+        simulator.load_profile(profile)  # names those there are
+    except (simulator.ProfileError, FileNotFoundError) as error:
+        raise SetupError(f"--simulate: {error}") from error
 
     def create() -> None:
         made.tree(SIMULATOR)
@@ -139,7 +151,6 @@ def _create_cards(root: Path, folder: Path, profile: str) -> None:
     """Make the cards, their driver the installed one, by its path on the machine."""
     installed = install.Installation(beneath(root, install.PREFIX) / install.CURRENT)
     try:
-        simulator.load_profile(profile)  # names those there are
         if not profile.endswith(".json"):
             profile = str(simulator.libraries() / "profiles" / f"{profile}.json")
         cdi = simulator.create(folder, profile, folder=installed.simulator.resolve()).cdi
@@ -189,6 +200,20 @@ def _links(made: Made, libraries: dict[str, Path]) -> Iterator[Step]:
             yield Step(f"link {link} -> {target}", _later(made.link, link, target))
 
 
+def _command(made: Made) -> Iterator[Step]:
+    """Yield the step that puts `gpushare` on everybody's PATH, where it is in an environment."""
+    program = Path(sys.prefix) / "bin/gpushare"
+    place = beneath(made.root, COMMAND)
+    if program.parent in {Path("/usr/bin"), COMMAND.parent}:
+        return
+    if place.is_symlink() and place.readlink() == program:
+        yield Step(f"{COMMAND} -> {program}")
+    elif (place.exists() or place.is_symlink()) and str(COMMAND) not in made.links:
+        yield Step(f"{COMMAND} is another's; call {program}", yours=True)
+    else:
+        yield Step(f"link {COMMAND} -> {program}", lambda: made.link(COMMAND, program))
+
+
 def _configuration(made: Made, cdi: Path) -> Iterator[Step]:
     path = config.DEFAULT_FILE
     place = beneath(made.root, path)
@@ -216,7 +241,7 @@ def _unit(made: Made, text: str) -> Iterator[Step]:
         yield Step("start gpushared, now and at boot", _start)
     else:
         program = Path(sys.prefix) / "bin/gpushared"
-        yield Step(f"no systemd here: start the daemon yourself: {program}")
+        yield Step(f"start the daemon: {program} (no systemd here)", yours=True)
 
 
 def _start() -> None:
@@ -246,10 +271,15 @@ def _registration(made: Made, engine: Engine) -> Iterator[Step]:
 
 def _reread(made: Made, engine: Engine) -> Step:
     """Return the step by which an engine reads its configuration again."""
-    if engine.reloads and made.root == Path("/") and SYSTEMD.is_dir():
+    if made.root != Path("/"):
+        return Step(f"{engine.name} reads it when it starts")
+    if not SYSTEMD.is_dir():
+        how = f"kill -HUP $(pidof {engine.program})" if engine.reloads else f"restart {engine.name}"
+        return Step(f"let {engine.name} read it: {how}", yours=True)
+    if engine.reloads:
         # Of an engine that is not running it is no more than a success.
         return Step(engine.apply, lambda: _systemctl("try-reload-or-restart", engine.name))
-    return Step(f"{engine.name} reads it after: {engine.apply}")
+    return Step(f"let {engine.name} read it: {engine.apply}", yours=True)
 
 
 def unit_text() -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,6 +18,9 @@ from gpushare.setup import plan
 
 from .machine import VERSION, make, write
 from .test_install import make_source, snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PROFILES = Path(__file__).resolve().parents[3] / "libhook/simulator/profiles"
 UNIT = "[Service]\nExecStart=/opt/venv/bin/gpushared\n"
@@ -61,6 +65,7 @@ def test_a_dry_run_says_it_all_and_does_nothing(machine: Path) -> None:
     assert snapshot(machine) == before
     assert "would copy programs and libraries to /usr/local/lib/gpushare/" in result.output
     assert '"gpushare": {"path"' in result.output
+    assert result.output.endswith("nothing was changed; next: the same without --dry-run\n")
 
 
 def test_a_second_run_does_nothing_twice(machine: Path) -> None:
@@ -134,10 +139,59 @@ def test_no_runtime_is_said_before_anything_is_made(machine: Path) -> None:
     assert snapshot(machine) == before
 
 
+def spoil_docker(machine: Path) -> None:
+    (machine / "etc/docker/daemon.json").write_text("{debug}")
+
+
+def spoil_configuration(machine: Path) -> None:
+    write(machine / "etc/gpushare/gpushare.yaml", "reserve: 1GiB\n")
+
+
+def lose_nvml(machine: Path) -> None:
+    for path in (machine / "usr/lib/x86_64-linux-gnu").glob("libnvidia-ml*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "said"),
+    [
+        (spoil_docker, (), "daemon.json:1"),
+        (spoil_configuration, (), "is yours and has another driver.cdi"),
+        (lose_nvml, (), "no libnvidia-ml.so.1"),
+        (None, ("--simulate", "h20"), 'profile "h20" is not known: it is one of'),
+        (None, ("--simulate", "h20.json"), "h20.json"),
+    ],
+)
+def test_what_is_in_the_way_is_said_before_anything_is_made(
+    machine: Path, spoil: Callable[[Path], None] | None, words: tuple[str, ...], said: str
+) -> None:
+    if spoil is not None:
+        spoil(machine)
+    before = snapshot(machine)
+    result = setup(machine, *words)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert snapshot(machine) == before
+
+
+def test_the_command_is_on_everybody_s_path(machine: Path) -> None:
+    setup(machine)
+    link = machine / "usr/local/bin/gpushare"
+    assert link.readlink() == Path(sys.prefix) / "bin/gpushare"
+
+
+def test_a_command_of_somebody_else_s_stays(machine: Path) -> None:
+    write(machine / "usr/local/bin/gpushare", "theirs")
+    result = setup(machine)
+    assert result.exit_code == 0
+    assert "next  /usr/local/bin/gpushare is another's; call " in result.output
+    assert (machine / "usr/local/bin/gpushare").read_text() == "theirs"
+
+
 def test_an_interrupted_setup_can_be_undone(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(machine)
     with monkeypatch.context() as broken:
-        broken.setattr(registration, "configure", None)
+        broken.setattr(registration.Change, "apply", None)
         assert setup(machine).exit_code == 1
     assert snapshot(machine) != before
     setup(machine, "--undo")
