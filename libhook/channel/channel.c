@@ -27,6 +27,7 @@ static pthread_mutex_t sending = PTHREAD_MUTEX_INITIALIZER;
 static int descriptor = -1;
 static struct stat identity; /* of the socket: its number may be another file's by now */
 static time_t last_attempt = -RECONNECT_SECONDS;
+static _Atomic bool greeted;
 
 static bool descriptor_is_ours(void)
 {
@@ -98,7 +99,8 @@ void channel_hello(void)
 	struct gpushare_message message = {
 		.type = GPUSHARE_MESSAGE_HELLO, .pid = (uint32_t)getpid()};
 
-	send_message(&message);
+	if (!atomic_exchange(&greeted, true))
+		send_message(&message);
 }
 
 void channel_log(unsigned level, const char *text)
@@ -130,5 +132,6 @@ void channel_after_fork_in_child(void)
 		close(descriptor);
 	descriptor = -1;
 	last_attempt = -RECONNECT_SECONDS;
+	atomic_store(&greeted, false);
 	pthread_mutex_unlock(&sending);
 }

@@ -6,7 +6,7 @@
 #ifndef GPUSHARE_CHANNEL_H
 #define GPUSHARE_CHANNEL_H
 
-/* Say that this process holds the driver now. Needs pages_open. */
+/* Say, once, that this process holds the driver now. Needs pages_open. */
 void channel_hello(void);
 
 void channel_log(unsigned level, const char *text);

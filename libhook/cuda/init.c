@@ -28,15 +28,13 @@ static CUresult not_ready(const char *why)
 
 CUDA(cuInit, (unsigned int flags))
 {
-	static _Atomic bool greeted;
+	fork_watch(); /* first, for the rest takes locks */
 	const char *why = pages_open(PAGES_WRITE);
-
 	if (why)
 		return not_ready(why);
 	CUresult result = REAL(cuInit)(flags);
 	if (result != CUDA_SUCCESS)
 		return result;
-	fork_watch();
 	why = ledger_join();
 	if (why)
 		return not_ready(why);
@@ -44,7 +42,6 @@ CUDA(cuInit, (unsigned int flags))
 	if (result != CUDA_SUCCESS)
 		return result;
 	gate_watch();
-	if (!atomic_exchange(&greeted, true))
-		channel_hello();
+	channel_hello();
 	return CUDA_SUCCESS;
 }

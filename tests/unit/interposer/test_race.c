@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "quota/ledger.h"
-#include "quota/pages.h"
 #include "quota/usage.h"
 #include "tenant.h"
 
@@ -17,6 +16,7 @@ static struct shared {
 	_Atomic unsigned ready;
 	_Atomic unsigned taken[PROCESSES];
 	_Atomic unsigned done;
+	_Atomic uint64_t held;
 	_Atomic bool over;
 	_Atomic bool refused;
 } *shared;
@@ -61,7 +61,7 @@ static void take_again_and_again(void)
 	end_together();
 }
 
-/* Used bytes alone, for what is pending may be withdrawn: they never exceed the quota. */
+/* `held` is never more than what the ledger says, so it may never be more than the quota. */
 static void take_and_give_back(void)
 {
 	start_together();
@@ -69,11 +69,9 @@ static void take_and_give_back(void)
 		uint64_t bytes = (round * 7 + own) % 5 * MIB + MIB;
 		if (!ledger_reserve(0, bytes))
 			continue;
-		uint64_t used = 0;
-		for (unsigned number = 0; number < process_count(); number++)
-			used += process_slot(0, number)->used_bytes;
-		if (used > limit_bytes(0))
+		if (atomic_fetch_add(&shared->held, bytes) + bytes > limit_bytes(0))
 			atomic_store(&shared->over, true);
+		atomic_fetch_sub(&shared->held, bytes);
 		ledger_release(0, bytes);
 	}
 	end_together();
