@@ -26,6 +26,9 @@ def main(names: list[str]) -> int:
     if os.geteuid() != 0:
         print("bench: starts containers and makes mounts: run it as root", file=sys.stderr)
         return 1
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores / 2:
+        print(f"bench: others use this machine (load {load:.1f}): rough figures", file=sys.stderr)
     results: list[Result] = []
     failed = []
     for name in names or ROWS:
