@@ -73,8 +73,6 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
     # Everything that is promised is known before anybody can ask.
     release.adopt(node)
     release.reconcile(node)
-    if node.driver is not None:
-        node.driver.truth.look()
     readers = Worker("read")
     server = Server(config.socket, node, startup.read_gid(config), readers)
     loop.every(config.timing.reconcile, lambda: node.decide.submit(lambda: release.reconcile(node)))
@@ -98,15 +96,10 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
 
 def _look(node: Node, config: Config, stop: threading.Event) -> None:
     """Look at the driver again and again; the truth thread."""
-    measured = False
     while not stop.wait(config.timing.sample):
         if node.driver is None:
             continue
         node.driver.truth.look()
-        if not measured:
-            # Not before the first look: whoever is on the card by then is foreign.
-            measured = True
-            _start_thread("calibration", lambda: startup.measure_contexts(node))
 
 
 def _on_signals(loop: Loop, config: Config) -> None:

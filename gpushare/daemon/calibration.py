@@ -23,6 +23,7 @@ from gpushare.daemon.log import log
 
 _NAME: Final = "contexts.json"
 _START_SECONDS: Final = 60.0  # a first context on a machine without persistence mode takes 10 s
+_WAIT_SECONDS: Final = 6.0  # less than a launcher waits for its answer
 _LOOK_SECONDS: Final = 0.1
 _LOOKS: Final = 100
 
@@ -36,6 +37,23 @@ class Contexts:
         self._lock = threading.Lock()
         self._measured = self._read()
         self._learned: dict[str, int] = {}
+        self._settled = threading.Event()
+        self._patience = 0.0
+
+    def expect(self) -> None:
+        """Note that the missing figures are being measured."""
+        self._patience = time.monotonic() + _WAIT_SECONDS
+
+    def settle(self) -> None:
+        """Note that what could be measured has been."""
+        self._settled.set()
+
+    def wait(self) -> None:
+        """Wait for figures that are being measured; not past `_WAIT_SECONDS` from the beginning.
+
+        A tenant that was told nothing could hold its contexts beside its quota.
+        """
+        self._settled.wait(max(0.0, self._patience - time.monotonic()))
 
     def bytes_of(self, card: Card) -> int:
         """Return what a context takes of `card`; 0 where that is not known yet."""

@@ -39,11 +39,10 @@ class Command:
 def open_tenant(command: Command, asked: Mapping[str, str], node: Node) -> Opened:
     """Reserve `asked` (canonical key to text); QuotaError and reserve()'s errors."""
     driver = node.loaded()
-    annotations = {f"gpushare.io/{key}": text for key, text in asked.items()}
-    quota = read_quota(annotations, {})
+    quota = read_quota({}, {}, options=asked)
     given = give(quota, defaults=defaults_of(node.config))
     if given.kind == "none":
-        raise QuotaError("gpushare run", None, "asks for no GPU", "add --memory 4GiB")
+        raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
     key = secrets.token_hex(8)
     identity = f"host-{key[:8]}"
     name = command.name if NAME.fullmatch(command.name) else identity

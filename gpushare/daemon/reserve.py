@@ -64,6 +64,8 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
     _refuse_unsupported(quota)
     driver = node.loaded()
     give_back_earlier(applicant, node)
+    if given.kind == "shared":
+        driver.contexts.wait()
     placed = place(_ask(quota, given), node.rooms(), node.config.max_shares)
     entry = _entry(applicant, quota, given, placed, node)
     node.ledger.add(entry)

@@ -25,7 +25,7 @@ def set_memory(entry: Entry, text: str, node: Node) -> Entry:
     Growing takes effect at once. Shrinking below what is used is refused: nothing could take back
     what a program has.
     """
-    quota = read_quota({}, {}, operator={"memory": text})
+    quota = read_quota({}, {}, options={"memory": text})
     wanted = quota.memory_bytes
     assert wanted is not None
     if not entry.shared:
@@ -33,7 +33,8 @@ def set_memory(entry: Entry, text: str, node: Node) -> Entry:
     _check_room(entry, wanted, node)
     _check_use(entry, quota, wanted, node)
     node.overrides.set(entry.id, "memory", exact_size(wanted))
-    resized = node.ledger.resize(entry.key, wanted, {**entry.quota, **quota.rows()})
+    quotas = {**entry.quota, "memory": f"{text} operator"}
+    resized = node.ledger.resize(entry.key, wanted, quotas)
     pages = node.tenants.pages.get(entry.key)
     if pages is not None:
         for number in range(len(entry.holdings)):

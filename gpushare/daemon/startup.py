@@ -7,6 +7,7 @@ import fcntl
 import glob
 import grp
 import os
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -118,6 +119,8 @@ def load_driver(node: Node) -> None:
         node.why_none = why
         node.may_load = not isinstance(error, DriverSilent)
         return
+    node.driver.contexts.expect()
+    threading.Thread(target=measure_contexts, args=(node,), name="calibration", daemon=True).start()
     log(
         "driver-loaded",
         cdi=str(cdi_file(node.config)),
@@ -139,6 +142,8 @@ def _load(node: Node) -> Loaded:
         foreign_half_life=config.timing.foreign_half_life,
         learned=lambda card, size: _know(node, contexts, card, size),
     )
+    # Whoever is on a card by now is foreign, and the probe, which comes later, is not.
+    truth.look()
     return Loaded(files, nvml, nvml.cards(), contexts, truth)
 
 
@@ -168,13 +173,16 @@ def measure_contexts(node: Node) -> None:
         return
     library = Path(driver.files.cuda.host_path)
     probe = calibration.Probe(node.config.probe, library, driver.env)
-    for card in driver.cards:
-        if driver.contexts.is_measured(card):
-            continue
-        size = calibration.measure(card, driver.nvml, probe, driver.truth.excuse)
-        if size is not None:
-            driver.contexts.keep(card, size)
-            _tell(node, driver.contexts, card)
+    try:
+        for card in driver.cards:
+            if driver.contexts.is_measured(card):
+                continue
+            size = calibration.measure(card, driver.nvml, probe, driver.truth.excuse)
+            if size is not None:
+                driver.contexts.keep(card, size)
+                _tell(node, driver.contexts, card)
+    finally:
+        driver.contexts.settle()
 
 
 def _know(node: Node, contexts: Contexts, card: Card, size: int) -> None:

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container's life as the daemon sees it, with a daemon that is in trouble too."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare import abi, client, protocol
+from gpushare.client import Client
+from gpushare.verify import Tenant
+from tests.stack import Stack
+from tests.stack.bundle import Bundle
+from tests.stack.leftovers import mounts_under
+
+from .waiting import wait_until
+
+GIB = 1 << 30
+OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+@pytest.fixture
+def own() -> Iterator[Stack]:
+    """A stack whose daemon may be killed."""
+    with Stack() as made:
+        made.start_daemon()
+        yield made
+
+
+def asking(stack: Stack) -> Client:
+    return Client(stack.socket)
+
+
+def row(stack: Stack, bundle: Bundle) -> protocol.Tenant | None:
+    return next((one for one in asking(stack).tenants() if one["id"] == bundle.id), None)
+
+
+def promised(stack: Stack) -> int:
+    return sum(card["promised_bytes"] for card in asking(stack).cards())
+
+
+@contextmanager
+def started(bundle: Bundle) -> Iterator[Tenant]:
+    """Run the container until its probe has found the driver; it ends with the block."""
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        yield tenant
+
+
+def create(bundle: Bundle) -> None:
+    """Create without output pipes: the container's init keeps those it is given."""
+    done = subprocess.run(
+        bundle.argv("create", "--bundle", str(bundle.path), bundle.id),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=bundle.stack.environment,
+        check=False,
+    )
+    assert done.returncode == 0
+
+
+def directories(stack: Stack) -> list[str]:
+    return [path.name for path in (stack.root / "run" / "tenants").iterdir()]
+
+
+def kill(stack: Stack) -> None:
+    """End the daemon as the out-of-memory killer does."""
+    assert stack.daemon is not None
+    stack.daemon.process.kill()
+    stack.daemon.process.wait()
+
+
+def test_a_container_is_reserved_then_bound_then_released(stack: Stack) -> None:
+    bundle = Bundle(stack, quota={"memory": "4GiB", "cores": "30"})
+    create(bundle)
+    try:
+        tenant = row(stack, bundle)
+        assert tenant is not None
+        assert (tenant["state"], tenant["engine"], tenant["isolation"]) == (
+            "bound",
+            "runc",
+            "interposer",
+        )
+        assert tenant["pid"] == pid_of(bundle)
+        assert tenant["quota"] == {"memory": "4GiB env", "cores": "30 env"}
+        assert tenant["cards"][0]["memory_bytes"] == 4 * GIB
+    finally:
+        bundle.remove()
+    wait_until(lambda: row(stack, bundle) is None)
+    assert directories(stack) == []
+
+
+def pid_of(bundle: Bundle) -> int:
+    state = json.loads(bundle.call("state").stdout)
+    pid: int = state["pid"]
+    return pid
+
+
+def test_what_a_tenant_finds_in_its_directory(stack: Stack) -> None:
+    """A tmpfs of its own, closed to others, in which it can write its status and nothing else."""
+    bundle = Bundle(stack, quota={"memory": "4GiB"})
+    bundle.config["process"]["user"] = {"uid": 1000, "gid": 1000}
+    bundle.save()
+    with started(bundle) as tenant:
+        assert tenant.ask("context")["code"] == 0
+        found = row(stack, bundle)
+        assert found is not None
+        outer = stack.root / "run" / "tenants" / found["key"]
+        assert stat.S_IMODE(outer.stat().st_mode) == 0o700
+        assert stat.S_IMODE((outer / "pages").stat().st_mode) == 0o711
+        [options] = [line.split()[5] for line in mountinfo() if line.split()[4] == f"{outer}/pages"]
+        assert {"nosuid", "nodev", "noexec"} <= set(options.split(","))
+        inside = Path(f"/proc/{found['pid']}/root{abi.TENANT_DIR}")
+        with pytest.raises(OSError, match="Read-only"):
+            (inside / "grant").open("r+b")
+        with pytest.raises(OSError, match="Read-only"):
+            (inside / "new").open("xb")
+        with (
+            (inside / "status").open("r+b") as status,
+            pytest.raises(OSError, match="No space"),
+        ):
+            status.write(bytes(16 << 20))
+        assert tenant.ask("info")["total"] == 4 * GIB
+        assert asking(stack).set(bundle.id, memory="5GiB")["cards"][0]["memory_bytes"] == 5 * GIB
+
+
+def mountinfo() -> list[str]:
+    return Path("/proc/self/mountinfo").read_text().splitlines()
+
+
+def test_the_processes_and_figures_of_a_tenant_are_shown(stack: Stack) -> None:
+    bundle = Bundle(stack, quota={"memory": "4GiB"})
+    with started(bundle) as tenant:
+        assert tenant.ask(f"alloc {GIB}")["code"] == 0
+        found = row(stack, bundle)
+        assert found is not None
+        [card] = found["cards"]
+        assert (card["buffer_bytes"], card["contexts"], card["denied"]) == (GIB, 1, 0)
+        assert card["used_bytes"] == GIB + card["overhead_bytes"]
+        [process] = found["processes"]
+        assert (process["container_pid"], process["name"]) == (1, "gpushare-probe")
+        assert process["pid"] == found["pid"]
+        wait_until(lambda: shown_bytes(stack, bundle) == card["used_bytes"])
+        assert tenant.ask(f"alloc {4 * GIB}")["result"] == OUT_OF_MEMORY
+        found = row(stack, bundle)
+        assert found is not None
+        assert found["cards"][0]["denied"] == 1
+
+
+def shown_bytes(stack: Stack, bundle: Bundle) -> int | None:
+    found = row(stack, bundle)
+    return found["processes"][0]["bytes"] if found and found["processes"] else None
+
+
+def test_a_daemon_that_is_killed_and_started_again_keeps_its_tenants(own: Stack) -> None:
+    bundle = Bundle(own, quota={"memory": "4GiB"})
+    with started(bundle) as tenant:
+        assert tenant.ask(f"alloc {GIB}")["code"] == 0
+        before = row(own, bundle)
+        kill(own)
+        assert tenant.ask(f"alloc {GIB}")["code"] == 0, "a tenant needs no daemon to go on"
+        assert tenant.ask(f"alloc {4 * GIB}")["result"] == OUT_OF_MEMORY
+        own.start_daemon()
+        after = row(own, bundle)
+        assert before is not None
+        assert after is not None
+        for field in ("key", "id", "pid", "state", "quota", "isolation", "created"):
+            assert after[field] == before[field]
+        assert after["cards"][0]["buffer_bytes"] == 2 * GIB
+        asking(own).set(bundle.id, memory="6GiB")
+        assert tenant.ask("info")["total"] == 6 * GIB
+    wait_until(lambda: row(own, bundle) is None)
+    assert promised(own) == 0
+
+
+def test_a_daemon_that_is_told_to_stop_leaves_its_tenants_running(own: Stack) -> None:
+    bundle = Bundle(own, quota={"memory": "4GiB"})
+    with started(bundle) as tenant:
+        assert tenant.ask("context")["code"] == 0
+        assert own.daemon is not None
+        own.daemon.process.terminate()
+        assert own.daemon.process.wait() == 0
+        assert not own.socket.exists()
+        assert tenant.ask(f"alloc {GIB}")["code"] == 0
+        own.start_daemon()
+        assert row(own, bundle) is not None
+
+
+def test_a_tenant_that_ended_while_no_daemon_ran_is_released(own: Stack) -> None:
+    bundle = Bundle(own, quota={"memory": "4GiB"})
+    with started(bundle) as tenant:
+        assert tenant.ask("context")["code"] == 0
+        kill(own)
+    bundle.remove()
+    own.start_daemon()
+    wait_until(lambda: promised(own) == 0)
+    assert directories(own) == []
+    assert not [point for point in mounts_under(own.root) if "/tenants/" in point]
+
+
+def test_a_container_whose_runtime_is_killed_is_released_without_a_poststop(own: Stack) -> None:
+    """init is killed, nobody deletes the container, no hook runs."""
+    bundle = Bundle(own, quota={"memory": "4GiB"})
+    create(bundle)
+    try:
+        os.kill(pid_of(bundle), signal.SIGKILL)
+        wait_until(lambda: promised(own) == 0)
+        assert directories(own) == []
+    finally:
+        bundle.remove()
+
+
+def test_a_reservation_whose_container_never_starts_expires(own: Stack) -> None:
+    settings = yaml.safe_load(own.config.read_text())
+    own.config.write_text(yaml.safe_dump({**settings, "timing": {"bind": 0.5, "reconcile": 0.2}}))
+    kill(own)
+    own.start_daemon()
+    opened = asking(own).open({"memory": "4GiB"}, name="never", pid=os.getpid(), rootless=False)
+    assert promised(own) == 4 * GIB
+    wait_until(lambda: promised(own) == 0)
+    with pytest.raises(client.UnknownTenant, match="took longer"):
+        asking(own).bind(opened["key"], opened["id"], os.getpid())
+    assert directories(own) == []
+
+
+def test_the_same_container_again_after_a_stop(stack: Stack) -> None:
+    """The spec has been through it once already; what `set` said still holds."""
+    bundle = Bundle(stack, quota={"memory": "4GiB"})
+    with started(bundle) as tenant:
+        assert tenant.ask("info")["total"] == 4 * GIB
+        asking(stack).set(bundle.id, memory="6GiB")
+        once = bundle.read()
+    wait_until(lambda: row(stack, bundle) is None)
+    with started(bundle) as tenant:
+        assert tenant.ask("info")["total"] == 6 * GIB
+        assert bundle.read() == once
+        found = row(stack, bundle)
+        assert found is not None
+        assert found["quota"]["memory"] == "6GiB operator"
+
+
+def test_a_container_that_still_runs_is_not_made_a_second_time(stack: Stack) -> None:
+    bundle = Bundle(stack, quota={"memory": "4GiB"})
+    with started(bundle) as tenant:
+        assert tenant.ask("context")["code"] == 0
+        refused = bundle.call("create", "--bundle", str(bundle.path))
+        assert refused.returncode != 0
+        assert "still runs" in refused.stderr
+        assert tenant.ask(f"alloc {GIB}")["code"] == 0
+        assert row(stack, bundle) is not None
+
+
+def test_a_process_of_a_container_that_dies_gives_back_what_it_held(stack: Stack) -> None:
+    """kill -9 of an exec'ed process: the container goes on, with all its quota."""
+    bundle = Bundle(stack, quota={"memory": "4GiB"})
+    with started(bundle) as tenant:
+        before = tenant.ask("info")["free"]
+        words = bundle.argv("exec", bundle.id, "/usr/bin/gpushare-probe")
+        second = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert second.stdin is not None
+        second.stdin.write(f"alloc {GIB}\n".encode())
+        second.stdin.flush()
+        wait_until(lambda: used(stack, bundle) >= GIB)
+        assert tenant.ask("info")["free"] < before - GIB
+        found = row(stack, bundle)
+        assert found is not None
+        [other] = [one["pid"] for one in found["processes"] if one["container_pid"] != 1]
+        os.kill(other, signal.SIGKILL)
+        second.communicate()
+        wait_until(lambda: tenant.ask("info")["free"] == before)
+
+
+def used(stack: Stack, bundle: Bundle) -> int:
+    found = row(stack, bundle)
+    return found["cards"][0]["buffer_bytes"] if found else 0
+
+
+def test_a_second_daemon_leaves_with_a_message(own: Stack) -> None:
+    second = subprocess.run(
+        own.gpushared, capture_output=True, text=True, env=own.environment, check=False
+    )
+    assert own.daemon is not None
+    assert second.returncode == 1
+    assert f"another gpushared (pid {own.daemon.process.pid}) has {own.root}/run" in second.stderr
+    assert asking(own).status()["pid"] == own.daemon.process.pid
+
+
+def test_a_deleted_socket_is_bound_again(own: Stack) -> None:
+    settings = yaml.safe_load(own.config.read_text())
+    own.config.write_text(yaml.safe_dump({**settings, "timing": {"reconcile": 0.2}}))
+    kill(own)
+    own.start_daemon()
+    own.socket.unlink()
+    wait_until(own.socket.exists)
+    assert asking(own).status()["cards"] == 1
+
+
+def test_a_run_dir_that_others_may_write_is_refused(own: Stack) -> None:
+    kill(own)
+    (own.root / "run").chmod(0o777)
+    refused = subprocess.run(
+        own.gpushared, capture_output=True, text=True, env=own.environment, check=False
+    )
+    assert refused.returncode == 1
+    assert "can be written by others than root; chmod 755 it" in refused.stderr
+
+
+def test_a_card_that_is_whole_is_its_tenants_alone(own: Stack) -> None:
+    bundle = Bundle(own, quota={"count": "1"})
+    with started(bundle) as tenant:
+        card = asking(own).cards()[0]
+        assert tenant.ask("info")["total"] >= card["memory_bytes"]
+        assert card["mode"] == "exclusive"
+        found = row(own, bundle)
+        assert found is not None
+        assert found["isolation"] == "exclusive"
+        with Bundle(own, quota={"memory": "1GiB"}).run() as other:
+            assert other.wait() != 0
+            assert f"card 0 belongs to {bundle.id} alone" in other.errors
+    wait_until(lambda: promised(own) == 0)
