@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gpushare.verify import Docker
-from gpushare.verify.engine import environment
+from gpushare.verify.engine import Engine, environment, spawn
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
+from tests.stack.leftovers import mounts_under
 
 GIB = 1 << 30
 
@@ -27,13 +29,21 @@ def tenants(stack: Stack) -> list[dict[str, Any]]:
 
 
 def refusal(bundle: Bundle) -> str:
-    """Run `bundle`, which must be refused; return what was said."""
-    before = tenants(bundle.stack)
+    """Run `bundle`, which must be refused; return the one line that was said."""
+    config = (bundle.path / "config.json").read_bytes()
+    files = sorted(bundle.path.rglob("*"))
+    before = tenants(bundle.stack), mounts_under(bundle.stack.root)
     with bundle.run() as tenant:
         assert tenant.wait() != 0
-    assert tenants(bundle.stack) == before, "a refused container holds a reservation"
+    after = tenants(bundle.stack), mounts_under(bundle.stack.root)
+    assert after == before, "a refused container holds a reservation, or pages"
     assert bundle.call("state").returncode != 0, "a refused container exists"
-    return tenant.errors
+    assert (bundle.path / "config.json").read_bytes() == config
+    assert sorted(bundle.path.rglob("*")) == files, "something is left in the bundle"
+    [line] = tenant.errors.splitlines()
+    assert line.startswith("gpushare: ")
+    assert line.count("gpushare: ") == 1
+    return line
 
 
 @pytest.mark.parametrize(
@@ -46,8 +56,17 @@ def refusal(bundle: Bundle) -> str:
         ({"memory": "4GiB", "cores": "101"}, ["GPUSHARE_CORES", '"101"', "1", "100"]),
         ({"cores": "30"}, ["GPUSHARE_CORES", "memory"]),
         ({"memory": "4GiB", "core": "30"}, ["GPUSHARE_CORE", "did you mean", "GPUSHARE_CORES"]),
-        ({"memory": "4GiB", "devices": "7"}, ["7", "card"]),
-        ({"memory": "4GiB", "memory-percent": "10"}, ["GPUSHARE_MEMORY", "GPUSHARE_MEMORY_PERCENT", "keep one"]),
+        (
+            {"memory": "4GiB", "devices": "7"},
+            ["card 7 does not exist", "has card 0", "gpushare ls"],
+        ),
+        ({"devices": "7"}, ["card 7 does not exist"]),
+        ({"count": "2"}, ["2 cards", "1 to choose from"]),
+        ({"memory": "4GiB", "memroy": "1"}, ["GPUSHARE_MEMROY", "did you mean GPUSHARE_MEMORY?"]),
+        (
+            {"memory": "4GiB", "memory-percent": "10"},
+            ["GPUSHARE_MEMORY", "GPUSHARE_MEMORY_PERCENT", "keep one"],
+        ),
         ({"memory": "1MiB"}, ["1 MiB", "one CUDA context", "ask for more"]),
         ({"memory": "2000GiB"}, ["no card has room for 2000 GiB", "free"]),
     ],
@@ -69,13 +88,21 @@ def duplicated(text: str) -> str:
     return text.replace('"annotations"', '"annotations": {}, "annotations"', 1)
 
 
+def duplicated_within(text: str) -> str:
+    return text.replace('"destination"', '"destination": "/", "destination"', 1)
+
+
 def enormous(text: str) -> str:
     return text.replace('"ociVersion"', f'"padding": "{"x" * (4 << 20)}", "ociVersion"', 1)
 
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
-    [(duplicated, ["annotations", "twice"]), (enormous, ["config.json", "4 MiB"])],
+    [
+        (duplicated, ['"annotations"', "twice"]),
+        (duplicated_within, ['the key "destination" is there twice', "create the bundle again"]),
+        (enormous, ["config.json", "4 MiB"]),
+    ],
 )
 def test_a_spoiled_config_is_refused(
     stack: Stack, spoil: Callable[[str], str], words: list[str]
@@ -89,13 +116,56 @@ def test_a_spoiled_config_is_refused(
     assert (bundle.path / "config.json").read_text() == spoiled
 
 
-def test_docker_shows_the_refusal_in_its_own_message(docker: Docker) -> None:
-    argv = docker.run("refused", {"memory": "4Q"})
+def shown(engine: Engine, quota: dict[str, str]) -> str:
+    """Start a container that must not start; return what the engine's own command says."""
     done = subprocess.run(
-        argv, check=False, capture_output=True, text=True, env=environment(docker)
+        engine.run("refused", quota),
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment(engine),
+        stdin=subprocess.DEVNULL,
     )
-    assert done.returncode in (125, 126, 127)
-    assert 'GPUSHARE_MEMORY: "4Q" is not a size; write e.g. 4GiB' in done.stderr
+    engine.remove("refused")
+    assert done.returncode not in (0, 3), done.stdout  # 3: the probe ran and found no driver
+    return done.stderr
+
+
+@pytest.fixture(params=["docker", "containerd"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    made: Engine = request.getfixturevalue(request.param)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("quota", "words"),
+    [
+        ({"memory": "4Q"}, 'GPUSHARE_MEMORY: "4Q" is not a size; write e.g. 4GiB'),
+        ({"memory": "2000GiB"}, "no card has room for 2000 GiB: card 0 has"),
+    ],
+)
+def test_an_engine_shows_the_refusal_in_its_own_message(
+    engine: Engine, quota: dict[str, str], words: str
+) -> None:
+    assert words in shown(engine, quota).replace('\\"', '"')
+
+
+def test_an_engine_says_that_the_daemon_is_down_and_starts_what_asks_for_no_gpu(
+    engine: Engine, stack: Stack
+) -> None:
+    assert stack.daemon is not None
+    pid = stack.daemon.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        said = shown(engine, {"memory": "4GiB"})
+        with spawn(engine, "plain", {}) as tenant:
+            assert tenant.wait() == 3, tenant.errors  # the probe ran and found no driver
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "this container asks for a GPU" in said
+    assert "gpushared" in said
+    assert "gpushare doctor" in said
+    assert tenants(stack) == []
 
 
 def test_without_a_daemon_only_containers_that_ask_for_a_gpu_are_refused() -> None:
@@ -142,3 +212,44 @@ def test_both_run_and_create_inject(stack: Stack, verbs: list[str]) -> None:
         assert "/opt/gpushare/tenant" in mounts
     finally:
         bundle.remove()
+
+
+@pytest.mark.parametrize("stage", ["prestart", "createRuntime", "poststart", "poststop"])
+def test_hooks_of_others_are_kept_and_run(stack: Stack, stage: str) -> None:
+    bundle = Bundle(stack, quota={"memory": "4GiB"})
+    witness = stack.root / f"{bundle.id}-{stage}"
+    theirs = {"path": "/bin/sh", "args": ["sh", "-c", f'cat >"{witness}"'], "env": ["PATH=/bin"]}
+    bundle.config["hooks"] = {stage: [theirs]}
+    bundle.save()
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert bundle.read()["hooks"][stage][0] == theirs
+    bundle.remove()
+    assert json.loads(witness.read_text())["id"] == bundle.id
+
+
+def test_of_two_creates_of_one_container_at_once_one_at_most_gets_it(stack: Stack) -> None:
+    bundle = Bundle(stack, quota={"memory": "4GiB"})
+    words = bundle.argv("create", "--bundle", str(bundle.path), bundle.id)
+    started = [
+        subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=stack.environment,
+        )
+        for _ in range(2)
+    ]
+    try:
+        codes = [process.wait() for process in started]
+        assert codes.count(0) <= 1
+        own = [tenant for tenant in tenants(stack) if tenant["id"] == bundle.id]
+        assert sum(tenant["cards"][0]["memory_bytes"] for tenant in own) <= 4 * GIB
+        assert bundle.call("state").returncode == (0 if 0 in codes else 1)
+    finally:
+        bundle.remove()
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask("info")["total"] == 4 * GIB
+    assert [tenant["id"] for tenant in tenants(stack)].count(bundle.id) <= 1
