@@ -135,7 +135,7 @@ def _refuse_contradictions(quota: Quota, cards: Cards | None) -> None:
 
 def _check_memory_limit(quota: Quota, limit_bytes: int) -> None:
     if quota.memory_bytes is None and quota.memory_percent is None:
-        fix = "add gpushare.io/memory, the part that is guaranteed"
+        fix = _to_add(quota, "memory", "the part that is guaranteed")
         raise quota.refuse("memory-limit", "is a burst above a memory that is not asked", fix)
     if quota.memory_bytes is not None and limit_bytes < quota.memory_bytes:
         rule = f"is below memory {exact_size(quota.memory_bytes)}"
@@ -169,15 +169,15 @@ def _default_memory(quota: Quota, defaults: Defaults, asks_cards: bool) -> int |
         return defaults.memory_bytes
     if quota.cores is not None:
         rule = "asks for cores, and for no memory"
-        raise quota.refuse("cores", rule, "add gpushare.io/memory or GPUSHARE_MEMORY, e.g. 4GiB")
+        raise quota.refuse("cores", rule, _to_add(quota, "memory", "e.g. 4GiB"))
     first = next(iter(quota.asked))
-    raise quota.refuse(first, "comes with no memory and no card", ADD)
+    raise quota.refuse(first, "comes with no memory and no card", _to_add_share(quota))
 
 
 def _policy(quota: Quota, defaults: Defaults, cores: int) -> str:
     policy = quota.policy
     if policy in _SHARES and not cores:
-        fix = "add gpushare.io/cores or GPUSHARE_CORES, e.g. 30"
+        fix = _to_add(quota, "cores", "e.g. 30")
         raise quota.refuse("policy", "needs cores, and none are asked", fix)
     if policy is not None:
         return policy
@@ -186,10 +186,25 @@ def _policy(quota: Quota, defaults: Defaults, cores: int) -> str:
     return defaults.policy or "fixed-share"
 
 
+def _to_add(quota: Quota, key: str, what: str) -> str:
+    """Return the advice to add `key`, in the form in which the rest was asked."""
+    if _of_command_line(quota):
+        return f"add --{key}, {what}"
+    return f"add gpushare.io/{key} or GPUSHARE_{key.upper()}, {what}"
+
+
+def _to_add_share(quota: Quota) -> str:
+    return "add --memory 4GiB" if _of_command_line(quota) else ADD
+
+
+def _of_command_line(quota: Quota) -> bool:
+    return any(asked.source.kind == "option" for asked in quota.asked.values())
+
+
 def refuse_whole(quota: Quota, cards: Cards | None, rule: str) -> QuotaError:
     """Return the error for whole cards that cannot be given, with the quota syntax as the fix."""
     for key in ("devices", "count", "cores"):
         if key in quota.asked:
-            return quota.refuse(key, rule, f"for a share, {ADD}")
+            return quota.refuse(key, rule, f"for a share, {_to_add_share(quota)}")
     where = cards.source if cards is not None else "whole cards"
     return QuotaError(where, None, rule, f"for a share, {ADD}")

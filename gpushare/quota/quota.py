@@ -10,18 +10,21 @@ from typing import Literal, TypeAlias
 from gpushare.quota.errors import QuotaError
 
 Value: TypeAlias = "int | str | tuple[str, ...]"
-SourceKind: TypeAlias = Literal["operator", "annotation", "env"]
+SourceKind: TypeAlias = Literal["operator", "annotation", "env", "option"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a value was written: `annotation gpushare.io/memory`, `env GPUSHARE_MEMORY`."""
+    """Where a value was written: `annotation gpushare.io/memory`, `env GPUSHARE_MEMORY`.
+
+    A canonical key of a command line is its option: `--memory`.
+    """
 
     kind: SourceKind
     name: str
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+        return f"--{self.name}" if self.kind == "option" else f"{self.kind} {self.name}"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from gpushare.quota.errors import BadValue, QuotaError, quoted
 from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, Key, is_quota
-from gpushare.quota.quota import Asked, Quota, Source
+from gpushare.quota.quota import Asked, Quota, Source, SourceKind
 
 Trust: TypeAlias = Literal["ask", "shrink", "ignore"]
 Layer: TypeAlias = "dict[str, Asked]"
@@ -29,17 +29,19 @@ def read_quota(
     env: Mapping[str, str],
     *,
     operator: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
     trust: Trust | None = None,
 ) -> Quota:
     """Return what a container asks for; a Quota with nothing `asked` where it asks for nothing.
 
-    `operator` has canonical keys (`memory`); `trust` None is the default for these annotations.
+    `operator` has canonical keys (`memory`), and so have `options`, those of a command line, which
+    stand beside annotations; `trust` None is the default for these annotations.
     QuotaError: an unknown gpushare key, a value that is none, a scope that fits no container.
     """
     trust = trust or default_trust(annotations)
     granted: Layer = {}
     notes: list[str] = []
-    for layer in _annotation_layers(annotations):
+    for layer in (_layer("option", options or {}), *_annotation_layers(annotations)):
         _merge(granted, layer, notes, shrink_only=False)
     if trust == "ignore":
         notes += [
@@ -47,7 +49,7 @@ def read_quota(
         ]
     else:
         _merge(granted, _env_layer(env), notes, shrink_only=trust == "shrink")
-    _override(granted, _operator_layer(operator or {}), notes)
+    _override(granted, _layer("operator", operator or {}), notes)
     return _quota(granted, notes)
 
 
@@ -65,10 +67,10 @@ def container_name(annotations: Mapping[str, str]) -> str | None:
     return next((annotations[name] for name in _CONTAINER_NAMES if name in annotations), None)
 
 
-def _operator_layer(values: Mapping[str, str]) -> Layer:
+def _layer(kind: SourceKind, values: Mapping[str, str]) -> Layer:
     layer: Layer = {}
     for name, text in values.items():
-        source = Source("operator", name)
+        source = Source(kind, name)
         layer[name] = _asked(_key(name, source, text, KEYS), text, source)
     return layer
 

@@ -65,7 +65,7 @@ def test_open_reserves_and_makes_the_pages(node: Node) -> None:
     entry = entry_of(node, tenant)
     assert (entry.state, entry.engine, entry.name) == ("reserved", "host", "train")
     assert (entry.policy, entry.isolation) == ("fixed-share", "interposer")
-    assert entry.quota == {"memory": "4GiB annotation", "cores": "30 annotation"}
+    assert entry.quota == {"memory": "4GiB option", "cores": "30 option"}
     assert re.fullmatch(r"host-[0-9a-f]{8}", tenant["id"])
     directory = Path(tenant["directory"])
     assert sorted(path.name for path in directory.iterdir()) == ["grant", "socket", "status"]

@@ -135,7 +135,7 @@ def test_defaults_fill_memory_for_cores_and_for_cards_where_the_node_says_so() -
             {"MEMORY_LIMIT": "2GiB"},
             (
                 'env GPUSHARE_MEMORY_LIMIT: "2GiB" is a burst above a memory that is not asked; '
-                "add gpushare.io/memory, the part that is guaranteed"
+                "add gpushare.io/memory or GPUSHARE_MEMORY, the part that is guaranteed"
             ),
         ),
         (
@@ -183,3 +183,21 @@ def test_whole_cards_that_cannot_be_given_are_refused_with_the_syntax_of_a_share
         "docker run --gpus: asks for whole cards, and card 0 is shared; for a share, "
         "add -e GPUSHARE_MEMORY=4GiB or the annotation gpushare.io/memory=4GiB"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory": "6G"}, '--memory: "6G" has two readings: 6 GiB = 6442450944 bytes'),
+        ({"cores": "30"}, '--cores: "30" asks for cores, and for no memory; add --memory, e.g.'),
+        ({"weight": "3"}, '--weight: "3" comes with no memory and no card; add --memory 4GiB'),
+        (
+            {"memory": "4GiB", "policy": "fixed-share"},
+            '--policy: "fixed-share" needs cores, and none are asked; add --cores, e.g. 30',
+        ),
+    ],
+)
+def test_a_command_line_is_answered_in_its_own_words(options: dict[str, str], message: str) -> None:
+    with pytest.raises(QuotaError) as refused:
+        give(read_quota({}, {}, options=options))
+    assert str(refused.value).startswith(message)
