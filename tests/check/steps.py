@@ -48,6 +48,11 @@ STEPS = (
         "gpushare_abi.h and abi.py describe the same pages",
         _python("-m", "pytest", "-q", "tests/unit/test_abi_parity.py"),
     ),
+    Step(
+        "reference",
+        "docs/reference is what the code says",
+        _python("docs/generate.py", "--check"),
+    ),
     Step("imports", "who may import whom", lambda: run("lint-imports", "--no-cache")),
     Step("ruff", "Python: style and common flaws", lambda: run("ruff", "check")),
     Step("format", "Python is laid out by ruff", lambda: run("ruff", "format", "--check")),
