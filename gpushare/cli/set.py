@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def command(session: Session, container: str, memory: str) -> None:
     """Change a running container's quota.
 
-    It holds until the container is removed. More is refused (exit status 3) where the card has no
-    room for it; less than is in use only stops new allocations.
+    It holds until the container is removed. Refused (exit status 3): more than the card has room
+    for, less than is in use.
     """
     tenant = session.client.set(container, memory=memory)
     who = printable(name(tenant))
