@@ -54,12 +54,13 @@ struct gpushare_grant_header { /* page 0; writer: daemon */
 
 struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upwards */
 	/* writer: daemon */
-	char uuid[48];			     /* "GPU-....", NUL-terminated, as NVML says it */
-	_Atomic uint64_t memory_bytes;	     /* the quota: what "total" shows */
-	_Atomic uint64_t memory_limit_bytes; /* the most ever allowed; = memory_bytes unless burst */
-	_Atomic uint64_t context_bytes;	     /* what one context takes on this card, measured */
-	_Atomic uint64_t overhead_bytes;     /* driver's figure for this tenant less the ledger's */
-	_Atomic uint32_t cores_percent;	     /* 1..100; 0: none asked */
+	char uuid[48];		       /* "GPU-....", NUL-terminated, as NVML says it */
+	_Atomic uint64_t memory_bytes; /* the quota: what "total" shows */
+	_Atomic uint64_t
+		memory_limit_bytes;	 /* the most ever allowed; = memory_bytes unless burst */
+	_Atomic uint64_t context_bytes;	 /* what one context takes on this card, measured */
+	_Atomic uint64_t overhead_bytes; /* driver's figure for this tenant less the ledger's */
+	_Atomic uint32_t cores_percent;	 /* 1..100; 0: none asked */
 	_Atomic uint32_t utilisation_percent; /* the tenant's own, last second */
 	uint32_t reserved[10];
 
@@ -89,8 +90,8 @@ struct gpushare_process {
 };
 
 /* What one process holds on one card; written by that process only, one cache line. A reservation
- * is first published in pending_bytes, then counted over all slots, then moved to used_bytes: of two
- * that race at least one sees both, and a refusal is decided again under the page's lock. */
+ * is first published in pending_bytes, then counted over all slots, then moved to used_bytes: of
+ * two that race at least one sees both, and a refusal is decided again under the page's lock. */
 struct gpushare_slot {
 	_Atomic uint64_t used_bytes;
 	_Atomic uint64_t pending_bytes;
@@ -106,8 +107,7 @@ struct gpushare_status_header { /* page 0 */
 };
 
 #define GPUSHARE_STATUS_PROCESS_OFFSET GPUSHARE_PAGE_BYTES
-#define GPUSHARE_STATUS_SLOT_OFFSET                                                                \
-	(GPUSHARE_STATUS_PROCESS_OFFSET + GPUSHARE_MAX_PROCESSES * 32)
+#define GPUSHARE_STATUS_SLOT_OFFSET (GPUSHARE_STATUS_PROCESS_OFFSET + GPUSHARE_MAX_PROCESSES * 32)
 #define GPUSHARE_STATUS_CARD_BYTES (GPUSHARE_MAX_PROCESSES * 64)
 #define GPUSHARE_STATUS_BYTES                                                                      \
 	(GPUSHARE_STATUS_SLOT_OFFSET + GPUSHARE_MAX_CARDS * GPUSHARE_STATUS_CARD_BYTES)
@@ -118,8 +118,9 @@ struct gpushare_status_header { /* page 0 */
 /* ---- messages: process -> daemon on the tenant's own SOCK_SEQPACKET socket, one way --------- */
 
 enum gpushare_message_type {
-	GPUSHARE_MESSAGE_HELLO = 1, /* pid holds the driver now (SO_PEERCRED tells the host's pid) */
-	GPUSHARE_MESSAGE_LOG = 2,   /* text */
+	GPUSHARE_MESSAGE_HELLO =
+		1,		  /* pid holds the driver now (SO_PEERCRED tells the host's pid) */
+	GPUSHARE_MESSAGE_LOG = 2, /* text */
 };
 
 #define GPUSHARE_MESSAGE_TEXT_BYTES 1000

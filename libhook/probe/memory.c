@@ -46,7 +46,8 @@ void memory_info(struct probe *probe)
 	driver_cuDeviceTotalMem_v2(&device_bytes, probe->device);
 	driver_cuMemGetInfo_v2(&free_bytes, &total_bytes);
 	name[strcspn(name, "\"\\")] = '\0';
-	printf("{\"event\":\"info\",\"cards\":%d,\"name\":\"%s\",\"device_total\":%zu,\"total\":%zu,"
+	printf("{\"event\":\"info\",\"cards\":%d,\"name\":\"%s\",\"device_total\":%zu,\"total\":%"
+	       "zu,"
 	       "\"free\":%zu}\n",
 		count, name, device_bytes, total_bytes, free_bytes);
 }

@@ -9,16 +9,15 @@
 
 /* Spins for duration_ns on one thread: works on a GPU of any architecture, for it is JIT-compiled
  * from PTX, and the simulator reads the same parameter. */
-static const char spin_ptx[] =
-	".version 6.0\n.target sm_50\n.address_size 64\n"
-	".visible .entry spin(.param .u64 duration_ns)\n{\n"
-	"\t.reg .u64 %start, %now, %span, %want;\n\t.reg .pred %again;\n"
-	"\tld.param.u64 %want, [duration_ns];\n"
-	"\tmov.u64 %start, %globaltimer;\n"
-	"loop:\n\tmov.u64 %now, %globaltimer;\n"
-	"\tsub.u64 %span, %now, %start;\n"
-	"\tsetp.lt.u64 %again, %span, %want;\n"
-	"\t@%again bra loop;\n\tret;\n}\n";
+static const char spin_ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+			       ".visible .entry spin(.param .u64 duration_ns)\n{\n"
+			       "\t.reg .u64 %start, %now, %span, %want;\n\t.reg .pred %again;\n"
+			       "\tld.param.u64 %want, [duration_ns];\n"
+			       "\tmov.u64 %start, %globaltimer;\n"
+			       "loop:\n\tmov.u64 %now, %globaltimer;\n"
+			       "\tsub.u64 %span, %now, %start;\n"
+			       "\tsetp.lt.u64 %again, %span, %want;\n"
+			       "\t@%again bra loop;\n\tret;\n}\n";
 
 static unsigned long long clock_ns(void)
 {
