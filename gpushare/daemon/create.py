@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.daemon import names, release
+from gpushare.daemon import names, processes, release
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
@@ -29,13 +29,18 @@ STRONG: Final = "strong"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A container about to be made; the descriptors are of its bundle and its root filesystem."""
+    """A container about to be made; the descriptors are of its bundle and its root filesystem.
+
+    `maker` is the process that makes it: the launcher, which becomes the low-level runtime. 0 is
+    one that cannot be seen from here.
+    """
 
     identity: str
     path: str
     marker: str
     bundle_fd: int
     rootfs_fd: int
+    maker: int = 0
 
     @property
     def key(self) -> str:
@@ -50,6 +55,7 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
     QuotaError, NoRoom, NoSuchCard, NoDriver, SpecError, CdiError, OSError: it gets nothing, and the
     bundle is as it was.
     """
+    _refuse_second_maker(bundle, node)
     loaded = spec.load(bundle.bundle_fd)
     original = edits.strip(loaded)
     # Whoever may annotate could call any container a sandbox, and keep the card that is in it.
@@ -83,7 +89,27 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
     except BaseException:
         release.end(entry.key, node, "the container could not be given it")
         raise
+    maker = processes.look(bundle.maker)
+    if maker is not None:
+        node.tenants.makers[entry.key] = maker
     return {"given": given.kind, "key": entry.key}
+
+
+def _refuse_second_maker(bundle: Bundle, node: Node) -> None:
+    """Raise NoRoom while another runtime is at the same container.
+
+    It may have mounted the pages by now: replaced, they would be nobody's, and the container that
+    is bound in the end would have pages that the daemon does not know.
+    """
+    entry = node.ledger.entries.get(bundle.key)
+    first = node.tenants.makers.get(bundle.key)
+    if entry is None or entry.state != "reserved" or first is None or first.pid == bundle.maker:
+        return
+    still = processes.look(first.pid)
+    if still is not None and still.starttime == first.starttime:
+        raise NoRoom(
+            f"container {entry.title} is being made by process {first.pid}; wait for it, or end it"
+        )
 
 
 def _find(original: Spec, quota: Quota, bundle: Bundle, node: Node) -> nvidia.Request:

@@ -128,6 +128,7 @@ def _create(request: Request, node: Node) -> Answer:
         marker=request.text("marker"),
         bundle_fd=request.fds[0],
         rootfs_fd=request.fds[1],
+        maker=request.peer.pid,
     )
     return _answer(create(bundle, node))
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from gpushare.daemon.pages import Account, Claim, Grant, Granted, Status, accounts
+from gpushare.daemon.processes import Process
 
 Result = TypeVar("Result")
 
@@ -80,7 +81,8 @@ class Tenants:
 
     def __init__(self) -> None:
         self.pages: Mapping[str, Pages] = MappingProxyType({})
-        self.pidfds: dict[str, int] = {}  # of those that were bound; the decide thread's
+        # The runtime that is making a container which is only reserved yet; the decide thread's.
+        self.makers: dict[str, Process] = {}
 
     def add(self, key: str, pages: Pages) -> None:
         """Hold `pages` for tenant `key`."""
@@ -88,6 +90,7 @@ class Tenants:
 
     def remove(self, key: str) -> None:
         """Close what is held for tenant `key`. One that is not there is fine."""
+        self.makers.pop(key, None)
         pages = self.pages.get(key)
         if pages is not None:
             rest = {other: kept for other, kept in self.pages.items() if other != key}

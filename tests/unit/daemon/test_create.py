@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon import bind, create, processes
+from gpushare.daemon import bind, create, processes, release
 from gpushare.daemon.create import Bundle
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement import NoRoom
@@ -58,18 +59,18 @@ class Container:
         return json.loads(self.text())
 
     @contextmanager
-    def bundle(self, marker: str = "strong") -> Iterator[Bundle]:
+    def bundle(self, marker: str = "strong", maker: int = 0) -> Iterator[Bundle]:
         fds = [
             os.open(self.folder / name, os.O_RDONLY | os.O_DIRECTORY) for name in (".", "rootfs")
         ]
         try:
-            yield Bundle("4f1c", str(self.folder), marker, *fds)
+            yield Bundle("4f1c", str(self.folder), marker, fds[0], fds[1], maker)
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def create(self, node: Node, marker: str = "strong") -> dict[str, Any]:
-        with self.bundle(marker) as bundle:
+    def create(self, node: Node, marker: str = "strong", maker: int = 0) -> dict[str, Any]:
+        with self.bundle(marker, maker) as bundle:
             return create.create(bundle, node)
 
 
@@ -148,6 +149,25 @@ def test_a_second_create_before_the_first_was_bound_takes_its_place(
         bind.bind(first["key"], "4f1c", os.getppid(), pid, node)
     assert container.text() == once
     assert processes.look(pid) is not None
+
+
+def test_a_second_runtime_does_not_take_the_pages_from_the_first(
+    node: Node, tmp_path: Path
+) -> None:
+    container = Container(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
+    with subprocess.Popen(["sleep", "1000"]) as first:
+        given = container.create(node, maker=first.pid)
+        pages = node.tenants.pages[given["key"]]
+        with pytest.raises(NoRoom, match=f"is being made by process {first.pid}; wait"):
+            container.create(node, maker=os.getpid())
+        assert node.tenants.pages[given["key"]] is pages
+        assert container.create(node, maker=first.pid) == given  # its own second try
+        first.kill()
+    # It failed, or was killed: who tries again need not wait for the reservation to expire.
+    assert container.create(node, maker=os.getpid()) == given
+    assert [room.promised_bytes for room in node.rooms()] == [4 * GIB]
+    release.end(given["key"], node, "test")
+    assert not node.tenants.makers
 
 
 @pytest.mark.parametrize("step", ["store", "edits"])
