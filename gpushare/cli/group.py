@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +13,7 @@ import click
 import gpushare as package
 from gpushare.cli.session import Session, shared_options
 from gpushare.cli.summary import show_summary
+from gpushare.cli.table import printable
 from gpushare.client import BadRequest, Refused, UnknownTenant
 from gpushare.errors import UserError
 
@@ -46,6 +48,18 @@ class Gpushare(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; of a misspelt one, say which may have been meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not close:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {close[0]}?", ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section."""
         for section, names in SECTIONS.items():
@@ -75,7 +89,7 @@ class Gpushare(click.Group):
         except UnknownTenant as error:
             _say(str(error))
             for name in error.candidates:
-                click.echo(f"  {name}", err=True)
+                click.echo(f"  {printable(name)}", err=True)
             ctx.exit(ERROR)
         except UserError as error:
             _say(str(error))
@@ -97,7 +111,9 @@ class Gpushare(click.Group):
 
 def _say(text: str) -> None:
     # The daemon's refusals begin with our name where an engine shows them without any other.
-    click.echo(text if text.startswith("gpushare: ") else f"gpushare: {text}", err=True)
+    # A container's name is in some of them, and its owner's choice.
+    lines = "\n".join(printable(line) for line in text.splitlines())
+    click.echo(lines if text.startswith("gpushare: ") else f"gpushare: {lines}", err=True)
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -48,7 +48,8 @@ def command(session: Session, memory: bool, way: str | None) -> None:  # noqa: A
     installation = install.Installation(Path(session.client.status()["libraries"]).parent)
     engine = _engine(way or _default_way(), session, installation)
     report = Report(io.StringIO() if session.json else sys.stdout)
-    sizes = _sizes(max(card["free_bytes"] for card in cards))
+    roomiest = max(cards, key=lambda card: card["free_bytes"])
+    sizes = _sizes(roomiest["free_bytes"], roomiest["cores_free"])
     engine.prepare(installation.probe)
     try:
         held = Scenario(engine, _ourselves(), report, "gpushare-verify-", sizes).run()
@@ -81,12 +82,15 @@ def _engine(way: str, session: Session, installation: install.Installation) -> E
     return Host(_ourselves(), installation.probe, env=env)
 
 
-def _sizes(free_bytes: int) -> Sizes:
-    """Return the scenario's sizes, smaller where the largest card has no room for them."""
-    sizes = Sizes()
-    if sizes.small + sizes.large <= free_bytes:
-        return sizes
+def _sizes(free_bytes: int, cores_free: int) -> Sizes:
+    """Return the scenario's sizes, smaller where the roomiest card has no room for them."""
+    usual = Sizes()
+    small_cores, large_cores = usual.small_cores, usual.large_cores
+    if small_cores + large_cores > cores_free:
+        small_cores, large_cores = cores_free // 3, cores_free // 3 * 2
+    if usual.small + usual.large <= free_bytes:
+        return Sizes(small_cores=small_cores, large_cores=large_cores)
     unit = free_bytes // 8 // (256 * MIB) * 256 * MIB
     if unit < 512 * MIB:
         raise UserError("verify needs 4 GiB free on one card; see gpushare ls")
-    return Sizes(small=2 * unit, large=4 * unit, resized=3 * unit)
+    return Sizes(2 * unit, 4 * unit, 3 * unit, small_cores, large_cores)

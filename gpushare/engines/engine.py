@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from gpushare.engines import containerd, docker
 from gpushare.engines.errors import EngineError
+
+_ANSWER_SECONDS: Final = 5.0
 
 
 class Syntax(Protocol):
@@ -41,6 +44,19 @@ class Engine:
     apply: str
     reloads: bool  # `apply` disturbs nothing that runs
     syntax: Syntax
+    ask: tuple[str, ...] = ()  # prints the names of the runtimes that the running engine knows
+
+    def known(self) -> list[str]:
+        """Return the runtimes that the running engine knows; none where it does not answer."""
+        if not self.ask:
+            return []
+        try:
+            said = subprocess.run(
+                self.ask, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return []
+        return said.stdout.split() if said.returncode == 0 else []
 
     def present(self, root: Path = Path("/")) -> bool:
         """Return whether the engine is on this machine (or beneath `root`)."""
@@ -65,6 +81,7 @@ ENGINES: Final = {
         apply="systemctl reload docker",
         reloads=True,
         syntax=docker,
+        ask=("docker", "info", "--format", "{{range $name, $_ := .Runtimes}}{{$name}} {{end}}"),
     ),
     "containerd": Engine(
         name="containerd",

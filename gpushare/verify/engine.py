@@ -11,8 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from gpushare.errors import UserError
+
 from . import image
 from .tenant import Tenant
+
+
+class EngineFailed(UserError):
+    """An engine's command failed outside of any claim; carries the command and what it said."""
 
 
 class Engine(Protocol):
@@ -174,9 +180,12 @@ def _variable(key: str) -> str:
 def _quiet(
     argv: list[str], env: Mapping[str, str], data: bytes | None = None, check: bool = True
 ) -> None:
-    done = subprocess.run(
-        argv, check=False, input=data, capture_output=True, env={**os.environ, **env}
-    )
+    try:
+        done = subprocess.run(
+            argv, check=False, input=data, capture_output=True, env={**os.environ, **env}
+        )
+    except FileNotFoundError:
+        raise EngineFailed(f"there is no program {argv[0]}; install it, or see --runtime") from None
     if check and done.returncode:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
-        raise RuntimeError(f"{' '.join(argv)} failed: {said}")
+        raise EngineFailed(f"{' '.join(argv)} failed: {said}")

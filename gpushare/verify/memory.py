@@ -31,7 +31,10 @@ SETTLE_SECONDS = 15.0  # the daemon looks every 250 ms; a killed container takes
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the scenario asks for, in bytes and percent; `small` + `large` fit the card."""
+    """What the scenario asks for, in bytes and percent; `small` + `large` fit the card.
+
+    Where its compute is promised to others already the cores are 0: none are asked.
+    """
 
     small: int = 4 * GIB
     large: int = 8 * GIB
@@ -101,7 +104,7 @@ class Scenario:
 
     def _too_much_refused(self) -> None:
         self.report.title("A third that does not fit is refused, and told why")
-        size = f"{self._card()['memory_bytes'] // GIB + 1}GiB"
+        size = f"{max(card['memory_bytes'] for card in self._cards()) // GIB + 1}GiB"
         with self._spawned("third", {"memory": size}) as third:
             status = third.wait()
         self.report.output(third.errors)
@@ -182,17 +185,18 @@ class Scenario:
 
     def _killed(self, tenant: Tenant) -> None:
         self.report.title(f"{tenant.name} is killed with all its memory in use")
-        before = self._card()["free_bytes"]
+        index = self._tenants()[tenant.name]["cards"][0]["index"]
+        before = self._free(index)
         kill = self.engine.kill(tenant.name)
         self.report.command(kill)
         subprocess.run(kill, check=True, capture_output=True, env=environment(self.engine))
         tenant.wait()
-        back = _soon(lambda: self._card()["free_bytes"] >= before + self.sizes.large)
+        back = _soon(lambda: self._free(index) >= before + self.sizes.large)
         self._show("ls")
         self.report.check(
             f"its {format_size(self.sizes.large)} are free for others again",
             back and tenant.name not in self._tenants(),
-            f"free before {before}, now {self._card()['free_bytes']}",
+            f"free before {before}, now {self._free(index)}",
         )
 
     # What the steps are made of.
@@ -213,7 +217,7 @@ class Scenario:
 
     def _started(self, stack: ExitStack, name: str, memory: int, cores: int) -> Tenant:
         size = format_size(memory).replace(" ", "")
-        quota = {"memory": size, "cores": str(cores)}
+        quota = {"memory": size} | ({"cores": str(cores)} if cores else {})
         tenant = stack.enter_context(self._spawned(name, quota))
         tenant.start()
         return tenant
@@ -249,10 +253,12 @@ class Scenario:
         rows = json.loads(self._cli("ps", "--json"))
         return {row["name"].rpartition("/")[2]: row for row in rows}
 
-    def _card(self) -> dict[str, Any]:
-        cards = json.loads(self._cli("ls", "--json"))
-        found: dict[str, Any] = cards[0]
+    def _cards(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self._cli("ls", "--json"))
         return found
+
+    def _free(self, index: int) -> int:
+        return int(next(card["free_bytes"] for card in self._cards() if card["index"] == index))
 
 
 def _soon(holds: Callable[[], bool]) -> bool:

@@ -38,7 +38,7 @@ class Machine:
         self.root = root
         self._patch = monkeypatch
         self.installation = self._installed()
-        self.docker = replace(find("docker"), configurations=(root / "daemon.json",))
+        self.docker = replace(find("docker"), configurations=(root / "daemon.json",), ask=())
         self.containerd = replace(find("containerd"), configurations=(root / "config.toml",))
         launcher = self.installation.launcher
         path = root / "daemon.json"
@@ -117,6 +117,35 @@ def test_a_daemon_that_is_down_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     lines = result.output.splitlines()
     assert lines[0].startswith("fail  daemon: gpushared is not running")
     assert lines[1] == "fail  driver: the loader finds no libcuda.so.1: install it"
+
+
+def test_of_simulated_cards_the_host_s_driver_does_not_matter(
+    cli: Cli, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "find", None)
+    mounts = [{"hostPath": f"{machine.root}/cdi.json", "containerPath": "/dev/gpushare-sim"}]
+    (machine.root / "cdi.json").write_text(json.dumps({"containerEdits": {"mounts": mounts}}))
+    lines = cli("doctor").output.splitlines()
+    assert lines[0].startswith("fail  daemon: gpushared is not running")
+    assert lines[1] == "ok    simulated driver: as configured"
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("echo runc gpushare", "ok    docker: runtime gpushare registered"),
+        ("echo cannot connect; exit 1", "ok    docker: runtime gpushare registered"),
+        ("echo runc", "fail  docker: runtime gpushare registered"),
+    ],
+)
+@pytest.mark.usefixtures("simulated")
+def test_what_docker_has_not_read_since_is_told(
+    cli: Cli, machine: Machine, said: str, line: str
+) -> None:
+    machine.engines(replace(machine.docker, ask=("sh", "-c", said)))
+    found = next(text for text in cli("doctor").output.splitlines() if "docker:" in text)
+    assert found.startswith(line)
+    assert ("not read since; systemctl reload docker" in found) == line.startswith("fail")
 
 
 @pytest.mark.usefixtures("machine")

@@ -124,3 +124,17 @@ def test_help_has_each_command_in_its_section_with_an_example(cli: Cli) -> None:
             help_text = cli(name, "--help").output
             assert f"Example: gpushare {name}" in help_text
             assert "--json" in help_text
+
+
+def test_of_a_misspelt_command_it_says_which_was_meant(cli: Cli) -> None:
+    result = cli("inspct", "train")
+    assert result.exit_code == 2
+    assert "No such command 'inspct'. Did you mean inspect?" in result.output
+
+
+def test_a_message_is_not_obeyed_by_a_terminal(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.answers["tenant"] = refusal(
+        CODE_UNKNOWN, "no room: \x1b[2Jevil 4", candidates=["\x1b[31mred"]
+    )
+    result = cli("inspect", "train")
+    assert result.stderr.splitlines() == ["gpushare: no room: ?[2Jevil 4", "  ?[31mred"]
