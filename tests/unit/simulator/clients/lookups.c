@@ -42,8 +42,8 @@ static const char *expected(const char *name, int version, uint64_t flags)
 	return flags & 2 && threaded ? threaded : plain;
 }
 
-static int check(look_up *find, void *library, const char *name, int version, uint64_t flags,
-	int driver)
+static int check(
+	look_up *find, void *library, const char *name, int version, uint64_t flags, int driver)
 {
 	const char *symbol = expected(name, version < driver ? version : driver, flags);
 	void *wanted = symbol ? dlsym(library, symbol) : NULL;
@@ -71,7 +71,8 @@ int main(int argc, char **argv)
 	}
 	for (size_t i = 0; i < LINES; i++) {
 		for (uint64_t flags = 0; flags <= 2; flags++, asked += 2) {
-			wrong += check(find, library, table[i].name, table[i].version, flags, driver);
+			wrong += check(
+				find, library, table[i].name, table[i].version, flags, driver);
 			wrong += check(find, library, table[i].name, driver, flags, driver);
 		}
 	}
