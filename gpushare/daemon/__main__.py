@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 import sys
 import threading
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Final
 import gpushare
 from gpushare import config as configuration
 from gpushare.config import Config
-from gpushare.daemon import privileges, release, startup
+from gpushare.daemon import privileges, release, startup, systemd
 from gpushare.daemon.log import log
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.node import Node
@@ -82,11 +81,14 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
     loop.every(config.timing.reconcile, server.rebind_if_lost)
     _start_thread("truth", lambda: _look(node, config, stop))
     log("daemon-ready", version=gpushare.__version__, pid=os.getpid(), run_dir=str(config.run_dir))
-    _notify("READY=1")
+    period = systemd.watchdog_seconds()
+    if period is not None:
+        loop.every(period, lambda: systemd.notify("WATCHDOG=1"))
+    systemd.notify("READY=1")
     try:
         loop.run()
     finally:
-        _notify("STOPPING=1")
+        systemd.notify("STOPPING=1")
         server.close()
         node.decide.finish(_FINISH_SECONDS)
         stop.set()
@@ -137,21 +139,6 @@ def _drop_privileges() -> None:
 
 def _start_thread(name: str, run_it: Any) -> None:
     threading.Thread(target=run_it, name=name, daemon=True).start()
-
-
-def _notify(state: str) -> None:
-    """Tell systemd, where it asked (sd_notify(3))."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:
-        try:
-            notify.connect(address)
-            notify.send(state.encode())
-        except OSError as error:
-            log("notify-failed", "warning", error=str(error))
 
 
 if __name__ == "__main__":

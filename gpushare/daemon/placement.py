@@ -191,12 +191,13 @@ def _refusal(
         fit = sum(reason is None for reason in why_not.values())
         return (
             f"{wanted} cards with {ask} each are asked for, and {fit} of {len(candidates)} have "
-            f"room: {each}; ask for fewer or less, or see gpushare ls"
+            f"room: {each}; ask for fewer{'' if ask.whole else ' or less'}, or see gpushare ls"
         )
     if all(not ask.whole and ask.bytes_of(room.card) <= room.context_bytes for room in candidates):
         return f"{ask} holds not even one CUDA context: {each}; ask for more"
-    head = "no card is free for itself" if ask.whole else f"no card has room for {ask}"
-    return f"{head}: {each}; ask for less or see gpushare ls"
+    if ask.whole:  # the caller knows how a share is asked for instead
+        return f"no card is free for itself: {each}; see gpushare ls"
+    return f"no card has room for {ask}: {each}; ask for less or see gpushare ls"
 
 
 def _state(room: Room, *, number: bool = True) -> str:

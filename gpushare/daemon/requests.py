@@ -24,6 +24,7 @@ from gpushare.errors import UserError
 from gpushare.oci.cdi import CdiError
 from gpushare.oci.spec import SpecError
 from gpushare.quota import QuotaError
+from gpushare.quota.errors import quoted
 
 _IDENTITY: Final = re.compile(r"[A-Za-z0-9_][\w+.-]{0,127}", re.ASCII)
 _KEY: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
@@ -92,7 +93,7 @@ class Request:
         """Return a text field that is all `pattern`."""
         value = self.text(name)
         if not pattern.fullmatch(value):
-            raise BadRequest(f"{name} is not like {pattern.pattern}")
+            raise BadRequest(f"{name} {quoted(value)} is not like {pattern.pattern}")
         return value
 
     def root_only(self) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare import protocol
+from gpushare.daemon import systemd
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
 from gpushare.daemon.requests import Peer, Request, operation, refusal
@@ -60,13 +61,16 @@ class Server:
         self._readers = readers
         self._connections: set[Connection] = set()
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        self._listener = self._listen()
+        inherited = systemd.inherited_listener(path)
+        self._is_inherited = inherited is not None
+        self._listener = self._listen() if inherited is None else self._adopt(inherited)
 
     def close(self) -> None:
         """Stop listening and take the socket away."""
         self._loop.forget(self._listener.fileno())
         self._listener.close()
-        self._path.unlink(missing_ok=True)
+        if not self._is_inherited:
+            self._path.unlink(missing_ok=True)
         for connection in list(self._connections):
             self._close(connection)
 
@@ -80,6 +84,7 @@ class Server:
             log("socket-lost", "warning", path=str(self._path))
             self._loop.forget(self._listener.fileno())
             self._listener.close()
+            self._is_inherited = False
             self._listener = self._listen()
 
     def _listen(self) -> socket.socket:
@@ -96,6 +101,12 @@ class Server:
             os.chown(self._path, 0, self._read_gid)
             self._path.chmod(0o660)
         listener.listen(1024)
+        self._loop.read(listener.fileno(), self._accept)
+        return listener
+
+    def _adopt(self, listener: socket.socket) -> socket.socket:
+        """Listen on the socket that systemd made, which has its mode from there."""
+        listener.setblocking(False)
         self._loop.read(listener.fileno(), self._accept)
         return listener
 

@@ -140,7 +140,7 @@ def test_a_whole_card_is_one_without_tenants() -> None:
     rooms = (room(0, Promise("a", GIB)), room(1))
     assert place(Ask(whole=True), rooms, MOST) == (Placed(card(1), 140 * GIB, 100, True),)
     assert refusal(Ask(whole=True), rooms[0]) == (
-        "no card is free for itself: card 0 is shared by a; ask for less or see gpushare ls"
+        "no card is free for itself: card 0 is shared by a; see gpushare ls"
     )
 
 

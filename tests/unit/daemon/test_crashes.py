@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon ends at every step of a tenant's life: nothing is lost, nothing is promised twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon import clock, release
+from gpushare.daemon.bind import bind
+from gpushare.daemon.host import Command, open_tenant
+from gpushare.daemon.ledger import Ledger
+from gpushare.daemon.mounts import TenantMounts
+from gpushare.daemon.node import Node
+from gpushare.daemon.pages import Grant, Status
+from gpushare.daemon.tenant_socket import TenantSocket
+from gpushare.daemon.tenants import Tenants
+
+from . import fakes
+from .fakes import GIB
+
+# What a killed process has open the kernel closes; here it is left to the collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+ME = Command(name="train", uid=os.getuid(), rootless=False)
+
+
+class Killed(BaseException):
+    """SIGKILL: what would have been done after it is not done."""
+
+
+#: What a daemon does between a request and its answer, and at a tenant's end.
+STARTING = [
+    (Ledger, "add"),
+    (TenantMounts, "make"),
+    (Grant, "make"),
+    (Status, "make"),
+    (TenantSocket, "listen"),
+    (Tenants, "add"),
+]
+ENDING = [(Tenants, "remove"), (TenantMounts, "remove"), (Ledger, "release")]
+
+
+@contextmanager
+def killed(where: type, step: str, *, before: bool) -> Iterator[None]:
+    """End the daemon before or after `step`, so that it undoes nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        real = getattr(where, step)
+
+        def die(*arguments: object, **named: object) -> None:
+            patch.undo()
+            patch.setattr(release, "end", lambda *_: None)
+            if not before:
+                real(*arguments, **named)
+            raise Killed
+
+        patch.setattr(where, step, die)
+        with pytest.raises(Killed):
+            yield
+
+
+def free_after(folder: Path) -> int:
+    """Return what is free once the next daemon has found everything out."""
+    with fakes.again(folder) as node:
+        release.adopt(node)
+        for entry in node.ledger.entries.values():
+            if entry.state == "reserved":
+                node.ledger.add(replace(entry, expires=clock.boottime() - 1))
+        release.reconcile(node)
+        assert sorted(node.tenants.pages) == sorted(node.mounts.made())
+        assert sorted(node.mounts.made()) == sorted(node.ledger.entries)
+        return node.rooms()[0].free_bytes
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(("where", "step"), STARTING)
+def test_a_start_that_was_cut_off_costs_nothing_in_the_end(
+    tmp_path: Path, where: type, step: str, before: bool
+) -> None:
+    with fakes.node(tmp_path) as node, killed(where, step, before=before):
+        open_tenant(ME, {"memory": "4GiB"}, node)
+    assert free_after(tmp_path) == 140 * GIB
+
+
+@pytest.fixture
+def program() -> Iterator[subprocess.Popen[bytes]]:
+    started = subprocess.Popen(["sleep", "1000"])
+    yield started
+    started.kill()
+    started.wait()
+
+
+def running(node: Node, program: subprocess.Popen[bytes]) -> str:
+    tenant = open_tenant(ME, {"memory": "4GiB"}, node)
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    return tenant["key"]
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(("where", "step"), ENDING)
+def test_an_end_that_was_cut_off_is_finished(
+    tmp_path: Path, program: subprocess.Popen[bytes], where: type, step: str, before: bool
+) -> None:
+    with fakes.node(tmp_path) as node:
+        key = running(node, program)
+        program.kill()
+        program.wait()
+        with killed(where, step, before=before):
+            release.end_if_gone(key, node, "it is gone")
+    assert free_after(tmp_path) == 140 * GIB
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_who_runs_keeps_its_memory_through_a_crash_while_it_is_bound(
+    tmp_path: Path, program: subprocess.Popen[bytes], before: bool
+) -> None:
+    """The hook gets no answer, so the runtime gives the container up; or it was bound."""
+    with fakes.node(tmp_path) as node, killed(Ledger, "bind", before=before):
+        running(node, program)
+    assert free_after(tmp_path) == (140 * GIB if before else 136 * GIB)

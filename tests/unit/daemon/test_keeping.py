@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept on disk beside the ledger: the operator's settings, measured contexts."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon import calibration
+from gpushare.daemon.calibration import Contexts, Probe, measure
+from gpushare.daemon.cards import Use
+from gpushare.daemon.overrides import Overrides, OverridesError
+
+from .fakes import MIB, FakeDriver, card
+
+
+def test_what_was_set_is_there_after_a_restart(tmp_path: Path) -> None:
+    first = Overrides(tmp_path)
+    first.set("one", "memory", "4GiB")
+    first.set("one", "memory", "6GiB")
+    first.set("two", "memory", "1GiB")
+    second = Overrides(tmp_path)
+    assert second.of("one") == {"memory": "6GiB"}
+    assert second.of("two") == {"memory": "1GiB"}
+    assert second.of("three") == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["overrides.json"]
+
+
+def test_a_setting_that_cannot_be_written_is_not_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = Overrides(tmp_path)
+    overrides.set("one", "memory", "4GiB")
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        overrides.set("one", "memory", "6GiB")
+    assert overrides.of("one") == {"memory": "4GiB"}
+    monkeypatch.undo()
+    assert Overrides(tmp_path).of("one") == {"memory": "4GiB"}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"one": 4}', "[" * 100000])
+def test_damaged_settings_are_not_taken_for_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "overrides.json").write_text(content)
+    with pytest.raises(OverridesError, match="remove it to go on without"):
+        Overrides(tmp_path)
+
+
+def test_the_oldest_settings_are_forgotten_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare.daemon.overrides._MOST", 3)
+    overrides = Overrides(tmp_path)
+    for identity in ("a", "b", "c", "a", "d"):
+        overrides.set(identity, "memory", "1GiB")
+    assert [bool(overrides.of(identity)) for identity in "abcd"] == [True, False, True, True]
+
+
+def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) -> None:
+    Contexts(tmp_path, "580").keep(card(0), 500 * MIB)
+    assert Contexts(tmp_path, "580").bytes_of(card(1)) == 500 * MIB
+    assert Contexts(tmp_path, "580").bytes_of(card(0, model="T4")) == 0
+    assert Contexts(tmp_path, "581").bytes_of(card(0)) == 0
+
+
+def test_what_tenants_show_counts_until_it_is_measured(tmp_path: Path) -> None:
+    contexts = Contexts(tmp_path, "580")
+    for seen in (600, 500, 700):
+        contexts.learn(card(), seen * MIB)
+    assert contexts.bytes_of(card()) == 500 * MIB
+    contexts.keep(card(), 520 * MIB)
+    contexts.learn(card(), 100 * MIB)
+    assert contexts.bytes_of(card()) == 520 * MIB
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"H200 580": "much"}', '{"H200 580": -5}'])
+def test_a_damaged_cache_is_measured_anew(tmp_path: Path, content: str) -> None:
+    (tmp_path / "contexts.json").write_text(content)
+    assert not Contexts(tmp_path, "580").is_measured(card())
+
+
+def probe(folder: Path, code: str) -> Probe:
+    program = folder / "probe"
+    program.write_text(f"#!{sys.executable}\n{code}")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return Probe(program, Path("/lib/libcuda.so.1"), {"GPUSHARE_SIM_DEVICE": "/sim"})
+
+
+SPEAKS = """
+import json, os, sys
+assert sys.argv[1:] == ["--library", "/lib/libcuda.so.1", "--card", "0", "context"], sys.argv
+assert os.environ["GPUSHARE_SIM_DEVICE"] == "/sim"
+for event in ("driver", "context"):
+    print(json.dumps({"event": event, "code": 0}), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_context_is_what_the_driver_says_of_the_probe_once_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, excused = FakeDriver(), list[int]()
+    figures = iter([100, 300, 500, 500])
+
+    def grow() -> None:
+        driver.uses = {card().uuid: (Use(1, 9 * MIB), Use(excused[0], next(figures) * MIB))}
+
+    driver.during = grow
+    monkeypatch.setattr(calibration, "_LOOK_SECONDS", 0.001)
+    assert measure(card(), driver, probe(tmp_path, SPEAKS), excused.append) == 500 * MIB
+    assert len(set(excused)) == 1
+    assert not Path(f"/proc/{excused[0]}").exists()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "print('not json')",
+        'print(\'{"event": "context", "code": 2}\', flush=True); input()',
+        "import sys; sys.exit(3)",
+    ],
+)
+def test_a_probe_that_fails_is_no_figure(tmp_path: Path, code: str) -> None:
+    assert measure(card(), FakeDriver(), probe(tmp_path, code), lambda _: None) is None
+
+
+def test_no_probe_is_no_figure(tmp_path: Path) -> None:
+    missing = Probe(tmp_path / "none", tmp_path, {})
+    assert measure(card(), FakeDriver(), missing, lambda _: None) is None
+
+
+def test_who_asks_while_it_is_measured_waits_for_the_end_of_it(tmp_path: Path) -> None:
+    contexts = Contexts(tmp_path, "580")
+    contexts.wait()  # nothing is being measured
+    contexts.expect()
+    contexts.settle()
+    contexts.wait()
+    assert contexts.bytes_of(card()) == 0

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What containers are called, by the spec and by an engine that may be slow, wrong or hostile."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon import names
+from gpushare.daemon.names import Name, from_spec
+
+ID = "ab" * 32
+TASK = "/run/containerd/io.containerd.runtime.v2.task"
+
+
+@pytest.mark.parametrize(
+    ("identity", "bundle", "expected"),
+    [
+        (
+            ID,
+            f"/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{ID}",
+            ("docker", ""),
+        ),
+        (ID, f"{TASK}/private/{ID}", ("containerd", "")),
+        ("train", f"{TASK}/default/train", ("containerd", "default/train")),
+        (ID, f"/var/lib/containers/storage/overlay-containers/{ID}/userdata", ("podman", "")),
+        ("train", "/tmp/bundle", ("runc", "train")),
+    ],
+)
+def test_the_bundles_path_tells_the_engine(
+    identity: str, bundle: str, expected: tuple[str, str]
+) -> None:
+    assert from_spec(identity, bundle, {}) == Name(*expected)
+
+
+def test_a_container_of_a_pod_is_named_by_kubernetes() -> None:
+    annotations = {
+        "io.kubernetes.cri.sandbox-namespace": "team",
+        "io.kubernetes.cri.sandbox-name": "pod",
+        "io.kubernetes.cri.container-name": "train",
+    }
+    name = from_spec(ID, f"{TASK}/k8s.io/{ID}", annotations)
+    assert name == Name("containerd", "team/pod/train")
+
+
+def test_an_annotation_that_is_no_name_is_not_shown() -> None:
+    annotations = {
+        "io.kubernetes.cri.sandbox-namespace": "team\x1b[2J",
+        "io.kubernetes.cri.sandbox-name": "pod",
+        "io.kubernetes.cri.container-name": "train",
+    }
+    assert from_spec("x", f"{TASK}/k8s.io/x", annotations).name == "k8s.io/x"
+
+
+@contextmanager
+def engine(path: Path, answer: bytes) -> Iterator[list[bytes]]:
+    """Answer every request on `path` with `answer`; yield what was asked."""
+    asked: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    asked.append(connection.recv(65536))
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield asked
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def http(document: object, status: str = "200 OK") -> bytes:
+    body = json.dumps(document).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def test_docker_is_asked_for_the_name(tmp_path: Path) -> None:
+    with engine(tmp_path / "docker.sock", http({"Name": "/train"})) as asked:
+        found = names.ask(ID, [tmp_path / "none.sock", tmp_path / "docker.sock"], 5)
+    assert found == Name("docker", "train")
+    assert asked[0].startswith(f"GET /containers/{ID}/json HTTP/1.1\r\n".encode())
+
+
+def test_only_an_id_like_dockers_is_asked_about(tmp_path: Path) -> None:
+    with engine(tmp_path / "docker.sock", http({"Name": "/train"})) as asked:
+        assert names.ask("../images/x", [tmp_path / "docker.sock"], 5) is None
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http({"message": "no such container"}, "404 Not Found"),
+        http({"Name": 'x" onclick'}),
+        http({"Names": []}),
+        http(["train"]),
+        b"HTTP/1.1 200 OK\r\n\r\nnot json",
+        b"garbage\r\n",
+        b"",
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_no_name(tmp_path: Path, answer: bytes) -> None:
+    with engine(tmp_path / "docker.sock", answer):
+        assert names.ask(ID, [tmp_path / "docker.sock"], 5) is None
+
+
+def test_an_engine_that_says_nothing_costs_the_name_only(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "docker.sock"))
+        listener.listen()
+        assert names.ask(ID, [tmp_path / "docker.sock"], 0.05) is None

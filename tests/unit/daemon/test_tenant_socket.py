@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tenant's own socket: what is heard, and what a hostile tenant gets for its trouble."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon import tenant_socket
+from gpushare.daemon.tenant_socket import Allowance, TenantSocket
+
+Logged = list[tuple[str, str, dict[str, Any]]]
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Logged:
+    lines: Logged = []
+    monkeypatch.setattr(
+        tenant_socket, "log", lambda event, level, **fields: lines.append((event, level, fields))
+    )
+    return lines
+
+
+@pytest.fixture
+def tenant(tmp_path: Path) -> Iterator[TenantSocket]:
+    directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    listening = TenantSocket.listen("0" * 16, directory)
+    yield listening
+    listening.close()
+    os.close(directory)
+
+
+@pytest.fixture
+def caller(tenant: TenantSocket, tmp_path: Path) -> Iterator[socket.socket]:
+    del tenant
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as made:
+        made.connect(str(tmp_path / "socket"))
+        yield made
+
+
+def message(kind: int, level: int, pid: int, text: bytes = b"") -> bytes:
+    return abi.MESSAGE_HEADER.pack(kind, level, pid, len(text)) + text
+
+
+def hear(tenant: TenantSocket, now: float = 0.0) -> bool:
+    """Hear one message on the only connection; whether it goes on."""
+    if not tenant.connections:
+        assert tenant.accept() is not None
+    [connection] = tenant.connections
+    return tenant.receive(connection, now)
+
+
+def test_hello_says_which_of_the_hosts_processes_it_is(
+    tenant: TenantSocket, caller: socket.socket, heard: Logged
+) -> None:
+    caller.send(message(abi.MESSAGE_HELLO, 0, 7))
+    assert hear(tenant)
+    assert tenant.host_pids == {7: os.getpid()}
+    assert heard[0][0] == "tenant-process"
+
+
+def test_a_log_line_is_one_field_of_one_line(
+    tenant: TenantSocket, caller: socket.socket, heard: Logged
+) -> None:
+    caller.send(message(abi.MESSAGE_LOG, 4, 7, b'quota\n{"event": "forged"}\xff'))
+    assert hear(tenant)
+    [(event, level, fields)] = heard
+    assert (event, level) == ("tenant-said", "warning")
+    assert fields["text"] == 'quota\n{"event": "forged"}\ufffd'
+    assert fields["tenant"] == "0" * 16
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"x",
+        message(9, 4, 7, b"unknown type"),
+        message(abi.MESSAGE_LOG, 99, 7, b"unknown level"),
+        abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"longer than said",
+        abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 0xFFFFFFFF),
+        message(abi.MESSAGE_LOG, 4, 7, b"x" * (abi.MESSAGE_TEXT_BYTES + 1)),
+        bytes(1 << 16),
+    ],
+)
+def test_what_no_library_of_ours_sends_ends_the_connection(
+    tenant: TenantSocket, caller: socket.socket, heard: Logged, packet: bytes
+) -> None:
+    caller.send(packet)
+    assert not hear(tenant)
+    assert not tenant.connections
+    assert not heard
+
+
+def test_the_longest_text_is_heard(
+    tenant: TenantSocket, caller: socket.socket, heard: Logged
+) -> None:
+    caller.send(message(abi.MESSAGE_LOG, 3, 7, b"x" * abi.MESSAGE_TEXT_BYTES))
+    assert hear(tenant)
+    assert len(heard[0][2]["text"]) == abi.MESSAGE_TEXT_BYTES
+
+
+def test_descriptors_never_arrive(tenant: TenantSocket, caller: socket.socket) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 200))]
+    caller.sendmsg([message(abi.MESSAGE_HELLO, 0, 7)], rights)
+    assert hear(tenant)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 1  # the accepted connection
+
+
+def test_a_flood_is_dropped_and_the_connection_lives(
+    tenant: TenantSocket, caller: socket.socket, heard: Logged
+) -> None:
+    for _ in range(1000):
+        caller.send(message(abi.MESSAGE_LOG, 4, 7, b"again"))
+        assert hear(tenant, now=1.0)
+    assert len(heard) == 200
+    assert tenant.allowance.dropped == 800
+    caller.send(message(abi.MESSAGE_LOG, 4, 7, b"later"))
+    assert hear(tenant, now=2.0)
+    assert len(heard) == 201
+
+
+def test_the_allowance_comes_back_and_is_not_hoarded() -> None:
+    allowance = Allowance()
+    assert sum(allowance.take(1000.0) for _ in range(500)) == 200
+    assert sum(allowance.take(1001.0) for _ in range(500)) == 20
+    assert sum(allowance.take(9999.0) for _ in range(500)) == 200
+    assert not allowance.take(0.0), "a clock that goes back gives nothing"
+
+
+def test_an_end_is_noticed(tenant: TenantSocket, caller: socket.socket) -> None:
+    assert tenant.accept() is not None
+    caller.close()
+    assert not hear(tenant)
+
+
+def test_a_tenant_of_any_uid_may_speak(tenant: TenantSocket, tmp_path: Path) -> None:
+    del tenant
+    assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o666
+
+
+def test_a_new_daemon_takes_the_place_of_an_old_ones_socket(tmp_path: Path) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    old = TenantSocket.listen("0" * 16, directory)
+    new = TenantSocket.listen("0" * 16, directory)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+        caller.connect(str(tmp_path / "socket"))
+        assert new.accept() is not None
+        assert old.accept() is None
+    old.close()
+    new.close()
+    os.close(directory)
