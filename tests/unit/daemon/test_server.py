@@ -167,7 +167,7 @@ def test_our_own_client_understands_it(path: Path, node: Node) -> None:
         (b'{"op": "tenant", "name": 7}', "name is not a text"),
         (b'{"op": "tenants", "all": 1}', "all is neither true nor false"),
         (b'{"op": "bind", "key": "../../etc", "id": "x", "pid": 1}', 'key "../../etc" is not like'),
-        (b'{"op": "bind", "key": "0000000000000000", "id": "--x", "pid": 1}', 'id "--x" is not like'),
+        (b'{"op": "bind", "key": "0000000000000000", "id": "-x", "pid": 1}', 'id "-x" is not like'),
         (b'{"op": "bind", "key": "0000000000000000", "id": "x\\n", "pid": 1}', "is not like"),
         (
             b'{"op": "bind", "key": "0000000000000000", "id": "x", "pid": true}',
