@@ -25,6 +25,7 @@ CACHE: Final = "/etc/ld.so.cache"
 _CUDA_NAME: Final = re.compile(r"libcuda\.so(\.[0-9.]+)?", re.ASCII)
 _NVML_NAME: Final = re.compile(r"libnvidia-ml\.so(\.[0-9.]+)?", re.ASCII)
 _TOOLKIT: Final = re.compile(r"cuda(-[0-9.]+)?", re.ASCII)
+_KEPT: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
 _READ_ONLY: Final = frozenset({errno.EROFS, errno.EXDEV, errno.EACCES, errno.EPERM})
 
 
@@ -179,7 +180,7 @@ def install_cache(
         else:
             return None
     # A mount needs something to go over, and in a read-only layer nothing can be made.
-    return None if before is None else Mount(str(_kept(keep, after)), CACHE, ("bind", "ro"))
+    return None if before is None else Mount(str(_kept(keep, after)), CACHE, _KEPT)
 
 
 def _is_hosts(rootfs: Rootfs) -> bool:
@@ -195,13 +196,20 @@ def _merged(cache: bytes | None, wanted: tuple[tuple[str, str], ...], flags: int
 
 def _kept(directory: Path, content: bytes) -> Path:
     path = directory / hashlib.sha256(content).hexdigest()
-    if not path.exists():
-        temporary = directory / f".{path.name}.{secrets.token_hex(8)}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(temporary, flags, 0o644), "wb") as file:
+    if path.exists():
+        return path
+    directory.mkdir(mode=0o755, exist_ok=True)
+    temporary = directory / f".{path.name}.{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o644)
+    try:
+        with os.fdopen(fd, "wb") as file:
             file.write(content)
             os.fchmod(file.fileno(), 0o644)
         temporary.rename(path)
+    except BaseException:
+        temporary.unlink()
+        raise
     return path
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpushare.oci import cdi, container, driver, edits, ldcache, nvidia
 from gpushare.oci import spec as specs
-from gpushare.oci.container import Filters, Host, Wanted
+from gpushare.oci.container import CacheEntry, Filters, Host, Wanted
 from gpushare.oci.edits import Mount
 from gpushare.oci.platform import platform_of
 from gpushare.oci.rootfs import Rootfs
@@ -315,19 +315,39 @@ def test_in_a_read_only_layer_the_cache_is_a_mount_kept_by_its_content(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
     monkeypatch.setattr(Rootfs, "replace", read_only)
-    keep = tmp_path / "keep"
-    keep.mkdir()
+    keep = tmp_path / "keep"  # made when it is needed: few images are read-only
     wanted = shared(host, rootfs)
     assert container.install_cache(rootfs, wanted.cache, PLATFORM, keep) is None
     (debian / "etc/ld.so.cache").write_bytes(ldcache.merge(None, [("a", "/a")], 0x303))
     mount = container.install_cache(rootfs, wanted.cache, PLATFORM, keep)
     assert isinstance(mount, Mount)
     assert (mount.destination, mount.read_only) == ("/etc/ld.so.cache", True)
+    assert {"nosuid", "nodev", "noexec"} <= set(mount.options)
     entries = ldcache.parse(Path(mount.source).read_bytes()).entries
     assert {entry.name for entry in entries} >= {b"a", b"libcuda.so.1"}
     assert container.install_cache(rootfs, wanted.cache, PLATFORM, keep) == mount
     assert [str(path) for path in keep.iterdir()] == [mount.source]
     assert wanted.with_mount(mount).mounts[-1] == mount
+
+
+@pytest.mark.usefixtures("debian")
+def test_a_full_disk_keeps_no_half_of_a_cache(
+    rootfs: Rootfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_fd: int, _mode: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def read_only(_self: Rootfs, path: str, _data: bytes) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    monkeypatch.setattr(Rootfs, "replace", read_only)
+    monkeypatch.setattr(os, "fchmod", full)
+    Path(tmp_path / "rootfs/etc/ld.so.cache").write_bytes(ldcache.merge(None, [("a", "/a")], 0x303))
+    with pytest.raises(OSError, match="No space"):
+        container.install_cache(
+            rootfs, (CacheEntry("libcuda.so.1", "/c"),), PLATFORM, tmp_path / "keep"
+        )
+    assert list((tmp_path / "keep").iterdir()) == []
 
 
 def test_the_hosts_own_cache_is_never_replaced(
