@@ -212,7 +212,7 @@ def test_the_compose_service_is_the_same_container(ready: Ready) -> None:
 
 
 def test_without_a_container_it_is_the_same(ready: Ready) -> None:
-    (line,) = re.findall(r"^Without a container: `(.*)`\.$", README, re.MULTILINE)
+    (line,) = re.findall(r"^Without a container: `(.*?)`\.", README, re.MULTILINE)
     assert ready.events(typed(line))["info"]["total"] == 4 * GIB
 
 
