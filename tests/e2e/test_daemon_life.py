@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import yaml
 
 from gpushare import abi, client, protocol
 from gpushare.client import Client
+from gpushare.daemon import privileges
 from gpushare.verify import Tenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -25,6 +29,7 @@ from tests.stack.leftovers import mounts_under
 from .waiting import wait_until
 
 GIB = 1 << 30
+Result = TypeVar("Result")
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
@@ -328,3 +333,42 @@ def test_a_card_that_is_whole_is_its_tenants_alone(own: Stack) -> None:
             assert other.wait() != 0
             assert f"card 0 belongs to {bundle.id} alone" in other.errors
     wait_until(lambda: promised(own) == 0)
+
+
+def test_the_daemon_has_the_capabilities_that_it_says_and_no_other(stack: Stack) -> None:
+    assert stack.daemon is not None
+    status = Path(f"/proc/{stack.daemon.process.pid}/status").read_text().splitlines()
+    found = dict(line.split(":\t", 1) for line in status)
+    kept = sum(1 << number for number in privileges.KEPT)
+    for field in ("CapPrm", "CapEff", "CapBnd"):
+        assert int(found[field], 16) & ~kept == 0, field
+    assert int(found["CapInh"], 16) == 0
+    assert found["NoNewPrivs"] == "1"
+
+
+def test_what_can_be_read_is_read_by_anybody_and_nothing_is_changed(stack: Stack) -> None:
+    """As nvidia-smi: figures are no secret; what others have is root's to change."""
+    bundle = Bundle(stack, quota={"memory": "4GiB"})
+    with started(bundle):
+        assert as_nobody(lambda: len(asking(stack).cards())) == 1
+        assert as_nobody(lambda: row(stack, bundle)) == row(stack, bundle)
+        with pytest.raises(client.Refused, match="is for root"):
+            as_nobody(lambda: asking(stack).set(bundle.id, memory="5GiB"))
+        found = row(stack, bundle)
+        assert found is not None
+        assert found["cards"][0]["memory_bytes"] == 4 * GIB
+
+
+def as_nobody(call: Callable[[], Result]) -> Result:
+    """Return what `call` returns, or raise what it raises, on a thread whose user is nobody.
+
+    The kernel keeps users by thread; it is libc that makes all threads of a process follow.
+    """
+    setresuid = {"x86_64": 117, "aarch64": 147}[os.uname().machine]
+    with ThreadPoolExecutor(1) as thread:
+        changed = thread.submit(
+            lambda: ctypes.CDLL(None).syscall(ctypes.c_long(setresuid), -1, 65534, -1)
+        )
+        assert changed.result() == 0
+        assert thread.submit(os.geteuid).result() == 65534
+        return thread.submit(call).result()

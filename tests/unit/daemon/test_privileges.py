@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One file knows the driver's library, and one gives up privileges."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon import privileges
+
+PACKAGE = Path(__file__).parents[3] / "gpushare"
+
+
+def importers(module: str) -> set[str]:
+    found = set()
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.partition(".")[0] == module for name in names):
+                found.add(str(file.relative_to(PACKAGE)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("module", "file"),
+    [("pynvml", "daemon/devices.py"), ("prctl", "daemon/privileges.py")],
+)
+def test_a_module_is_imported_in_one_place(module: str, file: str) -> None:
+    assert importers(module) == {file}
+
+
+def test_anybody_but_root_is_told_that_it_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(privileges.NotRoot, match="must be root"):
+        privileges.require_root()
