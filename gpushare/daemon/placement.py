@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare.daemon.capacity import Promise, Room
+from gpushare.daemon.capacity import Room
 from gpushare.daemon.cards import Card
 from gpushare.errors import UserError
 from gpushare.quota import format_size
@@ -243,8 +243,3 @@ def _room_for(tenant: str) -> str:
 
 def _are(count: int) -> str:
     return "is 1" if count == 1 else f"are {count}"
-
-
-def promise_of(placed: Placed, tenant: str) -> Promise:
-    """Return what `placed` takes of its card, for the next decision."""
-    return Promise(tenant, placed.memory_bytes, placed.cores, placed.whole)

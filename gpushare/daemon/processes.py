@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,10 +189,3 @@ def open_pidfd(pid: int, starttime: int) -> int | None:
         os.close(fd)
         return None
     return fd
-
-
-def has_ended(pidfd: int) -> bool:
-    """Whether the process of `pidfd` has ended."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))

@@ -73,12 +73,6 @@ class Spec:
             raise SpecError("root.path is missing")
         return path
 
-    @property
-    def cgroups_path(self) -> str:
-        """linux.cgroupsPath, empty where the runtime is to choose."""
-        path = self.at("linux", "cgroupsPath")
-        return path if isinstance(path, str) else ""
-
     def is_sandbox(self) -> bool:
         """Whether this is the pause container of a pod, which never gets a GPU."""
         return any(self.annotations.get(name) == value for name, value in _SANDBOX)

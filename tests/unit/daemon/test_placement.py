@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.daemon.capacity import Foreign, Promise, Room
-from gpushare.daemon.placement import Ask, NoRoom, NoSuchCard, Placed, grows, place, promise_of
+from gpushare.daemon.placement import Ask, NoRoom, NoSuchCard, Placed, grows, place
 
 from .fakes import GIB, MIB, card
 
@@ -238,8 +238,8 @@ def test_whatever_is_asked_nothing_is_promised_twice(
         assert len(placed) == (cards if ask.count is None else ask.count)
         for one in placed:
             before = rooms[one.card.index]
-            promises = (*before.promises, promise_of(one, f"t{number}"))
-            rooms[one.card.index] = replace(before, promises=promises)
+            promise = Promise(f"t{number}", one.memory_bytes, one.cores, one.whole)
+            rooms[one.card.index] = replace(before, promises=(*before.promises, promise))
     for after in rooms:
         wholes = [promise for promise in after.promises if promise.whole]
         assert len(after.promises) <= MOST
