@@ -220,7 +220,7 @@ def _writable_by_others(path: Path) -> Iterator[Check]:
 def _engines(present: list[Engine]) -> Iterator[Check]:
     """Where one engine has the runtime, another that has not is as the user chose."""
     found = [check for engine in present for check in _engine(engine)]
-    registered = any(check.level == "ok" for check in found)
+    registered = any(": runtime gpushare registered" in check.text for check in found)
     for check in found:
         if not (registered and check.fix.startswith("gpushare runtime configure")):
             yield check

@@ -25,11 +25,12 @@ def parse_size(text: str) -> int:
         raise BadValue("is not a size", "write e.g. 4GiB")
     whole, decimals, unit = match.groups()
     amount = Fraction(whole + (decimals or ""))
+    if not amount:
+        raise BadValue("is no memory at all", "write e.g. 4GiB, or leave it out for no GPU")
     size = amount * _unit_bytes(whole + (decimals or ""), amount, unit)
     if size.denominator != 1:
-        raise BadValue("is not a whole number of bytes", f"write e.g. {exact_size(int(size) or 1)}")
-    if size == 0:
-        raise BadValue("is no memory at all", "write e.g. 4GiB, or leave it out for no GPU")
+        near = int(size) >> 20 << 20 or int(size) or 1  # whole MiB are easier to read
+        raise BadValue("is not a whole number of bytes", f"write e.g. {exact_size(near)}")
     if size > MAX_BYTES:
         raise BadValue("is more than any card has", "write e.g. 4GiB")
     return int(size)

@@ -142,8 +142,10 @@ def test_of_simulated_cards_the_host_s_driver_does_not_matter(
 def test_what_docker_has_not_read_since_is_told(
     cli: Cli, machine: Machine, said: str, line: str
 ) -> None:
-    machine.engines(replace(machine.docker, ask=("sh", "-c", said)))
-    found = next(text for text in cli("doctor").output.splitlines() if "docker:" in text)
+    machine.engines(replace(machine.docker, ask=("sh", "-c", said)), machine.containerd)
+    output = cli("doctor").output
+    assert "containerd" not in output
+    found = next(text for text in output.splitlines() if "docker:" in text)
     assert found.startswith(line)
     assert ("not read since; systemctl reload docker" in found) == line.startswith("fail")
 

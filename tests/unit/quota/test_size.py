@@ -59,6 +59,8 @@ def test_units_are_binary(text: str, size: int | None) -> None:
                 "write 512MiB or 512000000B"
             ),
         ),
+        ("3.7GiB", "is not a whole number of bytes; write e.g. 3788MiB"),
+        ("0", "is no memory at all; write e.g. 4GiB, or leave it out for no GPU"),
         ("4", "has no unit: 4 bytes or 4 GiB; write 4GiB, or 4B if bytes are meant"),
         ("4Q", "is not a size; write e.g. 4GiB"),
         ("", "is not a size; write e.g. 4GiB"),
