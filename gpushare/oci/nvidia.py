@@ -59,7 +59,8 @@ def find(spec: Spec, driver: Driver) -> Request:
     """Return the GPU that is in `spec` already; `spec` is what `edits.strip` returned.
 
     QuotaError where something of NVIDIA's is in it that is not known: it is refused, never left in.
-    A privileged container sees every node of the host: for it they are no request and they stay.
+    A privileged container sees every node of the host: for it they are no request and they stay,
+    and so does a driver's file that it mounts (monitors do); what a hook brings is one.
     """
     hooks = {path: _ours_to_take(spec.entries(*path)) for path in HOOKS}
     mounts = _driver_mounts(spec.entries(*MOUNTS), driver)
@@ -71,7 +72,7 @@ def find(spec: Spec, driver: Driver) -> Request:
         for index in indices
     )
     minors = _minors(spec, nodes, bound)
-    if spec.is_privileged() and not (mounts or any(hooks.values())):
+    if spec.is_privileged() and not any(hooks.values()):
         return Request()
     if not (nodes or bound or any(hooks.values())):
         return Request(taken=_not_empty({RULES: _rules(spec, [])}))

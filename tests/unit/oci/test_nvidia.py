@@ -206,6 +206,17 @@ def test_a_privileged_containers_nodes_are_the_hosts_and_no_request(
     assert nvidia.find(Spec(document), nvidia_driver) == nvidia.Request()
 
 
+def test_a_privileged_monitor_that_mounts_the_driver_asks_for_no_card(
+    nvidia_driver: Driver,
+) -> None:
+    document = docker_spec()
+    document["linux"]["devices"] = [node("/dev/nvidia0", 0), node("/dev/nvidiactl", 255)]
+    document["linux"]["resources"]["devices"] = [DENY_ALL, {"allow": True, "access": "rwm"}]
+    document["mounts"].append(library_mount("libnvidia-ml.so.1"))
+    assert nvidia.find(Spec(document), nvidia_driver) == nvidia.Request()
+    assert cleaned(document, nvidia_driver) == document
+
+
 def test_a_privileged_container_may_ask_by_the_hook(nvidia_driver: Driver) -> None:
     document = hook_form("0")
     document["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
