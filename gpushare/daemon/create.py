@@ -81,7 +81,7 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
         entry = reserve(_applicant(bundle, original), quota, given, node)
     except NoRoom as error:
         if given.kind == "whole":
-            raise refuse_whole(quota, request.cards, str(error)) from error
+            raise refuse_whole(quota, request.cards, f"cannot be given: {error}") from error
         raise
     try:
         edited = _edited(bundle, original, request, entry, node)
