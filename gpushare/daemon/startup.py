@@ -41,9 +41,9 @@ class CannotStart(UserError):
 
 def lock(config: Config) -> int:
     """Return the lock that one daemon per run_dir holds; CannotStart where another has it."""
-    for folder, mode in ((config.run_dir, 0o755), (config.state_dir, 0o700)):
+    for folder in (config.run_dir, config.state_dir):
         try:
-            folder.mkdir(mode=mode, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise CannotStart(f"{folder}: {error.strerror}; set run_dir and state_dir") from error
     _refuse_writable(config.run_dir)
