@@ -220,16 +220,6 @@ CUDA(cuDevicePrimaryCtxReset_v2, (CUdevice device))
 	return primary_end(REAL(cuDevicePrimaryCtxReset_v2), device);
 }
 
-void contexts_before_fork(void)
-{
-	pthread_mutex_lock(&primaries);
-}
-
-void contexts_after_fork_in_parent(void)
-{
-	pthread_mutex_unlock(&primaries);
-}
-
 void contexts_after_fork_in_child(void)
 {
 	/* The child has none of its parent's contexts, as far as it can use them. */
@@ -237,5 +227,9 @@ void contexts_after_fork_in_child(void)
 		primary_is_counted[card] = false;
 	allocations_forget(&created);
 	atomic_store(&created_count, 0);
-	pthread_mutex_unlock(&primaries);
+	/* Made anew rather than unlocked: a recursive mutex is its owner's only, and the child's
+	 * thread is not the one that locked it. Nor is it locked before a fork: another thread may
+	 * hold it for as long as the driver takes to make a context. */
+	pthread_mutex_t unlocked = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+	primaries = unlocked;
 }

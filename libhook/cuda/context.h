@@ -10,8 +10,6 @@
 /* The context with which memory allocated now by this thread will end: NULL is the primary one. */
 CUcontext context_owner(void);
 
-void contexts_before_fork(void);
-void contexts_after_fork_in_parent(void);
 void contexts_after_fork_in_child(void);
 
 #endif

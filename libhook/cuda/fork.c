@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every lock of the library is taken before a fork, in the library's lock order, so that no other
- * thread is in the middle of anything when the child's copy of the memory is made.
+ * Every lock of the library that is held for moments only is taken before a fork, in the library's
+ * lock order, so that no other thread is in the middle of anything when the child's copy of the
+ * memory is made.
  */
 #include "fork.h"
 
@@ -19,7 +20,6 @@
 
 static void before(void)
 {
-	contexts_before_fork();
 	physical_before_fork();
 	page_lock_before_fork();
 	pages_before_fork();
@@ -32,7 +32,6 @@ static void after_in_parent(void)
 	pages_after_fork();
 	page_lock_after_fork_in_parent();
 	physical_after_fork_in_parent();
-	contexts_after_fork_in_parent();
 }
 
 static void after_in_child(void)

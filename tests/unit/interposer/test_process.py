@@ -134,6 +134,27 @@ def test_a_forked_child_has_a_slot_of_its_own(fake: Container) -> None:
     assert said == [["child", 2, 0, 0], ["parent", 0, 0]]
 
 
+def test_a_forked_child_is_not_locked_out(fake: Container) -> None:
+    """It gets the driver's answer, and may fork in turn; a deadlock ends with SIGALRM."""
+    said = fake.says(
+        "import signal",
+        "start()",
+        "def in_child(work):",
+        "    child = os.fork()",
+        "    if child:",
+        "        return os.waitpid(child, 0)[1]",
+        "    signal.alarm(20)",
+        "    work()",
+        "    os._exit(0)",
+        "def use():",
+        "    call('cuDevicePrimaryCtxRetain', byref(c_void_p()), 0)",
+        "    release(create(MIB))",
+        "    free(alloc(MIB))",
+        "say(in_child(lambda: in_child(use)), in_child(use))",
+    )
+    assert said == [0, 0]
+
+
 def test_a_child_forked_before_init_is_a_process_like_any(container: Container) -> None:
     said = container.python(
         "child = os.fork()",
