@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -69,12 +70,19 @@ def killed(where: type, step: str, *, before: bool) -> Iterator[None]:
 
 def free_after(folder: Path) -> int:
     """Return what is free once the next daemon has found everything out."""
-    with fakes.again(folder) as node:
+
+    def find_out() -> None:
         release.adopt(node)
         for entry in node.ledger.entries.values():
             if entry.state == "reserved":
                 node.ledger.add(replace(entry, expires=clock.boottime() - 1))
         release.reconcile(node)
+        found_out.set()
+
+    found_out = threading.Event()
+    with fakes.again(folder) as node:
+        node.decide.submit(find_out)  # the one thread that writes the ledger
+        assert found_out.wait(fakes.PATIENCE_SECONDS)
         assert sorted(node.tenants.pages) == sorted(node.mounts.made())
         assert sorted(node.mounts.made()) == sorted(node.ledger.entries)
         return node.rooms()[0].free_bytes
