@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +76,11 @@ def configure(
     """
     found = find(engine)
     path = config or found.configuration()
-    change = registration.configure(found, path, launcher or _installed(), default=set_as_default)
+    program = _installed() if launcher is None else launcher.absolute()
+    change = registration.configure(found, path, program, default=set_as_default)
+    if not os.access(program, os.X_OK):
+        remark = f"{program} is not there; {engine} can start no container with it until it is"
+        change = replace(change, remarks=(*change.remarks, remark))
     _carry_out(session, found, change, dry_run=dry_run)
 
 

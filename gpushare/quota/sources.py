@@ -119,8 +119,9 @@ def _key(name: str, source: Source, text: str, known: Mapping[str, Key]) -> Key:
     if key is not None:
         return key
     shown = source.name[: len(source.name) - len(name)]
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    fix = f"did you mean {shown}{close[0]}?" if close else "the keys are " + ", ".join(KEYS)
+    folded = {key.casefold(): key for key in known}
+    close = get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    fix = f"did you mean {shown}{folded[close[0]]}?" if close else "the keys are " + ", ".join(KEYS)
     raise QuotaError(str(source), text, "is for a key that gpushare does not know", fix)
 
 

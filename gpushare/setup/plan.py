@@ -133,7 +133,7 @@ def _programs(made: Made, runtime: Path, wanted: Wanted) -> Iterator[Step]:
 def _simulated(made: Made, profile: str) -> Iterator[Step]:
     folder = beneath(made.root, SIMULATOR)
     if (folder / "cdi.json").exists():
-        yield Step(f"simulated cards in {SIMULATOR}")
+        yield Step(f"simulated cards in {SIMULATOR}, as made before (for others: --undo first)")
         return
     try:
         simulator.load_profile(profile)  # names those there are

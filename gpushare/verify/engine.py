@@ -28,7 +28,7 @@ class Engine(Protocol):
     env: dict[str, str]
 
     def prepare(self, probe: Path) -> None:
-        """Load the image; nothing of it is left after `finish`."""
+        """Load the image; nothing of it is left after `finish`, unless it was there before."""
         ...
 
     def run(self, name: str, quota: Mapping[str, str], *command: str) -> list[str]:
@@ -65,9 +65,12 @@ class Docker:
     runtime: str = "gpushare"
     env: dict[str, str] = field(default_factory=dict)
     name: str = "docker"
+    had_image: bool = False
 
     def prepare(self, probe: Path) -> None:
         """Load the image."""
+        listed = ["docker", "image", "ls", "--quiet", image.TAG]
+        self.had_image = bool(_quiet(listed, self.env))
         _quiet(["docker", "load"], self.env, image.build(probe))
 
     def run(self, name: str, quota: Mapping[str, str], *command: str) -> list[str]:
@@ -88,7 +91,8 @@ class Docker:
 
     def finish(self) -> None:
         """Remove the image."""
-        _quiet(["docker", "image", "rm", "--force", image.TAG], self.env, check=False)
+        if not self.had_image:
+            _quiet(["docker", "image", "rm", "--force", image.TAG], self.env, check=False)
 
 
 @dataclass
@@ -101,9 +105,12 @@ class Containerd:
     launcher: Path
     env: dict[str, str] = field(default_factory=dict)
     name: str = "containerd"
+    had_image: bool = False
 
     def prepare(self, probe: Path) -> None:
         """Load the image."""
+        listed = ["ctr", "images", "ls", "--quiet", f"name==docker.io/library/{image.TAG}"]
+        self.had_image = bool(_quiet(listed, self.env))
         _quiet(["ctr", "images", "import", "-"], self.env, image.build(probe))
 
     def run(self, name: str, quota: Mapping[str, str], *command: str) -> list[str]:
@@ -126,7 +133,8 @@ class Containerd:
     def finish(self) -> None:
         """Remove the image."""
         removed = f"docker.io/library/{image.TAG}"
-        _quiet(["ctr", "images", "rm", "--sync", removed], self.env, check=False)
+        if not self.had_image:
+            _quiet(["ctr", "images", "rm", "--sync", removed], self.env, check=False)
 
 
 @dataclass
@@ -179,7 +187,8 @@ def _variable(key: str) -> str:
 
 def _quiet(
     argv: list[str], env: Mapping[str, str], data: bytes | None = None, check: bool = True
-) -> None:
+) -> bytes:
+    """Run an engine's command and return what it printed; EngineFailed unless not to `check`."""
     try:
         done = subprocess.run(
             argv, check=False, input=data, capture_output=True, env={**os.environ, **env}
@@ -189,3 +198,4 @@ def _quiet(
     if check and done.returncode:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
         raise EngineFailed(f"{' '.join(argv)} failed: {said}")
+    return done.stdout

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare.cli import verify
 from gpushare.errors import UserError
-from gpushare.verify import Sizes
+from gpushare.verify import Docker, Sizes
 
 from .conftest import CARD, GIB
 from .fake_daemon import FakeDaemon, rows
@@ -45,7 +45,10 @@ def test_a_card_too_full_is_said() -> None:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("echo cannot connect >&2; exit 1", "gpushare: docker load failed: cannot connect\n"),
+        (
+            "echo cannot connect >&2; exit 1",
+            "gpushare: docker image ls --quiet gpushare-probe:latest failed: cannot connect\n",
+        ),
         (None, "gpushare: there is no program docker; install it, or see --runtime\n"),
     ],
 )
@@ -65,3 +68,19 @@ def test_an_engine_that_does_not_answer_is_no_bug(
         (tmp_path / "docker").chmod(0o755)
     result = cli("verify", "--runtime", "docker")
     assert (result.exit_code, result.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("had", ["", "2f1960326f53"])
+def test_an_image_that_was_there_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, had: str
+) -> None:
+    monkeypatch.setattr("gpushare.verify.image.build", lambda _: b"")
+    calls = tmp_path / "calls"
+    script = f"echo $* >> {calls}; case $2 in ls) printf %s {had};; esac"
+    (tmp_path / "docker").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "docker").chmod(0o755)
+    engine = Docker(env={"PATH": str(tmp_path)})
+    engine.prepare(tmp_path)
+    engine.finish()
+    removed = "image rm --force gpushare-probe:latest" in calls.read_text()
+    assert removed is not bool(had)

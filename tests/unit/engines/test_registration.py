@@ -45,6 +45,22 @@ def test_undone_byte_for_byte(tmp_path: Path, engine: str, content: bytes) -> No
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_launcher_that_is_not_there_is_told(tmp_path: Path) -> None:
+    result = configure("docker", tmp_path / "daemon.json")
+    assert f"warn: {LAUNCHER} is not there; docker can start no container" in result.output
+    found = configure("docker", tmp_path / "daemon.json", "--launcher", "/bin/true")
+    assert "warn" not in found.output
+
+
+def test_an_engine_is_given_an_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    configure("docker", tmp_path / "daemon.json", "--launcher", "here/gpushare-runtime")
+    launcher = registered(find("docker"), tmp_path / "daemon.json")
+    assert launcher == tmp_path / "here/gpushare-runtime"
+
+
 @pytest.mark.parametrize("engine", ["docker", "containerd"])
 def test_a_file_that_was_not_there_is_gone_again(tmp_path: Path, engine: str) -> None:
     file = tmp_path / "made" / "config"

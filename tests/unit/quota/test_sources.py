@@ -110,6 +110,14 @@ def test_a_value_is_shown_with_its_source() -> None:
             ),
         ),
         (
+            {},
+            {"GPUSHARE_memory": "4GiB"},
+            (
+                'env GPUSHARE_memory: "4GiB" is for a key that gpushare does not know; '
+                "did you mean GPUSHARE_MEMORY?"
+            ),
+        ),
+        (
             {"gpushare.io/policy": "fair"},
             {},
             (
