@@ -146,23 +146,32 @@ CUDA(cuCtxDestroy_v2, (CUcontext context))
 	return context_destroy(REAL(cuCtxDestroy_v2), context);
 }
 
-static bool primary_is_active(CUdevice device)
+enum primary { PRIMARY_NOT_TOLD, PRIMARY_INACTIVE, PRIMARY_ACTIVE };
+
+static enum primary primary_state(CUdevice device)
 {
 	unsigned int flags;
 	int active = 0;
 
-	/* One that cannot be asked is taken to be there. */
-	return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active;
+	if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS)
+		return PRIMARY_NOT_TOLD;
+	return active ? PRIMARY_ACTIVE : PRIMARY_INACTIVE;
 }
 
-/* The driver has ended the primary context, or it has not: others may still hold it. */
-static void primary_settle(unsigned card, CUdevice device)
+/* One that is there already, for cudart makes it through the driver's export tables, takes nothing
+ * more: refused, it would be charged beside what the daemon has measured of it. */
+static bool primary_reserve(unsigned card, CUdevice device)
 {
-	if (!primary_is_counted[card] || primary_is_active(device))
-		return;
+	if (primary_state(device) == PRIMARY_ACTIVE)
+		return ledger_count_context(card);
+	return ledger_reserve_context(card);
+}
+
+static void primary_uncount(unsigned card)
+{
+	if (primary_is_counted[card])
+		ledger_release_context(card);
 	primary_is_counted[card] = false;
-	release_buffers(ends_with_primary, &card);
-	ledger_release_context(card);
 }
 
 CUDA(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
@@ -173,29 +182,34 @@ CUDA(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&primaries);
-	if (!primary_is_counted[card]) {
-		primary_is_counted[card] = ledger_reserve_context(card);
+	bool counted_before = primary_is_counted[card];
+	if (!counted_before) {
+		primary_is_counted[card] = primary_reserve(card, device);
 		if (!primary_is_counted[card])
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (result == CUDA_SUCCESS) {
 		result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-		if (result != CUDA_SUCCESS)
-			primary_settle(card, device);
+		if (result != CUDA_SUCCESS && !counted_before)
+			primary_uncount(card);
 	}
 	pthread_mutex_unlock(&primaries);
 	return result;
 }
 
+/* The driver ends the primary context, or it does not: others may still hold it. */
 static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device)
 {
 	unsigned card;
 	bool granted = card_of_device(&card, device) == CUDA_SUCCESS;
 
 	pthread_mutex_lock(&primaries);
+	enum primary before = primary_state(device);
 	CUresult result = end(device);
-	if (granted)
-		primary_settle(card, device);
+	if (granted && before == PRIMARY_ACTIVE && primary_state(device) == PRIMARY_INACTIVE) {
+		release_buffers(ends_with_primary, &card);
+		primary_uncount(card);
+	}
 	pthread_mutex_unlock(&primaries);
 	return result;
 }

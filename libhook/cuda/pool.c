@@ -2,23 +2,71 @@
  *
  * Memory that streams order. It comes from the pool of the stream's device and belongs to no
  * context; what a pool keeps beyond it is in the overhead that the daemon measures.
+ *
+ * While a stream is captured nothing is allocated or freed: the calls make nodes of a graph, and
+ * what that takes when it is launched is in the measured overhead too.
  */
+#include <stdbool.h>
+
 #include "cards.h"
 #include "charge.h"
+#include "quota/ledger.h"
 
-static CUresult charge_reserve_stream(struct charge *charge, CUstream stream, uint64_t bytes)
+/* `asking` is the form whose default stream is the caller's. The legacy one is never captured. */
+static bool is_captured(
+	CUresult (*asking)(CUstream stream, CUstreamCaptureStatus *status), CUstream stream)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	if (stream == CU_STREAM_LEGACY || (!stream && asking == REAL(cuStreamIsCapturing)))
+		return false;
+	return asking(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* What `pool` holds of the card and would give before it takes more; NULL is the pool of the
+ * current device, if that is `card`. */
+static uint64_t kept_bytes(CUmemoryPool pool, unsigned card)
+{
+	uint64_t reserved = 0, used = 0;
+	CUdevice device;
+	unsigned current;
+
+	if (!pool && (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||
+			     card_of_device(&current, device) != CUDA_SUCCESS || current != card ||
+			     REAL(cuDeviceGetMemPool)(&pool, device) != CUDA_SUCCESS))
+		return 0;
+	if (REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) !=
+			CUDA_SUCCESS ||
+		REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) !=
+			CUDA_SUCCESS)
+		return 0;
+	return used < reserved ? reserved - used : 0;
+}
+
+static CUresult charge_reserve_stream(
+	struct charge *charge, CUstream stream, CUmemoryPool pool, uint64_t bytes)
 {
 	unsigned card;
 	CUresult result = card_of_stream(&card, stream);
 
-	return result == CUDA_SUCCESS ? charge_reserve(charge, card, bytes) : result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	*charge = (struct charge){.card = card, .bytes = bytes};
+	if (ledger_reserve_at_once(card, bytes))
+		return CUDA_SUCCESS;
+	uint64_t kept = kept_bytes(pool, card);
+	return ledger_reserve_kept(card, bytes, kept < bytes ? kept : bytes)
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 {
 	struct charge charge;
-	CUresult result = charge_reserve_stream(&charge, stream, bytes);
 
+	if (is_captured(REAL(cuStreamIsCapturing), stream))
+		return REAL(cuMemAllocAsync)(pointer, bytes, stream);
+	CUresult result = charge_reserve_stream(&charge, stream, NULL, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync)(pointer, bytes, stream);
@@ -28,8 +76,10 @@ CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 {
 	struct charge charge;
-	CUresult result = charge_reserve_stream(&charge, stream, bytes);
 
+	if (is_captured(REAL(cuStreamIsCapturing_ptsz), stream))
+		return REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
+	CUresult result = charge_reserve_stream(&charge, stream, NULL, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
@@ -40,8 +90,10 @@ CUDA(cuMemAllocFromPoolAsync,
 	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
 {
 	struct charge charge;
-	CUresult result = charge_reserve_stream(&charge, stream, bytes);
 
+	if (is_captured(REAL(cuStreamIsCapturing), stream))
+		return REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
+	CUresult result = charge_reserve_stream(&charge, stream, pool, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
@@ -52,8 +104,10 @@ CUDA(cuMemAllocFromPoolAsync_ptsz,
 	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
 {
 	struct charge charge;
-	CUresult result = charge_reserve_stream(&charge, stream, bytes);
 
+	if (is_captured(REAL(cuStreamIsCapturing_ptsz), stream))
+		return REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
+	CUresult result = charge_reserve_stream(&charge, stream, pool, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
@@ -62,10 +116,14 @@ CUDA(cuMemAllocFromPoolAsync_ptsz,
 
 CUDA(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream))
 {
+	if (is_captured(REAL(cuStreamIsCapturing), stream))
+		return REAL(cuMemFreeAsync)(pointer, stream);
 	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync)(pointer, stream));
 }
 
 CUDA(cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream))
 {
+	if (is_captured(REAL(cuStreamIsCapturing_ptsz), stream))
+		return REAL(cuMemFreeAsync_ptsz)(pointer, stream);
 	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync_ptsz)(pointer, stream));
 }

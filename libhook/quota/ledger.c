@@ -145,16 +145,24 @@ static struct gpushare_slot *own_slot(unsigned card)
 	return number >= 0 ? process_slot(card, (unsigned)number) : own_slot_anew(card);
 }
 
+static bool admits(unsigned card, const struct usage *usage, uint64_t kept_bytes)
+{
+	uint64_t twice = kept_bytes < usage->beside_bytes ? kept_bytes : usage->beside_bytes;
+
+	return usage->bytes - twice <= limit_bytes(card);
+}
+
 /* Decide with the page's lock held: whoever else is refused withdraws and waits for the lock, so
  * what is pending beside our own bytes settles soon, and then the sum is exact. */
-static bool publish_locked(struct gpushare_slot *slot, unsigned card, uint64_t bytes)
+static bool publish_locked(
+	struct gpushare_slot *slot, unsigned card, uint64_t bytes, uint64_t kept_bytes)
 {
 	struct timespec pause = {.tv_nsec = 10000};
 
 	atomic_fetch_add(&slot->pending_bytes, bytes);
 	for (uint64_t waited_ns = 0;; waited_ns += (uint64_t)pause.tv_nsec) {
 		struct usage usage = usage_of(card);
-		if (usage.bytes <= limit_bytes(card))
+		if (admits(card, &usage, kept_bytes))
 			return true;
 		if (usage.pending_bytes == bytes || waited_ns > SETTLE_WAIT_NS)
 			break;
@@ -179,14 +187,15 @@ static void count_denied(unsigned card, uint64_t bytes)
 			(unsigned long long)limit_bytes(card));
 }
 
-RARELY static bool publish_or_refuse(struct gpushare_slot *slot, unsigned card, uint64_t bytes)
+RARELY static bool publish_or_refuse(
+	struct gpushare_slot *slot, unsigned card, uint64_t bytes, uint64_t kept_bytes)
 {
 	int saved = errno;
 	bool admitted = false;
 
 	if (bytes <= limit_bytes(card) && page_lock()) {
 		reap();
-		admitted = publish_locked(slot, card, bytes);
+		admitted = publish_locked(slot, card, bytes, kept_bytes);
 		page_unlock();
 	}
 	if (!admitted)
@@ -196,7 +205,7 @@ RARELY static bool publish_or_refuse(struct gpushare_slot *slot, unsigned card, 
 }
 
 /* Return with `bytes` pending in `slot`, or false with nothing published. */
-static inline bool publish(struct gpushare_slot *slot, unsigned card, uint64_t bytes)
+static inline bool publish_at_once(struct gpushare_slot *slot, unsigned card, uint64_t bytes)
 {
 	if (bytes <= limit_bytes(card)) { /* else the sum could overflow */
 		atomic_fetch_add(&slot->pending_bytes, bytes);
@@ -205,19 +214,41 @@ static inline bool publish(struct gpushare_slot *slot, unsigned card, uint64_t b
 		/* Withdrawn before the wait: who holds the lock waits for it. */
 		atomic_fetch_sub(&slot->pending_bytes, bytes);
 	}
-	return publish_or_refuse(slot, card, bytes);
+	return false;
+}
+
+static inline bool publish(struct gpushare_slot *slot, unsigned card, uint64_t bytes)
+{
+	return publish_at_once(slot, card, bytes) || publish_or_refuse(slot, card, bytes, 0);
+}
+
+static inline bool settle(struct gpushare_slot *slot, uint64_t bytes)
+{
+	/* In this order; usage_of says why. */
+	atomic_fetch_add(&slot->used_bytes, bytes);
+	atomic_fetch_sub(&slot->pending_bytes, bytes);
+	return true;
 }
 
 bool ledger_reserve(unsigned card, uint64_t bytes)
 {
 	struct gpushare_slot *slot = own_slot(card);
 
-	if (!slot || !publish(slot, card, bytes))
-		return false;
-	/* In this order; usage_of says why. */
-	atomic_fetch_add(&slot->used_bytes, bytes);
-	atomic_fetch_sub(&slot->pending_bytes, bytes);
-	return true;
+	return slot && publish(slot, card, bytes) && settle(slot, bytes);
+}
+
+bool ledger_reserve_at_once(unsigned card, uint64_t bytes)
+{
+	struct gpushare_slot *slot = own_slot(card);
+
+	return slot && publish_at_once(slot, card, bytes) && settle(slot, bytes);
+}
+
+bool ledger_reserve_kept(unsigned card, uint64_t bytes, uint64_t kept_bytes)
+{
+	struct gpushare_slot *slot = own_slot(card);
+
+	return slot && publish_or_refuse(slot, card, bytes, kept_bytes) && settle(slot, bytes);
 }
 
 void ledger_release(unsigned card, uint64_t bytes)
@@ -238,6 +269,15 @@ bool ledger_reserve_context(unsigned card)
 	atomic_fetch_add(&slot->contexts, 1);
 	atomic_fetch_sub(&slot->pending_bytes, bytes);
 	return true;
+}
+
+bool ledger_count_context(unsigned card)
+{
+	struct gpushare_slot *slot = own_slot(card);
+
+	if (slot)
+		atomic_fetch_add(&slot->contexts, 1);
+	return slot != NULL;
 }
 
 void ledger_release_context(unsigned card)

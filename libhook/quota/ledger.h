@@ -18,8 +18,18 @@ const char *ledger_join(void);
 bool ledger_reserve(unsigned card, uint64_t bytes);
 void ledger_release(unsigned card, uint64_t bytes);
 
+/* As ledger_reserve, but false, and nothing more, where that is not plain at first sight. */
+bool ledger_reserve_at_once(unsigned card, uint64_t bytes);
+
+/* As ledger_reserve, for memory of which `kept_bytes` are this process's already: its pool keeps
+ * them, so the daemon has measured them beside what the ledger says. */
+bool ledger_reserve_kept(unsigned card, uint64_t bytes, uint64_t kept_bytes);
+
 /* The same for one context, at what a context takes on this card. */
 bool ledger_reserve_context(unsigned card);
+
+/* Count one that is there already, whatever the quota. False: this process has no slot. */
+bool ledger_count_context(unsigned card);
 void ledger_release_context(unsigned card);
 
 /* A forked child holds nothing of what its parent does. */

@@ -10,6 +10,7 @@
 struct usage {
 	uint64_t bytes;		/* all that counts against the quota */
 	uint64_t pending_bytes; /* thereof not decided yet */
+	uint64_t beside_bytes;	/* thereof measured beyond buffers and contexts */
 };
 
 static inline struct usage usage_of(unsigned card)
@@ -31,9 +32,10 @@ static inline struct usage usage_of(unsigned card)
 	uint64_t measured = atomic_load_explicit(&grant->overhead_bytes, memory_order_relaxed);
 	uint64_t overhead =
 		contexts * atomic_load_explicit(&grant->context_bytes, memory_order_relaxed);
-	if (overhead < measured)
-		overhead = measured;
-	struct usage usage = {.bytes = used + pending + overhead, .pending_bytes = pending};
+	uint64_t beside = overhead < measured ? measured - overhead : 0;
+	struct usage usage = {.bytes = used + pending + overhead + beside,
+		.pending_bytes = pending,
+		.beside_bytes = beside};
 	return usage;
 }
 

@@ -4,6 +4,7 @@
  * than it, or failing on demand. Two devices; "memory" is address space that is never touched.
  *
  * FAKE_CUDA_FAIL=1    every allocation fails with CUDA_ERROR_LAUNCH_FAILED
+ * FAKE_CUDA_CAPTURES  number of the stream that is being captured
  * FAKE_CUDA_DEVICES   uuid numbers in the order in which they are visible, e.g. "10"
  */
 #include <dlfcn.h>
@@ -193,6 +194,27 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream strea
 {
 	(void)stream;
 	return cuMemAlloc_v2(pointer, bytes);
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+	const char *captured = getenv("FAKE_CUDA_CAPTURES");
+	bool active = captured && (uintptr_t)stream == strtoull(captured, NULL, 0);
+
+	*status = active ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status)
+{
+	return cuStreamIsCapturing(stream, status);
+}
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
+{
+	(void)stream;
+	*context = current;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer)

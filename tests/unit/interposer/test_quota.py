@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from gpushare import abi
+
 from .conftest import FAKE_UUIDS, Container, FakeContainer, program
 from .tenant import MIB
 
@@ -170,6 +172,83 @@ def test_the_primary_context_is_charged_once(container: Container) -> None:
             process.stdin.flush()
     one, none = (0, 1), (0, 0)
     assert seen == [one, one, (30 * MIB, 1), none, one, none]
+
+
+# The driver itself, behind the filter: as cudart reaches it, through its export tables.
+BEHIND = (
+    "behind = ctypes.CDLL(os.environ['BEHIND'])",
+    "handle = c_void_p()",
+    "call('cuInit', 0)",
+    "assert behind.cuDevicePrimaryCtxRetain(byref(handle), 0) == 0",
+    "call('cuCtxSetCurrent', handle)",
+)
+
+
+def behind(container: Container) -> Container:
+    container.env["BEHIND"] = str(container.libraries.parent / "driver" / "libcuda.so.1")
+    return container
+
+
+def test_a_primary_context_that_is_there_already_is_never_refused(container: Container) -> None:
+    container.tenant.set_context_bytes(30 * MIB)
+    container.tenant.set_u64(0, abi.GRANT_CARD_OVERHEAD_BYTES, 32 * MIB)  # the same, measured
+    said = behind(container).says(
+        *BEHIND,
+        "alloc(60 * MIB)",
+        "retain = result_of(call, 'cuDevicePrimaryCtxRetain', byref(handle), 0)",
+        "say(retain, memory()[0])",
+    )
+    assert said == [0, 8 * MIB]
+
+
+def test_the_end_of_a_primary_context_that_was_not_retained_here_frees_its_buffers(
+    container: Container,
+) -> None:
+    said = behind(container).says(
+        *BEHIND,
+        "alloc(60 * MIB)",
+        "call('cuDevicePrimaryCtxReset_v2', 0)",
+        "call('cuDevicePrimaryCtxRetain', byref(handle), 0)",
+        "call('cuCtxSetCurrent', handle)",
+        "say(memory()[0])",
+    )
+    assert said == [100 * MIB]
+
+
+def test_what_a_pool_keeps_can_be_had_from_it_again(simulated: Container) -> None:
+    code = (
+        "start()",
+        "free_async(alloc_async(60 * MIB))",
+        "say()",
+        "input()",
+        "say(result_of(alloc, 60 * MIB), result_of(alloc_async, 60 * MIB))",
+        "say(result_of(alloc_async, 60 * MIB))",
+    )
+    with simulated.start(sys.executable, "-c", program(*code)) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "[]\n"
+        simulated.tenant.set_u64(0, abi.GRANT_CARD_OVERHEAD_BYTES, 60 * MIB)  # what it keeps
+        said, _ = process.communicate("\n")
+    assert said == "[2, 0]\n[2]\n"
+
+
+@pytest.mark.parametrize("suffix", ["", "_ptsz"])
+def test_a_captured_stream_allocates_and_frees_nothing(suffix: str, fake: Container) -> None:
+    said = fake.says(
+        "start()",
+        "outside = alloc_async(30 * MIB)",
+        "os.environ['FAKE_CUDA_CAPTURES'] = '64'",
+        "node, stream = c_uint64(), c_void_p(64)",
+        f"call('cuMemAllocAsync{suffix}', byref(node), c_size_t(60 * MIB), stream)",
+        "captured = memory()[0] // MIB",
+        f"call('cuMemFreeAsync{suffix}', node, stream)",
+        f"call('cuMemFreeAsync{suffix}', c_uint64(outside), stream)",
+        "freed = memory()[0] // MIB",
+        "del os.environ['FAKE_CUDA_CAPTURES']",
+        f"call('cuMemAllocAsync{suffix}', byref(node), c_size_t(60 * MIB), stream)",
+        "say(captured, freed, memory()[0] // MIB)",
+    )
+    assert said == [70, 70, 10]
 
 
 def test_a_context_that_does_not_fit_is_out_of_memory(container: Container) -> None:
