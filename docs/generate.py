@@ -46,7 +46,10 @@ ENVIRONMENT: Final = {
         "the filter libraries",
         "`error`, `warning`, `info` or `debug`: what a tenant's libraries say on stderr.",
     ),
-    "GPUSHARE_DISABLE": ("nobody", "Kept for later. No quota, and without effect in this version."),
+    "GPUSHARE_DISABLE": (
+        "nobody",
+        "Ignored: it asks for nothing, and it switches nothing off. A quota beside it holds.",
+    ),
     "GPUSHARE_SIM_DEVICE": (
         "the simulated driver",
         "The device file of the simulated cards; else `/dev/gpushare-sim`.",

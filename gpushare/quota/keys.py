@@ -19,7 +19,14 @@ POLICIES: Final = ("fixed-share", "burst-share", "best-effort", "native-burst-sh
 
 # Environment variables of ours that ask for nothing.
 _NOT_QUOTAS: Final = frozenset(
-    {"GPUSHARE_LOG", "GPUSHARE_DISABLE", "GPUSHARE_SIM_DEVICE", "GPUSHARE_TENANT_DIR"}
+    {
+        "GPUSHARE_DISABLE",
+        "GPUSHARE_LOG",
+        "GPUSHARE_SIM_DEVICE",
+        "GPUSHARE_SIM_TRACE",
+        "GPUSHARE_SOCKET",
+        "GPUSHARE_TENANT_DIR",
+    }
 )
 # A Service called gpushare gives every pod of its namespace variables of this name, in the form
 # that Docker's links once had: GPUSHARE_SERVICE_HOST, GPUSHARE_PORT_80_TCP_ADDR.

@@ -13,6 +13,10 @@ from gpushare.quota.visible import VISIBLE_DEVICES
 MARKERS = Path(__file__).parents[3] / "runtime/markers.inc"
 LINE = re.compile(r'^MARKER\((\w+), (\w+), "([^"]*)", (\w+)\)', re.MULTILINE)
 
+# What docs/reference says is read and asks for nothing; that page is checked against the code.
+ENVIRONMENT = Path(__file__).parents[3] / "docs/reference/environment.md"
+DESCRIBED = re.findall(r"^\| `(GPUSHARE_\w+)`", ENVIRONMENT.read_text(), re.MULTILINE)
+
 
 def strength(source: str, name: str) -> str | None:
     """Return what the launcher takes `name` for: the first line that fits decides."""
@@ -43,10 +47,6 @@ def test_a_misspelt_key_reaches_the_daemon_to_be_refused() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "GPUSHARE_LOG",
-        "GPUSHARE_DISABLE",
-        "GPUSHARE_SIM_DEVICE",
-        "GPUSHARE_TENANT_DIR",
         "GPUSHARE_SERVICE_HOST",
         "GPUSHARE_SERVICE_PORT_HTTP",
         "GPUSHARE_PORT",
@@ -57,6 +57,18 @@ def test_a_misspelt_key_reaches_the_daemon_to_be_refused() -> None:
 )
 def test_the_launcher_and_the_quotas_agree_on_what_asks(name: str) -> None:
     assert (strength("ENV", name) == "STRONG") == is_quota(name)
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_a_variable_that_is_described_as_no_quota_refuses_no_container(name: str) -> None:
+    assert strength("ENV", name) == "NONE"
+    assert not is_quota(name)
+
+
+def test_a_variable_nearly_called_so_is_still_refused() -> None:
+    for name in DESCRIBED:
+        assert strength("ENV", f"{name}S") == "STRONG"
+        assert is_quota(f"{name}S")
 
 
 def test_an_images_visible_devices_is_a_weak_marker() -> None:

@@ -188,6 +188,8 @@ def test_a_refusal_is_one_line_whatever_the_key() -> None:
     [
         "GPUSHARE_LOG",
         "GPUSHARE_DISABLE",
+        "GPUSHARE_SOCKET",
+        "GPUSHARE_SIM_TRACE",
         "GPUSHARE_SERVICE_HOST",
         "GPUSHARE_WEB_SERVICE_PORT_HTTP",
         "GPUSHARE_PORT",

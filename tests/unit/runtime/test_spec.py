@@ -87,6 +87,8 @@ def test_the_word_of_an_image_is_weak(driver: Driver) -> None:
     "spec",
     [
         with_env("GPUSHARE_DISABLE=1"),
+        with_env("GPUSHARE_SOCKET=/run/gpushare/control.sock"),
+        with_env("GPUSHARE_SIM_TRACE=1"),
         with_env("GPUSHARE_SERVICE_HOST=10.0.0.1"),
         with_env("GPUSHARE_METRICS_SERVICE_PORT_HTTP=80"),
         with_env("GPUSHARE_PORT=tcp://10.0.0.1:80"),
