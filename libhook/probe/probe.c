@@ -102,15 +102,18 @@ static bool command_run(struct probe *probe, char *line)
 	return true;
 }
 
-static void command_run_or_report(struct probe *probe, char *line)
+static bool command_run_or_report(struct probe *probe, char *line)
 {
 	char kept[128];
+	bool known;
 
 	snprintf(kept, sizeof kept, "%s", line);
 	kept[strcspn(kept, "\"\\\n")] = '\0';
-	if (!command_run(probe, line))
+	known = command_run(probe, line);
+	if (!known)
 		printf("{\"event\":\"error\",\"error\":\"not a command: %s\"}\n", kept);
 	fflush(stdout);
+	return known;
 }
 
 int main(int argc, char **argv)
@@ -133,7 +136,8 @@ int main(int argc, char **argv)
 		return 3;
 	for (; at < argc; at++) {
 		snprintf(line, sizeof line, "%s", argv[at]);
-		command_run_or_report(&probe, line);
+		if (!command_run_or_report(&probe, line))
+			return usage();
 	}
 	while (fgets(line, sizeof line, stdin))
 		command_run_or_report(&probe, line);

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpushare-probe under the bare simulated driver: what it is told it does, and says what it got."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpushare import simulator
+from gpushare.install import Source
+from gpushare.verify import ProbeFailed, Tenant
+
+PROBE = Source.of_package().libraries / "gpushare-probe"
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    card = simulator.create(tmp_path, "t4")
+    return {**os.environ, **card.env, "LD_LIBRARY_PATH": str(simulator.libraries())}
+
+
+def test_it_takes_memory_and_gives_it_back(env: dict[str, str]) -> None:
+    with Tenant("probe", [str(PROBE)], env) as probe:
+        assert probe.start()["code"] == 0
+        before = probe.ask("info")
+        filled = probe.ask("fill cuMemCreate")
+        assert filled["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
+        assert 0 <= probe.ask("info")["free"] < filled["granule"]
+        assert probe.ask("free")["bytes"] == filled["bytes"]
+        assert probe.ask("info") == before
+
+
+def test_its_kernels_take_the_time_they_are_told_to(env: dict[str, str]) -> None:
+    with Tenant("probe", [str(PROBE)], env) as probe:
+        probe.start()
+        spun = probe.ask("spin 1000000 20")
+        assert spun["code"] == 0
+        assert spun["took_ns"] >= spun["asked_ns"] == 20_000_000
+
+
+@pytest.mark.parametrize("words", [["serve"], ["alloc", "many"], ["--what", "1"], ["--card"]])
+def test_a_command_line_that_is_wrong_is_an_error(env: dict[str, str], words: list[str]) -> None:
+    done = subprocess.run([str(PROBE), *words], check=False, capture_output=True, env=env)
+    assert done.returncode == 2
+    assert b"usage: gpushare-probe" in done.stderr
+
+
+def test_a_program_that_is_no_probe_is_told_by_its_words() -> None:
+    with (
+        Tenant("echo", ["sh", "-c", "echo nothing here; echo why >&2"]) as other,
+        pytest.raises(ProbeFailed, match="nothing here"),
+    ):
+        other.start()
+
+
+def test_a_probe_that_ends_is_told_with_what_it_said_last() -> None:
+    with (
+        Tenant("gone", ["sh", "-c", "echo out of paper >&2; exit 1"]) as other,
+        pytest.raises(ProbeFailed, match="out of paper"),
+    ):
+        other.start()
