@@ -26,6 +26,7 @@ from gpushare.daemon.cards import Card, Driver, DriverError, Sample, Use
 from gpushare.daemon.ledger import Entry, Ledger
 from gpushare.daemon.log import log
 from gpushare.daemon.pages import Account
+from gpushare.daemon.reap import reap
 from gpushare.daemon.tenants import Pages, Tenants
 
 _LOOKS: Final = 4
@@ -120,9 +121,14 @@ class ForeignUse:
 
 
 class Overhead:
-    """What the driver has beside a tenant's account on one card: the least of the last looks."""
+    """What the driver has beside a tenant's account on one card: the least of the last looks.
 
-    def __init__(self) -> None:
+    `published_bytes` is what the tenant was told last, by an earlier daemon: until there are enough
+    looks it stands, for otherwise each restart would lend everybody's contexts to their buffers.
+    """
+
+    def __init__(self, published_bytes: int = 0) -> None:
+        self._published_bytes = published_bytes
         self._looks: deque[int] = deque(maxlen=_LOOKS)
 
     def observe(self, driver_bytes: int, before: Account, after: Account) -> int:
@@ -130,7 +136,8 @@ class Overhead:
         account = max(before.buffer_bytes, after.buffer_bytes)
         self._looks.append(max(0, driver_bytes - account))
         # Until there are enough looks one of them may be the race itself.
-        return min(self._looks) if len(self._looks) == _LOOKS else 0
+        known = () if len(self._looks) == _LOOKS else (self._published_bytes,)
+        return min(*self._looks, *known)
 
     @property
     def is_settled(self) -> bool:
@@ -172,7 +179,9 @@ class Truth:
         pages = dict(self._tenants.pages)
         if now - self._reaped >= _REAP_SECONDS:
             self._reaped = now
-            _reap(entries, pages)
+            cgroups = processes.Cgroups.mounted()
+            for key in pages.keys() & entries.keys():
+                reap(entries[key], pages[key], cgroups)
         before = {key: held.accounts() for key, held in pages.items()}
         try:
             sample = self._driver.sample()
@@ -202,7 +211,10 @@ class Truth:
             uses = [use for key, use in owned.get(holding.uuid, ()) if key == entry.key]
             if number >= len(after) or number >= len(before):
                 continue
-            overhead = self._overheads.setdefault((entry.key, number), Overhead())
+            overhead = self._overheads.get((entry.key, number))
+            if overhead is None:
+                overhead = Overhead(pages.look(_published(number), 0))
+                self._overheads[entry.key, number] = overhead
             driver_bytes = sum(use.bytes or 0 for use in uses)
             measured = overhead.observe(driver_bytes, before[number], after[number])
             share = min(100, sum(use.utilisation or 0 for use in uses))
@@ -257,34 +269,13 @@ def _owned(uses: tuple[Use, ...], owners: Owners) -> tuple[tuple[str | None, Use
     return tuple((owners.of(use.pid), use) for use in uses)
 
 
+def _published(number: int) -> Callable[[Pages], int]:
+    return lambda pages: pages.grant.overhead_bytes(number)
+
+
 def _write(number: int, overhead_bytes: int, utilisation: int) -> Callable[[Pages], None]:
     def write(pages: Pages) -> None:
         pages.grant.set_measured(number, overhead_bytes, utilisation)
         pages.grant.beat()
 
     return write
-
-
-def _reap(entries: Mapping[str, Entry], pages: Mapping[str, Pages]) -> None:
-    """Free the records of processes that ended without a word."""
-    cgroups = processes.Cgroups.mounted()
-    for key, held in pages.items():
-        entry = entries.get(key)
-        if entry is None or entry.state != "bound" or not held.claims():
-            continue
-        alive = {
-            (process.namespaced_pid, process.starttime)
-            for process in processes.members(entry.cgroup, entry.pid, cgroups)
-        }
-        reaped = held.look(_reap_dead(alive), 0)
-        if reaped:
-            log("processes-reaped", tenant=key, processes=reaped)
-
-
-def _reap_dead(alive: set[tuple[int, int]]) -> Callable[[Pages], int]:
-    def reap(pages: Pages) -> int:
-        return pages.status.reap(
-            lambda pid, starttime: (pid, starttime) in alive, pages.grant.card_count
-        )
-
-    return reap

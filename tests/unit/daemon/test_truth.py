@@ -20,6 +20,7 @@ from gpushare.daemon.node import Node
 from gpushare.daemon.pages import Account, Granted
 from gpushare.daemon.tenants import Pages
 from gpushare.daemon.truth import ForeignUse, Overhead, Truth
+from gpushare.daemon.views import tenant_row
 
 from . import fakes
 from .fakes import GIB, MIB, FakeDriver
@@ -67,10 +68,10 @@ def tenant(node: Node, child: int) -> Pages:
     return pages
 
 
-def claim(pages: Pages, pid: int, starttime: int, used: int) -> None:
+def claim(pages: Pages, pid: int, starttime: int, used: int, denied: int = 0) -> None:
     fd = pages.status.fd
     os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 1), 0)
-    os.pwrite(fd, abi.PROCESS.pack(pid, 0, starttime, 0, 0), abi.status_process_offset(0))
+    os.pwrite(fd, abi.PROCESS.pack(pid, 0, starttime, denied, 0), abi.status_process_offset(0))
     os.pwrite(fd, abi.SLOT.pack(used, 0, 1), abi.status_slot_offset(0, 0))
 
 
@@ -118,6 +119,18 @@ def test_before_there_are_enough_looks_nothing_is_said() -> None:
     overhead = Overhead()
     account = Account()
     assert [overhead.observe(GIB, account, account) for _ in range(4)] == [0, 0, 0, GIB]
+
+
+def test_what_an_earlier_daemon_published_stands_until_there_are_enough_looks(
+    driver: FakeDriver, truth: Truth, tenant: Pages, child: int
+) -> None:
+    tenant.grant.set_measured(0, 500 * MIB, 0)
+    driver.uses = {CARD: (Use(child, GIB + 600 * MIB),)}
+    told = []
+    for _ in range(4):
+        truth.look()
+        told.append(tenant.grant.overhead_bytes(0) // MIB)
+    assert told == [500, 500, 500, 600]
 
 
 def test_overhead_falls_at_once() -> None:
@@ -174,6 +187,26 @@ def test_a_process_that_ended_without_a_word_is_reaped(truth: Truth, tenant: Pag
 def test_a_living_process_is_not_reaped(truth: Truth, tenant: Pages) -> None:
     truth.look()
     assert tenant.accounts() == (Account(GIB, 1),)
+
+
+def test_what_a_process_was_refused_is_counted_after_its_end(
+    node: Node, truth: Truth, tenant: Pages, child: int
+) -> None:
+    def denied() -> int:
+        [card] = tenant_row(node.ledger.entries["0" * 16], node)["cards"]
+        return card["denied"]
+
+    process = processes.look(child)
+    assert process is not None
+    claim(tenant, 1, 1, GIB, denied=3)  # dead, and the first look reaps it
+    truth.look()
+    assert (tenant.claims(), denied()) == ([], 3)
+    claim(tenant, child, process.starttime, GIB, denied=2)
+    assert denied() == 5
+    claim(tenant, child, process.starttime, GIB)  # another program in the same process: from 0
+    assert denied() == 5
+    claim(tenant, child, process.starttime, GIB, denied=1)
+    assert denied() == 6
 
 
 def test_a_closed_tenant_is_left_alone(node: Node, truth: Truth, tenant: Pages) -> None:
