@@ -3,7 +3,8 @@
 
 Which socket a message came through says whose it is; nothing in it is believed beyond that. One
 message is one packet of at most MESSAGE_BYTES. Packets are read without room for descriptors, so
-that none is ever received, and no more of them than `_RATE` a second. The main thread owns all.
+that none is ever received, and no more of them than `_RATE` a second; every process that a tenant
+may have can arrive and greet at once. The main thread owns all.
 """
 
 from __future__ import annotations
@@ -27,15 +28,19 @@ _LEVELS: Final = {3: "error", 4: "warning", 6: "info", 7: "debug"}
 
 @dataclass
 class Allowance:
-    """How many messages a tenant may still send: `_RATE` a second, `_BURST` saved up at most."""
+    """How many messages a tenant may still send: `_RATE` a second, `burst` saved up at most."""
 
-    left: float = _BURST
+    burst: float = _BURST
     at: float = 0.0
     dropped: int = 0
+    left: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = self.burst
 
     def take(self, now: float) -> bool:
         """Whether one more message may be heard at `now` (seconds of a monotonic clock)."""
-        self.left = min(_BURST, self.left + max(0.0, now - self.at) * _RATE)
+        self.left = min(self.burst, self.left + max(0.0, now - self.at) * _RATE)
         self.at = now
         if self.left < 1.0:
             self.dropped += 1
@@ -52,6 +57,7 @@ class TenantSocket:
     listener: socket.socket
     connections: set[socket.socket] = field(default_factory=set)
     allowance: Allowance = field(default_factory=Allowance)
+    arrivals: Allowance = field(default_factory=lambda: Allowance(2.0 * abi.MAX_PROCESSES))
     host_pids: dict[int, int] = field(default_factory=dict)  # by the process's own pid
 
     @classmethod
@@ -67,7 +73,7 @@ class TenantSocket:
             listener.bind(f"/proc/self/fd/{directory}/{abi.SOCKET_NAME}")
             # Any uid of the tenant may speak; nobody else reaches the directory.
             os.chmod(abi.SOCKET_NAME, 0o666, dir_fd=directory)  # noqa: S103
-            listener.listen(64)
+            listener.listen(abi.MAX_PROCESSES)  # none waits, and who is turned away says nothing
         except BaseException:
             listener.close()
             raise
@@ -96,6 +102,11 @@ class TenantSocket:
         self.connections.add(connection)
         return connection
 
+    @property
+    def is_flooded(self) -> bool:
+        """Whether the tenant has said more than is heard: what it sends now can wait."""
+        return min(self.allowance.left, self.arrivals.left) < 1.0
+
     def receive(self, connection: socket.socket, now: float) -> bool:
         """Hear one message at `now`; False when the connection is over and was closed."""
         try:
@@ -117,7 +128,7 @@ class TenantSocket:
         kind, level, pid, text_bytes = abi.MESSAGE_HEADER.unpack_from(packet)
         if text_bytes != len(packet) - abi.MESSAGE_TEXT:
             return False
-        if not self.allowance.take(now):
+        if not (self.arrivals if kind == abi.MESSAGE_HELLO else self.allowance).take(now):
             return True
         if kind == abi.MESSAGE_HELLO:
             self._greet(connection, pid)
@@ -132,6 +143,6 @@ class TenantSocket:
         size = _CREDENTIALS.size
         option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         host_pid = _CREDENTIALS.unpack(option)[0]
-        if len(self.host_pids) < 4 * abi.MAX_PROCESSES:
+        if pid in self.host_pids or len(self.host_pids) < 4 * abi.MAX_PROCESSES:
             self.host_pids[pid] = host_pid
         log("tenant-process", "debug", tenant=self.key, pid=host_pid, container_pid=pid)

@@ -61,25 +61,34 @@ class Watch:
         self.ended(key)
 
     def _accept(self, tenant_socket: TenantSocket) -> None:
+        if not tenant_socket.arrivals.take(time.monotonic()):
+            self._pause(tenant_socket)
+            return
         try:
             connection = tenant_socket.accept()
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
+            # With no descriptor free the listener stays ready.
+            log("descriptors-exhausted", "error", tenant=tenant_socket.key)
             self._pause(tenant_socket)
             return
         if connection is not None:
             self._loop.read(connection.fileno(), lambda: self._receive(tenant_socket, connection))
 
-    def _pause(self, tenant_socket: TenantSocket) -> None:
-        """Leave a listener alone for a while: with no descriptor free it stays ready."""
-        log("descriptors-exhausted", "error", tenant=tenant_socket.key)
-        fd = tenant_socket.listener.fileno()
+    def _pause(self, tenant_socket: TenantSocket, connection: socket.socket | None = None) -> None:
+        """Leave a tenant's listener, or one of its connections, alone for a while."""
+        paused = connection or tenant_socket.listener
+        fd = paused.fileno()
         self._loop.forget(fd)
 
         def resume() -> None:
-            if self._sockets.get(tenant_socket.key) is tenant_socket:
+            if self._sockets.get(tenant_socket.key) is not tenant_socket:
+                return
+            if connection is None:
                 self._loop.read(fd, lambda: self._accept(tenant_socket))
+            elif connection in tenant_socket.connections:
+                self._loop.read(fd, lambda: self._receive(tenant_socket, connection))
 
         self._loop.later(_PAUSE_SECONDS, resume)
 
@@ -87,6 +96,9 @@ class Watch:
         fd = connection.fileno()
         if not tenant_socket.receive(connection, time.monotonic()):
             self._loop.forget(fd)
+        elif tenant_socket.is_flooded:
+            # A tenant that talks without end would keep this thread, which is everybody's, busy.
+            self._pause(tenant_socket, connection)
 
     def _close_pidfd(self, key: str) -> None:
         pidfd = self._pidfds.pop(key, None)

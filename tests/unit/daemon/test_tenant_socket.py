@@ -128,6 +128,26 @@ def test_a_flood_is_dropped_and_the_connection_lives(
     assert len(heard) == 201
 
 
+def test_as_many_processes_as_a_tenant_may_have_can_greet_at_once(
+    tenant: TenantSocket, caller: socket.socket, heard: Logged
+) -> None:
+    for pid in range(1, abi.MAX_PROCESSES + 1):
+        caller.send(message(abi.MESSAGE_HELLO, 0, pid))
+        assert hear(tenant)
+    assert len(heard) == len(tenant.host_pids) == abi.MAX_PROCESSES
+    assert not tenant.is_flooded
+
+
+def test_a_pid_that_is_given_again_is_the_new_process(
+    tenant: TenantSocket, caller: socket.socket, heard: Logged
+) -> None:
+    del heard
+    tenant.host_pids = dict.fromkeys(range(4 * abi.MAX_PROCESSES), 1)
+    caller.send(message(abi.MESSAGE_HELLO, 0, 7))
+    assert hear(tenant)
+    assert tenant.host_pids[7] == os.getpid()
+
+
 def test_the_allowance_comes_back_and_is_not_hoarded() -> None:
     allowance = Allowance()
     assert sum(allowance.take(1000.0) for _ in range(500)) == 200
