@@ -43,6 +43,9 @@ def open_tenant(command: Command, asked: Mapping[str, str], node: Node) -> Opene
     given = give(quota, defaults=defaults_of(node.config))
     if given.kind == "none":
         raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
+    if given.kind == "whole" and command.rootless:
+        # Nobody could hold others off the card for it, and everybody would be refused it.
+        raise QuotaError("run", None, "whole cards are for root", "use sudo, or add --memory 4GiB")
     key = secrets.token_hex(8)
     identity = f"host-{key[:8]}"
     name = command.name if NAME.fullmatch(command.name) else identity
