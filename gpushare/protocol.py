@@ -83,7 +83,7 @@ class TenantCard(TypedDict):
     contexts: int
     cores: int  # percent asked; 0: none
     cores_got: float | None  # percent over the last second, None: not known
-    denied: int
+    denied: int  # allocations over the quota, of ended processes too; since gpushared started
 
 
 class TenantProcess(TypedDict):

@@ -9,6 +9,8 @@ from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement import grows
+from gpushare.daemon.processes import Cgroups
+from gpushare.daemon.reap import reap
 from gpushare.errors import UserError
 from gpushare.quota import Quota, exact_size, format_size, read_quota
 
@@ -60,6 +62,8 @@ def _check_use(entry: Entry, quota: Quota, wanted: int, node: Node) -> None:
     pages = node.tenants.pages.get(entry.key)
     if pages is None:
         raise NotResizable(f"the pages of {entry.title} are lost; start it again")
+    # What a process held that has just died is in nobody's use; the next look would be too late.
+    reap(entry, pages, Cgroups.mounted())
     for number, account in enumerate(pages.accounts()):
         context_bytes = pages.grant.context_bytes(number)
         used = account.used_bytes(context_bytes, pages.grant.overhead_bytes(number))

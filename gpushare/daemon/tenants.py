@@ -21,12 +21,38 @@ Result = TypeVar("Result")
 
 
 @dataclass
+class Denials:
+    """How many allocations a tenant was refused, also those of processes that have ended.
+
+    A record ends with its process. What it said when it was last read is kept here, as long as
+    the daemon runs.
+    """
+
+    _ended: int = 0
+    _held: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """How many it were at the last look."""
+        return self._ended + sum(self._held.values())
+
+    def observe(self, claims: Sequence[Claim]) -> None:
+        """Note what is claimed now; who claims less than before has ended, or begun anew (exec)."""
+        held = {(claim.number, claim.pid, claim.starttime): claim.denied for claim in claims}
+        self._ended += sum(
+            max(0, denied - held.get(record, 0)) for record, denied in self._held.items()
+        )
+        self._held = held
+
+
+@dataclass
 class Pages:
     """A tenant's directory and the files in it; `overhead` are the driver's figures, by card."""
 
     directory: int
     grant: Grant
     status: Status
+    denials: Denials = field(default_factory=Denials)
     lock: threading.Lock = field(default_factory=threading.Lock)
     closed: bool = False
 
@@ -57,7 +83,21 @@ class Pages:
 
     def claims(self) -> list[Claim]:
         """Return what the tenant's processes say that they use."""
-        return self.look(lambda pages: pages.status.claims(pages.grant.card_count), [])
+        return self.look(Pages._observed, [])
+
+    def reap(self, is_alive: Callable[[int, int], bool]) -> int:
+        """Free the records of dead processes (Status.reap), and return how many there were."""
+
+        def free(pages: Pages) -> int:
+            pages._observed()  # for what they were refused
+            return pages.status.reap(is_alive, pages.grant.card_count)
+
+        return self.look(free, 0)
+
+    def _observed(self) -> list[Claim]:
+        claims = self.status.claims(self.grant.card_count)
+        self.denials.observe(claims)
+        return claims
 
     def accounts(self) -> tuple[Account, ...]:
         """Return the sums of the claims, by the tenant's card number."""

@@ -67,19 +67,17 @@ def tenant_row(entry: Entry, node: Node) -> Tenant:
         isolation=entry.isolation,
         throttled=0.0,
         created=entry.created,
-        cards=_card_rows(entry, claims, sums, node),
+        cards=_card_rows(entry, sums, node),
         processes=_process_rows(entry, claims, node) if entry.state == "bound" else [],
         quota=dict(entry.quota),
     )
 
 
-def _card_rows(
-    entry: Entry, claims: list[Claim], sums: tuple[Account, ...], node: Node
-) -> list[TenantCard]:
+def _card_rows(entry: Entry, sums: tuple[Account, ...], node: Node) -> list[TenantCard]:
     if node.driver is None:
         return []
     return [
-        _card(entry, number, holding, claims, sums[number], node, node.driver)
+        _card(entry, number, holding, sums[number], node, node.driver)
         for number, holding in enumerate(entry.holdings)
     ]
 
@@ -88,7 +86,6 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     entry: Entry,
     number: int,
     holding: Holding,
-    claims: list[Claim],
     account: Account,
     node: Node,
     driver: Loaded,
@@ -113,7 +110,7 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         contexts=account.contexts,
         cores=holding.cores,
         cores_got=driver.truth.view.utilisation.get((entry.key, holding.uuid)),
-        denied=sum(claim.denied for claim in claims),
+        denied=0 if pages is None else pages.denials.total,
     )
 
 

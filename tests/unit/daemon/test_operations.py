@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare import abi
 from gpushare.config import Config
 from gpushare.daemon import clock, processes, release
 from gpushare.daemon.bind import NoSuchTenant, bind
@@ -90,6 +91,12 @@ def test_a_whole_card_has_no_pages_and_no_mounts(node: Node) -> None:
     tenant = opened(node, count="1")
     assert (tenant["mounts"], tenant["directory"], tenant["isolation"]) == ([], "", "exclusive")
     assert entry_of(node, tenant).holdings[0].memory_bytes == 140 * GIB
+
+
+def test_a_rootless_tenant_gets_no_whole_card(node: Node) -> None:
+    with pytest.raises(QuotaError, match="run: whole cards are for root; use sudo"):
+        open_tenant(replace(ME, rootless=True), {"count": "1"}, node)
+    assert not node.ledger.entries
 
 
 def test_a_rootless_tenant_is_advice_and_its_pages_its_own(node: Node) -> None:
@@ -387,6 +394,25 @@ def test_set_refuses_less_than_is_used(node: Node) -> None:
     with pytest.raises(QuotaError, match=r"is less than train uses, 3 GiB; .* set 3GiB or more"):
         set_memory(entry_of(node, tenant), "2GiB", node)
     set_memory(entry_of(node, tenant), "3GiB", node)
+
+
+def test_set_does_not_count_what_a_process_held_that_has_died(
+    node: Node, program: subprocess.Popen[bytes]
+) -> None:
+    tenant = opened(node, memory="4GiB")
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    pages = node.tenants.pages[tenant["key"]]
+    living = processes.look(program.pid)
+    assert living is not None
+    for starttime in (living.starttime, living.starttime + 1):  # the second is nobody's
+        os.pwrite(pages.status.fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 1), 0)
+        record = abi.PROCESS.pack(program.pid, 0, starttime, 0, 0)
+        os.pwrite(pages.status.fd, record, abi.status_process_offset(0))
+        os.pwrite(pages.status.fd, abi.SLOT.pack(3 * GIB, 0, 0), abi.status_slot_offset(0, 0))
+        if starttime == living.starttime:
+            with pytest.raises(QuotaError, match="is less than train uses, 3 GiB"):
+                set_memory(entry_of(node, tenant), "1GiB", node)
+    assert set_memory(entry_of(node, tenant), "1GiB", node).holdings[0].memory_bytes == GIB
 
 
 @pytest.mark.parametrize("text", ["4G", "0GiB", "", "many"])
