@@ -26,13 +26,22 @@ DEGRADED = 4
 def command(session: Session) -> None:
     """List the cards and what is free on each.
 
-    FOREIGN is memory of processes that no container started here owns; `--json` names them. The
-    exit status is 4 when a card is not healthy.
+    MEMORY is what a card has for programs. PROMISED is the sum of the containers' quotas, used or
+    not; FOREIGN what processes of no container hold (`--json` names them); FREE what a container
+    may still ask for.
+
+    CORES is the part of the compute that is promised. TENANTS is how many containers have a part
+    of the card, and how many may. MODE is free (none has), shared, or exclusive (one has all).
+    HEALTH is ok, or what is wrong: then the exit status is 4.
     """
     cards = session.client.cards()
-    session.show(cards, lambda: table(HEADINGS, map(_row, cards)))
+    session.show_rows(cards, _table, "there is no card; gpushare doctor says why")
     if any(card["health"] != "ok" for card in cards):
         click.get_current_context().exit(DEGRADED)
+
+
+def _table(cards: list[Card]) -> str:
+    return table(HEADINGS, map(_row, cards))
 
 
 def _row(card: Card) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
+from gpushare.cli.summary import TRY
 from gpushare.cli.table import printable, table
 from gpushare.quota.size import format_use
 
@@ -26,20 +27,25 @@ HEADINGS = (
 def command(session: Session, everything: bool) -> None:
     """List the containers and what each uses of its quota.
 
+    One row for each card that a container has a part of. MEMORY is what it uses, CUDA's own
+    contexts with it, of its quota. CORES is what it got of the card's compute in the last second,
+    and what it asked for; - is not known, or not asked. POLICY says whether cores are set aside.
+
     THROTTLED is the part of its time that a container waited for its share of the cores. ISOLATION
-    says what holds the quota; `advice` is a host process that could walk around it.
+    says what holds the quota: interposer, exclusive (a whole card, nothing to hold), or advice (a
+    host process that could walk around it).
     """
     tenants = session.client.tenants(everything=everything)
-    session.show(tenants, lambda: render(tenants))
+    session.show_rows(tenants, _render, f"no container has a part of a GPU; start one: {TRY}")
 
 
-def render(tenants: list[Tenant]) -> str:
+def _render(tenants: list[Tenant]) -> str:
     """Return the table, a row per container and card; then who got none, and what to add."""
     granted = [tenant for tenant in tenants if tenant["state"] != "none"]
     rows = [row(tenant, card) for tenant in granted for card in tenant["cards"]]
-    lines = [table(HEADINGS, rows)]
+    lines = [table(HEADINGS, rows)] if rows else []
     without = [tenant for tenant in tenants if tenant["state"] == "none"]
-    if without:
+    if rows and without:
         lines.append("")
     lines += [printable(f"{name(tenant)} has no GPU: {tenant['why']}") for tenant in without]
     return "\n".join(lines)

@@ -7,7 +7,7 @@ import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,6 +15,8 @@ from gpushare.client import DEFAULT_SOCKET, Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+Row = TypeVar("Row")
 
 
 @dataclass
@@ -32,6 +34,13 @@ class Session:
     def show(self, data: object, text: Callable[[], str]) -> None:
         """Print `data` as JSON when that is asked for, else what `text` makes of it."""
         click.echo(json.dumps(data, indent=2) if self.json else text())
+
+    def show_rows(self, rows: list[Row], text: Callable[[list[Row]], str], none: str) -> None:
+        """Show `rows`; where there are none `none` says so on stderr, which no pipe reads."""
+        if rows or self.json:
+            self.show(rows, lambda: text(rows))
+        else:
+            click.echo(none, err=True)
 
 
 def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:

@@ -6,6 +6,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
+from gpushare.cli import ls, ps
 from gpushare.cli.group import SECTIONS
 from gpushare.protocol import CODE_UNKNOWN
 
@@ -56,6 +59,31 @@ def test_ps_all_says_what_to_add(cli: Cli, daemon: FakeDaemon) -> None:
     result = cli("ps", "-a")
     assert result.output.splitlines()[-1] == f"web has no GPU: {why}"
     assert daemon.requests == [{"op": "tenants", "all": True}]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("ls", "there is no card; gpushare doctor says why"),
+        ("ps", "no container has a part of a GPU; start one: docker run --runtime=gpushare"),
+    ],
+)
+def test_nothing_to_show_is_said_with_what_to_type_next(
+    cli: Cli, daemon: FakeDaemon, command: str, says: str
+) -> None:
+    daemon.answers |= {"cards": rows(), "tenants": rows()}
+    result = cli(command)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith(says)
+    as_json = cli(command, "--json")
+    assert (as_json.stdout, as_json.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize(("command", "headings"), [("ls", ls.HEADINGS), ("ps", ps.HEADINGS)])
+def test_the_help_explains_every_column(cli: Cli, command: str, headings: tuple[str, ...]) -> None:
+    said = cli(command, "--help").output
+    for heading in set(headings) - {"CARD", "MODEL", "CONTAINER"}:
+        assert f"{heading.partition(' ')[0]} " in said
 
 
 def test_what_is_not_known_is_a_dash(cli: Cli, daemon: FakeDaemon) -> None:
