@@ -61,7 +61,13 @@ def run(client: Client) -> Iterator[Check]:
     yield from _placeholders()
     yield from _configuration(file)
     yield from _installation(_installed(status))
-    yield from _engines([engine for engine in ENGINES.values() if engine.present()])
+    if status is not None and _private(status):
+        yield Check(
+            "ok",
+            "docker, containerd: this machine's are not looked at, for gpushared is not its own",
+        )
+    else:
+        yield from _engines([engine for engine in ENGINES.values() if engine.present()])
     yield _cgroups(cgroups.layout(cgroups.mountinfo()))
     if status is not None:
         yield from _without_gpu(client)
@@ -215,6 +221,16 @@ def _writable_by_others(path: Path) -> Iterator[Check]:
         return
     if status.st_uid not in {0, os.geteuid()} or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield Check("fail", f"{path} can be changed by others than root", f"chmod go-w {path}")
+
+
+def _private(status: Status) -> bool:
+    """Whether another gpushared than the machine's answers (--socket, GPUSHARE_SOCKET).
+
+    Its containers come from engines that were started for it; where they are configured, only who
+    started them knows.
+    """
+    machines = status["config"] == str(config.DEFAULT_FILE)
+    return not machines and status["run_dir"] != str(config.Config().run_dir)
 
 
 def _engines(present: list[Engine]) -> Iterator[Check]:

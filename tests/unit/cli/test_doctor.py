@@ -100,6 +100,20 @@ def test_all_is_well(cli: Cli, machine: Machine) -> None:
     ]
 
 
+@pytest.mark.usefixtures("machine")
+def test_of_a_private_daemon_the_machine_s_engines_say_nothing(
+    cli: Cli, daemon: FakeDaemon
+) -> None:
+    private = {**STATUS, "simulated": True, "run_dir": "/tmp/demo/run"}
+    daemon.answers["status"] = [{"ok": True, **private, "config": "/tmp/demo/gpushare.yaml"}]
+    output = cli("doctor").output
+    assert "ok    docker, containerd: this machine's are not looked at" in output
+    assert "registered" not in output
+    # A run_dir that /etc/gpushare/gpushare.yaml names is the machine's.
+    daemon.answers["status"] = [{"ok": True, **private}]
+    assert "ok    docker: runtime gpushare registered" in cli("doctor").output
+
+
 @pytest.mark.usefixtures("machine", "simulated")
 def test_json_has_level_text_and_fix(cli: Cli) -> None:
     found = json.loads(cli("doctor", "--json").output)
