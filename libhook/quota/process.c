@@ -27,13 +27,18 @@ uint64_t process_starttime(pid_t pid)
 	if (!field || strlen(field) < 3)
 		return 0;
 	field += 2; /* field 3, the state */
-	if (*field == 'Z' || *field == 'X')
-		return 0;
+	char state = *field;
+	unsigned long threads = 0;
 	for (int number = 3; number < 22; number++) {
 		field = strchr(field, ' ');
 		if (!field)
 			return 0;
 		field++;
+		if (number + 1 == 20)
+			threads = strtoul(field, NULL, 10);
 	}
+	/* A process whose first thread has ended looks like a zombie while the others go on. */
+	if ((state == 'Z' && threads <= 1) || state == 'X')
+		return 0;
 	return strtoull(field, NULL, 10);
 }

@@ -4,6 +4,7 @@
  */
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,6 +14,7 @@
 
 #include "quota/ledger.h"
 #include "quota/pages.h"
+#include "quota/process.h"
 #include "tenant.h"
 
 static _Atomic int *step; /* shared by parent and children */
@@ -236,6 +238,43 @@ static void a_full_page_refuses(void)
 	CHECK(in_child(join_in_vain) == 0);
 }
 
+static void *go_on(void *unused)
+{
+	(void)unused;
+	pause();
+	return NULL;
+}
+
+static void end_first_thread(void)
+{
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, go_on, NULL) == 0);
+	pthread_exit(NULL);
+}
+
+static void a_process_goes_on_without_its_first_thread(void)
+{
+	pid_t child = start_child(end_first_thread);
+	uint64_t starttime = process_starttime(child);
+	char path[32], state = 0;
+
+	CHECK(starttime != 0);
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)child);
+	while (state != 'Z') {
+		FILE *stat = fopen(path, "r");
+		CHECK(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
+		fclose(stat);
+		usleep(1000);
+	}
+	CHECK(process_starttime(child) == starttime);
+	CHECK(kill(child, SIGKILL) == 0);
+	siginfo_t ended;
+	CHECK(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT) == 0);
+	CHECK(process_starttime(child) == 0); /* a zombie */
+	wait_child(child);
+}
+
 int main(int count, char **arguments)
 {
 	if (count > 1 && strcmp(arguments[1], "successor") == 0)
@@ -251,5 +290,7 @@ int main(int count, char **arguments)
 	TEST(another_process_with_the_same_pid, "a pid that was given again is another process");
 	TEST(numbers_are_used_again, "the numbers of ended processes are used again");
 	TEST(a_full_page_refuses, "too many processes are refused, not crashed");
+	TEST(a_process_goes_on_without_its_first_thread,
+		"a process goes on without its first thread");
 	return 0;
 }
