@@ -132,12 +132,12 @@ CUDA(cuMemMap, (CUdeviceptr pointer, size_t bytes, size_t offset,
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&references);
-	if (allocations_find(&handles, handle, &entry)) {
-		struct allocation mapping = {
-			.handle = pointer, .bytes = bytes, .owner = entry.owner};
-		put(&mappings, &mapping);
-		piece_hold(entry.owner);
-	}
+	/* Memory that is not ours (imported, or the host's) is noted too, as no piece's: one call
+	 * may undo its mapping and the next one's. */
+	uint64_t piece = allocations_find(&handles, handle, &entry) ? entry.owner : 0;
+	struct allocation mapping = {.handle = pointer, .bytes = bytes, .owner = piece};
+	put(&mappings, &mapping);
+	piece_hold(piece);
 	pthread_mutex_unlock(&references);
 	return result;
 }
@@ -170,7 +170,7 @@ CUDA(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *
 		return result;
 	pthread_mutex_lock(&references);
 	if (allocations_find(&handles, *handle, &entry) ||
-		allocations_find(&mappings, (uintptr_t)pointer, &entry))
+		(allocations_find(&mappings, (uintptr_t)pointer, &entry) && entry.owner != 0))
 		handle_add(*handle, entry.owner);
 	pthread_mutex_unlock(&references);
 	return result;

@@ -78,6 +78,25 @@ def test_the_charge_ends_with_the_last_reference(story: str, simulated: Containe
     assert said == [charged]
 
 
+def test_an_unmap_goes_on_behind_memory_that_is_not_ours(simulated: Container) -> None:
+    driver = simulated.libraries.parent / "driver" / "libcuda.so.1"
+    said = simulated.says(
+        "start()",
+        "p, foreign = reserve_address(16 * MIB), c_uint64()",
+        f"behind = ctypes.CDLL({str(driver)!r})",  # made past the filter, as imported memory is
+        "properties = Properties(1, 0, DEVICE, 0, None, 0)",
+        "size = c_size_t(4 * MIB)",
+        "assert behind.cuMemCreate(byref(foreign), size, byref(properties), c_uint64(0)) == 0",
+        "h = create(4 * MIB)",
+        "map_memory(p, 4 * MIB, foreign.value)",
+        "map_memory(p + 4 * MIB, 4 * MIB, h)",
+        "release(h)",
+        "unmap(p, 8 * MIB)",
+        "say(memory()[0] // MIB)",
+    )
+    assert said == [100]
+
+
 def test_mapped_memory_cannot_be_had_twice(simulated: Container) -> None:
     said = simulated.says(
         "start()",
