@@ -42,7 +42,8 @@ def look(pid: int) -> Process | None:
         return None
     # The name, field 2, is the process's own word and may hold spaces and parentheses.
     fields = stat[stat.rindex(b")") + 2 :].split()
-    if fields[0] in {b"Z", b"X"}:
+    # One whose first thread has ended looks like a zombie while its other threads go on.
+    if fields[0] == b"X" or (fields[0] == b"Z" and int(fields[17]) <= 1):
         return None
     namespaced = pid
     for line in status.splitlines():

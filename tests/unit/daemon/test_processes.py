@@ -42,6 +42,20 @@ def test_a_zombie_has_ended() -> None:
     assert processes.owner_of(program.pid) is None
 
 
+def test_a_process_goes_on_without_its_first_thread() -> None:
+    code = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as program:
+        stat = Path(f"/proc/{program.pid}/stat")
+        wait_until(lambda: stat.read_bytes().rpartition(b") ")[2].startswith(b"Z"))
+        found = processes.look(program.pid)
+        program.kill()
+    assert found is not None
+
+
 def ended(pidfd: int) -> bool:
     return bool(select.select([pidfd], [], [], 0)[0])
 
