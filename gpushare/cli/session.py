@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gpushare.client import DEFAULT_SOCKET, Client
 
@@ -47,7 +48,9 @@ def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Keep what was given; what was not leaves what stood before the command's name."""
     assert parameter.name is not None
     session = ctx.ensure_object(Session)
-    if value:
+    # The environment was read before the command's name; here it would undo what stood there.
+    again = ctx.parent and ctx.get_parameter_source(parameter.name) is ParameterSource.ENVIRONMENT
+    if value and not again:
         setattr(session, parameter.name, value)
 
 

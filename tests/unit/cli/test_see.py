@@ -17,6 +17,7 @@ from .fake_daemon import FakeDaemon, refusal, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from click.testing import Result
 
@@ -104,6 +105,17 @@ def test_json_is_what_the_daemon_said(cli: Cli, daemon: FakeDaemon) -> None:  # 
     assert json.loads(cli("--json", "ls").output) == [CARD]
     assert json.loads(cli("inspect", "train", "--json").output)["pid"] == 4242
     assert json.loads(cli("--json").output)["daemon"]["driver_version"] == "580.159.04"
+
+
+def test_the_socket_that_is_named_is_asked_whatever_the_environment_says(
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    nowhere = tmp_path / "nowhere"
+    for words in (("--socket", str(nowhere), "ls"), ("ls", "--socket", str(nowhere))):
+        result = cli(*words)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert f"there is no {nowhere}" in result.stderr
+    assert cli("--socket", str(nowhere), "ls", "--socket", str(daemon.path)).exit_code == 0
 
 
 def test_inspect_shows_value_and_source(cli: Cli, daemon: FakeDaemon) -> None:
