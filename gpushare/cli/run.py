@@ -18,6 +18,7 @@ import click
 from gpushare import abi, cgroups, namespace
 from gpushare.cli import session as shared
 from gpushare.errors import UserError
+from gpushare.quota.errors import quoted
 from gpushare.quota.keys import KEYS
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def command(session: Session, argv: tuple[str, ...], name: str | None, **quota: 
 
     The exit status is the command's; 125, 126 and 127 are gpushare's, as docker's.
     """
-    asked = {key.name: value for key in KEYS.values() if (value := quota[f"quota_{key.field}"])}
+    given = {key.name: quota[f"quota_{key.field}"] for key in KEYS.values()}
+    asked = {name: value for name, value in given.items() if value is not None}
     try:
         environment = _become_tenant(session.client, asked, name or Path(argv[0]).name)
     except (UserError, OSError) as error:
@@ -141,9 +143,9 @@ def _execute(argv: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - a shell is what it must not be
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # ValueError: it is called ""
         status, why = NOT_FOUND, "there is no such command"
     except OSError as error:
         status, why = NOT_EXECUTABLE, str(error.strerror)
-    click.echo(f"gpushare: {argv[0]}: {why}", err=True)
+    click.echo(f"gpushare: {argv[0] or quoted('')}: {why}", err=True)
     click.get_current_context().exit(status)

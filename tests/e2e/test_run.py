@@ -151,6 +151,7 @@ def test_the_tenant_reads_its_grant_and_cannot_write_it(stack: Stack) -> None:
     [
         (("--memory", "1GiB", "--", "sh", "-c", "exit 7"), 7, ""),
         (("--memory", "1GiB", "--", "/nowhere/at-all"), 127, "no such command"),
+        (("--memory", "1GiB", "--", ""), 127, "no such command"),
         (("--memory", "1GiB", "--", "/etc/passwd"), 126, "Permission denied"),
         (("--memory", "9000GiB", "--", "true"), 125, "9000"),
         (("--memory", "4Q", "--", "true"), 125, "4Q"),
