@@ -24,7 +24,8 @@ from gpushare.quota.size import exact_size
 
 Kind: TypeAlias = Literal["none", "shared", "whole"]
 
-ADD: Final = "add -e GPUSHARE_MEMORY=4GiB or the annotation gpushare.io/memory=4GiB"
+# Not every docker has --annotation (24 is the first); of a pod the environment asks for nothing.
+ADD: Final = "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)"
 _SHARES: Final = ("fixed-share", "burst-share")
 
 

@@ -29,7 +29,7 @@ def test_nothing_asked_gives_nothing_and_says_what_to_add() -> None:
     assert (nothing.kind, nothing.count) == ("none", 0)
     assert nothing.why == (
         "no GPU was asked for; to get one, "
-        "add -e GPUSHARE_MEMORY=4GiB or the annotation gpushare.io/memory=4GiB"
+        "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)"
     )
 
 
@@ -38,7 +38,7 @@ def test_the_images_visible_devices_alone_give_nothing() -> None:
     assert nothing.kind == "none"
     assert nothing.why == (
         'NVIDIA_VISIBLE_DEVICES="all" alone asks for no GPU; to get one, '
-        "add -e GPUSHARE_MEMORY=4GiB or the annotation gpushare.io/memory=4GiB"
+        "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)"
     )
 
 
@@ -156,7 +156,7 @@ def test_defaults_fill_memory_for_cores_and_for_cards_where_the_node_says_so() -
             {"WEIGHT": "3"},
             (
                 'env GPUSHARE_WEIGHT: "3" comes with no memory and no card; '
-                "add -e GPUSHARE_MEMORY=4GiB or the annotation gpushare.io/memory=4GiB"
+                "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)"
             ),
         ),
     ],
@@ -181,7 +181,7 @@ def test_whole_cards_that_cannot_be_given_are_refused_with_the_syntax_of_a_share
     error = refuse_whole(read_quota({}, {}), GPUS, "asks for whole cards, and card 0 is shared")
     assert str(error) == (
         "docker run --gpus: asks for whole cards, and card 0 is shared; for a share, "
-        "add -e GPUSHARE_MEMORY=4GiB or the annotation gpushare.io/memory=4GiB"
+        "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)"
     )
 
 
