@@ -6,6 +6,7 @@ What was learned is kept in the ledger.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -15,7 +16,8 @@ from gpushare.daemon.ledger import Entry
 from gpushare.daemon.node import Node
 
 _LEARN_SECONDS: Final = 5.0
-_SHOW_SECONDS: Final = 0.5  # each engine, while a user waits
+_ENGINE_SECONDS: Final = 0.5  # one engine about one container, while a user waits
+_SHOW_SECONDS: Final = 1.0  # after which the rest is shown by id
 _AGAIN_SECONDS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
@@ -36,14 +38,20 @@ def learn(key: str, node: Node, attempt: int = 0) -> None:
 
 
 def with_names(entries: Sequence[Entry], node: Node) -> list[Entry]:
-    """Return `entries` with the names that engines tell at once."""
-    return [_with_name(entry, node) for entry in entries]
+    """Return `entries` with the names that engines tell at once.
+
+    Those that are only reserved are being started: an engine would not tell.
+    """
+    found = []
+    until = time.monotonic() + _SHOW_SECONDS
+    for entry in entries:
+        asks = not entry.name and entry.state != "reserved" and time.monotonic() < until
+        found.append(_with_name(entry, node) if asks else entry)
+    return found
 
 
 def _with_name(entry: Entry, node: Node) -> Entry:
-    if entry.name or entry.state != "bound":
-        return entry
-    found = names.ask(entry.id, node.config.docker_sockets, _SHOW_SECONDS)
+    found = names.ask(entry.id, node.config.docker_sockets, _ENGINE_SECONDS)
     if found is None:
         return entry
     _keep(entry.key, found, node)

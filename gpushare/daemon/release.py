@@ -38,6 +38,11 @@ def is_gone(entry: Entry, node: Node) -> bool:
     return pages is None or not pages.look(lambda held: held.status.is_held(), False)
 
 
+def has_ended_with_none(entry: Entry) -> bool:
+    """Whether it is a container that got no GPU and is no more: its bundle goes with it."""
+    return entry.state == "none" and not Path(entry.bundle).is_dir()
+
+
 def end(key: str, node: Node, why: str) -> None:
     """Release tenant `key`, whatever its state."""
     entry = node.ledger.entries.get(key)
@@ -93,7 +98,7 @@ def reconcile(node: Node) -> None:
             end_if_gone(key, node, "it is gone")
         elif entry.state == "reserved" and now >= entry.expires:
             end(key, node, "it did not start in time")
-        elif entry.state == "none" and not Path(entry.bundle).is_dir():
+        elif has_ended_with_none(entry):
             node.ledger.release(key)
 
 

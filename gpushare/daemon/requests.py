@@ -185,11 +185,15 @@ def _cards(_request: Request, node: Node) -> Answer:
 
 def _tenants(request: Request, node: Node) -> Answer:
     everything = request.flag("all")
-    entries = [
-        entry for entry in node.ledger.entries.values() if everything or entry.state != "none"
-    ]
+    entries = [entry for entry in _running(node) if everything or entry.state != "none"]
     named = naming.with_names(entries, node)
     return (dict(views.tenant_row(entry, node)) for entry in named), {}
+
+
+def _running(node: Node) -> list[Entry]:
+    """Return the entries but for those that are only waiting to be swept (release.reconcile)."""
+    entries = node.ledger.entries.values()
+    return [entry for entry in entries if not release.has_ended_with_none(entry)]
 
 
 def _tenant(request: Request, node: Node) -> Answer:
@@ -256,8 +260,7 @@ def _no(code: str, error: Exception, **more: Any) -> dict[str, Any]:
 
 def _named(name: str, node: Node) -> Entry:
     """Return the one tenant that `name` means: its name, an end of it, or the start of its id."""
-    promised = [entry for entry in node.ledger.entries.values() if entry.state != "none"]
-    entries = naming.with_names(promised, node)
+    entries = naming.with_names(_running(node), node)
     exact = [entry for entry in entries if name in {entry.name, entry.id, entry.key}]
     if len(exact) == 1:
         return exact[0]
@@ -268,6 +271,6 @@ def _named(name: str, node: Node) -> Entry:
         return close[0]
     if not close:
         known = [entry.title for entry in entries][:16]
-        raise UnknownTenant(f'no container is called "{name[:128]}"; see gpushare ps', known)
+        raise UnknownTenant(f"no container is called {quoted(name)}; see gpushare ps -a", known)
     candidates = [entry.name or entry.id for entry in close]
-    raise UnknownTenant(f'"{name[:128]}" is the name of several containers', candidates[:16])
+    raise UnknownTenant(f"{quoted(name)} is the name of several containers", candidates[:16])

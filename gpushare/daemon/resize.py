@@ -30,6 +30,8 @@ def set_memory(entry: Entry, text: str, node: Node) -> Entry:
     quota = read_quota({}, {}, options={"memory": text})
     wanted = quota.memory_bytes
     assert wanted is not None
+    if not entry.holdings:
+        raise NotResizable(f"{entry.title} has no GPU: {entry.why}")
     if not entry.shared:
         raise NotResizable(f"{entry.title} has whole cards; memory is set for shares only")
     _check_room(entry, wanted, node)

@@ -8,12 +8,17 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gpushare.daemon import names
+from gpushare.daemon import names, naming
+from gpushare.daemon.ledger import Entry
 from gpushare.daemon.names import Name, from_spec
+
+from . import fakes
 
 ID = "ab" * 32
 TASK = "/run/containerd/io.containerd.runtime.v2.task"
@@ -116,6 +121,32 @@ def test_only_an_id_like_dockers_is_asked_about(tmp_path: Path) -> None:
 def test_an_answer_that_makes_no_sense_is_no_name(tmp_path: Path, answer: bytes) -> None:
     with engine(tmp_path / "docker.sock", answer):
         assert names.ask(ID, [tmp_path / "docker.sock"], 5) is None
+
+
+def test_a_container_that_got_no_gpu_is_called_by_its_name_too(tmp_path: Path) -> None:
+    with fakes.node(tmp_path) as node, engine(tmp_path / "e.sock", http({"Name": "/web"})) as asked:
+        told = replace(node, config=replace(node.config, docker_sockets=(tmp_path / "e.sock",)))
+        none, starting = (Entry(key="0" * 16, state=state, id=ID) for state in ("none", "reserved"))
+        node.ledger.add(none)
+        assert [entry.name for entry in naming.with_names([none, starting], told)] == ["web", ""]
+        assert len(asked) == 1
+        fakes.wait_until(lambda: node.ledger.entries[none.key].name == "web")
+
+
+def test_engines_that_say_nothing_cost_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def silent(*_: object) -> None:
+        now[0] += 0.5
+
+    monkeypatch.setattr(naming, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(names, "ask", silent)
+    entry = Entry(key="0" * 16, state="bound", id=ID)
+    with fakes.node(tmp_path) as node:
+        assert naming.with_names([entry] * 100, node) == [entry] * 100
+    assert now[0] <= 2
 
 
 def test_an_engine_that_says_nothing_costs_the_name_only(tmp_path: Path) -> None:

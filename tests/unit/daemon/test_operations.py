@@ -307,6 +307,23 @@ def test_a_reservation_that_is_never_bound_expires(node: Node) -> None:
     assert node.mounts.made() == []
 
 
+def shown(node: Node) -> list[str]:
+    """Return the ids that `gpushare ps -a` lists."""
+    asked = request("tenants", os.getuid(), all=True)
+    return [row["id"] for row in operation(asked).run(asked, node)[0]]
+
+
+def test_a_container_that_got_nothing_says_so_when_it_is_named(node: Node, tmp_path: Path) -> None:
+    entry = Entry(
+        key="0" * 16, state="none", id="web", bundle=str(tmp_path), why="no GPU was asked"
+    )
+    node.ledger.add(entry)
+    asked = request("tenant", 0, name="we")
+    assert operation(asked).run(asked, node)[1]["tenant"]["why"] == "no GPU was asked"
+    with pytest.raises(NotResizable, match="web has no GPU: no GPU was asked"):
+        set_memory(entry, "4GiB", node)
+
+
 def test_a_container_that_got_nothing_is_forgotten_with_its_bundle(
     node: Node, tmp_path: Path
 ) -> None:
@@ -314,8 +331,9 @@ def test_a_container_that_got_nothing_is_forgotten_with_its_bundle(
     bundle.mkdir()
     node.ledger.add(Entry(key="0" * 16, state="none", id="x", bundle=str(bundle), why="no GPU"))
     release.reconcile(node)
-    assert node.ledger.entries
+    assert shown(node) == ["x"]
     bundle.rmdir()
+    assert shown(node) == []  # at once, not when it is swept
     release.reconcile(node)
     assert not node.ledger.entries
 
