@@ -91,15 +91,24 @@ def process_ended(key: str, node: Node, attempt: int = 0) -> None:
 
 
 def reconcile(node: Node) -> None:
-    """Look at every entry: release what is gone, expire what was never bound."""
-    now = clock.boottime()
-    for key, entry in node.ledger.entries.items():
-        if entry.state == "bound":
-            end_if_gone(key, node, "it is gone")
-        elif entry.state == "reserved" and now >= entry.expires:
-            end(key, node, "it did not start in time")
-        elif has_ended_with_none(entry):
-            node.ledger.release(key)
+    """Look at every entry: release what is gone, expire what was never bound.
+
+    One that cannot be released keeps its promise, and is looked at again; the others do not wait.
+    """
+    for entry in node.ledger.entries.values():
+        try:
+            _look_again(entry, node)
+        except OSError as error:
+            log("release-failed", "error", tenant=entry.key, name=entry.title, error=str(error))
+
+
+def _look_again(entry: Entry, node: Node) -> None:
+    if entry.state == "bound":
+        end_if_gone(entry.key, node, "it is gone")
+    elif entry.state == "reserved" and clock.boottime() >= entry.expires:
+        end(entry.key, node, "it did not start in time")
+    elif has_ended_with_none(entry):
+        node.ledger.release(entry.key)
 
 
 def adopt(node: Node) -> None:
@@ -124,8 +133,12 @@ def _sweep(key: str, node: Node) -> None:
     else:
         used = _is_used(directory)
     log("directory-unknown", "error" if used else "warning", tenant=key, used=used)
-    if not used:
+    if used:
+        return
+    try:
         node.mounts.remove(key)
+    except OSError as error:
+        log("directory-left", "error", tenant=key, error=str(error))
 
 
 def _is_used(directory: int) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -305,6 +306,39 @@ def test_a_reservation_that_is_never_bound_expires(node: Node) -> None:
     release.reconcile(node)
     assert not node.ledger.entries
     assert node.mounts.made() == []
+
+
+def test_one_that_cannot_be_released_keeps_its_promise_and_holds_up_nobody(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, other = opened(node, memory="4GiB"), opened(node, memory="1GiB")
+    monkeypatch.setattr(clock, "boottime", lambda: 1e9)
+    remove = node.mounts.remove
+
+    def busy(key: str) -> None:
+        if key == stuck["key"]:
+            raise OSError(errno.EBUSY, "busy", key)
+        remove(key)
+
+    with monkeypatch.context() as while_busy:
+        while_busy.setattr(node.mounts, "remove", busy)
+        release.reconcile(node)
+        assert set(node.ledger.entries) == {stuck["key"]}
+        assert other["key"] not in node.mounts.made()
+    release.reconcile(node)
+    assert not node.ledger.entries
+
+
+def test_a_directory_that_stays_does_not_keep_the_daemon_from_starting(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(key: str) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty", key)
+
+    os.close(node.mounts.make("0" * 16, size_bytes=1 << 20))
+    monkeypatch.setattr(node.mounts, "remove", full)
+    release.adopt(node)
+    assert node.mounts.made() == ["0" * 16]
 
 
 def shown(node: Node) -> list[str]:
