@@ -13,10 +13,12 @@ Source: glibc, sysdeps/generic/dl-cache.h and elf/cache.c.
 
 from __future__ import annotations
 
+import functools
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_BYTES: Final = 4 << 20
 
@@ -39,8 +41,7 @@ class LoaderCacheError(ValueError):
     """Bytes that are no loader's cache, or one of a format not known here."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A library: the name programs ask for, and its path. `flags` tell its architecture.
 
     `hwcaps` is the glibc-hwcaps sub-directory it was found in, None outside of one; `hwcap` the
@@ -72,8 +73,7 @@ class LoaderCache:
         kept = [e for e in self.entries if not (e.name in ours and e.flags == flags)]
         for name, path in ours.items():
             entry = Entry(name, path, flags)
-            at = next((i for i, other in enumerate(kept) if not _precedes(other, entry)), len(kept))
-            kept.insert(at, entry)
+            kept.insert(_place(kept, entry), entry)
         return replace(self, entries=tuple(kept))
 
 
@@ -88,12 +88,16 @@ def merge(cache: bytes | None, wanted: Sequence[tuple[str, str]], flags: int) ->
     return cache if cache is not None and after == before else dump(after)
 
 
+@functools.lru_cache(maxsize=8)
 def parse(data: bytes) -> LoaderCache:
-    """Return the cache that `data` is; LoaderCacheError where the loader would not take it."""
+    """Return the cache that `data` is; LoaderCacheError where the loader would not take it.
+
+    A create looks at an image's cache twice, and a container's start waits for it.
+    """
     if len(data) > MAX_BYTES:
         raise LoaderCacheError(f"over {MAX_BYTES >> 20} MiB")
     base = _start(data)
-    view = memoryview(data)[base:]
+    view = data[base:]
     if len(view) < _HEADER.size:
         raise LoaderCacheError("shorter than its header")
     magic, count, _, endianness, extension = _HEADER.unpack_from(view)
@@ -123,7 +127,7 @@ def _start(data: bytes) -> int:
     return (_OLD_HEADER + int(count) * _OLD_ENTRY + 7) & ~7
 
 
-def _entry(view: memoryview, raw: tuple[int, ...], hwcaps: Sequence[bytes]) -> Entry:
+def _entry(view: bytes, raw: tuple[int, ...], hwcaps: Sequence[bytes]) -> Entry:
     flags, name, path, os_version, hwcap = raw
     found = None
     if hwcap & _HWCAP_EXTENSION:
@@ -134,12 +138,12 @@ def _entry(view: memoryview, raw: tuple[int, ...], hwcaps: Sequence[bytes]) -> E
     return Entry(_string(view, name), _string(view, path), flags, os_version, hwcap, found)
 
 
-def _string(view: memoryview, offset: int) -> bytes:
+def _string(view: bytes, offset: int) -> bytes:
     # A path is at most 4096 bytes (PATH_MAX), so entries that overlap cost no more than that each.
-    text, zero, _ = bytes(view[offset : offset + 4097]).partition(b"\0")
-    if not zero:
+    end = view.find(b"\0", offset, offset + 4097)
+    if end < 0:
         raise LoaderCacheError("has a name that does not end")
-    return text
+    return view[offset:end]
 
 
 def _sections(data: bytes, offset: int) -> dict[int, bytes]:
@@ -211,6 +215,11 @@ def _extension(offset: int, generator: bytes, hwcaps: bytes) -> bytes:
     else:
         sections = _SECTION.pack(_TAG_GENERATOR, 0, data, len(generator))
     return head + sections + hwcaps + generator
+
+
+def _place(entries: Sequence[Entry], entry: Entry) -> int:
+    """Return where `entry` goes: before the first of `entries` that does not precede it."""
+    return bisect_left(entries, True, key=lambda other: not _precedes(other, entry))
 
 
 def _precedes(one: Entry, other: Entry) -> bool:

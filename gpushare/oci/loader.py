@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ CACHE: Final = "/etc/ld.so.cache"
 
 _CUDA_NAME: Final = re.compile(r"libcuda\.so(\.[0-9.]+)?", re.ASCII)
 _NVML_NAME: Final = re.compile(r"libnvidia-ml\.so(\.[0-9.]+)?", re.ASCII)
+_CACHED: Final = re.compile(rb"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")
 _TOOLKIT: Final = re.compile(r"cuda(-[0-9.]+)?", re.ASCII)
 _KEPT: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
 _READ_ONLY: Final = frozenset({errno.EROFS, errno.EXDEV, errno.EACCES, errno.EPERM})
@@ -213,21 +214,20 @@ def _kept(directory: Path, content: bytes) -> Path:
     return path
 
 
-def _cached_directories(rootfs: Rootfs, platform: Platform) -> Iterator[str]:
+def _cached_directories(rootfs: Rootfs, platform: Platform) -> tuple[str, ...]:
     """The folders from which the image's own cache would take libcuda or libnvidia-ml."""
     try:
         data = rootfs.read(CACHE, ldcache.MAX_BYTES)
-        cache = None if data is None else _parsed(data)
+        return () if data is None else _directories_in(data, platform.cache_flags)
     except (OSError, ldcache.LoaderCacheError):
-        return
-    for entry in () if cache is None else cache.entries:
-        name = entry.name.decode(errors="replace")
-        if entry.flags == platform.cache_flags and (
-            _CUDA_NAME.fullmatch(name) or _NVML_NAME.fullmatch(name)
-        ):
-            yield os.fsdecode(entry.path.rpartition(b"/")[0])
+        return ()
 
 
-@functools.lru_cache(maxsize=8)
-def _parsed(cache: bytes) -> ldcache.LoaderCache:
-    return ldcache.parse(cache)
+@functools.lru_cache(maxsize=32)
+def _directories_in(cache: bytes, flags: int) -> tuple[str, ...]:
+    found = (
+        os.fsdecode(entry.path.rpartition(b"/")[0])
+        for entry in ldcache.parse(cache).entries
+        if entry.flags == flags and _CACHED.fullmatch(entry.name)
+    )
+    return tuple(dict.fromkeys(found))

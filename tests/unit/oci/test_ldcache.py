@@ -234,7 +234,13 @@ ENTRIES = st.builds(
     hwcap=st.just(0) | st.integers(0, 2**62 - 1),
     hwcaps=st.none(),
 ) | st.builds(
-    Entry, name=TEXT, path=TEXT, flags=st.just(0x303), hwcaps=st.sampled_from([b"v2", b"v3"])
+    Entry,
+    name=TEXT,
+    path=TEXT,
+    flags=st.just(0x303),
+    os_version=st.integers(0, 2**32 - 1),
+    hwcap=st.just(0),
+    hwcaps=st.sampled_from([b"v2", b"v3"]),
 )
 
 
