@@ -43,7 +43,7 @@ def _lines(tenant: Tenant) -> Iterator[str]:
     yield _line("pid", str(tenant["pid"] or "-"))
     yield _line("created", created.astimezone().isoformat(" ", "seconds"))
     yield _line("policy", tenant["policy"] or "-")
-    yield _line("isolation", tenant["isolation"])
+    yield _line("isolation", tenant["isolation"] or "-")
     yield _line("throttled", f"{tenant['throttled'] * 100:.0f} %")
     for key, asked in sorted(tenant["quota"].items()):
         value, _, source = asked.partition(" ")

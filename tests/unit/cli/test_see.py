@@ -126,6 +126,15 @@ def test_inspect_shows_value_and_source(cli: Cli, daemon: FakeDaemon) -> None:
     assert daemon.requests == [{"op": "tenant", "name": "tra"}]
 
 
+def test_inspect_of_who_got_no_gpu_says_why_and_what_to_add(cli: Cli, daemon: FakeDaemon) -> None:
+    none = tenant("web", 0, 0, state="none", why="add -e GPUSHARE_MEMORY=4GiB", pid=0)
+    none |= {"cards": [], "processes": [], "quota": {}, "policy": "", "isolation": ""}
+    daemon.answers["tenant"] = [{"ok": True, "tenant": none}]
+    lines = cli("inspect", "web").output.splitlines()
+    assert "why         add -e GPUSHARE_MEMORY=4GiB" in lines
+    assert {"pid         -", "policy      -", "isolation   -"} <= set(lines)
+
+
 def test_an_ambiguous_name_lists_the_candidates(cli: Cli, daemon: FakeDaemon) -> None:
     daemon.answers["tenant"] = refusal(
         CODE_UNKNOWN, '"tra" is several containers', candidates=["train", "track"]
