@@ -86,7 +86,7 @@ def test_a_line_that_is_wrong_would_be_noticed(parser: CliRunner) -> None:
 def test_a_line_with_dev_is_one_that_it_understands(line: markdown.Line) -> None:
     command, *arguments = line.words[1:] or ["--help"]
     arguments = [word for word in arguments if word not in PLACEHOLDERS]
-    assert re.search(rf"^(-h \| )?{re.escape(command)}( \| help)?\)$", DEV, re.MULTILINE)
+    assert re.search(rf"^\t*(-h \| )?{re.escape(command)}( \| help)?\)$", DEV, re.MULTILINE)
     if command == "demo":
         demo._options(arguments)
     elif command == "check":
