@@ -57,6 +57,17 @@ static const struct symbol *answer(const char *name, int version, uint64_t flags
 	return wanted && per_thread ? per_thread : other;
 }
 
+/* What of ours stands before the function at `real`: a driver that answers to a name which the
+ * table does not have (an exported name with its suffix) must not hand out what we mediate. */
+static const struct symbol *mediated_at(const void *real)
+{
+	for (size_t i = 0; i < symbol_count; i++)
+		if (symbol_is_mediated(&symbols[i]) &&
+			memcmp(symbols[i].real, &real, sizeof real) == 0)
+			return &symbols[i];
+	return NULL;
+}
+
 /* Whether a program that is newer than our table is being given a function that is, too. Its
  * parameters may differ from those of the one that we know by that name. */
 static bool is_newer(const char *name, const void *function, int version, uint64_t flags)
@@ -77,7 +88,13 @@ static CUresult substitute(const char *name, void **function, int version, uint6
 {
 	const struct symbol *symbol = answer(name, version, flags);
 
-	if (!symbol || !symbol_is_mediated(symbol))
+	if (!symbol) {
+		symbol = mediated_at(*function);
+		if (symbol)
+			memcpy(function, &symbol->exported, sizeof(*function));
+		return CUDA_SUCCESS;
+	}
+	if (!symbol_is_mediated(symbol))
 		return CUDA_SUCCESS;
 	if (is_newer(name, *function, version, flags)) {
 		log_line(LOG_ERROR, "%s of CUDA %d is newer than this gpushare, which refuses it",

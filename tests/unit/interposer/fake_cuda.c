@@ -296,6 +296,8 @@ static const struct line {
 #undef CUDA_SYMBOL
 	{"cuTomorrow", "cuTomorrow", FUTURE, false},
 	{"cuMemAlloc_v3", "cuMemAlloc", FUTURE, false},
+	/* A driver might answer to exported names as well; no header says that it does not. */
+	{"cuMemAlloc_v2", "cuMemAlloc_v2", 3020, false},
 };
 
 /* Only what this library defines itself: the filter before it exports everything. */

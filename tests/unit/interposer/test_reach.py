@@ -81,6 +81,7 @@ def test_a_newer_program_gets_the_form_that_both_know(fake: Container) -> None:
         ("cuGetProcAddress", 13000, 0, "cuGetProcAddress_v2"),
         ("cuGetProcAddress", 11080, 2, "cuGetProcAddress"),
         ("cuCtxCreate", 13000, 0, "cuCtxCreate_v2"),  # all that this driver has
+        ("cuMemAlloc_v2", 13000, 0, "cuMemAlloc_v2"),  # a name that is not in the table
     ],
 )
 def test_look_ups_answer_the_filter_s_function(
