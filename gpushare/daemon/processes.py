@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.cgroups import mountinfo
+from gpushare.oci.bounded import read_at_most
 
 _PROC: Final = Path("/proc")
+_MOST_BYTES: Final = 1 << 20
 # Which of v1's hierarchies names a container best: one that every runtime puts containers into and
 # that no tenant can leave. "" is the unified one.
 _PREFERRED: Final = ("", "devices", "pids", "memory", "name=systemd", "freezer", "cpu")
@@ -36,8 +38,7 @@ class Process:
 def look(pid: int) -> Process | None:
     """Return process `pid`; None when there is none (a zombie has ended)."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_bytes()
-        status = (_PROC / str(pid) / "status").read_bytes()
+        stat, status = _read(pid, "stat"), _read(pid, "status")
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The name, field 2, is the process's own word and may hold spaces and parentheses.
@@ -55,7 +56,7 @@ def look(pid: int) -> Process | None:
 def name_of(pid: int) -> str:
     """Return the process's command name, "?" when it is gone."""
     try:
-        name = (_PROC / str(pid) / "comm").read_bytes().rstrip(b"\n")
+        name = _read(pid, "comm").rstrip(b"\n")
     except OSError:
         return "?"
     return name.decode(errors="replace")
@@ -64,7 +65,7 @@ def name_of(pid: int) -> str:
 def owner_of(pid: int) -> int | None:
     """Return the real uid of process `pid`, None when it is gone."""
     try:
-        status = (_PROC / str(pid) / "status").read_bytes()
+        status = _read(pid, "status")
     except OSError:
         return None
     line = next(line for line in status.splitlines() if line.startswith(b"Uid:"))
@@ -74,7 +75,7 @@ def owner_of(pid: int) -> int | None:
 def cgroups_of(pid: int) -> dict[str, str]:
     """Return the path of process `pid` in each hierarchy; empty when it is gone."""
     try:
-        text = (_PROC / str(pid) / "cgroup").read_bytes()
+        text = _read(pid, "cgroup")
     except OSError:
         return {}
     found: dict[str, str] = {}
@@ -97,6 +98,15 @@ def own_cgroup(pid: int, others: Mapping[str, str]) -> str:
         if path != "/" and not path.startswith("/..") and path != others.get(name):
             return f"{name}:{path}"
     return ""
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Return /proc/PID/NAME: every process of every tenant is read several times a second."""
+    fd = os.open(f"{_PROC}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_at_most(fd, _MOST_BYTES)
+    finally:
+        os.close(fd)
 
 
 class Cgroups:

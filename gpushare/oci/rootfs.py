@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from gpushare.oci.bounded import read_at_most
+
 _SYS_OPENAT2: Final = 437  # the same on every architecture (asm-generic/unistd.h)
 _RESOLVE_NO_XDEV: Final = 0x01
 _RESOLVE_NO_MAGICLINKS: Final = 0x02
@@ -214,8 +216,10 @@ def _openat2(directory_fd: int, path: str, flags: int, resolve: int) -> int:
 def _read(found: int, path: str, limit: int) -> bytes:
     # The descriptor names the file that was looked at; /proc opens that file, by no name again.
     fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        data = file.read(limit + 1)
+    try:
+        data = read_at_most(fd, limit + 1)
+    finally:
+        os.close(fd)
     if len(data) > limit:
         raise RootfsError(errno.EFBIG, f"over {limit} bytes", path)
     return data

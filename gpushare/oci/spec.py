@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpushare.oci.bounded import read_at_most
 from gpushare.oci.strict_json import parse_object
 
 CONFIG: Final = "config.json"
@@ -141,8 +142,7 @@ def load(bundle_fd: int) -> Spec:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise SpecError("not a regular file")
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_at_most(fd, MAX_BYTES + 1)
     finally:
         os.close(fd)
     return parse(data)
