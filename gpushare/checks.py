@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import yaml
 
 import gpushare
-from gpushare import cgroups, config, driver, install, loader, simulator
+from gpushare import config, install, simulator
 from gpushare.client import DaemonError, DaemonUnreachable, Refused
 from gpushare.engines import docker, registration
 from gpushare.engines.engine import ENGINES
 from gpushare.engines.errors import EngineError
+from gpushare.host import cgroups, driver, loader
 from gpushare.setup import lowlevel
 
 if TYPE_CHECKING:

@@ -146,7 +146,7 @@ class Opened(TypedDict):
     filters over the names of this host's own loader are the caller's to find. A whole card has no
     mounts. Everything that is not a mount (a simulated device's path) is in `env`.
 
-    The caller then joins the cgroup /gpushare/<id> of every hierarchy it can (gpushare/cgroups.py)
+    The caller then joins the cgroup /gpushare/<id> of every hierarchy it can (host/cgroups.py)
     and sends `bind` with its own pid, and only then becomes the command; who releases the tenant
     removes that cgroup. A reservation that is never bound expires as a container's does.
     """

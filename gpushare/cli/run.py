@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from gpushare import abi, cgroups, namespace
+from gpushare import abi
 from gpushare.cli import session as shared
 from gpushare.errors import UserError
+from gpushare.host import cgroups, namespace
 from gpushare.quota.errors import quoted
 from gpushare.quota.keys import KEYS
 

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from gpushare import mounts
 from gpushare.errors import UserError
+from gpushare.host import mounts
 
 HOST: Final = Path("/proc/1/ns/mnt")
 PAGES: Final = "pages"

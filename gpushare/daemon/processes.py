@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpushare.cgroups import mountinfo
+from gpushare.host.cgroups import mountinfo
 from gpushare.oci.bounded import read_at_most
 
 _PROC: Final = Path("/proc")

@@ -12,7 +12,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-from gpushare import cgroups
 from gpushare.daemon import clock, processes
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
@@ -20,6 +19,7 @@ from gpushare.daemon.node import Node
 from gpushare.daemon.pages import Status
 from gpushare.daemon.tenant_socket import TenantSocket
 from gpushare.daemon.tenants import Pages
+from gpushare.host import cgroups
 
 # How long after its process a tenant's cgroup is looked at again; then `reconcile` goes on.
 _AGAIN_SECONDS: Final = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 import gpushare
-from gpushare import config, driver, install, simulator
+from gpushare import config, install, simulator
 from gpushare.engines import registration
 from gpushare.engines.engine import beneath
 from gpushare.errors import UserError
+from gpushare.host import driver
 from gpushare.setup import lowlevel
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import gpushare
-from gpushare.driver import CUDA
+from gpushare.host.driver import CUDA
 
 from .report import NotMeasured
 

@@ -12,8 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpushare import abi, namespace
-from gpushare.driver import CUDA
+from gpushare import abi
+from gpushare.host import namespace
+from gpushare.host.driver import CUDA
 from tests.bench.native import compile_program
 
 from .driver import Driver

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare import loader
-from gpushare.driver import CUDA, NVML
+from gpushare.host import loader
+from gpushare.host.driver import CUDA, NVML
 
 from .process import ask, child, environment
 from .report import NotMeasured

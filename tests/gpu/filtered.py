@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpushare.driver import CUDA, NVML
+from gpushare.host.driver import CUDA, NVML
 from gpushare.quota.size import format_size
 from gpushare.verify.memory import APIS, OUT_OF_MEMORY
 

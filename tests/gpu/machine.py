@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpushare import loader
+from gpushare.host import loader
 
 from .driver import Driver, module_version
 from .report import Row

@@ -17,9 +17,10 @@ from pathlib import Path
 from threading import Thread
 from types import TracebackType
 
-from gpushare import abi, namespace
+from gpushare import abi
 from gpushare.daemon.pages import Grant, Granted, Status
-from gpushare.driver import CUDA, NVML
+from gpushare.host import namespace
+from gpushare.host.driver import CUDA, NVML
 from gpushare.protocol import MountRow
 
 from .driver import Driver

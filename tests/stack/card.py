@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from gpushare import driver
+from gpushare.host import driver
 
 from .program import Missing
 

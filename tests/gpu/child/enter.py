@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from gpushare import mounts, namespace
+from gpushare.host import mounts, namespace
 
 CLONE_NEWUSER = 0x10000000
 

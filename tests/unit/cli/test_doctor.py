@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare import cgroups, checks, config, driver, install, loader
+from gpushare import checks, config, install
 from gpushare.config import Config
-from gpushare.driver import DriverMissing
 from gpushare.engines import registration
 from gpushare.engines.engine import Engine, find
+from gpushare.host import cgroups, driver, loader
+from gpushare.host.driver import DriverMissing
 from gpushare.setup import lowlevel
 
 from .conftest import STATUS, tenant

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import driver
+from gpushare.host import driver
 from tests.stack import card
 from tests.stack.program import Missing
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare import driver
-from gpushare.driver import DriverMissing
+from gpushare.host import driver
+from gpushare.host.driver import DriverMissing
 from gpushare.oci import cdi as oci_cdi
 from gpushare.oci.driver import from_cdi
 

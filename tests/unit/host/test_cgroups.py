@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import cgroups
+from gpushare.host import cgroups
 
 V2 = "30 1 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
 V1 = (

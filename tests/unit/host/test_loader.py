@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpushare import loader
+from gpushare.host import loader
 from gpushare.oci import ldcache
 from gpushare.oci.platform import this_platform
 

@@ -12,8 +12,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpushare import abi, loader, mounts
+from gpushare import abi
 from gpushare.errors import UserError
+from gpushare.host import loader, mounts
 from gpushare.oci import ldcache
 from gpushare.oci.platform import this_platform
 
