@@ -55,13 +55,14 @@ class Places:
         self.primary = _libc_directory(rootfs, platform) or driver.cuda.directory
         there = [path for path in platform.library_directories if rootfs.is_directory(path)]
         self._directories = tuple(dict.fromkeys((self.primary, *there, *driver.directories)))
+        self._compat = compat_directories(rootfs)
         self._searched = (
             f"/lib/{platform.multiarch}",
             "/lib64",
             "/lib",
             "/usr/lib",
             "/usr/local/lib",
-            *compat_directories(rootfs),
+            *self._compat,
             *_cached_directories(rootfs, platform),
         )
 
@@ -119,7 +120,7 @@ class Places:
         """The parts beside libcuda in cuda-compat: libcuda takes those of its version only."""
         stems = {lib.stem: lib for lib in self._driver.libraries if lib.is_compute}
         over: dict[str, str] = {}
-        for directory in compat_directories(self._rootfs):
+        for directory in self._compat:
             for name in self._rootfs.names(directory):
                 library = stems.get(name.partition(".so")[0])
                 if library is not None and library.is_native(self._driver):
