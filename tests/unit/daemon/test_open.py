@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`open`: what is reserved and made for a host process, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon import clock
+from gpushare.daemon.host import open_tenant
+from gpushare.daemon.node import Node, NoDriver
+from gpushare.daemon.placement import NoRoom, NoSuchCard
+from gpushare.daemon.tenant_socket import TenantSocket
+from gpushare.quota import QuotaError
+
+from . import fakes
+from .fakes import GIB, MIB
+from .operations import ME, entry_of, opened
+
+
+def test_open_reserves_and_makes_the_pages(node: Node) -> None:
+    tenant = opened(node, memory="4GiB", cores="30")
+    entry = entry_of(node, tenant)
+    assert (entry.state, entry.engine, entry.name) == ("reserved", "host", "train")
+    assert (entry.policy, entry.isolation) == ("fixed-share", "interposer")
+    assert entry.quota == {"memory": "4GiB option", "cores": "30 option"}
+    assert re.fullmatch(r"host-[0-9a-f]{8}", tenant["id"])
+    directory = Path(tenant["directory"])
+    assert sorted(path.name for path in directory.iterdir()) == ["grant", "socket", "status"]
+    assert clock.boottime() < entry.expires <= clock.boottime() + node.config.timing.bind
+
+
+def test_open_says_what_to_mount_in_order(node: Node, tmp_path: Path) -> None:
+    tenant = opened(node, memory="4GiB")
+    rows = [(row["source"], row["destination"], row["read_only"]) for row in tenant["mounts"]]
+    lib, directory = str(node.libraries), tenant["directory"]
+    assert rows == [
+        (f"{tmp_path}/libcuda.so.1", "/opt/gpushare/driver/libcuda.so.1", True),
+        (f"{tmp_path}/libnvidia-ml.so.1", "/opt/gpushare/driver/libnvidia-ml.so.1", True),
+        (f"{lib}/libcuda.so.1", "/opt/gpushare/lib/libcuda.so.1", True),
+        (f"{lib}/libnvidia-ml.so.1", "/opt/gpushare/lib/libnvidia-ml.so.1", True),
+        (directory, "/opt/gpushare/tenant", True),
+        (f"{directory}/status", "/opt/gpushare/tenant/status", False),
+    ]
+
+
+def test_a_whole_card_has_no_pages_and_no_mounts(node: Node) -> None:
+    tenant = opened(node, count="1")
+    assert (tenant["mounts"], tenant["directory"], tenant["isolation"]) == ([], "", "exclusive")
+    assert entry_of(node, tenant).holdings[0].memory_bytes == 140 * GIB
+
+
+def test_a_rootless_tenant_gets_no_whole_card(node: Node) -> None:
+    with pytest.raises(QuotaError, match="run: whole cards are for root; use sudo"):
+        open_tenant(replace(ME, rootless=True), {"count": "1"}, node)
+    assert not node.ledger.entries
+
+
+def test_a_rootless_tenant_is_advice_and_its_pages_its_own(node: Node) -> None:
+    tenant = open_tenant(replace(ME, rootless=True), {"memory": "1GiB"}, node)
+    assert tenant["isolation"] == "advice"
+    assert (Path(tenant["directory"]) / "status").stat().st_mode & 0o777 == 0o600
+
+
+def test_two_of_one_name_can_be_told_apart(node: Node) -> None:
+    first, second = opened(node, memory="1GiB"), opened(node, memory="1GiB")
+    names = {entry_of(node, tenant).name for tenant in (first, second)}
+    assert len(names) == 2
+    assert "train" in names
+
+
+@pytest.mark.parametrize(
+    ("quota", "error"),
+    [
+        ({}, "asks for no GPU"),
+        ({"cores": "30"}, "asks for cores, and for no memory"),
+        ({"memory": "4Q"}, "is not a size"),
+        ({"memory": "4GiB", "cores": "101"}, "is not a share of a card in percent"),
+        ({"memory": "4GiB", "backend": "mig"}, "is not in this version"),
+        ({"memory": "4GiB", "oversubscribe": "host"}, "is not in this version"),
+        ({"memory": "4GiB", "placement": "topology"}, "is not in this version"),
+        ({"memory": "4GiB", "memory-limit": "8GiB"}, "is a burst above memory"),
+        ({"memorry": "4GiB"}, "did you mean"),
+    ],
+)
+def test_a_bad_quota_reserves_nothing(node: Node, quota: dict[str, str], error: str) -> None:
+    with pytest.raises(QuotaError, match=re.escape(error)):
+        open_tenant(ME, quota, node)
+    assert not node.ledger.entries
+    assert node.mounts.made() == []
+
+
+def test_no_room_and_no_such_card_reserve_nothing(node: Node) -> None:
+    with pytest.raises(NoRoom, match="no card has room for 200 GiB"):
+        opened(node, memory="200GiB")
+    with pytest.raises(NoSuchCard, match="card 7 does not exist"):
+        opened(node, memory="1GiB", devices="7")
+    assert not node.ledger.entries
+
+
+def test_a_quota_that_holds_no_context_is_refused_where_that_is_known(node: Node) -> None:
+    node.loaded().contexts.learn(fakes.card(0), 500 * MIB)
+    with pytest.raises(NoRoom, match="256 MiB holds not even one CUDA context: card 0 needs"):
+        opened(node, memory="256MiB")
+
+
+def test_no_driver_is_said_as_such(node: Node) -> None:
+    node.driver, node.why_none = None, "no driver: no CDI spec"
+    with pytest.raises(NoDriver, match="no CDI spec; see gpushare doctor"):
+        opened(node, memory="1GiB")
+
+
+def test_pages_that_cannot_be_made_leave_no_reservation(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node.mounts, "make", full)
+    with pytest.raises(OSError, match="No space left"):
+        opened(node, memory="1GiB")
+    assert not node.ledger.entries
+    assert node.mounts.made() == []
+
+
+def test_a_socket_that_cannot_be_made_leaves_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(TenantSocket, "listen", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        opened(node, memory="1GiB")
+    assert not node.ledger.entries
+    assert not node.tenants.pages
+    assert node.mounts.made() == []
