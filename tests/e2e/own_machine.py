@@ -10,10 +10,13 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.stack import leftovers
 from tests.stack.program import TOOLS, Program, find
+
+from .waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITTEN = ("/etc", "/opt", "/usr/local", "/var/lib")
@@ -102,8 +105,14 @@ class OwnMachine:
         self._first.process.kill()
         for program in (self._first, *self._programs):
             program.process.wait()
+        wait_until(self._left_its_cgroups)
+
+    def _left_its_cgroups(self) -> bool:
+        """Remove them; the kernel lets go of the last processes in its own time."""
         for group in leftovers.cgroups_named(self.cgroup):
-            group.rmdir()
+            with suppress(OSError):
+                group.rmdir()
+        return not leftovers.cgroups_named(self.cgroup)
 
     @property
     def _inside(self) -> list[str]:

@@ -26,9 +26,17 @@ def older_release() -> Path:
     """Return the unpacked root; fetched once."""
     done = ROOT / "done"
     if not done.exists():
-        shutil.rmtree(ROOT, ignore_errors=True)
-        (ROOT / "archives").mkdir(parents=True)
-        _fetch(ROOT)
+        for last in (False, False, True):
+            shutil.rmtree(ROOT, ignore_errors=True)
+            (ROOT / "archives").mkdir(parents=True)
+            try:
+                _fetch(ROOT)
+            except Unavailable:
+                # A mirror that is being updated says no for a moment.
+                if last:
+                    raise
+            else:
+                break
         for package in sorted((ROOT / "archives").glob("*.deb")):
             subprocess.run(["dpkg-deb", "-x", str(package), str(ROOT / "root")], check=True)
         done.touch()
