@@ -83,6 +83,17 @@ def alloc_async_ptsz(size: int) -> int:
     return pointer.value
 
 
+def alloc_from_pool(size: int, suffix: str = "") -> int:
+    pointer, pool = c_uint64(), c_void_p()
+    call("cuDeviceGetDefaultMemPool", byref(pool), 0)
+    call(f"cuMemAllocFromPoolAsync{suffix}", byref(pointer), c_size_t(size), pool, None)
+    return pointer.value
+
+
+def alloc_from_pool_ptsz(size: int) -> int:
+    return alloc_from_pool(size, "_ptsz")
+
+
 class Properties(ctypes.Structure):
     _fields_ = (
         ("type", c_int),

@@ -196,6 +196,28 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream strea
 	return cuMemAlloc_v2(pointer, bytes);
 }
 
+/* One pool, which keeps nothing. */
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	(void)device;
+	*pool = (CUmemoryPool)&live;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocFromPoolAsync(
+	CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+	(void)pool;
+	return cuMemAllocAsync(pointer, bytes, stream);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(
+	CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+	(void)pool;
+	return cuMemAllocAsync_ptsz(pointer, bytes, stream);
+}
+
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 {
 	const char *captured = getenv("FAKE_CUDA_CAPTURES");

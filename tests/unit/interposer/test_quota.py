@@ -12,7 +12,10 @@ from gpushare import abi
 from .conftest import FAKE_UUIDS, Container, FakeContainer, program
 from .tenant import MIB
 
-ALLOCATE = ("alloc", "alloc_pitch", "alloc_managed", "alloc_async", "alloc_async_ptsz", "create")
+ALLOCATE = (
+    *("alloc", "alloc_pitch", "alloc_managed", "alloc_async", "alloc_async_ptsz"),
+    *("alloc_from_pool", "alloc_from_pool_ptsz", "create"),
+)
 
 
 def test_memory_is_given_to_the_last_granule(container: Container) -> None:
