@@ -118,11 +118,11 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraph
 	return add_kernel(node, graph, dependencies, dependency_count, parameters, function);
 }
 
-CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
+CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
 {
 	REQUIRE_DRIVER();
 	REQUIRE(node && node->kind == OBJECT_NODE && type, CUDA_ERROR_INVALID_VALUE);
-	*type = node->type;
+	*type = (CUgraphNodeType)node->type;
 	return CUDA_SUCCESS;
 }
 
