@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-ABI_VERSION: Final = 1
+ABI_VERSION: Final = 2
 ABI_MAGIC: Final = 0x6572616873757067
 
 DRIVER_DIR: Final = "/opt/gpushare/driver"
@@ -59,24 +59,47 @@ PROCESS_BYTES: Final = 32
 PROCESS_PID: Final = 0
 PROCESS_STARTTIME: Final = 8
 PROCESS_DENIED: Final = 16
-PROCESS: Final = struct.Struct("<IIQQQ")  # pid, reserved, starttime, denied, reserved2
+PROCESS_DENIED_BYTES: Final = 24
+PROCESS: Final = struct.Struct("<IIQQQ")  # pid, reserved, starttime, denied, denied_bytes
 
-SLOT_BYTES: Final = 64
-SLOT_USED_BYTES: Final = 0
-SLOT_PENDING_BYTES: Final = 8
-SLOT_CONTEXTS: Final = 16
-SLOT: Final = struct.Struct("<QQI44x")  # used, pending, contexts
+KIND_BUFFER: Final = 0
+KIND_CONTEXT: Final = 1
+KIND_MANAGED: Final = 2
+KIND_POOL: Final = 3
+KIND_PHYSICAL: Final = 4
+KIND_ARRAY: Final = 5
+KIND_GRAPH: Final = 6
+KIND_MODULE: Final = 7
+KIND_LIMIT: Final = 8
+KIND_EXTERNAL: Final = 9
+KINDS: Final = 10
+
+DETAIL_BYTES: Final = 128
+DETAIL_POOL_KEPT_BYTES: Final = 80
+DETAIL_CONTEXTS: Final = 88
+DETAIL: Final = struct.Struct("<10QQI36x")  # bytes by kind, pool_kept_bytes, contexts
+
+PENDING_BITS: Final = 44
+PENDING_BYTES: Final = (1 << PENDING_BITS) - 1
+
+USAGE_HELD: Final = 0
+USAGE_PENDING: Final = 8 * MAX_PROCESSES
+USAGE_EXPORTED: Final = 16 * MAX_PROCESSES
+USAGE_IMPORTED: Final = 24 * MAX_PROCESSES
+USAGE_DETAIL: Final = 32 * MAX_PROCESSES
+USAGE_BYTES: Final = 163840
 
 STATUS_HEADER_MAGIC: Final = 0
 STATUS_HEADER_ABI_VERSION: Final = 8
 STATUS_HEADER_HIGH_WATER: Final = 12
-STATUS_HEADER_BYTES: Final = 16
-STATUS_HEADER: Final = struct.Struct("<QII")  # magic, abi_version, high_water
+STATUS_HEADER_SHARING: Final = 16
+STATUS_HEADER_BYTES: Final = 24
+STATUS_HEADER: Final = struct.Struct("<QIIII")  # magic, abi_version, high_water, sharing, reserved
 
 STATUS_PROCESS_OFFSET: Final = PAGE_BYTES
-STATUS_SLOT_OFFSET: Final = STATUS_PROCESS_OFFSET + MAX_PROCESSES * PROCESS_BYTES
-STATUS_CARD_BYTES: Final = MAX_PROCESSES * SLOT_BYTES
-STATUS_BYTES: Final = STATUS_SLOT_OFFSET + MAX_CARDS * STATUS_CARD_BYTES
+STATUS_USAGE_OFFSET: Final = STATUS_PROCESS_OFFSET + MAX_PROCESSES * PROCESS_BYTES
+STATUS_CARD_BYTES: Final = MAX_PROCESSES * (4 * 8 + DETAIL_BYTES)
+STATUS_BYTES: Final = STATUS_USAGE_OFFSET + MAX_CARDS * STATUS_CARD_BYTES
 
 MESSAGE_HELLO: Final = 1
 MESSAGE_LOG: Final = 2
@@ -96,6 +119,6 @@ def status_process_offset(number: int) -> int:
     return STATUS_PROCESS_OFFSET + number * PROCESS_BYTES
 
 
-def status_slot_offset(card: int, process: int) -> int:
-    """Return where the slot of `process` on `card` begins in a status file, in bytes."""
-    return STATUS_SLOT_OFFSET + card * STATUS_CARD_BYTES + process * SLOT_BYTES
+def status_usage_offset(card: int) -> int:
+    """Return where what is held on `card` begins in a status file, in bytes."""
+    return STATUS_USAGE_OFFSET + card * STATUS_CARD_BYTES

@@ -16,7 +16,7 @@ import os
 import platform
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -158,36 +158,66 @@ class Grant:
 
 
 @dataclass(frozen=True)
+class Held:
+    """What one process says that it holds on one card, or all processes together.
+
+    `kinds` has bytes by `abi.KIND_...`; `held_bytes` is all of them and what is pending.
+    """
+
+    held_bytes: int = 0
+    kinds: tuple[int, ...] = (0,) * abi.KINDS
+    contexts: int = 0
+    pool_kept_bytes: int = 0
+    exported_bytes: int = 0
+    imported_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class Claim:
-    """What one process says of itself: `used` by card number, (buffer bytes, contexts)."""
+    """What one process says of itself: `held` by card number."""
 
     number: int
     pid: int  # in its own pid namespace
     starttime: int
     denied: int
-    used: tuple[tuple[int, int], ...]
+    denied_bytes: int  # what the last refused allocation asked for
+    held: tuple[Held, ...]
 
 
 @dataclass(frozen=True)
-class Account:
-    """What a tenant's processes say that they use of one card."""
+class Account(Held):
+    """What a tenant's processes say that they hold of one card; `imported_bytes` is the most."""
 
-    buffer_bytes: int = 0
-    contexts: int = 0
+    @property
+    def orphaned_bytes(self) -> int:
+        """What outlived the process that made it: somebody maps more than all answer for."""
+        return max(0, self.imported_bytes - self.exported_bytes)
 
-    def used_bytes(self, context_bytes: int, overhead_bytes: int) -> int:
+    @property
+    def told_bytes(self) -> int:
+        """What the driver should have of it: all but managed memory, which it counts for nobody."""
+        return max(0, self.held_bytes - self.kinds[abi.KIND_MANAGED]) + self.orphaned_bytes
+
+    def used_bytes(self, overhead_bytes: int) -> int:
         """Return all that counts against the quota, as gpushare_abi.h has it."""
-        return self.buffer_bytes + max(self.contexts * context_bytes, overhead_bytes)
+        return self.held_bytes + overhead_bytes + self.orphaned_bytes
 
 
 def accounts(claims: Iterable[Claim], cards: int) -> tuple[Account, ...]:
     """Return the sums of `claims` for each of `cards`."""
-    buffers, contexts = [0] * cards, [0] * cards
-    for claim in claims:
-        for number, (used_bytes, held) in enumerate(claim.used):
-            buffers[number] += used_bytes
-            contexts[number] += held
-    return tuple(Account(*both) for both in zip(buffers, contexts, strict=True))
+    claims = tuple(claims)
+    return tuple(_account([claim.held[number] for claim in claims]) for number in range(cards))
+
+
+def _account(held: Sequence[Held]) -> Account:
+    return Account(
+        held_bytes=sum(one.held_bytes for one in held),
+        kinds=tuple(sum(one.kinds[kind] for one in held) for kind in range(abi.KINDS)),
+        contexts=sum(one.contexts for one in held),
+        pool_kept_bytes=sum(one.pool_kept_bytes for one in held),
+        exported_bytes=sum(one.exported_bytes for one in held),
+        imported_bytes=max((one.imported_bytes for one in held), default=0),
+    )
 
 
 class Status:
@@ -208,7 +238,7 @@ class Status:
             else:
                 os.fchown(fd, owner, -1)
             os.ftruncate(fd, abi.STATUS_BYTES)
-            os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 0), 0)
+            os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 0, 0, 0), 0)
         finally:
             os.close(fd)
         return cls(directory)
@@ -224,18 +254,15 @@ class Status:
             return []
         high_water = min(abi.STATUS_HEADER.unpack(header)[2], abi.MAX_PROCESSES)
         records = os.pread(self.fd, high_water * abi.PROCESS_BYTES, abi.STATUS_PROCESS_OFFSET)
-        slots = [
-            os.pread(self.fd, high_water * abi.SLOT_BYTES, abi.status_slot_offset(card, 0))
-            for card in range(cards)
-        ]
+        usages = [_Usage.read(self.fd, card, high_water) for card in range(cards)]
         found: list[Claim] = []
         for number in range(len(records) // abi.PROCESS_BYTES):
-            pid, _, starttime, denied, _ = abi.PROCESS.unpack_from(
+            pid, _, starttime, denied, denied_bytes = abi.PROCESS.unpack_from(
                 records, number * abi.PROCESS_BYTES
             )
             if pid:
-                used = tuple(_slot(card, number) for card in slots)
-                found.append(Claim(number, pid, starttime, denied, used))
+                held = tuple(usage.of(number) for usage in usages)
+                found.append(Claim(number, pid, starttime, denied, denied_bytes, held))
         return found
 
     def reap(self, is_alive: Callable[[int, int], bool], cards: int) -> int:
@@ -274,7 +301,7 @@ class Status:
     def _clear(self, number: int, cards: int) -> None:
         """Free a record: what it held first, or a new owner would inherit it."""
         for card in range(cards):
-            os.pwrite(self.fd, bytes(abi.SLOT_BYTES), abi.status_slot_offset(card, number))
+            _Usage.clear(self.fd, card, number)
         record = abi.status_process_offset(number)
         os.pwrite(self.fd, bytes(abi.PROCESS_BYTES - 8), record + 8)
         os.pwrite(self.fd, bytes(8), record)
@@ -299,9 +326,47 @@ class Status:
         fcntl.fcntl(self.fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0))
 
 
-def _slot(slots: bytes, number: int) -> tuple[int, int]:
-    """Return (used and pending bytes, contexts) of a slot; zeros where the file ends before it."""
-    if len(slots) < (number + 1) * abi.SLOT_BYTES:
-        return 0, 0
-    used, pending, contexts = abi.SLOT.unpack_from(slots, number * abi.SLOT_BYTES)
-    return used + pending, contexts
+_WORD: Final = 8
+# Imports before exports: what is freed must not look like an orphan in between.
+_WORDS: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_PENDING, abi.USAGE_EXPORTED)
+
+
+@dataclass(frozen=True)
+class _Usage:
+    """The arrays of one card, as far as they are used; short where the tenant broke the file."""
+
+    words: Mapping[int, bytes]  # by USAGE_...
+    details: bytes
+
+    @classmethod
+    def read(cls, fd: int, card: int, count: int) -> _Usage:
+        base = abi.status_usage_offset(card)
+        words = {field: os.pread(fd, count * _WORD, base + field) for field in _WORDS}
+        return cls(words, os.pread(fd, count * abi.DETAIL_BYTES, base + abi.USAGE_DETAIL))
+
+    @staticmethod
+    def clear(fd: int, card: int, number: int) -> None:
+        base = abi.status_usage_offset(card)
+        for field in _WORDS:
+            os.pwrite(fd, bytes(_WORD), base + field + number * _WORD)
+        detail = base + abi.USAGE_DETAIL + number * abi.DETAIL_BYTES
+        os.pwrite(fd, bytes(abi.DETAIL_BYTES), detail)
+
+    def of(self, number: int) -> Held:
+        """Return what process `number` holds; nothing where the file ends before it."""
+        if len(self.details) < (number + 1) * abi.DETAIL_BYTES:
+            return Held()
+        *kinds, kept, contexts = abi.DETAIL.unpack_from(self.details, number * abi.DETAIL_BYTES)
+        held = self._word(abi.USAGE_HELD, number)
+        kinds[abi.KIND_BUFFER] = max(0, held - sum(kinds[abi.KIND_BUFFER + 1 :]))
+        return Held(
+            held_bytes=held,
+            kinds=tuple(kinds),
+            contexts=contexts,
+            pool_kept_bytes=kept,
+            exported_bytes=self._word(abi.USAGE_EXPORTED, number),
+            imported_bytes=self._word(abi.USAGE_IMPORTED, number),
+        )
+
+    def _word(self, field: int, number: int) -> int:
+        return int.from_bytes(self.words[field][number * _WORD : (number + 1) * _WORD], "little")

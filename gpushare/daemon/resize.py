@@ -68,7 +68,7 @@ def _check_use(entry: Entry, quota: Quota, wanted: int, node: Node) -> None:
     reap(entry, pages, Cgroups.mounted())
     for number, account in enumerate(pages.accounts()):
         context_bytes = pages.grant.context_bytes(number)
-        used = account.used_bytes(context_bytes, pages.grant.overhead_bytes(number))
+        used = account.used_bytes(pages.grant.overhead_bytes(number))
         if wanted < used:
             fix = f"free some first, or set {exact_size(_rounded_up(used))} or more"
             raise quota.refuse(

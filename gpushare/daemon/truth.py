@@ -2,9 +2,10 @@
 """The driver's own figures, put beside what the tenants say: overhead, utilisation, foreign use.
 
 Every look reads the tenants' accounts, then the driver, then the accounts again. What it has above
-the larger of the two accounts is overhead (contexts, modules, what the driver keeps). The
-three reads are not one moment, so a single look may be wrong by what was allocated between them;
-the least of the last `_LOOKS` is published, and a race never refuses what there is room for.
+the larger of the two accounts is overhead: what contexts and modules take beyond their price, what
+the driver keeps, what no account knows of. The three reads are not one moment, so a single look may
+be wrong by what was allocated between them; the least of the last `_LOOKS` is published, and a race
+never refuses what there is room for.
 
 Whose a process is, its cgroup says; where the tenant has none of its own, its ancestors do. A
 process of nobody is foreign once it was seen in two looks, and never while it is one that a tenant,
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from gpushare import abi
 from gpushare.daemon import processes
 from gpushare.daemon.capacity import Foreign, HighWater
 from gpushare.daemon.cards import Card, Driver, DriverError, Sample, Use
@@ -133,7 +135,7 @@ class Overhead:
 
     def observe(self, driver_bytes: int, before: Account, after: Account) -> int:
         """Return the overhead in bytes after one more look."""
-        account = max(before.buffer_bytes, after.buffer_bytes)
+        account = max(before.told_bytes, after.told_bytes)
         self._looks.append(max(0, driver_bytes - account))
         # Until there are enough looks one of them may be the race itself.
         known = () if len(self._looks) == _LOOKS else (self._published_bytes,)
@@ -219,9 +221,16 @@ class Truth:
             measured = overhead.observe(driver_bytes, before[number], after[number])
             share = min(100, sum(use.utilisation or 0 for use in uses))
             pages.look(_write(number, measured, share), None)
-            contexts = after[number].contexts
-            if measured and overhead.is_settled and 0 < contexts <= len(uses):
-                self._learned(self._cards[holding.uuid], measured // contexts)
+            self._learn(holding.uuid, overhead, after[number], measured, len(uses))
+
+    def _learn(
+        self, uuid: str, overhead: Overhead, account: Account, measured: int, processes: int
+    ) -> None:
+        """Tell what a context takes: its price and what was measured beyond, once that stands."""
+        contexts = account.contexts
+        if measured and overhead.is_settled and 0 < contexts <= processes:
+            beside = measured + account.kinds[abi.KIND_CONTEXT]
+            self._learned(self._cards[uuid], beside // contexts)
 
     def _publish(
         self,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 import gpushare
+from gpushare import abi
 from gpushare.daemon import processes
 from gpushare.daemon.capacity import Room
 from gpushare.daemon.cards import Use
@@ -97,15 +98,15 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     if pages is None or number >= pages.grant.card_count:
         used, overhead = driver_bytes, 0
     else:
-        context_bytes = pages.grant.context_bytes(number)
-        used = account.used_bytes(context_bytes, pages.grant.overhead_bytes(number))
-        overhead = used - account.buffer_bytes
+        beside = pages.grant.overhead_bytes(number)
+        used = account.used_bytes(beside)
+        overhead = beside + account.kinds[abi.KIND_CONTEXT]
     return TenantCard(
         index=-1 if card is None else card.index,
         uuid=holding.uuid,
         memory_bytes=holding.memory_bytes,
         used_bytes=used,
-        buffer_bytes=account.buffer_bytes,
+        buffer_bytes=used - overhead,
         overhead_bytes=overhead,
         contexts=account.contexts,
         cores=holding.cores,

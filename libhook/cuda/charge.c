@@ -9,21 +9,23 @@
 
 struct allocations buffers;
 
-CUresult charge_reserve(struct charge *charge, unsigned card, uint64_t bytes)
+CUresult charge_reserve(
+	struct charge *charge, enum gpushare_kind kind, unsigned card, uint64_t bytes)
 {
+	charge->kind = kind;
 	charge->card = card;
 	charge->bytes = bytes;
 	charge->context = NULL;
-	return ledger_reserve(card, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return ledger_reserve(card, kind, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult charge_reserve_current(struct charge *charge, uint64_t bytes)
+CUresult charge_reserve_current(struct charge *charge, enum gpushare_kind kind, uint64_t bytes)
 {
 	unsigned card;
 	CUresult result = card_current(&card);
 
 	if (result == CUDA_SUCCESS)
-		result = charge_reserve(charge, card, bytes);
+		result = charge_reserve(charge, kind, card, bytes);
 	if (result == CUDA_SUCCESS)
 		charge->context = context_owner();
 	return result;
@@ -32,11 +34,13 @@ CUresult charge_reserve_current(struct charge *charge, uint64_t bytes)
 CUresult charge_settle(const struct charge *charge, CUresult result, const CUdeviceptr *pointer)
 {
 	struct allocation stale;
-	struct allocation allocation = {
-		.bytes = charge->bytes, .owner = (uintptr_t)charge->context, .card = charge->card};
+	struct allocation allocation = {.bytes = charge->bytes,
+		.owner = (uintptr_t)charge->context,
+		.card = (uint16_t)charge->card,
+		.kind = (uint16_t)charge->kind};
 
 	if (result != CUDA_SUCCESS) {
-		ledger_release(charge->card, charge->bytes);
+		ledger_release(charge->card, charge->kind, charge->bytes);
 		return result;
 	}
 	allocation.handle = *pointer;
@@ -46,7 +50,7 @@ CUresult charge_settle(const struct charge *charge, CUresult result, const CUdev
 		log_line(LOG_WARNING, "no memory to note an allocation of %llu bytes",
 			(unsigned long long)charge->bytes);
 	else if (stale.bytes)
-		ledger_release(stale.card, stale.bytes);
+		ledger_release(stale.card, stale.kind, stale.bytes);
 	return result;
 }
 
@@ -57,7 +61,7 @@ CUresult charge_free(const struct allocation *charged, CUresult result)
 	if (!charged)
 		return result;
 	if (result == CUDA_SUCCESS)
-		ledger_release(charged->card, charged->bytes);
+		ledger_release(charged->card, charged->kind, charged->bytes);
 	else
 		allocations_add(&buffers, charged, &stale);
 	return result;

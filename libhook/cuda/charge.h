@@ -3,7 +3,7 @@
  * What an allocation costs the quota, from before the driver is asked to after its answer:
  *
  *     struct charge charge;
- *     CUresult result = charge_reserve(&charge, card, bytes);
+ *     CUresult result = charge_reserve(&charge, GPUSHARE_KIND_BUFFER, card, bytes);
  *     if (result == CUDA_SUCCESS)
  *             result = charge_settle(&charge, REAL(...)(&pointer, bytes), &pointer);
  */
@@ -15,6 +15,7 @@
 
 struct charge {
 	unsigned card;
+	enum gpushare_kind kind;
 	uint64_t bytes;
 	CUcontext context; /* whose end is this memory's end; NULL: the card's primary context */
 };
@@ -26,10 +27,11 @@ extern struct allocations buffers;
 
 /* Reserve before the driver allocates: between the two another thread must see the room as taken.
  * CUDA_ERROR_OUT_OF_MEMORY when the quota has no room. */
-CUresult charge_reserve(struct charge *charge, unsigned card, uint64_t bytes);
+CUresult charge_reserve(
+	struct charge *charge, enum gpushare_kind kind, unsigned card, uint64_t bytes);
 
 /* As charge_reserve, for the current context's card and for memory that ends with the context. */
-CUresult charge_reserve_current(struct charge *charge, uint64_t bytes);
+CUresult charge_reserve_current(struct charge *charge, enum gpushare_kind kind, uint64_t bytes);
 
 /* After the driver's answer: keep the charge under *pointer, or give it back. Return `result`. */
 CUresult charge_settle(const struct charge *charge, CUresult result, const CUdeviceptr *pointer);

@@ -17,7 +17,10 @@ static struct allocations created; /* by cuCtxCreate: handle and card */
 static _Atomic unsigned created_count;
 
 static pthread_mutex_t primaries = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static bool primary_is_counted[GPUSHARE_MAX_CARDS];
+static struct primary {
+	bool is_counted;
+	uint64_t bytes; /* its price when it was */
+} primary[GPUSHARE_MAX_CARDS];
 
 CUcontext context_owner(void)
 {
@@ -45,32 +48,36 @@ static bool ends_with_primary(const struct allocation *allocation, const void *c
 static void release_buffers(
 	bool (*ends)(const struct allocation *allocation, const void *which), const void *which)
 {
-	uint64_t freed[GPUSHARE_MAX_CARDS] = {0};
+	freed_bytes freed = {{0}};
 
 	allocations_take_all(&buffers, ends, which, freed);
 	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
-		if (freed[card])
-			ledger_release(card, freed[card]);
+		for (unsigned kind = 0; kind < GPUSHARE_KINDS; kind++)
+			if (freed[card][kind])
+				ledger_release(card, kind, freed[card][kind]);
 }
 
-static CUresult context_reserve(unsigned *card, CUdevice device)
+static CUresult context_reserve(struct charge *charge, CUdevice device)
 {
-	CUresult result = card_of_device(card, device);
+	CUresult result = card_of_device(&charge->card, device);
 
-	if (result == CUDA_SUCCESS && !ledger_reserve_context(*card))
+	if (result == CUDA_SUCCESS && !ledger_reserve_context(charge->card, &charge->bytes))
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	return result;
 }
 
-static CUresult context_settle(unsigned card, CUresult result, const CUcontext *context)
+static CUresult context_settle(
+	const struct charge *charge, CUresult result, const CUcontext *context)
 {
 	struct allocation stale;
 
 	if (result != CUDA_SUCCESS) {
-		ledger_release_context(card);
+		ledger_release_context(charge->card, charge->bytes);
 		return result;
 	}
-	struct allocation entry = {.handle = (uintptr_t)*context, .card = card};
+	struct allocation entry = {.handle = (uintptr_t)*context,
+		.bytes = charge->bytes,
+		.card = (uint16_t)charge->card};
 	if (allocations_add(&created, &entry, &stale))
 		atomic_fetch_add(&created_count, 1);
 	return result;
@@ -78,46 +85,46 @@ static CUresult context_settle(unsigned card, CUresult result, const CUcontext *
 
 CUDA(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device))
 {
-	unsigned card;
-	CUresult result = context_reserve(&card, device);
+	struct charge charge;
+	CUresult result = context_reserve(&charge, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return context_settle(card, REAL(cuCtxCreate)(context, flags, device), context);
+	return context_settle(&charge, REAL(cuCtxCreate)(context, flags, device), context);
 }
 
 CUDA(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device))
 {
-	unsigned card;
-	CUresult result = context_reserve(&card, device);
+	struct charge charge;
+	CUresult result = context_reserve(&charge, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return context_settle(card, REAL(cuCtxCreate_v2)(context, flags, device), context);
+	return context_settle(&charge, REAL(cuCtxCreate_v2)(context, flags, device), context);
 }
 
 CUDA(cuCtxCreate_v3, (CUcontext * context, CUexecAffinityParam *affinity, int affinity_count,
 			     unsigned int flags, CUdevice device))
 {
-	unsigned card;
-	CUresult result = context_reserve(&card, device);
+	struct charge charge;
+	CUresult result = context_reserve(&charge, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuCtxCreate_v3)(context, affinity, affinity_count, flags, device);
-	return context_settle(card, result, context);
+	return context_settle(&charge, result, context);
 }
 
 CUDA(cuCtxCreate_v4,
 	(CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device))
 {
-	unsigned card;
-	CUresult result = context_reserve(&card, device);
+	struct charge charge;
+	CUresult result = context_reserve(&charge, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	return context_settle(
-		card, REAL(cuCtxCreate_v4)(context, parameters, flags, device), context);
+		&charge, REAL(cuCtxCreate_v4)(context, parameters, flags, device), context);
 }
 
 static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontext context)
@@ -129,7 +136,7 @@ static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontex
 	if (known && result == CUDA_SUCCESS) {
 		atomic_fetch_sub(&created_count, 1);
 		release_buffers(ends_with_context, context);
-		ledger_release_context(entry.card);
+		ledger_release_context(entry.card, entry.bytes);
 	} else if (known) {
 		allocations_add(&created, &entry, &stale);
 	}
@@ -146,9 +153,9 @@ CUDA(cuCtxDestroy_v2, (CUcontext context))
 	return context_destroy(REAL(cuCtxDestroy_v2), context);
 }
 
-enum primary { PRIMARY_NOT_TOLD, PRIMARY_INACTIVE, PRIMARY_ACTIVE };
+enum primary_state { PRIMARY_NOT_TOLD, PRIMARY_INACTIVE, PRIMARY_ACTIVE };
 
-static enum primary primary_state(CUdevice device)
+static enum primary_state primary_state(CUdevice device)
 {
 	unsigned int flags;
 	int active = 0;
@@ -162,16 +169,19 @@ static enum primary primary_state(CUdevice device)
  * more: refused, it would be charged beside what the daemon has measured of it. */
 static bool primary_reserve(unsigned card, CUdevice device)
 {
-	if (primary_state(device) == PRIMARY_ACTIVE)
-		return ledger_count_context(card);
-	return ledger_reserve_context(card);
+	uint64_t *bytes = &primary[card].bytes;
+
+	primary[card].is_counted = primary_state(device) == PRIMARY_ACTIVE
+					   ? ledger_count_context(card, bytes)
+					   : ledger_reserve_context(card, bytes);
+	return primary[card].is_counted;
 }
 
 static void primary_uncount(unsigned card)
 {
-	if (primary_is_counted[card])
-		ledger_release_context(card);
-	primary_is_counted[card] = false;
+	if (primary[card].is_counted)
+		ledger_release_context(card, primary[card].bytes);
+	primary[card].is_counted = false;
 }
 
 CUDA(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
@@ -182,12 +192,9 @@ CUDA(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&primaries);
-	bool counted_before = primary_is_counted[card];
-	if (!counted_before) {
-		primary_is_counted[card] = primary_reserve(card, device);
-		if (!primary_is_counted[card])
-			result = CUDA_ERROR_OUT_OF_MEMORY;
-	}
+	bool counted_before = primary[card].is_counted;
+	if (!counted_before && !primary_reserve(card, device))
+		result = CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS) {
 		result = REAL(cuDevicePrimaryCtxRetain)(context, device);
 		if (result != CUDA_SUCCESS && !counted_before)
@@ -204,7 +211,7 @@ static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device)
 	bool granted = card_of_device(&card, device) == CUDA_SUCCESS;
 
 	pthread_mutex_lock(&primaries);
-	enum primary before = primary_state(device);
+	enum primary_state before = primary_state(device);
 	CUresult result = end(device);
 	if (granted && before == PRIMARY_ACTIVE && primary_state(device) == PRIMARY_INACTIVE) {
 		release_buffers(ends_with_primary, &card);
@@ -238,7 +245,7 @@ void contexts_after_fork_in_child(void)
 {
 	/* The child has none of its parent's contexts, as far as it can use them. */
 	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
-		primary_is_counted[card] = false;
+		primary[card].is_counted = false;
 	allocations_forget(&created);
 	atomic_store(&created_count, 0);
 	/* Made anew rather than unlocked: a recursive mutex is its owner's only, and the child's

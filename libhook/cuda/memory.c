@@ -15,7 +15,7 @@
 CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 {
 	struct charge charge;
-	CUresult result = charge_reserve_current(&charge, bytes);
+	CUresult result = charge_reserve_current(&charge, GPUSHARE_KIND_BUFFER, bytes);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -26,7 +26,7 @@ CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 CUDA(cuMemAlloc, (unsigned int *pointer, unsigned int bytes))
 {
 	struct charge charge;
-	CUresult result = charge_reserve_current(&charge, bytes);
+	CUresult result = charge_reserve_current(&charge, GPUSHARE_KIND_BUFFER, bytes);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -38,7 +38,7 @@ CUDA(cuMemAlloc, (unsigned int *pointer, unsigned int bytes))
 CUDA(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int flags))
 {
 	struct charge charge;
-	CUresult result = charge_reserve_current(&charge, bytes);
+	CUresult result = charge_reserve_current(&charge, GPUSHARE_KIND_MANAGED, bytes);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -54,16 +54,17 @@ static CUresult reserve_pitched(struct charge *charge, size_t width_bytes, size_
 	if (__builtin_add_overflow(width_bytes, PITCH_GUESS - 1, &pitch) ||
 		__builtin_mul_overflow(pitch / PITCH_GUESS * PITCH_GUESS, height, &bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return charge_reserve_current(charge, bytes);
+	return charge_reserve_current(charge, GPUSHARE_KIND_BUFFER, bytes);
 }
 
 /* False if it took more and the quota has no room for that. */
 static bool adjust(struct charge *charge, uint64_t bytes)
 {
-	if (bytes > charge->bytes && !ledger_reserve(charge->card, bytes - charge->bytes))
+	if (bytes > charge->bytes &&
+		!ledger_reserve(charge->card, charge->kind, bytes - charge->bytes))
 		return false;
 	if (bytes < charge->bytes)
-		ledger_release(charge->card, charge->bytes - bytes);
+		ledger_release(charge->card, charge->kind, charge->bytes - bytes);
 	charge->bytes = bytes;
 	return true;
 }

@@ -50,7 +50,7 @@ static void piece_drop(uint64_t number)
 	if (--piece.references > 0)
 		put(&pieces, &piece);
 	else
-		ledger_release(piece.card, piece.bytes);
+		ledger_release(piece.card, GPUSHARE_KIND_PHYSICAL, piece.bytes);
 }
 
 static void handle_add(CUmemGenericAllocationHandle handle, uint64_t piece)
@@ -76,16 +76,16 @@ CUDA(cuMemCreate, (CUmemGenericAllocationHandle * handle, size_t bytes,
 		return REAL(cuMemCreate)(handle, bytes, properties, flags);
 	CUresult result = card_of_device(&card, properties->location.id);
 	if (result == CUDA_SUCCESS)
-		result = charge_reserve(&charge, card, bytes);
+		result = charge_reserve(&charge, GPUSHARE_KIND_PHYSICAL, card, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemCreate)(handle, bytes, properties, flags);
 	if (result != CUDA_SUCCESS) {
-		ledger_release(card, bytes);
+		ledger_release(card, GPUSHARE_KIND_PHYSICAL, bytes);
 		return result;
 	}
 	pthread_mutex_lock(&references);
-	struct allocation piece = {.handle = ++last_piece, .bytes = bytes, .card = card};
+	struct allocation piece = {.handle = ++last_piece, .bytes = bytes, .card = (uint16_t)card};
 	put(&pieces, &piece);
 	handle_add(*handle, piece.handle);
 	pthread_mutex_unlock(&references);

@@ -23,41 +23,13 @@ static bool is_captured(
 	return asking(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* What `pool` holds of the card and would give before it takes more; NULL is the pool of the
- * current device, if that is `card`. */
-static uint64_t kept_bytes(CUmemoryPool pool, unsigned card)
-{
-	uint64_t reserved = 0, used = 0;
-	CUdevice device;
-	unsigned current;
-
-	if (!pool && (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||
-			     card_of_device(&current, device) != CUDA_SUCCESS || current != card ||
-			     REAL(cuDeviceGetMemPool)(&pool, device) != CUDA_SUCCESS))
-		return 0;
-	if (REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) !=
-			CUDA_SUCCESS ||
-		REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) !=
-			CUDA_SUCCESS)
-		return 0;
-	return used < reserved ? reserved - used : 0;
-}
-
-static CUresult charge_reserve_stream(
-	struct charge *charge, CUstream stream, CUmemoryPool pool, uint64_t bytes)
+static CUresult charge_reserve_stream(struct charge *charge, CUstream stream, uint64_t bytes)
 {
 	unsigned card;
 	CUresult result = card_of_stream(&card, stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	*charge = (struct charge){.card = card, .bytes = bytes};
-	if (ledger_reserve_at_once(card, bytes))
-		return CUDA_SUCCESS;
-	uint64_t kept = kept_bytes(pool, card);
-	return ledger_reserve_kept(card, bytes, kept < bytes ? kept : bytes)
-		       ? CUDA_SUCCESS
-		       : CUDA_ERROR_OUT_OF_MEMORY;
+	return result == CUDA_SUCCESS ? charge_reserve(charge, GPUSHARE_KIND_POOL, card, bytes)
+				      : result;
 }
 
 CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
@@ -66,7 +38,7 @@ CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 
 	if (is_captured(REAL(cuStreamIsCapturing), stream))
 		return REAL(cuMemAllocAsync)(pointer, bytes, stream);
-	CUresult result = charge_reserve_stream(&charge, stream, NULL, bytes);
+	CUresult result = charge_reserve_stream(&charge, stream, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync)(pointer, bytes, stream);
@@ -79,7 +51,7 @@ CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream
 
 	if (is_captured(REAL(cuStreamIsCapturing_ptsz), stream))
 		return REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
-	CUresult result = charge_reserve_stream(&charge, stream, NULL, bytes);
+	CUresult result = charge_reserve_stream(&charge, stream, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
@@ -93,7 +65,7 @@ CUDA(cuMemAllocFromPoolAsync,
 
 	if (is_captured(REAL(cuStreamIsCapturing), stream))
 		return REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
-	CUresult result = charge_reserve_stream(&charge, stream, pool, bytes);
+	CUresult result = charge_reserve_stream(&charge, stream, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
@@ -107,7 +79,7 @@ CUDA(cuMemAllocFromPoolAsync_ptsz,
 
 	if (is_captured(REAL(cuStreamIsCapturing_ptsz), stream))
 		return REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
-	CUresult result = charge_reserve_stream(&charge, stream, pool, bytes);
+	CUresult result = charge_reserve_stream(&charge, stream, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);

@@ -16,8 +16,8 @@ static CUresult view_current(uint64_t *free, uint64_t *total)
 		result = card_of_device(&card, device);
 	if (result != CUDA_SUCCESS)
 		return result;
-	*total = quota_bytes(card);
-	*free = free_bytes(*total, usage_of(card).bytes);
+	*total = limit_bytes(card);
+	*free = free_bytes(*total, usage_of(card));
 	return CUDA_SUCCESS;
 }
 
@@ -61,7 +61,7 @@ CUDA(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device))
 	CUresult result = REAL(cuDeviceTotalMem_v2)(bytes, device);
 
 	if (result == CUDA_SUCCESS && card_of_device(&card, device) == CUDA_SUCCESS)
-		*bytes = quota_bytes(card);
+		*bytes = limit_bytes(card);
 	return result;
 }
 
@@ -71,6 +71,6 @@ CUDA(cuDeviceTotalMem, (unsigned int *bytes, CUdevice device))
 	CUresult result = REAL(cuDeviceTotalMem)(bytes, device);
 
 	if (result == CUDA_SUCCESS && card_of_device(&card, device) == CUDA_SUCCESS)
-		*bytes = clamp(quota_bytes(card));
+		*bytes = clamp(limit_bytes(card));
 	return result;
 }

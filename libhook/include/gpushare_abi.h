@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define GPUSHARE_ABI_VERSION 1
+#define GPUSHARE_ABI_VERSION 2
 #define GPUSHARE_ABI_MAGIC UINT64_C(0x6572616873757067) /* "gpushare", little endian */
 
 /* Inside a container; fixed, so that no environment variable can point a tenant elsewhere. */
@@ -54,12 +54,11 @@ struct gpushare_grant_header { /* page 0; writer: daemon */
 
 struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upwards */
 	/* writer: daemon */
-	char uuid[48];		       /* "GPU-....", NUL-terminated, as NVML says it */
-	_Atomic uint64_t memory_bytes; /* the quota: what "total" shows */
-	_Atomic uint64_t
-		memory_limit_bytes;	 /* the most ever allowed; = memory_bytes unless burst */
-	_Atomic uint64_t context_bytes;	 /* what one context takes on this card, measured */
-	_Atomic uint64_t overhead_bytes; /* driver's figure for this tenant less the ledger's */
+	char uuid[48];			     /* "GPU-....", NUL-terminated, as NVML says it */
+	_Atomic uint64_t memory_bytes;	     /* the quota: what "total" shows */
+	_Atomic uint64_t memory_limit_bytes; /* what may be used now: more while some is lent */
+	_Atomic uint64_t context_bytes;	     /* what one context takes on this card, measured */
+	_Atomic uint64_t overhead_bytes; /* driver's figure for this tenant beyond the ledger's */
 	_Atomic uint32_t cores_percent;	 /* 1..100; 0: none asked */
 	_Atomic uint32_t utilisation_percent; /* the tenant's own, last second */
 	uint32_t reserved[10];
@@ -77,43 +76,82 @@ struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upw
 
 /* ---- status ------------------------------------------------------------------------------ */
 
-/* A process of the tenant. Its number indexes the slots of every card. It is dead when its lock
+/* A process of the tenant. Its number indexes the arrays of every card. It is dead when its lock
  * (an OFD lock on the first byte of this record) is free *and* its (pid, starttime) is gone: a
  * program may have closed the descriptor (closefrom), and a pid may have been given again. Only the
  * daemon, or who holds the page's lock (an OFD lock on byte 0 of the file), clears a record. */
 struct gpushare_process {
 	_Atomic uint32_t pid; /* in the process's own pid namespace; 0: free */
 	uint32_t reserved;
-	_Atomic uint64_t starttime; /* /proc/PID/stat field 22, clock ticks since boot */
-	_Atomic uint64_t denied;    /* allocations refused for the quota */
-	uint64_t reserved2;
+	_Atomic uint64_t starttime;    /* /proc/PID/stat field 22, clock ticks since boot */
+	_Atomic uint64_t denied;       /* allocations refused for the quota */
+	_Atomic uint64_t denied_bytes; /* what the last of them asked for */
 };
 
-/* What one process holds on one card; written by that process only, one cache line. A reservation
- * is first published in pending_bytes, then counted over all slots, then moved to used_bytes: of
- * two that race at least one sees both, and a refusal is decided again under the page's lock. */
-struct gpushare_slot {
-	_Atomic uint64_t used_bytes;
-	_Atomic uint64_t pending_bytes;
+/* What memory was taken for. `gpushare why` shows it; the quota counts all kinds alike. */
+enum gpushare_kind {
+	GPUSHARE_KIND_BUFFER = 0,   /* linear memory; never noted: it is what the others leave */
+	GPUSHARE_KIND_CONTEXT = 1,  /* at the price of a context on this card */
+	GPUSHARE_KIND_MANAGED = 2,  /* in no figure that the driver has of a process */
+	GPUSHARE_KIND_POOL = 3,	    /* all that memory pools hold, what they keep for later too */
+	GPUSHARE_KIND_PHYSICAL = 4, /* virtual memory management */
+	GPUSHARE_KIND_ARRAY = 5,
+	GPUSHARE_KIND_GRAPH = 6,    /* all that the device's memory for graphs holds */
+	GPUSHARE_KIND_MODULE = 7,   /* globals, constants, code */
+	GPUSHARE_KIND_LIMIT = 8,    /* heap, stack and FIFO that cuCtxSetLimit made larger */
+	GPUSHARE_KIND_EXTERNAL = 9, /* imported from another interface */
+	GPUSHARE_KINDS = 10,
+};
+
+/* Beside what one process holds on one card; nothing here decides. */
+struct gpushare_detail {
+	_Atomic uint64_t bytes[GPUSHARE_KINDS];
+	_Atomic uint64_t pool_kept_bytes; /* of POOL: free, for the pool's next allocation */
 	_Atomic uint32_t contexts;
 	uint32_t reserved;
-	uint64_t reserved2[5];
+	uint64_t reserved2[4];
+};
+
+/* Of `pending`: the lower bits are bytes, the upper count the reservations ever begun, so that
+ * whoever reads a word twice knows whether one began in between. */
+#define GPUSHARE_PENDING_BITS 44
+#define GPUSHARE_PENDING_BEGIN (UINT64_C(1) << GPUSHARE_PENDING_BITS)
+#define GPUSHARE_PENDING_BYTES (GPUSHARE_PENDING_BEGIN - 1)
+
+/* What all processes hold on one card, by process number; a process writes its own elements only.
+ * Arrays, for each allocation sums `held` over all of them.
+ *
+ * A reservation is first published, in `pending` and then in `held`, and decided by the sum of all
+ * `held`: of two that race at least one sees both. Granted, it is taken from `pending`; withdrawn,
+ * from `held` and then from `pending`. Refusals are final only under the page's lock, and only of a
+ * sum during which nothing was pending. */
+struct gpushare_usage {
+	_Alignas(64) _Atomic uint64_t held[GPUSHARE_MAX_PROCESSES];
+	_Atomic uint64_t pending[GPUSHARE_MAX_PROCESSES];
+	/* Memory that several processes map is counted in the `held` of who made it. */
+	_Atomic uint64_t exported[GPUSHARE_MAX_PROCESSES]; /* of held: others may map it */
+	_Atomic uint64_t imported[GPUSHARE_MAX_PROCESSES]; /* others' that this one maps */
+	struct gpushare_detail detail[GPUSHARE_MAX_PROCESSES];
 };
 
 struct gpushare_status_header { /* page 0 */
 	uint64_t magic;
 	uint32_t abi_version;
 	_Atomic uint32_t high_water; /* one more than the highest process number ever used */
+	_Atomic uint32_t sharing; /* not 0 once a process imported: the third term below counts */
+	uint32_t reserved;
 };
 
 #define GPUSHARE_STATUS_PROCESS_OFFSET GPUSHARE_PAGE_BYTES
-#define GPUSHARE_STATUS_SLOT_OFFSET (GPUSHARE_STATUS_PROCESS_OFFSET + GPUSHARE_MAX_PROCESSES * 32)
-#define GPUSHARE_STATUS_CARD_BYTES (GPUSHARE_MAX_PROCESSES * 64)
+#define GPUSHARE_STATUS_USAGE_OFFSET (GPUSHARE_STATUS_PROCESS_OFFSET + GPUSHARE_MAX_PROCESSES * 32)
+#define GPUSHARE_STATUS_CARD_BYTES (GPUSHARE_MAX_PROCESSES * (4 * 8 + 128))
 #define GPUSHARE_STATUS_BYTES                                                                      \
-	(GPUSHARE_STATUS_SLOT_OFFSET + GPUSHARE_MAX_CARDS * GPUSHARE_STATUS_CARD_BYTES)
+	(GPUSHARE_STATUS_USAGE_OFFSET + GPUSHARE_MAX_CARDS * GPUSHARE_STATUS_CARD_BYTES)
 
 /* Memory a tenant uses on a card, in bytes:
- *   sum(used_bytes + pending_bytes) + max(sum(contexts) * context_bytes, overhead_bytes)       */
+ *   sum(held) + overhead_bytes + max(0, max(imported) - sum(exported))
+ * The third term is what outlived who made it: a process maps more of others' memory than all
+ * living ones together answer for.                                                              */
 
 /* ---- messages: process -> daemon on the tenant's own SOCK_SEQPACKET socket, one way --------- */
 
@@ -136,6 +174,7 @@ struct gpushare_message {
 _Static_assert(sizeof(struct gpushare_grant_header) <= GPUSHARE_PAGE_BYTES, "one page");
 _Static_assert(sizeof(struct gpushare_grant_card) <= GPUSHARE_PAGE_BYTES, "one page");
 _Static_assert(sizeof(struct gpushare_process) == 32, "layout");
-_Static_assert(sizeof(struct gpushare_slot) == 64, "one cache line");
+_Static_assert(sizeof(struct gpushare_detail) == 128, "layout");
+_Static_assert(sizeof(struct gpushare_usage) == GPUSHARE_STATUS_CARD_BYTES, "layout");
 
 #endif

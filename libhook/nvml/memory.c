@@ -14,8 +14,8 @@ NVML(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *memory))
 		result = card_of_device(&card, device);
 	if (result != NVML_SUCCESS)
 		return result;
-	memory->total = quota_bytes(card);
-	memory->used = usage_of(card).bytes;
+	memory->total = limit_bytes(card);
+	memory->used = usage_of(card);
 	memory->free = free_bytes(memory->total, memory->used);
 	return NVML_SUCCESS;
 }
@@ -29,9 +29,9 @@ NVML(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory))
 		result = card_of_device(&card, device);
 	if (result != NVML_SUCCESS)
 		return result;
-	memory->total = quota_bytes(card);
+	memory->total = limit_bytes(card);
 	memory->reserved = 0; /* what the driver keeps for itself is not of the slice */
-	memory->used = usage_of(card).bytes;
+	memory->used = usage_of(card);
 	memory->free = free_bytes(memory->total, memory->used);
 	return NVML_SUCCESS;
 }

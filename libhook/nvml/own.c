@@ -15,18 +15,14 @@ static bool is_alive(const struct gpushare_process *record)
 void own_processes(
 	unsigned card, void (*visit)(const struct own_process *process, void *data), void *data)
 {
-	uint64_t context_bytes = atomic_load(&grant_card(card)->context_bytes);
-
 	for (unsigned number = 0; number < process_count(); number++) {
 		const struct gpushare_process *record = process_record(number);
-		const struct gpushare_slot *slot = process_slot(card, number);
-		uint64_t pending = atomic_load(&slot->pending_bytes); /* first; usage_of says why */
-		uint64_t used = atomic_load(&slot->used_bytes) + pending;
-		uint32_t contexts = atomic_load(&slot->contexts);
-		if ((contexts == 0 && used == 0) || !is_alive(record))
+		const struct gpushare_usage *usage = card_usage(card);
+		uint64_t held = atomic_load(&usage->held[number]);
+		uint32_t contexts = atomic_load(&usage->detail[number].contexts);
+		if ((contexts == 0 && held == 0) || !is_alive(record))
 			continue;
-		struct own_process process = {
-			.pid = atomic_load(&record->pid), .bytes = used + contexts * context_bytes};
+		struct own_process process = {.pid = atomic_load(&record->pid), .bytes = held};
 		visit(&process, data);
 	}
 }

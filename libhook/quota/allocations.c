@@ -7,9 +7,9 @@
  */
 #include "allocations.h"
 
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #define FIRST_CAPACITY 128 /* 4 KiB */
 
@@ -30,11 +30,20 @@ static uint32_t home(const struct allocation_shard *shard, uint64_t handle)
 	return (uint32_t)(hash(handle) >> 26) & (shard->capacity - 1);
 }
 
+/* It is held for less than a look-up takes, so a few turns are enough; unless its holder was
+ * preempted, perhaps by us: a thread of real-time priority that only yielded would never let it on.
+ */
+#define SPINS 256
+
 static void shard_lock(struct allocation_shard *shard)
 {
+	const struct timespec pause = {.tv_nsec = 20000};
+
 	while (atomic_exchange_explicit(&shard->locked, true, memory_order_acquire))
-		while (atomic_load_explicit(&shard->locked, memory_order_relaxed))
-			sched_yield();
+		for (int spins = 0; atomic_load_explicit(&shard->locked, memory_order_relaxed);
+			spins++)
+			if (spins >= SPINS)
+				nanosleep(&pause, NULL);
 }
 
 static void shard_unlock(struct allocation_shard *shard)
@@ -149,7 +158,7 @@ bool allocations_find(struct allocations *table, uint64_t handle, struct allocat
 
 void allocations_take_all(struct allocations *table,
 	bool (*ends)(const struct allocation *allocation, const void *which), const void *which,
-	uint64_t freed[GPUSHARE_MAX_CARDS])
+	freed_bytes freed)
 {
 	for (unsigned s = 0; s < ALLOCATION_SHARDS; s++) {
 		struct allocation_shard *shard = &table->shards[s];
@@ -158,7 +167,7 @@ void allocations_take_all(struct allocations *table,
 			struct allocation *entry = &shard->entries[i];
 			/* Removing may move another entry here, even one from behind the end. */
 			while (entry->handle != 0 && ends(entry, which)) {
-				freed[entry->card] += entry->bytes;
+				freed[entry->card][entry->kind] += entry->bytes;
 				shard_remove(shard, entry);
 			}
 		}

@@ -18,7 +18,8 @@ struct allocation {
 	uint64_t handle; /* never 0 */
 	uint64_t bytes;
 	uint64_t owner; /* what it ends with or belongs to, as the table's user has it */
-	uint32_t card;
+	uint16_t card;
+	uint16_t kind;	     /* enum gpushare_kind */
 	uint32_t references; /* for whoever counts them */
 };
 
@@ -45,10 +46,13 @@ bool allocations_take(struct allocations *table, uint64_t handle, struct allocat
 /* As allocations_take, but leave it in. */
 bool allocations_find(struct allocations *table, uint64_t handle, struct allocation *found);
 
-/* Take out all that `ends` says ended; add their bytes to `freed`, which has one sum per card. */
+/* Bytes by card and by what they were taken for. */
+typedef uint64_t freed_bytes[GPUSHARE_MAX_CARDS][GPUSHARE_KINDS];
+
+/* Take out all that `ends` says ended; add their bytes to `freed`. */
 void allocations_take_all(struct allocations *table,
 	bool (*ends)(const struct allocation *allocation, const void *which), const void *which,
-	uint64_t freed[GPUSHARE_MAX_CARDS]);
+	freed_bytes freed);
 
 /* Empty the table, in a forked child: whatever state another thread of the parent had it in. */
 void allocations_forget(struct allocations *table);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reserve: publish the bytes as pending, sum all slots, then settle them as used. Of two that race
- * at least one sees both, so the quota is never exceeded; that both see both and neither gets what
- * one of them could have is what the second decision under the page's lock is for.
+ * Reserve: publish the bytes, sum what all hold, then settle. Of two that race at least one sees
+ * both, so the quota is never exceeded; that both see both and neither gets what one of them could
+ * have is what the second decision under the page's lock is for.
  *
  * Lock order: the page's lock only, never held while the driver is called.
  */
@@ -25,13 +25,20 @@
 
 static _Atomic int joined = -1; /* this process's number */
 
-static void slots_clear(unsigned number)
+static void usage_clear(unsigned number)
 {
 	for (unsigned card = 0; card < pages.card_count; card++) {
-		struct gpushare_slot *slot = process_slot(card, number);
-		atomic_store(&slot->pending_bytes, 0);
-		atomic_store(&slot->used_bytes, 0);
-		atomic_store(&slot->contexts, 0);
+		struct gpushare_usage *usage = card_usage(card);
+		struct gpushare_detail *detail = &usage->detail[number];
+		/* Imports before exports: what is freed must not look like an orphan. */
+		atomic_store(&usage->imported[number], 0);
+		atomic_store(&usage->held[number], 0);
+		atomic_store(&usage->pending[number], 0);
+		atomic_store(&usage->exported[number], 0);
+		for (unsigned kind = 0; kind < GPUSHARE_KINDS; kind++)
+			atomic_store(&detail->bytes[kind], 0);
+		atomic_store(&detail->pool_kept_bytes, 0);
+		atomic_store(&detail->contexts, 0);
 	}
 }
 
@@ -57,7 +64,7 @@ static void reap(void)
 			continue;
 		if (life_sign_is_set(number) || !process_is_gone(record))
 			continue;
-		slots_clear(number);
+		usage_clear(number);
 		atomic_store(&record->pid, 0);
 	}
 }
@@ -98,9 +105,10 @@ static const char *join_locked(void)
 		return "the status page cannot be locked (needs Linux 3.15 or newer)";
 
 	struct gpushare_process *record = process_record((unsigned)number);
-	slots_clear((unsigned)number);
+	usage_clear((unsigned)number);
 	atomic_store(&record->starttime, starttime);
 	atomic_store(&record->denied, 0);
+	atomic_store(&record->denied_bytes, 0);
 	atomic_store(&record->pid, pid); /* from here on others may reap it */
 	if (process_count() <= (unsigned)number)
 		atomic_store(&pages.status->high_water, (uint32_t)number + 1);
@@ -126,166 +134,234 @@ const char *ledger_join(void)
 /* Out of the way of those that every allocation takes. */
 #define RARELY __attribute__((noinline, cold))
 
-/* In a child after fork, at the first call. */
-RARELY static struct gpushare_slot *own_slot_anew(unsigned card)
+/* In a child after fork, at the first call. -1: it has no number. */
+RARELY static int own_number_anew(void)
 {
 	const char *why = ledger_join();
 
-	if (why) {
+	if (why)
 		log_line(LOG_ERROR, "%s", why);
-		return NULL;
-	}
-	return process_slot(card, (unsigned)atomic_load(&joined));
+	return why ? -1 : atomic_load(&joined);
 }
 
-static struct gpushare_slot *own_slot(unsigned card)
+static int own_number(void)
 {
 	int number = atomic_load_explicit(&joined, memory_order_acquire);
 
-	return number >= 0 ? process_slot(card, (unsigned)number) : own_slot_anew(card);
+	return number >= 0 ? number : own_number_anew();
 }
 
-static bool admits(unsigned card, const struct usage *usage, uint64_t kept_bytes)
+/* Whether nobody but us, with `own_bytes`, began or has begun a reservation between two looks:
+ * `before` is the sum of the words at the first one. */
+static bool nothing_was_pending(
+	const struct gpushare_usage *usage, uint64_t own_bytes, uint64_t before)
 {
-	uint64_t twice = kept_bytes < usage->beside_bytes ? kept_bytes : usage->beside_bytes;
+	const unsigned count = process_count();
+	uint64_t bytes = 0, words = 0;
 
-	return usage->bytes - twice <= limit_bytes(card);
+	loads_in_order();
+	for (unsigned number = 0; number < count; number++) {
+		uint64_t word = atomic_load(&usage->pending[number]);
+		bytes += word & GPUSHARE_PENDING_BYTES;
+		words += word;
+	}
+	return bytes == own_bytes && words == before;
 }
 
 /* Decide with the page's lock held: whoever else is refused withdraws and waits for the lock, so
  * what is pending beside our own bytes settles soon, and then the sum is exact. */
-static bool publish_locked(
-	struct gpushare_slot *slot, unsigned card, uint64_t bytes, uint64_t kept_bytes)
+static bool publish_locked(struct gpushare_usage *usage, int number, unsigned card, uint64_t bytes)
 {
 	struct timespec pause = {.tv_nsec = 10000};
 
-	atomic_fetch_add(&slot->pending_bytes, bytes);
+	atomic_fetch_add(&usage->pending[number], GPUSHARE_PENDING_BEGIN + bytes);
+	atomic_fetch_add(&usage->held[number], bytes);
 	for (uint64_t waited_ns = 0;; waited_ns += (uint64_t)pause.tv_nsec) {
-		struct usage usage = usage_of(card);
-		if (admits(card, &usage, kept_bytes))
+		uint64_t before = sum_of(usage->pending, process_count());
+		if (usage_of(card) <= limit_bytes(card))
 			return true;
-		if (usage.pending_bytes == bytes || waited_ns > SETTLE_WAIT_NS)
+		if (nothing_was_pending(usage, bytes, before) || waited_ns > SETTLE_WAIT_NS)
 			break;
 		nanosleep(&pause, NULL);
 		if (pause.tv_nsec < 1000000)
 			pause.tv_nsec *= 2;
 	}
-	atomic_fetch_sub(&slot->pending_bytes, bytes);
+	atomic_fetch_sub(&usage->held[number], bytes);
+	atomic_fetch_sub(&usage->pending[number], bytes);
 	return false;
 }
 
-static void count_denied(unsigned card, uint64_t bytes)
+static void count_denied(int number, unsigned card, uint64_t bytes)
 {
-	int number = atomic_load(&joined);
-	uint64_t before = atomic_fetch_add(&process_record((unsigned)number)->denied, 1);
+	struct gpushare_process *record = process_record((unsigned)number);
+	uint64_t before = atomic_fetch_add(&record->denied, 1);
 
+	atomic_store(&record->denied_bytes, bytes);
 	/* A framework that frees its cache and tries again is refused often and is not in trouble.
 	 */
 	if (before == 0)
 		log_line(LOG_INFO, "card %u: %llu bytes refused: %llu of %llu bytes are in use",
-			card, (unsigned long long)bytes, (unsigned long long)usage_of(card).bytes,
+			card, (unsigned long long)bytes, (unsigned long long)usage_of(card),
 			(unsigned long long)limit_bytes(card));
 }
 
-RARELY static bool publish_or_refuse(
-	struct gpushare_slot *slot, unsigned card, uint64_t bytes, uint64_t kept_bytes)
+/* Also keeps every sum from overflowing. */
+static bool may_fit(unsigned card, uint64_t bytes)
 {
+	return bytes <= limit_bytes(card) && bytes < GPUSHARE_PENDING_BEGIN;
+}
+
+static void (*_Atomic before_refusal)(unsigned card);
+
+void ledger_before_refusal(void (*refresh)(unsigned card))
+{
+	atomic_store(&before_refusal, refresh);
+}
+
+RARELY static bool publish_or_refuse(
+	struct gpushare_usage *usage, int number, unsigned card, uint64_t bytes)
+{
+	void (*refresh)(unsigned card) = atomic_load(&before_refusal);
 	int saved = errno;
 	bool admitted = false;
 
-	if (bytes <= limit_bytes(card) && page_lock()) {
-		reap();
-		admitted = publish_locked(slot, card, bytes, kept_bytes);
-		page_unlock();
+	if (may_fit(card, bytes)) {
+		if (refresh)
+			refresh(card);
+		if (page_lock()) {
+			reap();
+			admitted = publish_locked(usage, number, card, bytes);
+			page_unlock();
+		}
 	}
 	if (!admitted)
-		count_denied(card, bytes);
+		count_denied(number, card, bytes);
 	errno = saved;
 	return admitted;
 }
 
-/* Return with `bytes` pending in `slot`, or false with nothing published. */
-static inline bool publish_at_once(struct gpushare_slot *slot, unsigned card, uint64_t bytes)
+/* Return with `bytes` held and pending, or false with nothing published. */
+static inline bool publish(struct gpushare_usage *usage, int number, unsigned card, uint64_t bytes)
 {
-	if (bytes <= limit_bytes(card)) { /* else the sum could overflow */
-		atomic_fetch_add(&slot->pending_bytes, bytes);
-		if (__builtin_expect(usage_of(card).bytes <= limit_bytes(card), 1))
+	if (may_fit(card, bytes)) {
+		atomic_fetch_add(&usage->pending[number], GPUSHARE_PENDING_BEGIN + bytes);
+		atomic_fetch_add(&usage->held[number], bytes);
+		if (__builtin_expect(usage_of(card) <= limit_bytes(card), 1))
 			return true;
 		/* Withdrawn before the wait: who holds the lock waits for it. */
-		atomic_fetch_sub(&slot->pending_bytes, bytes);
+		atomic_fetch_sub(&usage->held[number], bytes);
+		atomic_fetch_sub(&usage->pending[number], bytes);
 	}
-	return false;
+	return publish_or_refuse(usage, number, card, bytes);
 }
 
-static inline bool publish(struct gpushare_slot *slot, unsigned card, uint64_t bytes)
+static inline void note(
+	struct gpushare_usage *usage, int number, enum gpushare_kind kind, uint64_t bytes)
 {
-	return publish_at_once(slot, card, bytes) || publish_or_refuse(slot, card, bytes, 0);
+	if (kind != GPUSHARE_KIND_BUFFER)
+		atomic_fetch_add(&usage->detail[number].bytes[kind], bytes);
 }
 
-static inline bool settle(struct gpushare_slot *slot, uint64_t bytes)
+bool ledger_reserve(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 {
-	/* In this order; usage_of says why. */
-	atomic_fetch_add(&slot->used_bytes, bytes);
-	atomic_fetch_sub(&slot->pending_bytes, bytes);
-	return true;
-}
+	struct gpushare_usage *usage = card_usage(card);
+	int number = own_number();
 
-bool ledger_reserve(unsigned card, uint64_t bytes)
-{
-	struct gpushare_slot *slot = own_slot(card);
-
-	return slot && publish(slot, card, bytes) && settle(slot, bytes);
-}
-
-bool ledger_reserve_at_once(unsigned card, uint64_t bytes)
-{
-	struct gpushare_slot *slot = own_slot(card);
-
-	return slot && publish_at_once(slot, card, bytes) && settle(slot, bytes);
-}
-
-bool ledger_reserve_kept(unsigned card, uint64_t bytes, uint64_t kept_bytes)
-{
-	struct gpushare_slot *slot = own_slot(card);
-
-	return slot && publish_or_refuse(slot, card, bytes, kept_bytes) && settle(slot, bytes);
-}
-
-void ledger_release(unsigned card, uint64_t bytes)
-{
-	int number = atomic_load_explicit(&joined, memory_order_acquire);
-
-	if (number >= 0)
-		atomic_fetch_sub(&process_slot(card, (unsigned)number)->used_bytes, bytes);
-}
-
-bool ledger_reserve_context(unsigned card)
-{
-	uint64_t bytes = atomic_load(&grant_card(card)->context_bytes);
-	struct gpushare_slot *slot = own_slot(card);
-
-	if (!slot || !publish(slot, card, bytes))
+	if (number < 0 || !publish(usage, number, card, bytes))
 		return false;
-	atomic_fetch_add(&slot->contexts, 1);
-	atomic_fetch_sub(&slot->pending_bytes, bytes);
+	note(usage, number, kind, bytes);
+	atomic_fetch_sub(&usage->pending[number], bytes);
 	return true;
 }
 
-bool ledger_count_context(unsigned card)
+bool ledger_count(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 {
-	struct gpushare_slot *slot = own_slot(card);
+	struct gpushare_usage *usage = card_usage(card);
+	int number = own_number();
 
-	if (slot)
-		atomic_fetch_add(&slot->contexts, 1);
-	return slot != NULL;
+	if (number < 0)
+		return false;
+	note(usage, number, kind, bytes);
+	atomic_fetch_add(&usage->held[number], bytes);
+	return true;
 }
 
-void ledger_release_context(unsigned card)
+void ledger_release(unsigned card, enum gpushare_kind kind, uint64_t bytes)
+{
+	int number = atomic_load_explicit(&joined, memory_order_acquire);
+
+	if (number < 0)
+		return;
+	note(card_usage(card), number, kind, -bytes);
+	atomic_fetch_sub(&card_usage(card)->held[number], bytes);
+}
+
+bool ledger_reserve_context(unsigned card, uint64_t *bytes)
+{
+	*bytes = atomic_load(&grant_card(card)->context_bytes);
+	if (!ledger_reserve(card, GPUSHARE_KIND_CONTEXT, *bytes))
+		return false;
+	atomic_fetch_add(&card_usage(card)->detail[atomic_load(&joined)].contexts, 1);
+	return true;
+}
+
+bool ledger_count_context(unsigned card, uint64_t *bytes)
+{
+	const struct gpushare_grant_card *grant = grant_card(card);
+
+	*bytes =
+		free_bytes(atomic_load(&grant->context_bytes), atomic_load(&grant->overhead_bytes));
+	if (!ledger_count(card, GPUSHARE_KIND_CONTEXT, *bytes))
+		return false;
+	atomic_fetch_add(&card_usage(card)->detail[atomic_load(&joined)].contexts, 1);
+	return true;
+}
+
+void ledger_release_context(unsigned card, uint64_t bytes)
+{
+	int number = atomic_load_explicit(&joined, memory_order_acquire);
+
+	if (number < 0)
+		return;
+	atomic_fetch_sub(&card_usage(card)->detail[number].contexts, 1);
+	ledger_release(card, GPUSHARE_KIND_CONTEXT, bytes);
+}
+
+static void share(_Atomic uint64_t *elements, uint64_t bytes)
+{
+	int number = own_number();
+
+	if (number >= 0)
+		atomic_fetch_add(&elements[number], bytes);
+}
+
+void ledger_export(unsigned card, uint64_t bytes)
+{
+	share(card_usage(card)->exported, bytes);
+}
+
+void ledger_unexport(unsigned card, uint64_t bytes)
+{
+	share(card_usage(card)->exported, -bytes);
+}
+
+void ledger_import(unsigned card, uint64_t bytes)
+{
+	share(card_usage(card)->imported, bytes);
+	atomic_store(&pages.status->sharing, 1);
+}
+
+void ledger_unimport(unsigned card, uint64_t bytes)
+{
+	share(card_usage(card)->imported, -bytes);
+}
+
+void ledger_note_kept(unsigned card, uint64_t bytes)
 {
 	int number = atomic_load_explicit(&joined, memory_order_acquire);
 
 	if (number >= 0)
-		atomic_fetch_sub(&process_slot(card, (unsigned)number)->contexts, 1);
+		atomic_store(&card_usage(card)->detail[number].pool_kept_bytes, bytes);
 }
 
 void ledger_forget(void)

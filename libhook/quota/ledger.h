@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The memory that this process holds of its tenant's quota, per card. There is no common counter: a
- * process writes only its own slots, and a quota holds because everyone sums all of them. kill -9
- * between any two writes costs nothing, for a dead process's slots are cleared as a whole.
+ * process writes only its own elements, and a quota holds because everyone sums all of them. kill
+ * -9 between any two writes costs nothing, for what a dead process held is cleared as a whole.
  */
 #ifndef GPUSHARE_LEDGER_H
 #define GPUSHARE_LEDGER_H
@@ -10,27 +10,41 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "gpushare_abi.h"
+
 /* Enter this process among the tenant's; again after a fork. NULL, or why not. Needs pages_open. */
 const char *ledger_join(void);
 
 /* Take `bytes` on `card`, before the driver is asked for them. False, and counted as denied, when
  * the quota has no room for them; then nothing was taken. */
-bool ledger_reserve(unsigned card, uint64_t bytes);
-void ledger_release(unsigned card, uint64_t bytes);
+bool ledger_reserve(unsigned card, enum gpushare_kind kind, uint64_t bytes);
+void ledger_release(unsigned card, enum gpushare_kind kind, uint64_t bytes);
 
-/* As ledger_reserve, but false, and nothing more, where that is not plain at first sight. */
-bool ledger_reserve_at_once(unsigned card, uint64_t bytes);
+/* Count what the driver has given already, whatever the quota says of it. False: this process has
+ * no number, so nothing can be counted. */
+bool ledger_count(unsigned card, enum gpushare_kind kind, uint64_t bytes);
 
-/* As ledger_reserve, for memory of which `kept_bytes` are this process's already: its pool keeps
- * them, so the daemon has measured them beside what the ledger says. */
-bool ledger_reserve_kept(unsigned card, uint64_t bytes, uint64_t kept_bytes);
+/* Reserve a context at its price on this card, and tell the price: the daemon may learn another
+ * while the context lives. */
+bool ledger_reserve_context(unsigned card, uint64_t *bytes);
 
-/* The same for one context, at what a context takes on this card. */
-bool ledger_reserve_context(unsigned card);
+/* Count one that is there already, at as much of its price as the daemon has not measured yet. */
+bool ledger_count_context(unsigned card, uint64_t *bytes);
+void ledger_release_context(unsigned card, uint64_t bytes);
 
-/* Count one that is there already, whatever the quota. False: this process has no slot. */
-bool ledger_count_context(unsigned card);
-void ledger_release_context(unsigned card);
+/* Memory of ours that others may map from now on, and others' that we map. Neither is decided
+ * upon: what is exported was reserved by its maker, and what is imported too. */
+void ledger_export(unsigned card, uint64_t bytes);
+void ledger_unexport(unsigned card, uint64_t bytes);
+void ledger_import(unsigned card, uint64_t bytes);
+void ledger_unimport(unsigned card, uint64_t bytes);
+
+/* For `gpushare why`: how much of what pools hold is free. */
+void ledger_note_kept(unsigned card, uint64_t bytes);
+
+/* Called with the card before a refusal is decided, and not with any lock held: what this process
+ * holds of which it does not know that the driver has taken it back may be released there. */
+void ledger_before_refusal(void (*refresh)(unsigned card));
 
 /* A forked child holds nothing of what its parent does. */
 void ledger_forget(void);

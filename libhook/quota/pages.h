@@ -50,11 +50,10 @@ static inline struct gpushare_process *process_record(unsigned number)
 	return (struct gpushare_process *)(void *)first + number;
 }
 
-static inline struct gpushare_slot *process_slot(unsigned card, unsigned number)
+static inline struct gpushare_usage *card_usage(unsigned card)
 {
-	char *first = (char *)pages.status + GPUSHARE_STATUS_SLOT_OFFSET;
-	return (struct gpushare_slot *)(void *)(first + card * (size_t)GPUSHARE_STATUS_CARD_BYTES) +
-	       number;
+	char *first = (char *)pages.status + GPUSHARE_STATUS_USAGE_OFFSET;
+	return (struct gpushare_usage *)(void *)(first + card * (size_t)GPUSHARE_STATUS_CARD_BYTES);
 }
 
 /* One more than the highest process number in use. The tenant can write anything there. */

@@ -20,7 +20,10 @@ TEXTS: Final = (
 NUMBERS: Final = (
     *("ABI_VERSION", "ABI_MAGIC", "PAGE_BYTES", "MAX_CARDS", "MAX_PROCESSES"),
     *("GATE_OPEN", "GATE_WINDOW", "GATE_CLOSED", "GRANT_BYTES", "STATUS_PROCESS_OFFSET"),
-    *("STATUS_SLOT_OFFSET", "STATUS_CARD_BYTES", "STATUS_BYTES"),
+    *("STATUS_USAGE_OFFSET", "STATUS_CARD_BYTES", "STATUS_BYTES"),
+    *("KIND_BUFFER", "KIND_CONTEXT", "KIND_MANAGED", "KIND_POOL", "KIND_PHYSICAL"),
+    *("KIND_ARRAY", "KIND_GRAPH", "KIND_MODULE", "KIND_LIMIT", "KIND_EXTERNAL", "KINDS"),
+    *("PENDING_BITS", "PENDING_BYTES"),
     *("MESSAGE_HELLO", "MESSAGE_LOG", "MESSAGE_TEXT_BYTES"),
 )
 #: struct -> prefix in abi.py and the fields that Python touches
@@ -37,9 +40,10 @@ STRUCTS: Final = {
             *("gate_budget_ns", "gate_window_end_ns", "gate_in_flight_max_ns"),
         ),
     ),
-    "process": ("PROCESS", ("pid", "starttime", "denied")),
-    "slot": ("SLOT", ("used_bytes", "pending_bytes", "contexts")),
-    "status_header": ("STATUS_HEADER", ("magic", "abi_version", "high_water")),
+    "process": ("PROCESS", ("pid", "starttime", "denied", "denied_bytes")),
+    "detail": ("DETAIL", ("pool_kept_bytes", "contexts")),
+    "usage": ("USAGE", ("held", "pending", "exported", "imported", "detail")),
+    "status_header": ("STATUS_HEADER", ("magic", "abi_version", "high_water", "sharing")),
     "message": ("MESSAGE", ("text",)),
 }
 
@@ -101,7 +105,7 @@ def test_text_fields_have_the_length_of_the_header(compiled: dict[str, int | str
 
 def test_the_packed_forms_have_the_size_of_their_structs() -> None:
     assert abi.PROCESS.size == abi.PROCESS_BYTES
-    assert abi.SLOT.size == abi.SLOT_BYTES
+    assert abi.DETAIL.size == abi.DETAIL_BYTES
     assert abi.STATUS_HEADER.size == abi.STATUS_HEADER_BYTES
     assert abi.MESSAGE_HEADER.size == abi.MESSAGE_TEXT
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.pages import Account, Grant, Granted, Status, accounts
+from gpushare.daemon.pages import Account, Grant, Granted, Held, Status, accounts
 
+from . import registered
 from .fakes import GIB, MIB, wait_until
 
 
@@ -44,16 +45,10 @@ def u32(content: bytes, offset: int) -> int:
     return found
 
 
-def register(
-    status: Status, number: int, pid: int, *, used: int = 0, pending: int = 0, contexts: int = 0
-) -> None:
-    """Write what a library writes into its record and its slot on card 0."""
-    header = abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, number + 1)
-    os.pwrite(status.fd, header, 0)
-    record = abi.PROCESS.pack(pid, 0, 100 + pid, 3, 0)
-    os.pwrite(status.fd, record, abi.status_process_offset(number))
-    slot = abi.SLOT.pack(used, pending, contexts)
-    os.pwrite(status.fd, slot, abi.status_slot_offset(0, number))
+def register(status: Status, number: int, pid: int, *, used: int = 0, contexts: int = 0) -> None:
+    """Write what a library writes into its record, and for card 0."""
+    registered.register(status.fd, number, pid, 100 + pid, denied=3)
+    registered.hold(status.fd, number, used, contexts=contexts)
 
 
 def everybody(_pid: int, _starttime: int) -> bool:
@@ -161,22 +156,43 @@ def _sleeps(thread: int) -> bool:
 
 
 def test_the_sums_are_of_all_processes(status: Status) -> None:
-    register(status, 0, 11, used=GIB, pending=MIB, contexts=1)
-    register(status, 3, 12, used=2 * GIB, contexts=2)
+    kinds = {abi.KIND_POOL: MIB, abi.KIND_CONTEXT: 2 * MIB}
+    register(status, 0, 11)
+    registered.hold(status.fd, 0, GIB, contexts=1, kinds=kinds, exported_bytes=5, imported_bytes=9)
+    register(status, 3, 12)
+    registered.hold(status.fd, 3, 2 * GIB, contexts=2, exported_bytes=6, imported_bytes=8)
     claims = status.claims(1)
     assert [claim.pid for claim in claims] == [11, 12]
-    assert accounts(claims, 1) == (Account(3 * GIB + MIB, 3),)
+    (account,) = accounts(claims, 1)
+    assert (account.held_bytes, account.contexts) == (3 * GIB, 3)
+    assert account.kinds[abi.KIND_POOL] == MIB
+    assert account.kinds[abi.KIND_CONTEXT] == 2 * MIB
+    assert account.kinds[abi.KIND_BUFFER] == 3 * GIB - 3 * MIB
+    assert (account.exported_bytes, account.imported_bytes) == (11, 9)
 
 
-def test_what_counts_is_the_larger_of_contexts_and_overhead() -> None:
-    account = Account(buffer_bytes=GIB, contexts=2)
-    assert account.used_bytes(500 * MIB, 0) == GIB + 1000 * MIB
-    assert account.used_bytes(500 * MIB, 1200 * MIB) == GIB + 1200 * MIB
+def test_what_counts_is_all_held_and_the_overhead() -> None:
+    assert Account(held_bytes=GIB).used_bytes(200 * MIB) == GIB + 200 * MIB
+
+
+def test_what_outlived_its_maker_counts_once() -> None:
+    account = Account(held_bytes=GIB, exported_bytes=MIB, imported_bytes=3 * MIB)
+    assert account.used_bytes(0) == GIB + 2 * MIB
+    assert account.told_bytes == GIB + 2 * MIB
+    shared = Account(held_bytes=GIB, exported_bytes=3 * MIB, imported_bytes=3 * MIB)
+    assert shared.used_bytes(0) == GIB
+
+
+def test_managed_memory_is_not_expected_of_the_driver() -> None:
+    kinds = tuple(GIB if kind == abi.KIND_MANAGED else 0 for kind in range(abi.KINDS))
+    account = Account(held_bytes=3 * GIB, kinds=kinds)
+    assert account.told_bytes == 2 * GIB
+    assert account.used_bytes(0) == 3 * GIB
 
 
 def test_a_status_that_a_tenant_broke_is_read_without_harm(status: Status, tmp_path: Path) -> None:
     register(status, 0, 11, used=GIB)
-    for size in (0, 1, 15, 16, 4096 + 8, abi.status_slot_offset(0, 0) + 10):
+    for size in (0, 1, 15, 16, 4096 + 8, abi.status_usage_offset(0) + 10):
         os.truncate(tmp_path / "status", size)
         assert len(status.claims(1)) <= 1
         assert status.reap(everybody, 1) == 0
@@ -191,8 +207,11 @@ def test_a_dead_process_is_reaped_with_all_it_held(status: Status) -> None:
     register(status, 0, 11, used=GIB, contexts=1)
     register(status, 1, 12, used=2 * GIB, contexts=1)
     assert status.reap(lambda pid, starttime: (pid, starttime) == (12, 112), 1) == 1
-    assert accounts(status.claims(1), 1) == (Account(2 * GIB, 1),)
+    (account,) = accounts(status.claims(1), 1)
+    assert (account.held_bytes, account.contexts) == (2 * GIB, 1)
     assert os.pread(status.fd, abi.PROCESS_BYTES, abi.status_process_offset(0)) == bytes(32)
+    registered.register(status.fd, 0, 13, 113)
+    assert status.claims(1)[0].held == (Held(),)  # whoever comes next inherits nothing
 
 
 def test_a_pid_that_was_given_again_is_not_the_process(status: Status) -> None:

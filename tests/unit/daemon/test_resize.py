@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import abi
 from gpushare.config import Config
 from gpushare.daemon import processes
 from gpushare.daemon.bind import bind
@@ -19,7 +18,7 @@ from gpushare.daemon.placement import NoRoom
 from gpushare.daemon.resize import NotResizable, set_memory
 from gpushare.quota import QuotaError
 
-from . import fakes
+from . import fakes, registered
 from .fakes import GIB, FakeDriver
 from .operations import entry_of, grant, opened
 
@@ -64,10 +63,8 @@ def test_set_does_not_count_what_a_process_held_that_has_died(
     living = processes.look(program.pid)
     assert living is not None
     for starttime in (living.starttime, living.starttime + 1):  # the second is nobody's
-        os.pwrite(pages.status.fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 1), 0)
-        record = abi.PROCESS.pack(program.pid, 0, starttime, 0, 0)
-        os.pwrite(pages.status.fd, record, abi.status_process_offset(0))
-        os.pwrite(pages.status.fd, abi.SLOT.pack(3 * GIB, 0, 0), abi.status_slot_offset(0, 0))
+        registered.register(pages.status.fd, 0, program.pid, starttime)
+        registered.hold(pages.status.fd, 0, 3 * GIB)
         if starttime == living.starttime:
             with pytest.raises(QuotaError, match="is less than train uses, 3 GiB"):
                 set_memory(entry_of(node, tenant), "1GiB", node)

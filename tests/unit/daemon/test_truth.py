@@ -22,7 +22,7 @@ from gpushare.daemon.tenants import Pages
 from gpushare.daemon.truth import ForeignUse, Overhead, Truth
 from gpushare.daemon.views import tenant_row
 
-from . import fakes
+from . import fakes, registered
 from .fakes import GIB, MIB, FakeDriver
 
 CARD = fakes.card().uuid
@@ -70,9 +70,8 @@ def tenant(node: Node, child: int) -> Pages:
 
 def claim(pages: Pages, pid: int, starttime: int, used: int, denied: int = 0) -> None:
     fd = pages.status.fd
-    os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 1), 0)
-    os.pwrite(fd, abi.PROCESS.pack(pid, 0, starttime, denied, 0), abi.status_process_offset(0))
-    os.pwrite(fd, abi.SLOT.pack(used, 0, 1), abi.status_slot_offset(0, 0))
+    registered.register(fd, 0, pid, starttime, denied=denied)
+    registered.hold(fd, 0, used, contexts=1)
 
 
 def test_overhead_is_what_the_driver_has_above_the_account(
@@ -181,12 +180,12 @@ def test_a_silent_driver_leaves_what_was_known_and_says_so(
 def test_a_process_that_ended_without_a_word_is_reaped(truth: Truth, tenant: Pages) -> None:
     claim(tenant, 1, 1, GIB)  # pid 1 with another start time: no process of the tenant
     truth.look()
-    assert tenant.accounts() == (Account(0, 0),)
+    assert tenant.accounts()[0].held_bytes == 0
 
 
 def test_a_living_process_is_not_reaped(truth: Truth, tenant: Pages) -> None:
     truth.look()
-    assert tenant.accounts() == (Account(GIB, 1),)
+    assert tenant.accounts()[0].held_bytes == GIB
 
 
 def test_what_a_process_was_refused_is_counted_after_its_end(

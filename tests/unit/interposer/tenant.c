@@ -113,6 +113,7 @@ void tenant_reset(uint64_t memory_bytes)
 	page_lock_after_fork_in_child();
 	memset(status + GPUSHARE_PAGE_BYTES, 0, GPUSHARE_STATUS_BYTES - GPUSHARE_PAGE_BYTES);
 	pages.status->high_water = 0;
+	pages.status->sharing = 0;
 	tenant_card()->context_bytes = 0;
 	tenant_card()->overhead_bytes = 0;
 	tenant_set_memory(memory_bytes);
@@ -123,10 +124,8 @@ uint64_t tenant_used_bytes(void)
 {
 	uint64_t bytes = 0;
 
-	for (unsigned number = 0; number < process_count(); number++) {
-		bytes += process_slot(0, number)->pending_bytes;
-		bytes += process_slot(0, number)->used_bytes;
-	}
+	for (unsigned number = 0; number < process_count(); number++)
+		bytes += card_usage(0)->held[number];
 	return bytes;
 }
 

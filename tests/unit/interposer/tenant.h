@@ -39,7 +39,7 @@ void tenant_set_memory(uint64_t memory_bytes);
 /* Forget what this process mapped and all that is written: the next test starts anew. */
 void tenant_reset(uint64_t memory_bytes);
 
-/* All that the slots of the card hold, pending too. */
+/* All that is held of the card, pending too. */
 uint64_t tenant_used_bytes(void);
 
 /* Run `body` in a child; its exit status. A child that is killed by a signal: 128 + signal. */

@@ -37,7 +37,7 @@ class Tenant:
             grant[offset : offset + len(uuid)] = uuid.encode()
         self.grant.write_bytes(grant)
         status = bytearray(abi.STATUS_BYTES)
-        abi.STATUS_HEADER.pack_into(status, 0, abi.ABI_MAGIC, abi.ABI_VERSION, 0)
+        abi.STATUS_HEADER.pack_into(status, 0, abi.ABI_MAGIC, abi.ABI_VERSION, 0, 0, 0)
         self.status.write_bytes(status)
         for number in range(len(uuids)):
             self.set_memory(memory_bytes, number)
@@ -81,14 +81,34 @@ class Tenant:
 
     def used(self, card: int = 0) -> tuple[int, int]:
         """Return (bytes, contexts) of all processes; nothing may be pending when all is quiet."""
+        claims = self._claims(card)
+        assert all(pending & abi.PENDING_BYTES == 0 for _, pending, _ in claims)
+        return sum(held for held, _, _ in claims), sum(detail[-1] for _, _, detail in claims)
+
+    def kind(self, kind: int, card: int = 0) -> int:
+        """Return the bytes of one kind (abi.KIND_...) of all processes."""
+        return sum(detail[kind] for _, _, detail in self._claims(card))
+
+    def shared(self, card: int = 0) -> tuple[int, int]:
+        """Return (exported, imported) bytes of all processes."""
         text = self.status.read_bytes()
-        total, contexts = 0, 0
-        for number in range(abi.MAX_PROCESSES):
-            used, pending, count = abi.SLOT.unpack_from(text, abi.status_slot_offset(card, number))
-            assert pending == 0
-            total += used
-            contexts += count
-        return total, contexts
+        base = abi.status_usage_offset(card)
+        exported, imported = (
+            sum(struct.unpack_from(f"<{abi.MAX_PROCESSES}Q", text, base + field))
+            for field in (abi.USAGE_EXPORTED, abi.USAGE_IMPORTED)
+        )
+        return exported, imported
+
+    def _claims(self, card: int) -> list[tuple[int, int, tuple[int, ...]]]:
+        """Return (held, pending, detail) of each process number."""
+        text = self.status.read_bytes()
+        base = abi.status_usage_offset(card)
+        held, pending = (
+            struct.unpack_from(f"<{abi.MAX_PROCESSES}Q", text, base + field)
+            for field in (abi.USAGE_HELD, abi.USAGE_PENDING)
+        )
+        details = text[base + abi.USAGE_DETAIL : base + abi.USAGE_BYTES]
+        return list(zip(held, pending, abi.DETAIL.iter_unpack(details), strict=True))
 
     def listen(self) -> socket.socket:
         """Be the daemon, as far as the tenant's socket goes."""

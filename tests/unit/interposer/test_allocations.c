@@ -80,7 +80,7 @@ static bool is_odd(const struct allocation *allocation, const void *unused)
 
 static void takes_all_that_end(void)
 {
-	uint64_t freed[GPUSHARE_MAX_CARDS] = {0};
+	freed_bytes freed = {{0}};
 	uint64_t odd = 0;
 	struct allocation taken;
 
@@ -89,7 +89,7 @@ static void takes_all_that_end(void)
 		odd += i % 2 ? i : 0;
 	}
 	allocations_take_all(&table, is_odd, NULL, freed);
-	CHECK(freed[0] == odd);
+	CHECK(freed[0][GPUSHARE_KIND_BUFFER] == odd);
 	for (uint64_t i = 1; i <= 10000; i++)
 		CHECK(allocations_take(&table, i, &taken) == (i % 2 == 0));
 }

@@ -35,10 +35,11 @@ static void *share(size_t bytes)
 static void take_and_give_back_for_ever(void)
 {
 	for (uint64_t bytes = 1;; bytes = bytes % 7 + 1) {
-		if (ledger_reserve(0, bytes * MIB))
-			ledger_release(0, bytes * MIB);
-		if (ledger_reserve_context(0))
-			ledger_release_context(0);
+		if (ledger_reserve(0, GPUSHARE_KIND_BUFFER, bytes * MIB))
+			ledger_release(0, GPUSHARE_KIND_BUFFER, bytes * MIB);
+		uint64_t price;
+		if (ledger_reserve_context(0, &price))
+			ledger_release_context(0, price);
 	}
 }
 
@@ -56,16 +57,16 @@ static void killed_anywhere(void)
 			kill(children[i], SIGKILL);
 		for (int i = 0; i < 4; i++)
 			CHECK(wait_child(children[i]) == 128 + SIGKILL);
-		CHECK(ledger_reserve(0, 12 * MIB));
+		CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 12 * MIB));
 		CHECK(tenant_used_bytes() == 12 * MIB);
-		ledger_release(0, 12 * MIB);
+		ledger_release(0, GPUSHARE_KIND_BUFFER, 12 * MIB);
 	}
 	CHECK(process_count() <= 5);
 }
 
 static void take_ten_and_hang(void)
 {
-	CHECK(ledger_reserve(0, 10 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
 	atomic_store(step, 1);
 	pause();
 }
@@ -76,27 +77,27 @@ static void zombie_holds_nothing(void)
 	atomic_store(step, 0);
 	pid_t child = start_child(take_ten_and_hang);
 	wait_step(1);
-	CHECK(!ledger_reserve(0, 1));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
 	kill(child, SIGKILL);
 	siginfo_t ended;
 	CHECK(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT) == 0); /* dead, not reaped */
-	CHECK(ledger_reserve(0, 10 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
 	wait_child(child);
 }
 
 static void take_four(void)
 {
-	CHECK(ledger_reserve(0, 4 * MIB));
-	CHECK(!ledger_reserve(0, 3 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 4 * MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 3 * MIB));
 	CHECK(tenant_used_bytes() == 8 * MIB);
 }
 
 static void fork_holds_its_own(void)
 {
 	tenant_reset(10 * MIB);
-	CHECK(ledger_reserve(0, 4 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 4 * MIB));
 	CHECK(in_child(take_four) == 0);
-	CHECK(ledger_reserve(0, 6 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 6 * MIB));
 }
 
 static void grandchild_waits(void)
@@ -108,7 +109,7 @@ static void grandchild_waits(void)
 /* The child takes all and dies while a child of its own lives on. */
 static void take_all_and_fork(void)
 {
-	CHECK(ledger_reserve(0, 10 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
 	start_child(grandchild_waits);
 	wait_step(1);
 }
@@ -118,13 +119,13 @@ static void orphan_does_not_keep_its_parents_memory(void)
 	tenant_reset(10 * MIB);
 	atomic_store(step, 0);
 	CHECK(in_child(take_all_and_fork) == 0);
-	CHECK(ledger_reserve(0, 10 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
 	atomic_store(step, 2);
 }
 
 static void take_all_and_exec(void)
 {
-	CHECK(ledger_reserve(0, 10 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
 	execl("/proc/self/exe", "test_death", "successor", NULL);
 	_Exit(99);
 }
@@ -134,8 +135,8 @@ static int successor(void)
 {
 	CHECK(pages_open(PAGES_WRITE) == NULL);
 	CHECK(ledger_join() == NULL);
-	CHECK(ledger_reserve(0, 10 * MIB));
-	CHECK(!ledger_reserve(0, 1));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
 	CHECK(process_count() == 2);
 	return 0;
 }
@@ -163,14 +164,14 @@ static void close_all(void)
 /* A program that closed our descriptor has files of its own there now. */
 static void take_after_closefrom(void)
 {
-	CHECK(ledger_reserve(0, 6 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 6 * MIB));
 	close_all();
 	int file = open("/dev/zero", O_RDONLY);
 	CHECK(file >= 0 && dup2(file, 512) == 512);
 	atomic_store(step, 1);
 	wait_step(2);
-	CHECK(!ledger_reserve(0, 5 * MIB));
-	CHECK(ledger_reserve(0, 4 * MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 5 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 4 * MIB));
 	struct stat status;
 	CHECK(fstat(512, &status) == 0 && S_ISCHR(status.st_mode));
 }
@@ -181,10 +182,11 @@ static void closefrom_costs_nothing(void)
 	atomic_store(step, 0);
 	pid_t child = start_child(take_after_closefrom);
 	wait_step(1);
-	CHECK(!ledger_reserve(0, 5 * MIB)); /* its life sign is gone, but its pid is there */
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER,
+		5 * MIB)); /* its life sign is gone, but its pid is there */
 	atomic_store(step, 2);
 	CHECK(wait_child(child) == 0);
-	CHECK(ledger_reserve(0, 10 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
 }
 
 static void another_process_with_the_same_pid(void)
@@ -192,9 +194,9 @@ static void another_process_with_the_same_pid(void)
 	tenant_reset(10 * MIB);
 	process_record(1)->pid = (uint32_t)getppid();
 	process_record(1)->starttime = 1; /* of a process long gone */
-	process_slot(0, 1)->used_bytes = 10 * MIB;
+	card_usage(0)->held[1] = 10 * MIB;
 	pages.status->high_water = 2;
-	CHECK(ledger_reserve(0, 10 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
 	CHECK(process_record(1)->pid == 0);
 }
 
@@ -226,7 +228,7 @@ static void numbers_are_used_again(void)
 static void join_in_vain(void)
 {
 	CHECK(ledger_join() != NULL);
-	CHECK(!ledger_reserve(0, 1));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
 }
 
 static void a_full_page_refuses(void)

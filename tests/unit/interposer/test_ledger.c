@@ -13,72 +13,166 @@
 static void last_byte(void)
 {
 	tenant_reset(100 * MIB);
-	CHECK(ledger_reserve(0, 99 * MIB));
-	CHECK(!ledger_reserve(0, MIB + 1));
-	CHECK(ledger_reserve(0, MIB));
-	CHECK(!ledger_reserve(0, 1));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 99 * MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB + 1));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
 	CHECK(tenant_used_bytes() == 100 * MIB);
-	ledger_release(0, MIB);
-	CHECK(!ledger_reserve(0, MIB + 1));
-	CHECK(ledger_reserve(0, MIB));
+	ledger_release(0, GPUSHARE_KIND_BUFFER, MIB);
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB + 1));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB));
 }
 
 static void denials_are_counted(void)
 {
 	tenant_reset(MIB);
-	CHECK(!ledger_reserve(0, 2 * MIB));
-	CHECK(!ledger_reserve(0, UINT64_MAX));
-	CHECK(ledger_reserve(0, MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 2 * MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, UINT64_MAX));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB));
 	CHECK(process_record(0)->denied == 2);
 }
 
 static void contexts_count(void)
 {
 	tenant_reset(100 * MIB);
+	uint64_t price = 0;
 	tenant_card()->context_bytes = 30 * MIB;
-	CHECK(ledger_reserve_context(0));
-	CHECK(usage_of(0).bytes == 30 * MIB);
-	CHECK(ledger_reserve(0, 50 * MIB));
-	CHECK(!ledger_reserve_context(0));
-	ledger_release(0, 50 * MIB);
-	CHECK(ledger_reserve_context(0));
-	ledger_release_context(0);
-	ledger_release_context(0);
-	CHECK(usage_of(0).bytes == 0);
+	CHECK(ledger_reserve_context(0, &price) && price == 30 * MIB);
+	CHECK(usage_of(0) == 30 * MIB);
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 50 * MIB));
+	CHECK(!ledger_reserve_context(0, &price));
+	ledger_release(0, GPUSHARE_KIND_BUFFER, 50 * MIB);
+	tenant_card()->context_bytes = 40 * MIB; /* the daemon has learned */
+	CHECK(ledger_reserve_context(0, &price) && price == 40 * MIB);
+	ledger_release_context(0, 40 * MIB);
+	ledger_release_context(0, 30 * MIB);
+	CHECK(usage_of(0) == 0);
 }
 
-static void measured_overhead_counts_instead_of_contexts(void)
+static void measured_overhead_counts_beside_contexts(void)
 {
 	tenant_reset(100 * MIB);
+	uint64_t price = 0;
 	tenant_card()->context_bytes = 30 * MIB;
-	CHECK(ledger_reserve_context(0));
-	tenant_card()->overhead_bytes = 45 * MIB;
-	CHECK(usage_of(0).bytes == 45 * MIB);
-	CHECK(!ledger_reserve(0, 56 * MIB));
-	tenant_card()->overhead_bytes = 10 * MIB;
-	CHECK(ledger_reserve(0, 70 * MIB));
+	CHECK(ledger_reserve_context(0, &price));
+	tenant_card()->overhead_bytes = 15 * MIB;
+	CHECK(usage_of(0) == 45 * MIB);
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 56 * MIB));
+	tenant_card()->overhead_bytes = 0;
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 70 * MIB));
+}
+
+static void a_context_that_was_measured_is_not_charged_again(void)
+{
+	uint64_t price = 0;
+
+	tenant_reset(100 * MIB);
+	tenant_card()->context_bytes = 30 * MIB;
+	tenant_card()->overhead_bytes = 20 * MIB;
+	CHECK(ledger_count_context(0, &price) && price == 10 * MIB);
+	CHECK(usage_of(0) == 30 * MIB);
+	tenant_card()->overhead_bytes = 60 * MIB;
+	CHECK(ledger_count_context(0, &price) && price == 0);
+}
+
+static void kinds_are_told_apart(void)
+{
+	const struct gpushare_detail *detail = &card_usage(0)->detail[0];
+
+	tenant_reset(100 * MIB);
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_POOL, 5 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 7 * MIB));
+	CHECK(ledger_count(0, GPUSHARE_KIND_GRAPH, 200 * MIB)); /* the driver has given it */
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
+	ledger_release(0, GPUSHARE_KIND_GRAPH, 150 * MIB);
+	CHECK(detail->bytes[GPUSHARE_KIND_POOL] == 5 * MIB);
+	CHECK(detail->bytes[GPUSHARE_KIND_GRAPH] == 50 * MIB);
+	CHECK(detail->bytes[GPUSHARE_KIND_BUFFER] == 0);
+	CHECK(card_usage(0)->held[0] == 62 * MIB);
+}
+
+/* Another process of the tenant, alive: it is only known to have a pid. */
+static void another_process(void)
+{
+	process_record(1)->pid = (uint32_t)getppid();
+	process_record(1)->starttime = 0;
+	pages.status->high_water = 2;
+}
+
+static void what_outlives_its_maker_counts(void)
+{
+	tenant_reset(100 * MIB);
+	another_process();
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_PHYSICAL, 60 * MIB));
+	ledger_export(0, 60 * MIB);
+	card_usage(0)->imported[1] = 60 * MIB;
+	pages.status->sharing = 1;
+	CHECK(usage_of(0) == 60 * MIB);
+	ledger_unexport(0, 60 * MIB);
+	ledger_release(0, GPUSHARE_KIND_PHYSICAL, 60 * MIB);
+	CHECK(usage_of(0) == 60 * MIB);
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 41 * MIB));
+	card_usage(0)->imported[1] = 0;
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 100 * MIB));
+}
+
+static void many_importers_count_once(void)
+{
+	tenant_reset(100 * MIB);
+	another_process();
+	pages.status->high_water = 5;
+	for (unsigned number = 1; number < 5; number++) {
+		card_usage(0)->held[number] = 10 * MIB;
+		card_usage(0)->exported[number] = 10 * MIB;
+		card_usage(0)->imported[number] = 30 * MIB; /* what the others export */
+	}
+	pages.status->sharing = 1;
+	CHECK(usage_of(0) == 40 * MIB);
+}
+
+static void *released;
+
+static void release_at_refusal(unsigned card)
+{
+	if (released)
+		ledger_release(card, GPUSHARE_KIND_POOL, 50 * MIB);
+	released = NULL;
+}
+
+static void what_is_known_to_be_free_is_released_before_a_refusal(void)
+{
+	tenant_reset(100 * MIB);
+	ledger_before_refusal(release_at_refusal);
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_POOL, 80 * MIB));
+	released = &released;
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 70 * MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
+	CHECK(process_record(0)->denied == 1);
+	CHECK(process_record(0)->denied_bytes == 1);
+	ledger_before_refusal(NULL);
 }
 
 static void resize(void)
 {
 	tenant_reset(100 * MIB);
-	CHECK(ledger_reserve(0, 80 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 80 * MIB));
 	tenant_set_memory(50 * MIB);
-	CHECK(!ledger_reserve(0, 1));
-	CHECK(free_bytes(quota_bytes(0), usage_of(0).bytes) == 0);
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
+	CHECK(free_bytes(quota_bytes(0), usage_of(0)) == 0);
 	tenant_set_memory(120 * MIB);
-	CHECK(ledger_reserve(0, 40 * MIB));
-	CHECK(!ledger_reserve(0, 1));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 40 * MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
 }
 
 /* Another process has published what it asks for and is not done. */
-static void *withdraw_later(void *slot)
+static void *withdraw_later(void *unused)
 {
 	struct timespec pause = {.tv_nsec = 20000000};
 
 	nanosleep(&pause, NULL);
-	atomic_store(&((struct gpushare_slot *)slot)->pending_bytes, 0);
-	return NULL;
+	atomic_fetch_sub(&card_usage(0)->held[1], 60 * MIB);
+	atomic_fetch_sub(&card_usage(0)->pending[1], 60 * MIB);
+	return unused;
 }
 
 static void undecided_bytes_are_waited_for(void)
@@ -86,24 +180,22 @@ static void undecided_bytes_are_waited_for(void)
 	pthread_t thread;
 
 	tenant_reset(100 * MIB);
-	process_record(1)->pid = (uint32_t)getppid();
-	process_record(1)->starttime = 0; /* alive: it is only known to have a pid */
-	process_slot(0, 1)->pending_bytes = 60 * MIB;
-	pages.status->high_water = 2;
-	pthread_create(&thread, NULL, withdraw_later, process_slot(0, 1));
-	CHECK(ledger_reserve(0, 100 * MIB));
+	another_process();
+	card_usage(0)->pending[1] = GPUSHARE_PENDING_BEGIN + 60 * MIB;
+	card_usage(0)->held[1] = 60 * MIB;
+	pthread_create(&thread, NULL, withdraw_later, NULL);
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 100 * MIB));
 	pthread_join(thread, NULL);
 }
 
 static void undecided_bytes_are_never_given_twice(void)
 {
 	tenant_reset(100 * MIB);
-	process_record(1)->pid = (uint32_t)getppid();
-	process_record(1)->starttime = 0;
-	process_slot(0, 1)->pending_bytes = 60 * MIB;
-	pages.status->high_water = 2;
-	CHECK(!ledger_reserve(0, 41 * MIB)); /* after its wait */
-	CHECK(ledger_reserve(0, 40 * MIB));
+	another_process();
+	card_usage(0)->pending[1] = GPUSHARE_PENDING_BEGIN + 60 * MIB;
+	card_usage(0)->held[1] = 60 * MIB;
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 41 * MIB)); /* after its wait */
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 40 * MIB));
 }
 
 #define THREADS 8
@@ -113,8 +205,8 @@ static void *reserve_and_release(void *unused)
 {
 	for (int round = 0; round < ROUNDS; round++) {
 		uint64_t bytes = (uint64_t)(round % 5 + 1) * MIB;
-		if (ledger_reserve(0, bytes))
-			ledger_release(0, bytes);
+		if (ledger_reserve(0, GPUSHARE_KIND_BUFFER, bytes))
+			ledger_release(0, GPUSHARE_KIND_BUFFER, bytes);
 	}
 	return unused;
 }
@@ -133,7 +225,7 @@ static void threads_give_back_exactly(void)
 
 static void *take_all(void *taken)
 {
-	while (ledger_reserve(0, MIB))
+	while (ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB))
 		++*(uint64_t *)taken;
 	return NULL;
 }
@@ -161,8 +253,15 @@ int main(void)
 	TEST(last_byte, "the last byte of the quota is given, the next is refused");
 	TEST(denials_are_counted, "each refusal is counted");
 	TEST(contexts_count, "a context takes its memory from the quota");
-	TEST(measured_overhead_counts_instead_of_contexts,
-		"overhead that was measured counts where it is more than the contexts");
+	TEST(measured_overhead_counts_beside_contexts,
+		"overhead that was measured counts beside the contexts");
+	TEST(a_context_that_was_measured_is_not_charged_again,
+		"a context that is there already costs what was not measured of it");
+	TEST(kinds_are_told_apart, "bytes are noted by what they were taken for");
+	TEST(what_outlives_its_maker_counts, "shared memory counts after its maker is gone");
+	TEST(many_importers_count_once, "memory that all map is counted once");
+	TEST(what_is_known_to_be_free_is_released_before_a_refusal,
+		"a process looks at what it may release before it is refused");
 	TEST(resize, "a smaller quota refuses until the use fits, a larger one gives at once");
 	TEST(undecided_bytes_are_waited_for, "a refusal waits for what others have not decided");
 	TEST(undecided_bytes_are_never_given_twice, "what others never decide stays theirs");

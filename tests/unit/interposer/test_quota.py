@@ -218,24 +218,6 @@ def test_the_end_of_a_primary_context_that_was_not_retained_here_frees_its_buffe
     assert said == [100 * MIB]
 
 
-def test_what_a_pool_keeps_can_be_had_from_it_again(simulated: Container) -> None:
-    code = (
-        "start()",
-        "free_async(alloc_async(60 * MIB))",
-        "say()",
-        "input()",
-        "say(result_of(alloc, 60 * MIB), result_of(alloc_async, 60 * MIB))",
-        "say(result_of(alloc_async, 60 * MIB))",
-    )
-    with simulated.start(sys.executable, "-c", program(*code)) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "[]\n"
-        simulated.tenant.set_u64(0, abi.GRANT_CARD_OVERHEAD_BYTES, 60 * MIB)  # what it keeps
-        said, _ = process.communicate("\n")
-    assert said == "[2, 0]\n[2]\n"
-
-
-@pytest.mark.parametrize("suffix", ["", "_ptsz"])
 def test_a_captured_stream_allocates_and_frees_nothing(suffix: str, fake: Container) -> None:
     said = fake.says(
         "start()",

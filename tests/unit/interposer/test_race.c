@@ -42,7 +42,7 @@ static void end_together(void)
 static void take_until_refused(void)
 {
 	start_together();
-	while (ledger_reserve(0, MIB))
+	while (ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB))
 		atomic_fetch_add(&shared->taken[own], 1);
 	end_together();
 }
@@ -51,10 +51,10 @@ static void take_until_refused(void)
 static void take_again_and_again(void)
 {
 	start_together();
-	bool served = ledger_reserve(0, MIB);
+	bool served = ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB);
 	for (int round = 0; served && round < 20000; round++) {
-		ledger_release(0, MIB);
-		served = ledger_reserve(0, MIB);
+		ledger_release(0, GPUSHARE_KIND_BUFFER, MIB);
+		served = ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB);
 	}
 	if (!served)
 		atomic_store(&shared->refused, true);
@@ -67,12 +67,12 @@ static void take_and_give_back(void)
 	start_together();
 	for (unsigned round = 0; round < 2000; round++) {
 		uint64_t bytes = (round * 7 + own) % 5 * MIB + MIB;
-		if (!ledger_reserve(0, bytes))
+		if (!ledger_reserve(0, GPUSHARE_KIND_BUFFER, bytes))
 			continue;
 		if (atomic_fetch_add(&shared->held, bytes) + bytes > limit_bytes(0))
 			atomic_store(&shared->over, true);
 		atomic_fetch_sub(&shared->held, bytes);
-		ledger_release(0, bytes);
+		ledger_release(0, GPUSHARE_KIND_BUFFER, bytes);
 	}
 	end_together();
 }

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a library in a tenant's process writes into the status page, written by a test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from gpushare import abi
+
+_NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
+
+
+def register(fd: int, number: int, pid: int, starttime: int, *, denied: int = 0) -> None:
+    """Enter a process; the highest number so far is the last one registered."""
+    header = abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, number + 1, 0, 0)
+    os.pwrite(fd, header, 0)
+    record = abi.PROCESS.pack(pid, 0, starttime, denied, 0)
+    os.pwrite(fd, record, abi.status_process_offset(number))
+
+
+def hold(
+    fd: int,
+    number: int,
+    held_bytes: int,
+    *,
+    card: int = 0,
+    contexts: int = 0,
+    kinds: Mapping[int, int] = _NOTHING,
+    exported_bytes: int = 0,
+    imported_bytes: int = 0,
+) -> None:
+    """Write what process `number` holds; `kinds` is bytes by abi.KIND_..., all within `held`."""
+    base = abi.status_usage_offset(card)
+    words = {
+        abi.USAGE_HELD: held_bytes,
+        abi.USAGE_EXPORTED: exported_bytes,
+        abi.USAGE_IMPORTED: imported_bytes,
+    }
+    for field, value in words.items():
+        os.pwrite(fd, value.to_bytes(8, "little"), base + field + number * 8)
+    noted = [kinds.get(kind, 0) for kind in range(abi.KINDS)]
+    detail = abi.DETAIL.pack(*noted, 0, contexts)
+    os.pwrite(fd, detail, base + abi.USAGE_DETAIL + number * abi.DETAIL_BYTES)
