@@ -56,6 +56,8 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 		context_drain(context);
 	if (extent.region->kind == REGION_MANAGED)
 		return managed_give(pointer);
+	if (extent.region->kind == REGION_GRAPH)
+		return graph_memory_give(pointer);
 	if (extent.region->pool)
 		return pool_give(pointer);
 	return memory_give(pointer);

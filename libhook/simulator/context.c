@@ -124,6 +124,7 @@ static void context_free(CUcontext context)
 	}
 	latch_drop(&living);
 	modules_forget_context(context);
+	graphs_forget_context(context);
 	pools_forget_context(context);
 	memory_forget_context(context);
 	event_forget_context(context);

@@ -139,6 +139,7 @@ void event_forget_context(CUcontext context);
 /* Called with no lock, after something has been waited for: pools give back what they keep. */
 void pools_trim(void);
 void pools_forget_context(CUcontext context);
+void graphs_forget_context(CUcontext context);
 void modules_forget_context(CUcontext context);
 
 /* GPUSHARE_SIM_TRACE: one line on stderr for each call of something that is not simulated. */

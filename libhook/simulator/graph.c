@@ -1,233 +1,263 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs of kernels. Work within a context has one order as it is, so dependencies are not kept: an
- * instance is the sum of its kernels' durations, given to a stream at once.
+ * Graphs and the order of their nodes. A node depends only on older ones, so the order in which
+ * nodes were added is one in which they can run.
  */
-#include "launch.h"
+#include "graph.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-#define NODE_KERNEL 0 /* of CUgraphNodeType */
-#define NODE_EMPTY 5
-
-struct CUgraphNode_st {
-	uint32_t kind;
-	int type;
-	uint64_t duration_ns;
-	struct CUgraphNode_st *next;
-};
-
-struct CUgraph_st {
-	uint32_t kind;
-	struct CUgraphNode_st *nodes;
-};
-
-struct CUgraphExec_st {
-	uint32_t kind;
-	uint64_t duration_ns;
-};
-
-static bool graph_valid(CUgraph graph)
+bool graph_valid(CUgraph graph)
 {
 	return graph && graph->kind == OBJECT_GRAPH;
 }
 
-CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
+bool node_valid(CUgraphNode node)
+{
+	return node && node->kind == OBJECT_NODE;
+}
+
+static bool dependencies_valid(CUgraph graph, const CUgraphNode *dependencies, size_t count)
+{
+	if (count > 0 && !dependencies)
+		return false;
+	for (size_t i = 0; i < count; i++) {
+		if (!node_valid(dependencies[i]) || dependencies[i]->graph != graph)
+			return false;
+	}
+	return true;
+}
+
+CUresult node_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+	CUgraphNodeType type)
+{
+	CUgraphNode made;
+
+	REQUIRE(node && graph_valid(graph), CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(dependencies_valid(graph, dependencies, count), CUDA_ERROR_INVALID_VALUE);
+	made = calloc(1, sizeof(*made));
+	if (made && count > 0)
+		made->dependencies = malloc(count * sizeof(*dependencies));
+	if (!made || (count > 0 && !made->dependencies)) {
+		free(made);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (count > 0)
+		memcpy(made->dependencies, dependencies, count * sizeof(*dependencies));
+	made->kind = OBJECT_NODE;
+	made->type = type;
+	made->graph = graph;
+	made->dependency_count = count;
+	if (graph->last)
+		graph->last->next = made;
+	else
+		graph->nodes = made;
+	graph->last = made;
+	graph->node_count++;
+	*node = made;
+	return CUDA_SUCCESS;
+}
+
+static void node_free(CUgraphNode node)
+{
+	if (node->type == CU_GRAPH_NODE_TYPE_GRAPH && node->child)
+		graph_free(node->child);
+	if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+		allocation_leave(node);
+	node->kind = 0;
+	free(node->dependencies);
+	free(node);
+}
+
+static void unlink_node(CUgraphNode node)
+{
+	CUgraph graph = node->graph;
+	CUgraphNode before = NULL;
+
+	for (CUgraphNode *link = &graph->nodes; *link != node; link = &(*link)->next)
+		before = *link;
+	if (before)
+		before->next = node->next;
+	else
+		graph->nodes = node->next;
+	if (graph->last == node)
+		graph->last = before;
+	graph->node_count--;
+}
+
+void node_withdraw(CUgraphNode node)
+{
+	unlink_node(node);
+	node_free(node);
+}
+
+static void forget_dependency(CUgraphNode node, CUgraphNode gone)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < node->dependency_count; i++) {
+		if (node->dependencies[i] != gone)
+			node->dependencies[kept++] = node->dependencies[i];
+	}
+	node->dependency_count = kept;
+}
+
+CUresult cuGraphDestroyNode(CUgraphNode node)
 {
 	REQUIRE_DRIVER();
-	REQUIRE(graph && flags == 0, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(node_valid(node), CUDA_ERROR_INVALID_VALUE);
+	/* What allocation and free nodes do to memory hangs together. */
+	REQUIRE(!node->graph->allocates, CUDA_ERROR_NOT_SUPPORTED);
+	for (CUgraphNode other = node->graph->nodes; other; other = other->next)
+		forget_dependency(other, node);
+	node_withdraw(node);
+	return CUDA_SUCCESS;
+}
+
+CUresult graph_new(CUgraph *graph)
+{
 	*graph = calloc(1, sizeof(**graph));
 	REQUIRE(*graph, CUDA_ERROR_OUT_OF_MEMORY);
 	(*graph)->kind = OBJECT_GRAPH;
 	return CUDA_SUCCESS;
 }
 
-CUresult cuGraphDestroy(CUgraph graph)
+void graph_free(CUgraph graph)
 {
-	REQUIRE_DRIVER();
-	REQUIRE(graph_valid(graph), CUDA_ERROR_INVALID_VALUE);
 	while (graph->nodes) {
 		CUgraphNode node = graph->nodes;
 
 		graph->nodes = node->next;
-		node->kind = 0;
-		free(node);
+		node_free(node);
 	}
 	graph->kind = 0;
 	free(graph);
-	return CUDA_SUCCESS;
 }
 
-static CUresult add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t dependency_count, int type, uint64_t duration_ns)
-{
-	CUgraphNode *link;
-
-	REQUIRE(node && graph_valid(graph) && (dependencies || dependency_count == 0),
-		CUDA_ERROR_INVALID_VALUE);
-	*node = calloc(1, sizeof(**node));
-	REQUIRE(*node, CUDA_ERROR_OUT_OF_MEMORY);
-	**node = (struct CUgraphNode_st){OBJECT_NODE, type, duration_ns, NULL};
-	for (link = &graph->nodes; *link; link = &(*link)->next)
-		;
-	*link = *node;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddEmptyNode(
-	CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t dependency_count)
+CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
 {
 	REQUIRE_DRIVER();
-	return add(node, graph, dependencies, dependency_count, NODE_EMPTY, 0);
+	REQUIRE(graph && flags == 0, CUDA_ERROR_INVALID_VALUE);
+	return graph_new(graph);
 }
 
-static CUresult add_kernel(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t dependency_count, const CUDA_KERNEL_NODE_PARAMS *parameters, CUfunction function)
+CUresult cuGraphDestroy(CUgraph graph)
 {
-	uint64_t duration_ns;
-	struct grid grid;
+	REQUIRE_DRIVER();
+	REQUIRE(graph_valid(graph) && !graph->owned, CUDA_ERROR_INVALID_VALUE);
+	graph_free(graph);
+	return CUDA_SUCCESS;
+}
+
+static CUresult node_copy(CUgraph copy, CUgraphNode *copies, const struct CUgraphNode_st *original)
+{
+	CUgraphNode *made = &copies[original->step];
+	CUresult result = node_add(made, copy, NULL, 0, original->type);
+	size_t count = original->dependency_count;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (original->type == CU_GRAPH_NODE_TYPE_GRAPH) {
+		result = graph_copy(&(*made)->child, original->child);
+		if (result == CUDA_SUCCESS)
+			(*made)->child->owned = true;
+	} else {
+		(*made)->content = original->content;
+	}
+	if (count == 0 || result != CUDA_SUCCESS)
+		return result;
+	(*made)->dependencies = malloc(count * sizeof(*copies));
+	REQUIRE((*made)->dependencies, CUDA_ERROR_OUT_OF_MEMORY);
+	(*made)->dependency_count = count;
+	for (size_t i = 0; i < count; i++)
+		(*made)->dependencies[i] = copies[original->dependencies[i]->step];
+	return CUDA_SUCCESS;
+}
+
+CUresult graph_copy(CUgraph *copy, CUgraph original)
+{
+	CUgraphNode *copies;
 	CUresult result;
+	size_t place = 0;
 
-	REQUIRE_CONTEXT(context);
-	grid = (struct grid){parameters->gridDimX, parameters->gridDimY, parameters->gridDimZ,
-		parameters->blockDimX, parameters->blockDimY, parameters->blockDimZ};
-	/* Parameters are the node's from now on: the caller may change its own. */
-	result = launch_duration(function, &grid, parameters->kernelParams, parameters->extra,
-		context->card, &duration_ns);
-	return result == CUDA_SUCCESS
-		       ? add(node, graph, dependencies, dependency_count, NODE_KERNEL, duration_ns)
-		       : result;
+	*copy = NULL;
+	REQUIRE(!original->allocates, CUDA_ERROR_NOT_SUPPORTED);
+	result = graph_new(copy);
+	copies = malloc((original->node_count + 1) * sizeof(*copies));
+	if (!copies)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	for (CUgraphNode node = original->nodes; node && result == CUDA_SUCCESS;
+		node = node->next) {
+		node->step = place++;
+		result = node_copy(*copy, copies, node);
+	}
+	free(copies);
+	if (result != CUDA_SUCCESS && *copy) {
+		graph_free(*copy);
+		*copy = NULL;
+	}
+	return result;
 }
 
-/* The first version's parameters end before the kernel handle. */
-CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t dependency_count, const CUDA_KERNEL_NODE_PARAMS *parameters)
-{
-	REQUIRE(parameters, CUDA_ERROR_INVALID_VALUE);
-	return add_kernel(
-		node, graph, dependencies, dependency_count, parameters, parameters->func);
-}
-
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t dependency_count, const CUDA_KERNEL_NODE_PARAMS *parameters)
-{
-	CUfunction function;
-
-	REQUIRE(parameters, CUDA_ERROR_INVALID_VALUE);
-	function = parameters->func ? parameters->func : (CUfunction)(void *)parameters->kern;
-	return add_kernel(node, graph, dependencies, dependency_count, parameters, function);
-}
-
-CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
+CUresult cuGraphClone(CUgraph *clone, CUgraph original)
 {
 	REQUIRE_DRIVER();
-	REQUIRE(node && node->kind == OBJECT_NODE && type, CUDA_ERROR_INVALID_VALUE);
-	*type = (CUgraphNodeType)node->type;
-	return CUDA_SUCCESS;
+	REQUIRE(clone && graph_valid(original), CUDA_ERROR_INVALID_VALUE);
+	return graph_copy(clone, original);
 }
 
-CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+/* Handles as far as there is room; then *count says how many there are, or were given. */
+static CUresult list_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count, bool only_roots)
 {
 	size_t room, found = 0;
 
 	REQUIRE_DRIVER();
 	REQUIRE(graph_valid(graph) && count, CUDA_ERROR_INVALID_VALUE);
 	room = nodes ? *count : 0;
-	for (CUgraphNode node = graph->nodes; node; node = node->next, found++) {
+	for (CUgraphNode node = graph->nodes; node; node = node->next) {
+		if (only_roots && node->dependency_count > 0)
+			continue;
 		if (found < room)
 			nodes[found] = node;
+		found++;
 	}
+	for (size_t i = found; i < room; i++)
+		nodes[i] = NULL;
 	if (!nodes || found < room)
 		*count = found;
 	return CUDA_SUCCESS;
 }
 
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *instance, CUgraph graph, unsigned long long flags)
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
-	(void)flags; /* about memory and launches from the device, of which there are none */
+	return list_nodes(graph, nodes, count, false);
+}
+
+CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+	return list_nodes(graph, nodes, count, true);
+}
+
+CUresult cuGraphNodeGetDependencies_v2(
+	CUgraphNode node, CUgraphNode *dependencies, CUgraphEdgeData *edges, size_t *count)
+{
+	size_t room;
+
 	REQUIRE_DRIVER();
-	REQUIRE(instance && graph_valid(graph), CUDA_ERROR_INVALID_VALUE);
-	*instance = calloc(1, sizeof(**instance));
-	REQUIRE(*instance, CUDA_ERROR_OUT_OF_MEMORY);
-	(*instance)->kind = OBJECT_INSTANCE;
-	for (CUgraphNode node = graph->nodes; node; node = node->next)
-		(*instance)->duration_ns += node->duration_ns;
+	REQUIRE(node_valid(node) && count, CUDA_ERROR_INVALID_VALUE);
+	room = dependencies ? *count : 0;
+	for (size_t i = 0; i < room; i++) {
+		dependencies[i] = i < node->dependency_count ? node->dependencies[i] : NULL;
+		if (edges)
+			edges[i] = (CUgraphEdgeData){0};
+	}
+	if (!dependencies || node->dependency_count < room)
+		*count = node->dependency_count;
 	return CUDA_SUCCESS;
 }
 
-CUresult cuGraphInstantiate_v2(
-	CUgraphExec *instance, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes)
+CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count)
 {
-	if (error_node)
-		*error_node = NULL;
-	if (log && log_bytes > 0)
-		*log = '\0';
-	return cuGraphInstantiateWithFlags(instance, graph, 0);
-}
-
-static CUresult instantiate(
-	CUgraphExec *instance, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
-{
-	CUresult result;
-
-	REQUIRE(parameters, CUDA_ERROR_INVALID_VALUE);
-	result = cuGraphInstantiateWithFlags(instance, graph, parameters->flags);
-	parameters->hErrNode_out = NULL;
-	parameters->result_out = result == CUDA_SUCCESS ? 0 : 1;
-	return result;
-}
-
-CUresult cuGraphInstantiateWithParams(
-	CUgraphExec *instance, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
-{
-	return instantiate(instance, graph, parameters);
-}
-
-CUresult cuGraphInstantiateWithParams_ptsz(
-	CUgraphExec *instance, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
-{
-	return instantiate(instance, graph, parameters);
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec instance)
-{
-	REQUIRE_DRIVER();
-	REQUIRE(instance && instance->kind == OBJECT_INSTANCE, CUDA_ERROR_INVALID_VALUE);
-	instance->kind = 0;
-	free(instance);
-	return CUDA_SUCCESS;
-}
-
-static CUresult launch(
-	CUgraphExec instance, CUstream handle, enum stream_flavour flavour, bool upload_only)
-{
-	CUstream stream;
-	CUresult status = stream_resolve(handle, flavour, &stream);
-
-	if (status != CUDA_SUCCESS)
-		return status;
-	REQUIRE(instance && instance->kind == OBJECT_INSTANCE, CUDA_ERROR_INVALID_VALUE);
-	if (!upload_only)
-		queue_submit(stream, duration_scaled(instance->duration_ns));
-	return CUDA_SUCCESS;
-}
-
-CUresult cuGraphLaunch(CUgraphExec instance, CUstream stream)
-{
-	return launch(instance, stream, STREAM_LEGACY, false);
-}
-
-CUresult cuGraphLaunch_ptsz(CUgraphExec instance, CUstream stream)
-{
-	return launch(instance, stream, STREAM_PER_THREAD, false);
-}
-
-CUresult cuGraphUpload(CUgraphExec instance, CUstream stream)
-{
-	return launch(instance, stream, STREAM_LEGACY, true);
-}
-
-CUresult cuGraphUpload_ptsz(CUgraphExec instance, CUstream stream)
-{
-	return launch(instance, stream, STREAM_PER_THREAD, true);
+	return cuGraphNodeGetDependencies_v2(node, dependencies, NULL, count);
 }

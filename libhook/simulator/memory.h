@@ -20,6 +20,7 @@ enum region_kind {
 	REGION_SHARED,	 /* one unit of small allocations */
 	REGION_MANAGED,	 /* the host may touch it; counted where it was prefetched to */
 	REGION_RESERVED, /* addresses; memory is mapped into it (vmm.c) */
+	REGION_GRAPH,	 /* of an allocation node; its pages are the graphs' reserve's */
 };
 
 /* The small allocations of a block, by granule. */
@@ -31,6 +32,7 @@ struct small {
 };
 
 struct mapping;
+struct allocation;
 
 struct region {
 	enum region_kind kind;
@@ -42,10 +44,11 @@ struct region {
 	size_t bytes;	      /* asked for */
 	size_t counted_bytes; /* of the card's */
 	bool written;
-	bool idle; /* freed into its pool, kept for reuse */
+	bool idle; /* freed into its pool, kept for reuse, or its graph does not run */
 	unsigned long long id;
 	struct small *small;
 	struct mapping *mappings;
+	struct allocation *allocation;
 	struct region *previous, *next; /* of its context's or the reservations' */
 };
 
@@ -79,6 +82,7 @@ uint64_t space_shadow(void);
 
 CUresult managed_give(CUdeviceptr pointer);
 CUresult pool_give(CUdeviceptr pointer);
+CUresult graph_memory_give(CUdeviceptr pointer);
 
 /* vmm.c: the contents of mapped memory within a reservation, as memory_contents. */
 void *mapping_contents(struct region *region, CUdeviceptr pointer, size_t bytes);

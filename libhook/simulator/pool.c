@@ -194,6 +194,8 @@ static CUresult release(CUdeviceptr pointer, CUstream handle, enum stream_flavou
 	if (status != CUDA_SUCCESS)
 		return status;
 	REQUIRE(memory_find(pointer, &extent) && extent.base == pointer, CUDA_ERROR_INVALID_VALUE);
+	if (extent.region->kind == REGION_GRAPH)
+		return graph_memory_give(pointer);
 	return extent.region->pool ? pool_give(pointer) : memory_give(pointer);
 }
 

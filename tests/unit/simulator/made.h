@@ -25,5 +25,7 @@ CUresult launch_ns(CUstream stream, uint64_t duration_ns);
 
 void test_memory(void);
 void test_streams(void);
+void test_graphs(void);
+void test_graph_memory(void);
 
 #endif
