@@ -3,9 +3,11 @@
 
     python3 libhook/table/generate.py           writes libhook/table/*.inc
     python3 libhook/table/generate.py --check   exits 1 and shows the difference if any differs
+    python3 libhook/table/generate.py --library /usr/lib/x86_64-linux-gnu/libcuda.so.1
+        prints what that library exports and the tables do not know; exits 1 if there is any
 
-Needs only the standard library, pip and the package index (headers.py names the wheels);
-building gpushare needs neither this program nor a CUDA header.
+The first two need pip and the package index (headers.py names the wheels), beside the standard
+library; building gpushare needs neither this program nor a CUDA header.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from libhook.table.doors import exported
+from libhook.table.elf import NotElf, read
 from libhook.table.headers import RELEASES, DownloadError, Release, releases
 from libhook.table.symbols import (
     Entry,
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
 
 TABLE = Path(__file__).resolve().parent
 CACHE = TABLE.parent.parent / "build" / "headers"
+#: What a driver library exports for programs; cudbg* is for its debugger.
+OF_DRIVER = re.compile(r"(?:cu|nvml)[A-Z]\w*")
 CUDA_HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h")
 
 HEADER = """/*
@@ -135,12 +141,35 @@ def differences(committed: Path, texts: Mapping[str, str]) -> str:
     return "".join(found)
 
 
+def unknown(library: Path) -> list[str]:
+    """Return what the driver library exports for programs and the committed tables have not.
+
+    Raises NotElf where it is no library, OSError where it cannot be read.
+    """
+    return sorted(filter(OF_DRIVER.fullmatch, read(library).exported - set(exported())))
+
+
+def compare(library: Path) -> int:
+    """Print what is unknown() of `library`; return the exit status."""
+    try:
+        names = unknown(library)
+    except (NotElf, OSError) as error:
+        print(f"generate.py: {error}", file=sys.stderr)
+        return 1
+    for name in names:
+        print(name)
+    return 1 if names else 0
+
+
 def main() -> int:
     """Run the command; the exit status is 1 if files differ or headers cannot be read."""
     parser = argparse.ArgumentParser(description="Generate the driver's symbol tables.")
     parser.add_argument("--check", action="store_true", help="compare only, exit 1 if they differ")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for downloaded wheels")
+    parser.add_argument("--library", type=Path, help="a driver's library to compare with")
     arguments = parser.parse_args()
+    if arguments.library:
+        return compare(arguments.library)
     try:
         texts = render(tabulate(releases(arguments.cache)))
     except (DownloadError, HeaderError) as error:

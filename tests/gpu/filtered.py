@@ -9,8 +9,9 @@ from pathlib import Path
 from gpushare.host.driver import CUDA, NVML
 from gpushare.quota.size import format_size
 from gpushare.verify.memory import APIS, OUT_OF_MEMORY
+from libhook.table import elf
 
-from . import built, elf, overhead
+from . import built, overhead
 from .driver import Driver
 from .process import Child, ask, child, environment
 from .report import NotMeasured, Row

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from . import elf
+from libhook.table import elf
+
 from .driver import Driver
 from .process import ask, child, environment
 from .report import Row

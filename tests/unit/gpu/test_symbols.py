@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu import elf, symbols
+from libhook.table import elf
+from tests.gpu import symbols
 from tests.gpu.driver import Driver
 from tests.gpu.table import Line, Question, answer, cuda_lines, nvml_symbols, questions
 

@@ -29,9 +29,12 @@ class NotElf(ValueError):
 
 @dataclass(frozen=True)
 class Library:
+    """What a library tells the loader of itself."""
+
     soname: str
     needed: tuple[str, ...]
     exported: frozenset[str]
+    weak: frozenset[str]  # of `exported`: a definition that gives way to one that is not
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,12 @@ def _read(image: mmap.mmap) -> Library:
         fields = SECTION.unpack_from(image, table + number * entry_bytes)
         sections.append(_Section(fields[1], fields[4], fields[5], fields[6]))
     entries = [entry for section in sections for entry in _dynamic(image, sections, section)]
+    symbols = [symbol for section in sections for symbol in _exported(image, sections, section)]
     return Library(
         soname=next((text for tag, text in entries if tag == DT_SONAME), ""),
         needed=tuple(text for tag, text in entries if tag == DT_NEEDED),
-        exported=frozenset(
-            name for section in sections for name in _exported(image, sections, section)
-        ),
+        exported=frozenset(name for name, _ in symbols),
+        weak=frozenset(name for name, binding in symbols if binding == STB_WEAK),
     )
 
 
@@ -83,14 +86,16 @@ def _dynamic(
             yield tag, _text(image, names, value)
 
 
-def _exported(image: mmap.mmap, sections: list[_Section], section: _Section) -> Iterator[str]:
+def _exported(
+    image: mmap.mmap, sections: list[_Section], section: _Section
+) -> Iterator[tuple[str, int]]:
     if section.kind != SHT_DYNSYM:
         return
     names = sections[section.link]
     for at in range(section.offset, section.offset + section.size, SYMBOL.size):
         name, bits, _, defined_in, _, _ = SYMBOL.unpack_from(image, at)
         if defined_in != SHN_UNDEF and bits >> 4 in {STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE}:
-            yield _text(image, names, name)
+            yield _text(image, names, name), bits >> 4
 
 
 def _text(image: mmap.mmap, names: _Section, at: int) -> str:
