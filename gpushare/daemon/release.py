@@ -16,7 +16,7 @@ from gpushare.daemon import clock, processes
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
-from gpushare.daemon.pages import Status
+from gpushare.daemon.status import Status
 from gpushare.daemon.tenant_socket import TenantSocket
 from gpushare.daemon.tenants import Pages
 from gpushare.host import cgroups

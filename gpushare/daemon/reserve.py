@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from gpushare.config import Config
 from gpushare.daemon import clock, release
+from gpushare.daemon.grant import Granted
 from gpushare.daemon.ledger import Entry, Holding
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Loaded, Node
-from gpushare.daemon.pages import SIZE_BYTES, Granted
 from gpushare.daemon.placement import Ask, NoRoom, Placed, place
 from gpushare.daemon.policy import reserved_cores
 from gpushare.daemon.tenant_socket import TenantSocket
-from gpushare.daemon.tenants import Pages
+from gpushare.daemon.tenants import SIZE_BYTES, Pages
 from gpushare.quota import Defaults, Given, Quota
 
 _SHARED_BACKENDS = frozenset({None, "interposer"})

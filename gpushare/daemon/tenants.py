@@ -12,10 +12,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from gpushare.daemon.pages import Account, Claim, Grant, Granted, Status, accounts
+from gpushare import abi
+from gpushare.daemon.account import Account, Claim, accounts
+from gpushare.daemon.grant import Grant, Granted
 from gpushare.daemon.processes import Process
+from gpushare.daemon.status import Status
+
+#: What a tenant's files may take: both of them, and nothing else.
+SIZE_BYTES: Final = abi.GRANT_BYTES + abi.STATUS_BYTES
 
 Result = TypeVar("Result")
 

@@ -23,11 +23,11 @@ from typing import Final
 
 from gpushare import abi
 from gpushare.daemon import processes
+from gpushare.daemon.account import Account
 from gpushare.daemon.capacity import Foreign, HighWater
 from gpushare.daemon.cards import Card, Driver, DriverError, Sample, Use
 from gpushare.daemon.ledger import Entry, Ledger
 from gpushare.daemon.log import log
-from gpushare.daemon.pages import Account
 from gpushare.daemon.reap import reap
 from gpushare.daemon.tenants import Pages, Tenants
 

@@ -8,11 +8,11 @@ import os
 import gpushare
 from gpushare import abi
 from gpushare.daemon import processes
+from gpushare.daemon.account import Account, Claim, accounts
 from gpushare.daemon.capacity import Room
 from gpushare.daemon.cards import Use
 from gpushare.daemon.ledger import Entry, Holding
 from gpushare.daemon.node import Loaded, Node
-from gpushare.daemon.pages import Account, Claim, accounts
 from gpushare.daemon.policy import HELD
 from gpushare.protocol import Card, ForeignProcess, Status, Tenant, TenantCard, TenantProcess
 

@@ -15,11 +15,12 @@ import pytest
 
 from gpushare.daemon import clock, release
 from gpushare.daemon.bind import bind
+from gpushare.daemon.grant import Grant
 from gpushare.daemon.host import Command, open_tenant
 from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.mounts import TenantMounts
 from gpushare.daemon.node import Node
-from gpushare.daemon.pages import Grant, Status
+from gpushare.daemon.status import Status
 from gpushare.daemon.tenant_socket import TenantSocket
 from gpushare.daemon.tenants import Tenants
 

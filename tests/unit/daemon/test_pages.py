@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.pages import Account, Grant, Granted, Held, Status, accounts
+from gpushare.daemon.account import Account, Held, accounts
+from gpushare.daemon.grant import Grant, Granted
+from gpushare.daemon.status import Status
 
 from . import registered
 from .fakes import GIB, MIB, wait_until

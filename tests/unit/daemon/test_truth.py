@@ -14,10 +14,11 @@ import pytest
 
 from gpushare import abi
 from gpushare.daemon import processes
+from gpushare.daemon.account import Account
 from gpushare.daemon.cards import Use
+from gpushare.daemon.grant import Granted
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.node import Node
-from gpushare.daemon.pages import Account, Granted
 from gpushare.daemon.tenants import Pages
 from gpushare.daemon.truth import ForeignUse, Overhead, Truth
 from gpushare.daemon.views import tenant_row

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The status page: what a tenant's processes claim, as libhook/include/gpushare_abi.h lays it out.
+
+It is the tenant's and may say anything, or be truncated under us: it is read with pread and never
+mapped, and every number in it is a claim.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare import abi
+from gpushare.daemon.account import Claim, Held
+
+_FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock, fcntl(2)
+_F_OFD_GETLK: Final = 36
+_F_OFD_SETLK: Final = 37
+_WORD: Final = 8
+# Imports before exports: what is freed must not look like an orphan in between.
+_WORDS: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_PENDING, abi.USAGE_EXPORTED)
+
+
+class Status:
+    """A tenant's status file, by descriptor."""
+
+    def __init__(self, directory: int) -> None:
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self.fd = os.open(abi.STATUS_NAME, flags, dir_fd=directory)
+
+    @classmethod
+    def make(cls, directory: int, *, owner: int | None = None) -> Status:
+        """Write a new status file; anybody may write it, or only `owner` where one is given."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(abi.STATUS_NAME, flags, 0o600, dir_fd=directory)
+        try:
+            if owner is None:
+                os.fchmod(fd, 0o666)
+            else:
+                os.fchown(fd, owner, -1)
+            os.ftruncate(fd, abi.STATUS_BYTES)
+            os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 0, 0, 0), 0)
+        finally:
+            os.close(fd)
+        return cls(directory)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.fd)
+
+    def claims(self, cards: int) -> list[Claim]:
+        """Return what each registered process claims; fewer where the tenant broke the file."""
+        header = os.pread(self.fd, abi.STATUS_HEADER_BYTES, 0)
+        if len(header) < abi.STATUS_HEADER_BYTES:
+            return []
+        high_water = min(abi.STATUS_HEADER.unpack(header)[2], abi.MAX_PROCESSES)
+        records = os.pread(self.fd, high_water * abi.PROCESS_BYTES, abi.STATUS_PROCESS_OFFSET)
+        usages = [_Usage.read(self.fd, card, high_water) for card in range(cards)]
+        found: list[Claim] = []
+        for number in range(len(records) // abi.PROCESS_BYTES):
+            pid, _, starttime, denied, denied_bytes = abi.PROCESS.unpack_from(
+                records, number * abi.PROCESS_BYTES
+            )
+            if pid:
+                held = tuple(usage.of(number) for usage in usages)
+                found.append(Claim(number, pid, starttime, denied, denied_bytes, held))
+        return found
+
+    def reap(self, is_alive: Callable[[int, int], bool], cards: int) -> int:
+        """Free the records of processes that are dead, and return how many there were.
+
+        `is_alive` is asked with (pid, starttime) as the process has them. Nothing is done while a
+        process of the tenant holds the page's lock: we never wait for a tenant.
+        """
+        dead = [
+            claim
+            for claim in self.claims(cards)
+            if not is_alive(claim.pid, claim.starttime) and not self._is_locked(claim.number)
+        ]
+        if not dead or not self._lock(0):
+            return 0
+        try:
+            # Once more, now that nobody else reaps: the record may be another process's by now.
+            now = {claim.number: claim for claim in self.claims(cards)}
+            dead = [
+                claim
+                for claim in dead
+                if (again := now.get(claim.number)) is not None
+                and (again.pid, again.starttime) == (claim.pid, claim.starttime)
+                and not self._is_locked(claim.number)
+            ]
+            for claim in dead:
+                self._clear(claim.number, cards)
+        finally:
+            self._unlock(0)
+        return len(dead)
+
+    def is_held(self) -> bool:
+        """Whether a registered process holds the lock on its record."""
+        return any(self._is_locked(claim.number) for claim in self.claims(0))
+
+    def _clear(self, number: int, cards: int) -> None:
+        """Free a record: what it held first, or a new owner would inherit it."""
+        for card in range(cards):
+            _Usage.clear(self.fd, card, number)
+        record = abi.status_process_offset(number)
+        os.pwrite(self.fd, bytes(abi.PROCESS_BYTES - 8), record + 8)
+        os.pwrite(self.fd, bytes(8), record)
+
+    def _is_locked(self, number: int) -> bool:
+        """Whether a process holds its record's lock (an OFD lock: it ends with the process)."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, abi.status_process_offset(number), 1, 0)
+        answer = _FLOCK.unpack(fcntl.fcntl(self.fd, _F_OFD_GETLK, asked))
+        return bool(answer[0] != fcntl.F_UNLCK)
+
+    def _lock(self, offset: int) -> bool:
+        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+        try:
+            fcntl.fcntl(self.fd, _F_OFD_SETLK, wanted)
+        except OSError as error:
+            if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                raise
+            return False
+        return True
+
+    def _unlock(self, offset: int) -> None:
+        fcntl.fcntl(self.fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0))
+
+
+@dataclass(frozen=True)
+class _Usage:
+    """The arrays of one card, as far as they are used; short where the tenant broke the file."""
+
+    words: Mapping[int, bytes]  # by USAGE_...
+    details: bytes
+
+    @classmethod
+    def read(cls, fd: int, card: int, count: int) -> _Usage:
+        base = abi.status_usage_offset(card)
+        words = {field: os.pread(fd, count * _WORD, base + field) for field in _WORDS}
+        return cls(words, os.pread(fd, count * abi.DETAIL_BYTES, base + abi.USAGE_DETAIL))
+
+    @staticmethod
+    def clear(fd: int, card: int, number: int) -> None:
+        base = abi.status_usage_offset(card)
+        for field in _WORDS:
+            os.pwrite(fd, bytes(_WORD), base + field + number * _WORD)
+        detail = base + abi.USAGE_DETAIL + number * abi.DETAIL_BYTES
+        os.pwrite(fd, bytes(abi.DETAIL_BYTES), detail)
+
+    def of(self, number: int) -> Held:
+        """Return what process `number` holds; nothing where the file ends before it."""
+        if len(self.details) < (number + 1) * abi.DETAIL_BYTES:
+            return Held()
+        *kinds, kept, contexts = abi.DETAIL.unpack_from(self.details, number * abi.DETAIL_BYTES)
+        held = self._word(abi.USAGE_HELD, number)
+        kinds[abi.KIND_BUFFER] = max(0, held - sum(kinds[abi.KIND_BUFFER + 1 :]))
+        return Held(
+            held_bytes=held,
+            kinds=tuple(kinds),
+            contexts=contexts,
+            pool_kept_bytes=kept,
+            exported_bytes=self._word(abi.USAGE_EXPORTED, number),
+            imported_bytes=self._word(abi.USAGE_IMPORTED, number),
+        )
+
+    def _word(self, field: int, number: int) -> int:
+        return int.from_bytes(self.words[field][number * _WORD : (number + 1) * _WORD], "little")
