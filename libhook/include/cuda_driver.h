@@ -609,6 +609,10 @@ CUDA_WITH_PTSZ(cuMemAllocFromPoolAsync,
 CUDA_WITH_PTSZ(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream));
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties);
 CUresult cuMemPoolDestroy(CUmemoryPool pool);
+CUresult cuMemGetDefaultMemPool(
+	CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type);
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type);
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t bytes_to_keep);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
@@ -618,6 +622,7 @@ CUresult cuMemPoolExportToShareableHandle(void *exported, CUmemoryPool pool,
 	CUmemAllocationHandleType type, unsigned long long flags);
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *exported,
 	CUmemAllocationHandleType type, unsigned long long flags);
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *exported, CUdeviceptr pointer);
 CUresult cuMemPoolImportPointer(
 	CUdeviceptr *pointer, CUmemoryPool pool, CUmemPoolPtrExportData *exported);
 

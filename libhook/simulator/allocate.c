@@ -17,12 +17,12 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 
 	REQUIRE_CONTEXT(context);
 	REQUIRE(pointer && bytes > 0, CUDA_ERROR_INVALID_VALUE);
-	result = memory_take(context, bytes, NULL, pointer);
+	result = memory_take(context, bytes, pointer);
 	if (result != CUDA_ERROR_OUT_OF_MEMORY)
 		return result;
 	/* What pools keep for reuse is not lost to others. */
 	pools_trim();
-	return memory_take(context, bytes, NULL, pointer);
+	return memory_take(context, bytes, pointer);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_bytes, size_t height,

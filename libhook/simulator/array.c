@@ -56,7 +56,7 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descr
 	made = malloc(sizeof(*made));
 	REQUIRE(made, CUDA_ERROR_OUT_OF_MEMORY);
 	*made = (struct CUarray_st){OBJECT_ARRAY, *descriptor, row_bytes, rows, 0};
-	result = memory_take(context, row_bytes * rows * slices, NULL, &made->base);
+	result = memory_take(context, row_bytes * rows * slices, &made->base);
 	if (result == CUDA_SUCCESS)
 		*array = made;
 	else

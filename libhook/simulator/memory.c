@@ -36,8 +36,7 @@ static struct holdings *holdings_of(CUcontext context)
 	return holdings;
 }
 
-/* A region with memory of the context's card behind it. */
-static CUresult region_take(
+CUresult region_take(
 	CUcontext context, enum region_kind kind, uint64_t units, struct region **result)
 {
 	struct holdings *holdings = holdings_of(context);
@@ -66,7 +65,7 @@ static CUresult region_take(
 	return CUDA_SUCCESS;
 }
 
-static void region_give(struct region *region)
+void region_give(struct region *region)
 {
 	struct holdings *holdings = holdings_of(region->context);
 	struct sim_card *card = region->context->card;
@@ -177,7 +176,7 @@ static CUresult take_shared(CUcontext context, size_t bytes, CUdeviceptr *pointe
 	return CUDA_SUCCESS;
 }
 
-static CUresult take_whole(CUcontext context, size_t bytes, CUmemoryPool pool, CUdeviceptr *pointer)
+static CUresult take_whole(CUcontext context, size_t bytes, CUdeviceptr *pointer)
 {
 	struct region *region;
 	CUresult result = region_take(
@@ -186,19 +185,18 @@ static CUresult take_whole(CUcontext context, size_t bytes, CUmemoryPool pool, C
 	if (result != CUDA_SUCCESS)
 		return result;
 	region->bytes = bytes;
-	region->pool = pool;
 	*pointer = region->base;
 	return CUDA_SUCCESS;
 }
 
-CUresult memory_take(CUcontext context, size_t bytes, CUmemoryPool pool, CUdeviceptr *pointer)
+CUresult memory_take(CUcontext context, size_t bytes, CUdeviceptr *pointer)
 {
 	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 
 	space_take();
 	if (space_ready())
-		result = pool || bytes > SMALL_BYTES ? take_whole(context, bytes, pool, pointer)
-						     : take_shared(context, bytes, pointer);
+		result = bytes > SMALL_BYTES ? take_whole(context, bytes, pointer)
+					     : take_shared(context, bytes, pointer);
 	space_drop();
 	return result;
 }
@@ -225,6 +223,8 @@ static bool find(CUdeviceptr pointer, struct extent *extent)
 		return false;
 	if (region->kind == REGION_SHARED)
 		return find_small(region, pointer, extent);
+	if (region->chunk)
+		return chunk_find(region, pointer, extent);
 	*extent = (struct extent){region, region->base, region->bytes};
 	return pointer - region->base < region->bytes;
 }
@@ -286,7 +286,8 @@ void *memory_contents(CUdeviceptr pointer, size_t bytes, bool writing)
 		extent.region->written |= writing;
 		if (extent.region->kind == REGION_RESERVED)
 			contents = mapping_contents(extent.region, pointer, bytes);
-		else if (extent.region->kind == REGION_MANAGED)
+		else if (extent.region->kind == REGION_MANAGED ||
+			 extent.region->kind == REGION_HOST)
 			contents = (void *)pointer;
 		else
 			contents = (void *)(pointer + space_shadow());

@@ -20,6 +20,8 @@ enum region_kind {
 	REGION_SHARED,	 /* one unit of small allocations */
 	REGION_MANAGED,	 /* the host may touch it; counted where it was prefetched to */
 	REGION_RESERVED, /* addresses; memory is mapped into it (vmm.c) */
+	REGION_POOL,	 /* a chunk of a pool; its parts are allocations (pool.h) */
+	REGION_HOST,	 /* the same, of a pool that lies on the host */
 	REGION_GRAPH,	 /* of an allocation node; its pages are the graphs' reserve's */
 };
 
@@ -32,6 +34,7 @@ struct small {
 };
 
 struct mapping;
+struct chunk;
 struct allocation;
 
 struct region {
@@ -44,10 +47,11 @@ struct region {
 	size_t bytes;	      /* asked for */
 	size_t counted_bytes; /* of the card's */
 	bool written;
-	bool idle; /* freed into its pool, kept for reuse, or its graph does not run */
+	bool idle; /* its graph does not run */
 	unsigned long long id;
 	struct small *small;
 	struct mapping *mappings;
+	struct chunk *chunk;
 	struct allocation *allocation;
 	struct region *previous, *next; /* of its context's or the reservations' */
 };
@@ -60,7 +64,7 @@ struct extent {
 };
 
 /* All of these take the space's latch themselves. */
-CUresult memory_take(CUcontext context, size_t bytes, CUmemoryPool pool, CUdeviceptr *pointer);
+CUresult memory_take(CUcontext context, size_t bytes, CUdeviceptr *pointer);
 CUresult memory_give(CUdeviceptr pointer);
 bool memory_find(CUdeviceptr pointer, struct extent *extent);
 void memory_forget_context(CUcontext context);
@@ -69,6 +73,11 @@ bool memory_is_device(CUdeviceptr pointer);
 /* Where the contents of [pointer, pointer + bytes) are, or null if that is not all of one
  * allocation (or of mapped memory). With `writing`, pages there may now hold something. */
 void *memory_contents(CUdeviceptr pointer, size_t bytes, bool writing);
+
+/* With the latch held: a region with memory of the context's card behind it. */
+CUresult region_take(
+	CUcontext context, enum region_kind kind, uint64_t units, struct region **region);
+void region_give(struct region *region);
 
 /* Units without memory, for vmm.c and managed.c; the latch must be held. */
 void space_take(void);
@@ -82,6 +91,8 @@ uint64_t space_shadow(void);
 
 CUresult managed_give(CUdeviceptr pointer);
 CUresult pool_give(CUdeviceptr pointer);
+/* With the latch held: the allocation in a pool's chunk. */
+bool chunk_find(struct region *region, CUdeviceptr pointer, struct extent *extent);
 CUresult graph_memory_give(CUdeviceptr pointer);
 
 /* vmm.c: the contents of mapped memory within a reservation, as memory_contents. */

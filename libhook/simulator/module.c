@@ -24,7 +24,7 @@ static CUresult place_variables(CUmodule module, CUcontext context)
 	for (struct variable *variable = module->image.variables;
 		variable && result == CUDA_SUCCESS; variable = variable->next) {
 		if (variable->bytes > 0)
-			result = memory_take(context, variable->bytes, NULL, &variable->address);
+			result = memory_take(context, variable->bytes, &variable->address);
 	}
 	module->placed = result == CUDA_SUCCESS;
 	return result;

@@ -27,7 +27,8 @@ static bool learn(CUdeviceptr pointer, struct facts *facts)
 	if (memory_find(pointer, &extent)) {
 		struct region *region = extent.region;
 
-		*facts = (struct facts){.type = CU_MEMORYTYPE_DEVICE,
+		*facts = (struct facts){.type = region->kind == REGION_HOST ? CU_MEMORYTYPE_HOST
+									    : CU_MEMORYTYPE_DEVICE,
 			.context = region->context,
 			.ordinal = region->context ? region->context->device : 0,
 			.base = extent.base,

@@ -27,5 +27,6 @@ void test_memory(void);
 void test_streams(void);
 void test_graphs(void);
 void test_graph_memory(void);
+void test_pools(void);
 
 #endif

@@ -66,6 +66,7 @@ int main(void)
 	test_memory();
 	test_graphs();
 	test_graph_memory();
+	test_pools();
 	test_streams();
 	return 0;
 }

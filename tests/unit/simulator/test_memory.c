@@ -160,32 +160,6 @@ static void a_mapping_shows_the_memory_that_was_made(void)
 	EXPECT_EQUAL(cuMemAddressFree(pointer, 8 * MIB), CUDA_SUCCESS);
 }
 
-static void a_pool_keeps_up_to_its_threshold_once_the_program_has_waited(void)
-{
-	size_t before = free_bytes();
-	uint64_t threshold = 4 * MIB;
-	CUdeviceptr one, other;
-	CUmemoryPool pool;
-
-	EXPECT_EQUAL(cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
-	EXPECT_EQUAL(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
-		CUDA_SUCCESS);
-	EXPECT_EQUAL(cuMemAllocAsync(&one, 4 * MIB, NULL), CUDA_SUCCESS);
-	EXPECT_EQUAL(cuMemAllocAsync(&other, 8 * MIB, NULL), CUDA_SUCCESS);
-	EXPECT_EQUAL(before - free_bytes(), 12 * MIB);
-	EXPECT_EQUAL(cuMemFreeAsync(one, NULL), CUDA_SUCCESS);
-	EXPECT_EQUAL(cuMemFreeAsync(other, NULL), CUDA_SUCCESS);
-	EXPECT_EQUAL(cuMemFreeAsync(other, NULL), CUDA_ERROR_INVALID_VALUE);
-	EXPECT_EQUAL(before - free_bytes(), 12 * MIB);
-	EXPECT_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
-	EXPECT_EQUAL(before - free_bytes(), 4 * MIB);
-	threshold = 0;
-	EXPECT_EQUAL(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
-		CUDA_SUCCESS);
-	EXPECT_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
-	EXPECT_EQUAL(free_bytes(), before);
-}
-
 static void managed_memory_is_counted_where_it_was_prefetched_to(void)
 {
 	size_t before = free_bytes();
@@ -252,7 +226,6 @@ void test_memory(void)
 	memory_that_is_allocated_again_is_empty_of_the_last_owners_bytes();
 	rows_are_copied_by_their_pitch();
 	a_mapping_shows_the_memory_that_was_made();
-	a_pool_keeps_up_to_its_threshold_once_the_program_has_waited();
 	managed_memory_is_counted_where_it_was_prefetched_to();
 	a_pointer_is_what_it_was_allocated_as();
 	a_destroyed_context_leaves_nothing_behind();
