@@ -30,7 +30,7 @@ DEVICE_IN_CONTAINER: Final = "/dev/gpushare-sim"
 CDI_KIND: Final = "nvidia.com/gpu"
 
 _MAGIC: Final = 0x31306D6973757067
-_LAYOUT: Final = 1
+_LAYOUT: Final = 2
 _FILE_BYTES: Final = 128 << 20
 _CARDS_MOST: Final = 16
 _REAL_TIME_Q16: Final = 1 << 16

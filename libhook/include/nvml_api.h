@@ -154,6 +154,22 @@ typedef struct nvmlDeviceAttributes_t {
 	unsigned long long memorySizeMB;
 } nvmlDeviceAttributes_t;
 
+/* Of the processes in the cgroup whose directory is `nameSpace`; since driver 615. */
+typedef struct nvmlSetMemoryLimits_v1_t {
+	const char *nameSpace;
+	unsigned long long softLimit;
+	unsigned long long hardLimit;
+} nvmlSetMemoryLimits_v1_t;
+
+typedef struct nvmlGetMemoryLimits_v1_t {
+	const char *nameSpace;
+	unsigned long long softLimit;
+	unsigned long long hardLimit;
+	unsigned long long currentUsed;
+} nvmlGetMemoryLimits_v1_t;
+
+#define NVML_DEVICE_MEMORY_LIMIT_MAX UINT64_MAX /* no limit, with a soft limit of 0 */
+
 typedef struct nvmlAccountingStats_t {
 	unsigned int gpuUtilization;
 	unsigned int memoryUtilization;
@@ -163,6 +179,34 @@ typedef struct nvmlAccountingStats_t {
 	unsigned int isRunning;
 	unsigned int reserved[5];
 } nvmlAccountingStats_t;
+
+typedef struct nvmlAccountingStats_v2_t {
+	unsigned int pid; /* asked for */
+	unsigned int isRunning;
+	unsigned int gpuUtilization;
+	unsigned int memoryUtilization;
+	unsigned long long maxMemoryUsage;
+	unsigned int sampleCount;
+	unsigned long long sumGpuUtil;
+	unsigned long long sumFbUtil;
+	unsigned long long time;
+	unsigned long long startTime;
+} nvmlAccountingStats_v2_t;
+
+enum { NVML_UTILIZATION_GPU = 0, NVML_UTILIZATION_MEMORY = 1, NVML_UTILIZATIONS = 8 };
+
+typedef struct nvmlGpuDynamicPstatesInfo_t {
+	unsigned int flags;
+	struct {
+		unsigned int bIsPresent;
+		unsigned int percentage;
+		unsigned int incThreshold;
+		unsigned int decThreshold;
+	} utilization[NVML_UTILIZATIONS];
+} nvmlGpuDynamicPstatesInfo_t;
+
+typedef struct nvmlEncoderSessionInfo_t nvmlEncoderSessionInfo_t;
+typedef struct nvmlFBCSessionInfo_t nvmlFBCSessionInfo_t;
 
 typedef struct nvmlTemperature_v1_t {
 	unsigned int version;
@@ -182,6 +226,7 @@ typedef struct nvmlUUID_v1_t {
 enum {
 	NVML_VALUE_TYPE_UNSIGNED_INT = 1,
 	NVML_GPU_UTILIZATION_SAMPLES = 1,
+	NVML_MEMORY_UTILIZATION_SAMPLES = 2,
 	NVML_CLOCK_GRAPHICS = 0,
 	NVML_CLOCK_SM = 1,
 	NVML_CLOCK_MEM = 2,
@@ -215,6 +260,13 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *devic
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t *device);
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device);
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index);
+nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(
+	nvmlDevice_t device, int level, unsigned int *count, nvmlDevice_t *devices);
+nvmlReturn_t nvmlSystemGetTopologyGpuSet(
+	unsigned int cpu, unsigned int *count, nvmlDevice_t *devices);
+nvmlReturn_t nvmlUnitGetDevices(nvmlUnit_t unit, unsigned int *count, nvmlDevice_t *devices);
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(
+	nvmlDevice_t device, unsigned int index, nvmlDevice_t *partition);
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor);
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length);
 nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, int *brand);
@@ -238,7 +290,13 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttribute
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory);
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory);
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory);
+nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits);
+nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits);
+nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(
+	nvmlDevice_t device, nvmlMemory_t *memory);
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization);
+nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(
+	nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info);
 nvmlReturn_t nvmlDeviceGetEncoderUtilization(
 	nvmlDevice_t device, unsigned int *percent, unsigned int *period_us);
 nvmlReturn_t nvmlDeviceGetDecoderUtilization(
@@ -276,6 +334,13 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
 nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, int *mode);
 nvmlReturn_t nvmlDeviceGetAccountingStats(
 	nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats);
+nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats);
+nvmlReturn_t nvmlDeviceGetAccountingPids(
+	nvmlDevice_t device, unsigned int *count, unsigned int *pids);
+nvmlReturn_t nvmlDeviceGetEncoderSessions(
+	nvmlDevice_t device, unsigned int *count, nvmlEncoderSessionInfo_t *sessions);
+nvmlReturn_t nvmlDeviceGetFBCSessions(
+	nvmlDevice_t device, unsigned int *count, nvmlFBCSessionInfo_t *sessions);
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values);
 
 /* modes and state */
@@ -330,6 +395,8 @@ _Static_assert(sizeof(nvmlMemory_t) == 24 && sizeof(nvmlMemory_v2_t) == 40, "ABI
 _Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16 && sizeof(nvmlProcessInfo_v2_t) == 24, "ABI");
 _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32, "ABI");
 _Static_assert(sizeof(nvmlPciInfo_t) == 68, "ABI");
+_Static_assert(sizeof(nvmlAccountingStats_v2_t) == 64, "ABI");
+_Static_assert(sizeof(nvmlGpuDynamicPstatesInfo_t) == 132, "ABI");
 _Static_assert(sizeof(nvmlProcessDetail_v1_t) == 32 && sizeof(nvmlFieldValue_t) == 40, "ABI");
 
 #endif

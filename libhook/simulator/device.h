@@ -19,12 +19,14 @@
 #ifndef GPUSHARE_SIMULATOR_DEVICE_H
 #define GPUSHARE_SIMULATOR_DEVICE_H
 
+#include "cgroup.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31306d6973757067) /* "gpusim01", little endian */
-#define SIM_LAYOUT 1
+#define SIM_LAYOUT 2
 #define SIM_DEVICE_ENV "GPUSHARE_SIM_DEVICE"
 #define SIM_DEVICE_PATH "/dev/gpushare-sim"
 
@@ -32,6 +34,7 @@
 #define SIM_PROCESSES 1024
 #define SIM_CONTEXTS 512 /* of one card, over all processes */
 #define SIM_MARKERS 512	 /* events of one context that are recorded and not yet reached */
+#define SIM_LIMITS 512	 /* cgroups with a memory limit on one card */
 #define SIM_BUSY_BUCKETS 11
 #define SIM_BUSY_BUCKET_NS UINT64_C(100000000)
 #define SIM_FILE_BYTES (UINT64_C(128) << 20)
@@ -100,8 +103,17 @@ struct sim_busy {
 struct sim_share {
 	uint64_t used_bytes;
 	uint32_t contexts;
-	uint32_t reserved;
+	uint32_t limits_unknown;	  /* it could not tell by itself which limits are its own */
+	uint64_t limits[SIM_LIMITS / 64]; /* bits: the card's limits that it is under */
 	struct sim_busy busy;
+};
+
+/* A memory limit that NVML set for a cgroup: what all processes in it and beneath it may hold
+ * together. Free when the cgroup's inode is 0. */
+struct sim_limit {
+	struct cgroup cgroup;
+	uint64_t soft_bytes;
+	uint64_t hard_bytes;
 };
 
 /* A point in a context's work whose moment somebody wants to know. */
@@ -132,7 +144,9 @@ struct sim_card {
 	uint64_t switch_end_ns;
 	uint32_t running; /* index into contexts */
 	uint32_t contexts_high;
+	uint32_t limits_high;
 	struct sim_busy busy;
+	struct sim_limit limits[SIM_LIMITS];
 	struct sim_share shares[SIM_PROCESSES];
 	struct sim_context contexts[SIM_CONTEXTS];
 };

@@ -7,6 +7,7 @@
 #include "device.h"
 
 #include "clock.h"
+#include "limit.h"
 
 #include <sched.h>
 #include <string.h>
@@ -104,14 +105,21 @@ void card_reap(struct sim_card *card)
 	card->looked_ns = clock_ns();
 }
 
+static bool fits(struct sim_card *card, uint64_t bytes)
+{
+	return bytes <= card_usable_bytes(card) - atomic_load(&card->used_bytes) &&
+	       (card->limits_high == 0 || limits_allow(card, bytes));
+}
+
 bool card_reserve(struct sim_card *card, uint64_t bytes)
 {
-	uint64_t usable = card_usable_bytes(card);
-
-	if (bytes > usable - atomic_load(&card->used_bytes))
+	if (card->limits_high > 0)
+		limits_find_own(card);
+	if (!fits(card, bytes)) {
 		card_reap(card);
-	if (bytes > usable - atomic_load(&card->used_bytes))
-		return false;
+		if (!fits(card, bytes))
+			return false;
+	}
 	card->shares[tag_process(process_tag())].used_bytes += bytes;
 	atomic_fetch_add(&card->used_bytes, bytes);
 	return true;

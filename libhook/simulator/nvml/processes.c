@@ -3,6 +3,7 @@
  * The processes that have a context on a card. There are no graphics and no MPS ones. In a pid
  * namespace that does not contain a process it is not listed.
  */
+#include "../limit.h"
 #include "library.h"
 
 #include "engine.h"
@@ -24,6 +25,7 @@ unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PR
 	uint32_t high = atomic_load(&device->processes_high);
 	unsigned int count = 0;
 
+	limits_find_all(card, true);
 	for (uint32_t i = 0; i < high; i++) {
 		const struct sim_share *share = &card->shares[i];
 		uint64_t tag = atomic_load(&device->processes[i].generation) << 16 | (i + 1);
