@@ -12,7 +12,7 @@ from .result import Result, table, write
 from .turns import BenchError
 
 # In the order of the design's table of budgets.
-ROWS = ("runtime", "create", "docker", "launch", "allocate", "information")
+ROWS = ("runtime", "create", "docker", "launch", "allocate", "information", "register")
 
 
 def main(names: list[str]) -> int:

@@ -12,8 +12,18 @@ BUDGETS_NS = {1: 60, 64: 60, 300: 150}
 
 
 def measure() -> Iterator[Result]:
-    """Allocate 1 MiB and free it, alone and after as many processes as the budgets name."""
+    """Allocate and free, alone and after as many processes as the budgets name.
+
+    Once 1 MiB at a time, once among 1024 live buffers of which one drawn at random is replaced.
+    """
     with tenant() as made:
-        for slots, budget in BUDGETS_NS.items():
-            name = f"alloc + free, {slots} process{'es' if slots > 1 else ''}"
-            yield made.result(name, "allocate", rounds=2000, budget=budget, slots=slots)
+        for call, what in {"allocate": "", "random": ", 1024 live, random"}.items():
+            for processes, budget in BUDGETS_NS.items():
+                count = f"{processes} process{'es' if processes > 1 else ''}"
+                yield made.result(
+                    f"alloc + free, {count}{what}",
+                    call,
+                    rounds=2000,
+                    budget=budget,
+                    processes=processes,
+                )

@@ -2,13 +2,13 @@
  *
  * Times a call of the driver through the filter library against the same call without it:
  *
- *     driver launch|allocate|information FILTER DRIVER ROUNDS [SLOTS]
+ *     driver launch|allocate|random|information FILTER DRIVER ROUNDS [PROCESSES]
  *
  * Both libraries are in this one process, as the filter loads the driver anyway, and they take
  * turns: what disturbs a round disturbs both. Prints the median round of each, and the median of
  * the rounds' differences, in ns for one call: "BARE FILTERED DIFFERENCE".
  *
- * SLOTS makes the quota's ledger as long as if that many processes had used the card.
+ * PROCESSES makes the quota's ledger as long as if that many had used the card.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,6 +25,7 @@
 #define CALLS 250 /* of a round; fewer than a driver queues before a launch has to wait */
 #define QUEUED_NS UINT64_C(3000000)
 #define KERNEL_NS UINT64_C(1000)
+#define LIVE 1024
 
 static const char image[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
 			    ".visible .entry spin(.param .u64 spin_duration_ns)\n{\n\tret;\n}\n";
@@ -95,6 +96,32 @@ static void allocate_call(const struct driver *driver)
 	check(driver->release(pointer), "free");
 }
 
+static CUdeviceptr live[LIVE];
+static uint32_t drawn = 1;
+
+/* Free a buffer drawn at random among 1024 and put another of its size in its place. */
+static void random_call(const struct driver *driver)
+{
+	drawn = drawn * 1664525 + 1013904223;
+	CUdeviceptr *buffer = &live[drawn >> 22];
+
+	check(driver->release(*buffer), "free");
+	check(driver->allocate(buffer, 64 << 10), "allocate");
+}
+
+/* The buffers are the round's own: what one library allocated the other must not free. */
+static void random_prepare(const struct driver *driver)
+{
+	for (int i = 0; i < LIVE; i++)
+		check(driver->allocate(&live[i], 64 << 10), "allocate");
+}
+
+static void random_end(const struct driver *driver)
+{
+	for (int i = 0; i < LIVE; i++)
+		check(driver->release(live[i]), "free");
+}
+
 static void information_call(const struct driver *driver)
 {
 	size_t left, total;
@@ -115,16 +142,41 @@ static double elapsed_ns(const struct timespec *since)
 	return (double)(now.tv_sec - since->tv_sec) * 1e9 + (double)(now.tv_nsec - since->tv_nsec);
 }
 
-static double round_of(const struct driver *driver, void (*prepare)(const struct driver *),
-	void (*call)(const struct driver *))
+/* What is timed, and what comes before and after it in each round. */
+struct row {
+	const char *name;
+	void (*prepare)(const struct driver *);
+	void (*call)(const struct driver *);
+	void (*end)(const struct driver *);
+};
+
+static const struct row rows[] = {
+	{"launch", launch_prepare, launch_call, nothing},
+	{"allocate", nothing, allocate_call, nothing},
+	{"random", random_prepare, random_call, random_end},
+	{"information", nothing, information_call, nothing},
+};
+
+static const struct row *row_of(const char *name)
+{
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		if (strcmp(rows[i].name, name) == 0)
+			return &rows[i];
+	fprintf(stderr, "there is no row %s\n", name);
+	exit(2);
+}
+
+static double round_of(const struct driver *driver, const struct row *row)
 {
 	struct timespec begun;
 
-	prepare(driver);
+	row->prepare(driver);
 	clock_gettime(CLOCK_MONOTONIC, &begun);
 	for (int i = 0; i < CALLS; i++)
-		call(driver);
-	return elapsed_ns(&begun) / CALLS;
+		row->call(driver);
+	double each_ns = elapsed_ns(&begun) / CALLS;
+	row->end(driver);
+	return each_ns;
 }
 
 static int ascending(const void *left, const void *right)
@@ -159,7 +211,7 @@ static void start(void *library)
 		"function");
 }
 
-static void lengthen_ledger(unsigned int slots)
+static void lengthen_ledger(unsigned int processes)
 {
 	const char *directory = getenv(GPUSHARE_TENANT_DIR_ENV);
 	char path[4096];
@@ -174,22 +226,20 @@ static void lengthen_ledger(unsigned int slots)
 		perror(path);
 		exit(1);
 	}
-	atomic_store(&status->high_water, slots);
+	atomic_store(&status->high_water, processes);
 }
 
 int main(int argc, char **argv)
 {
 	if (argc < 5) {
-		fprintf(stderr, "usage: driver launch|allocate|information FILTER DRIVER ROUNDS "
-				"[SLOTS]\n");
+		fprintf(stderr, "usage: driver ROW FILTER DRIVER ROUNDS [PROCESSES]\n");
 		return 2;
 	}
 	void *library = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
 	const struct driver filtered = driver_of(library);
 	const struct driver bare = driver_of(dlopen(argv[3], RTLD_NOW | RTLD_NOLOAD));
 	const size_t rounds = (size_t)strtoul(argv[4], NULL, 10);
-	void (*prepare)(const struct driver *) = nothing;
-	void (*call)(const struct driver *) = information_call;
+	const struct row *row = row_of(argv[1]);
 
 	if (filtered.launch == bare.launch) {
 		fprintf(stderr, "%s is no filter over %s\n", argv[2], argv[3]);
@@ -198,23 +248,16 @@ int main(int argc, char **argv)
 	start(library);
 	if (argc > 5)
 		lengthen_ledger((unsigned int)strtoul(argv[5], NULL, 10));
-	if (strcmp(argv[1], "launch") == 0) {
-		prepare = launch_prepare;
-		call = launch_call;
-	} else if (strcmp(argv[1], "allocate") == 0) {
-		call = allocate_call;
-	}
-
 	double *times = calloc(rounds, 3 * sizeof(*times));
 	if (!times || rounds == 0)
 		return 1;
 	for (size_t i = 0; i < rounds; i++) {
 		/* Each goes first every other time. */
 		if (i % 2 == 0)
-			times[i] = round_of(&bare, prepare, call);
-		times[rounds + i] = round_of(&filtered, prepare, call);
+			times[i] = round_of(&bare, row);
+		times[rounds + i] = round_of(&filtered, row);
 		if (i % 2 != 0)
-			times[i] = round_of(&bare, prepare, call);
+			times[i] = round_of(&bare, row);
 		times[2 * rounds + i] = times[rounds + i] - times[i];
 	}
 	printf("%.2f %.2f %.2f\n", median(times, rounds), median(times + rounds, rounds),

@@ -8,8 +8,18 @@ from collections.abc import Iterator
 from .result import Result
 from .tenant import tenant
 
+BUDGET_NS = 50
+
 
 def measure() -> Iterator[Result]:
-    """Ask how much memory is free."""
+    """Ask how much memory is free, with as many processes in the ledger."""
     with tenant() as made:
-        yield made.result("cuMemGetInfo", "information", rounds=2000, budget=50, absolute=True)
+        for processes in (1, 64, 300):
+            yield made.result(
+                f"cuMemGetInfo, {processes} process{'es' if processes > 1 else ''}",
+                "information",
+                rounds=2000,
+                budget=BUDGET_NS,
+                processes=processes,
+                absolute=True,
+            )

@@ -26,6 +26,7 @@ from .turns import BenchError
 
 QUOTA_BYTES = 4 << 30
 CONTEXT_BYTES = 512 << 20
+DRIVER = f"{abi.DRIVER_DIR}/libcuda.so.1"
 ENTER = """
 set -eu
 mount -t tmpfs tmpfs /opt
@@ -50,16 +51,30 @@ class Tenant:
         made = simulator.create(folder / "device", "h200")
         self._device = made.device
         self._uuid = made.uuids[0]
-        self._program = compile_program("driver.c", folder / "driver-bench")
+        self._programs: dict[str, Path] = {}
 
-    def measure(self, call: str, rounds: int, slots: int = 1) -> tuple[float, float, float]:
+    def measure(self, call: str, rounds: int, processes: int = 1) -> tuple[float, float, float]:
         """Return ns for one call without the filter, with it, and the difference."""
+        words = [str(self._filter), DRIVER, str(rounds), str(processes)]
+        bare, filtered, difference = map(float, self._run("driver", call, *words).split())
+        return bare, filtered, difference
+
+    def register(self, processes: int, *, filtered: bool = True) -> float:
+        """Return the ms until so many processes, started at once, have the driver."""
+        library = str(self._filter) if filtered else DRIVER
+        return float(self._run("register", library, str(processes)))
+
+    def _run(self, program: str, *arguments: str) -> str:
+        """Run one of the C programs as a process of the tenant; what it printed."""
         self._write_pages()
-        words = [str(self._filter), f"{abi.DRIVER_DIR}/libcuda.so.1", str(rounds), str(slots)]
+        compiled = self._programs.get(program)
+        if compiled is None:
+            compiled = compile_program(f"{program}.c", self.folder / f"{program}-bench")
+            self._programs[program] = compiled
         done = subprocess.run(
             [
                 *("unshare", "--mount", "sh", "-c", ENTER, "sh", str(self.folder)),
-                *(str(self._program), call, *words),
+                *(str(compiled), *arguments),
             ],
             env=os.environ | {simulator.DEVICE_ENV: str(self._device)},
             capture_output=True,
@@ -67,9 +82,9 @@ class Tenant:
             check=False,
         )
         if done.returncode != 0:
-            raise BenchError(f"driver {call}: exit status {done.returncode}: {done.stderr}")
-        bare, filtered, difference = map(float, done.stdout.split())
-        return bare, filtered, difference
+            words = " ".join((program, *arguments))
+            raise BenchError(f"{words}: exit status {done.returncode}: {done.stderr}")
+        return done.stdout
 
     def result(
         self,
@@ -78,11 +93,11 @@ class Tenant:
         *,
         rounds: int,
         budget: float,
-        slots: int = 1,
+        processes: int = 1,
         absolute: bool = False,
     ) -> Result:
         """Measure `call` and hold it against `budget` (ns)."""
-        bare, filtered, difference = self.measure(call, rounds, slots)
+        bare, filtered, difference = self.measure(call, rounds, processes)
         return Result(name, "ns", filtered, bare, difference, budget, absolute)
 
     def _write_pages(self) -> None:

@@ -45,9 +45,9 @@ def _program(name: str) -> str:
 
 
 def compile_c(output: Path, source: str, *options: str) -> Path:
-    """Compile `source` of this folder."""
+    """Compile `source` of this folder; `options` may name further files."""
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror"]
-    include = ["-I", str(ROOT / "libhook" / "include")]
+    include = [f"-I{ROOT / 'libhook' / 'include'}", f"-I{ROOT / 'libhook'}"]
     command = [_program("gcc"), *flags, *include, "-o", str(output), str(HERE / source)]
     subprocess.run([*command, *options, "-ldl"], check=True)
     return output
@@ -128,15 +128,15 @@ def program(*lines: str) -> str:
 
 @pytest.fixture(scope="session")
 def fake_filters() -> Path:
-    """A directory with both filters, over fake_cuda.c and fake_nvml.c."""
+    """A directory with both filters, over fake_cuda.c."""
     with _one_at_a_time():
         folder = build_filters("fake")
         (folder / "driver").mkdir(exist_ok=True)
-        for source, name in (("fake_cuda.c", "libcuda.so.1"), ("fake_nvml.c", "libnvidia-ml.so.1")):
-            driver = folder / "driver" / name
-            options = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic")
-            made = driver.with_suffix(".new")
-            compile_c(made, source, *options, f"-Wl,-soname,{name}").rename(driver)
+        driver = folder / "driver" / "libcuda.so.1"
+        options = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic")
+        soname = "-Wl,-soname,libcuda.so.1"
+        new = compile_c(driver.with_suffix(".new"), "fake_cuda.c", *options, soname)
+        new.rename(driver)
     return folder / "lib"
 
 

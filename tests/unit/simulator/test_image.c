@@ -2,7 +2,7 @@
  *
  * What is read of module images.
  */
-#include "image/image.h"
+#include "image.h"
 #include "expect.h"
 
 #include <string.h>
