@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -24,6 +25,8 @@ from .tenant import MIB, Tenant
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 BUILD = ROOT / "build" / "tests" / "interposer"
+T4 = ROOT / "libhook" / "simulator" / "profiles" / "t4.json"
+LIGHT_CONTEXT_BYTES = 2 * MIB
 FAKE_UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in (1, 2)]
 
 
@@ -152,7 +155,12 @@ def simulator_filters() -> Path:
 
 
 FakeContainer = Callable[[list[str], int], Container]
-SimulatedContainer = Callable[[int, list[int]], Container]
+
+
+class SimulatedContainer(Protocol):
+    """Make a machine with so many cards, and a container with 100 MiB of each of the listed."""
+
+    def __call__(self, cards: int, granted: list[int], profile: Path = ...) -> Container: ...
 
 
 @pytest.fixture
@@ -168,9 +176,8 @@ def fake_container(tmp_path: Path, fake_filters: Path) -> FakeContainer:
 @pytest.fixture
 def simulated_container(tmp_path: Path, simulator_filters: Path) -> SimulatedContainer:
     """Make a machine with so many cards, and a container with 100 MiB of each of the listed."""
-    profile = ROOT / "libhook" / "simulator" / "profiles" / "t4.json"
 
-    def make(cards: int, granted: list[int]) -> Container:
+    def make(cards: int, granted: list[int], profile: Path = T4) -> Container:
         made = simulator.create(
             tmp_path / "cards", profile, cards, folder=simulator_filters / "simulator"
         )
@@ -179,6 +186,16 @@ def simulated_container(tmp_path: Path, simulator_filters: Path) -> SimulatedCon
         return Container(simulator_filters, tenant, dict(made.env))
 
     return make
+
+
+@pytest.fixture
+def light_profile(tmp_path: Path) -> Path:
+    """A card with room for hundreds of contexts."""
+    profile = json.loads(T4.read_text())
+    assert "context_bytes" in profile
+    path = tmp_path / "light.json"
+    path.write_text(json.dumps(profile | {"context_bytes": LIGHT_CONTEXT_BYTES}))
+    return path
 
 
 @pytest.fixture
@@ -201,3 +218,18 @@ def container(request: pytest.FixtureRequest) -> Container:
     made = request.getfixturevalue(request.param)
     assert isinstance(made, Container)
     return made
+
+
+@pytest.fixture(scope="session")
+def doors_program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """doors.c, which finds the driver as it is told."""
+    output = tmp_path_factory.mktemp("doors") / "doors"
+    return str(compile_c(output, "doors.c", str(HERE / "ways.c")))
+
+
+@pytest.fixture(scope="session")
+def linked_doors_program(tmp_path_factory: pytest.TempPathFactory, simulator_filters: Path) -> str:
+    """doors.c, linked against the driver's library."""
+    output = tmp_path_factory.mktemp("doors") / "linked"
+    library = str(simulator_filters / "libcuda.so.1")
+    return str(compile_c(output, "doors.c", str(HERE / "ways.c"), "-DLINKED", library))

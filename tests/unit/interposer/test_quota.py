@@ -218,6 +218,7 @@ def test_the_end_of_a_primary_context_that_was_not_retained_here_frees_its_buffe
     assert said == [100 * MIB]
 
 
+@pytest.mark.parametrize("suffix", ["", "_ptsz"])
 def test_a_captured_stream_allocates_and_frees_nothing(suffix: str, fake: Container) -> None:
     said = fake.says(
         "start()",

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running doors.c: what it is told, and what it answers."""
+
+from __future__ import annotations
+
+import subprocess
+from types import TracebackType
+from typing import Final
+
+from .conftest import Container
+
+OUT_OF_MEMORY: Final = 2
+NOT_PERMITTED: Final = 800
+
+#: Every way of doors.c to take memory, in the order in which frameworks come to them.
+DOORS: Final = (
+    *("buffer", "pitch", "managed", "async", "async_ptsz", "pool", "pool_ptsz"),
+    *("physical", "mapped", "array", "mipmapped", "graph", "module", "limit"),
+)
+
+
+class Refused(Exception):
+    """The driver's answer was not CUDA_SUCCESS; `code` is what it was."""
+
+    def __init__(self, asked: str, code: int) -> None:
+        super().__init__(f"{asked}: CUDA error {code}")
+        self.code = code
+
+
+class Program:
+    """One process that has the driver, and a context on the container's card."""
+
+    def __init__(self, container: Container, path: str, way: str = "dlopen") -> None:
+        self.process = container.start(path, way)
+
+    def ask(self, line: str) -> list[int]:
+        """Return the numbers behind "ok"; Refused where the driver refused."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline().split()
+        if not answer:
+            said = self.process.stderr.read() if self.process.stderr else ""
+            raise AssertionError(f"{line}: the program ended: {said}")
+        word, *numbers = answer
+        if word == "error":
+            raise Refused(line, int(numbers[0]))
+        return [int(number) for number in numbers]
+
+    def take(self, door: str, size: int) -> int:
+        """Take `size` bytes through `door`; the number to give them back by."""
+        return self.ask(f"take {door} {size}")[0]
+
+    def give(self, number: int) -> None:
+        """Give back what was taken."""
+        self.ask(f"give {number}")
+
+    def trim(self) -> None:
+        """Wait for the card, and let pools and graphs keep nothing."""
+        self.ask("trim")
+
+    def free(self) -> int:
+        """What cuMemGetInfo says is free."""
+        return self.ask("info")[0]
+
+    def total(self) -> int:
+        """What cuMemGetInfo says is there."""
+        return self.ask("info")[1]
+
+    def kill(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self.process.kill()
+        self.process.communicate()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+
+def succeeded(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what a program printed that ended well."""
+    assert done.returncode == 0, done.stderr
+    return done.stdout

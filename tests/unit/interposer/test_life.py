@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many processes of one container: all at once, and killed at any instruction."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import (
+    LIGHT_CONTEXT_BYTES,
+    Container,
+    SimulatedContainer,
+    compile_c,
+    program,
+)
+from .program import OUT_OF_MEMORY, Program, Refused, succeeded
+from .tenant import MIB
+
+QUOTA = 256 * MIB
+KILLS = 1000
+AT_ONCE = 4
+MANY = 300
+
+
+@pytest.fixture
+def container(simulated_container: SimulatedContainer, light_profile: Path) -> Container:
+    made = simulated_container(1, [0], light_profile)
+    made.tenant.set_memory(QUOTA)
+    made.tenant.set_context_bytes(LIGHT_CONTEXT_BYTES)
+    return made
+
+
+def _killed(container: Container, path: str, draw: random.Random) -> None:
+    """Start some that take and give at random, and kill each at a moment drawn at random."""
+    started = [
+        container.start(path, "dlopen", str(draw.randrange(1 << 31))) for _ in range(AT_ONCE)
+    ]
+    for process in started:
+        assert process.stdout
+        # Most are killed amid their work; some while they get the driver and enter themselves.
+        if draw.random() < 0.8:
+            process.stdout.readline()
+        time.sleep(draw.random() * 0.003)
+        process.kill()
+    for process in started:
+        _, said = process.communicate()
+        assert process.returncode == -9, said
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whoever_is_killed_leaves_no_byte_charged_and_no_lock_held(
+    seed: int, container: Container, doors_program: str
+) -> None:
+    draw = random.Random(seed)
+    with Program(container, doors_program) as survivor:
+        everything = survivor.free()
+        truth = _bare_free(container)
+        for _ in range(KILLS // 4 // AT_ONCE):
+            _killed(container, doors_program, draw)
+            survivor.give(survivor.take("buffer", everything))  # no room is missing, no lock held
+            assert survivor.free() == everything
+        assert container.tenant.processes() == [survivor.process.pid]
+        assert container.tenant.used() == (LIGHT_CONTEXT_BYTES, 1)
+        assert _bare_free(container) == truth
+
+
+def _bare_free(container: Container) -> int:
+    """Return what the card itself has free, asked past the filter."""
+    bare = Container(container.libraries / "simulator", container.tenant, container.env)
+    said = bare.says("start()", "say(*memory())")
+    assert isinstance(said[0], int)
+    return said[0]
+
+
+def test_three_hundred_processes_that_start_at_once_are_all_counted(
+    container: Container, doors_program: str
+) -> None:
+    container.tenant.set_memory(MANY * 4 * MIB)
+    started = [Program(container, doors_program) for _ in range(MANY)]
+    try:
+        for one in started:
+            one.take("buffer", 2 * MIB)
+        assert container.tenant.used() == (MANY * 4 * MIB, MANY)
+        assert len(set(container.tenant.processes())) == MANY
+        with pytest.raises(Refused) as refused:
+            started[0].take("buffer", 1)
+        assert refused.value.code == OUT_OF_MEMORY
+        for other in started[1:]:
+            other.kill()
+        started[0].take("buffer", (MANY - 1) * 4 * MIB)
+    finally:
+        for one in started:
+            one.kill()
+
+
+def test_nothing_asks_the_kernel_once_the_driver_is_there(fake: Container) -> None:
+    """Whatever it asks, seccomp's strict mode kills it."""
+    path = compile_c(fake.tenant.directory / "silent", "silent.c")
+    done = fake.run(path)
+    assert (done.returncode, done.stdout) == (0, "strict\n100000 calls\n")
+
+
+FORK_AND_EXEC = (
+    "start()",
+    "alloc(20 * MIB)",
+    "child = os.fork()",
+    "if child == 0: os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]])",
+    "os.waitpid(child, 0)",
+    "alloc((256 - 22) * MIB)",  # what the child had, too
+    "say('parent', *memory())",
+)
+EXECED = ("start()", "alloc(40 * MIB)", "free, total = memory()", "say('child', total - free)")
+
+
+def test_a_forked_child_that_execs_is_a_process_of_its_own(container: Container) -> None:
+    done = container.run(sys.executable, "-c", program(*FORK_AND_EXEC), program(*EXECED))
+    assert succeeded(done).splitlines() == [
+        f'["child", {(22 + 42) * MIB}]',
+        f'["parent", 0, {QUOTA}]',
+    ]
