@@ -3,6 +3,7 @@
  * cuGetProcAddress, through which cudart gets all but one of its functions. The real one answers
  * first; where the function is one that we mediate, its address is replaced by ours.
  */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "channel/log.h"
@@ -81,6 +82,46 @@ static bool is_newer(const char *name, const void *function, int version, uint64
 	return known != function;
 }
 
+static bool is_classified(const char *name)
+{
+	for (size_t i = 0; i < symbol_count; i++)
+		if (strcmp(symbols[i].name, name) == 0 || strcmp(symbols[i].symbol, name) == 0)
+			return true;
+	return false;
+}
+
+/* FNV-1a, never 0. Two names of one hash are told as one. */
+static uint64_t hash_of(const char *name)
+{
+	uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+	for (; *name; name++)
+		hash = (hash ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+	return hash | 1;
+}
+
+/* The driver is newer than the table: what a name like that does nobody has looked at. Once for
+ * each, and no more names than a driver adds in years. */
+static void tell_unclassified(const char *name)
+{
+	enum { NAMES_TOLD = 64 };
+	static _Atomic uint64_t told[NAMES_TOLD];
+	const uint64_t hash = hash_of(name);
+
+	for (unsigned i = 0; i < NAMES_TOLD; i++) {
+		uint64_t other = 0;
+		if (atomic_compare_exchange_strong(&told[i], &other, hash)) {
+			log_line(LOG_WARNING,
+				"unclassified driver call %s handed out; what it allocates is "
+				"measured",
+				name);
+			return;
+		}
+		if (other == hash)
+			return;
+	}
+}
+
 /* Put our function in the place of the driver's answer. A mediated function of which we do not know
  * the newest form is not found: passed on it would be a door around the quota, and an older form
  * under a newer name would crash the program. */
@@ -92,6 +133,8 @@ static CUresult substitute(const char *name, void **function, int version, uint6
 		symbol = mediated_at(*function);
 		if (symbol)
 			memcpy(function, &symbol->exported, sizeof(*function));
+		else if (!is_classified(name))
+			tell_unclassified(name);
 		return CUDA_SUCCESS;
 	}
 	if (!symbol_is_mediated(symbol))

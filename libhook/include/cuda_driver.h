@@ -77,6 +77,8 @@ enum {
 	CU_EVENT_BLOCKING_SYNC = 1,
 	CU_EVENT_DISABLE_TIMING = 2,
 	CU_EVENT_INTERPROCESS = 4,
+	CU_EVENT_RECORD_EXTERNAL = 1,
+	CU_EVENT_WAIT_EXTERNAL = 1,
 	CU_STREAM_NON_BLOCKING = 1,
 	CU_MEM_ATTACH_GLOBAL = 1,
 	CU_MEM_ATTACH_HOST = 2,
@@ -727,6 +729,21 @@ CUDA_WITH_PTSZ(
 CUDA_WITH_PTSZ(cuStreamGetCaptureInfo_v2,
 	(CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
 		const CUgraphNode **dependencies, size_t *count));
+CUDA_WITH_PTSZ(cuStreamGetCaptureInfo_v3,
+	(CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+		const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count));
+CUDA_WITH_PTSZ(cuStreamBeginCapture, (CUstream stream));
+CUDA_WITH_PTSZ(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode));
+CUDA_WITH_PTSZ(cuStreamBeginCaptureToGraph,
+	(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
+		const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode));
+CUDA_WITH_PTSZ(cuStreamEndCapture, (CUstream stream, CUgraph *graph));
+CUDA_WITH_PTSZ(cuStreamUpdateCaptureDependencies,
+	(CUstream stream, CUgraphNode *dependencies, size_t count, unsigned int flags));
+CUDA_WITH_PTSZ(cuStreamUpdateCaptureDependencies_v2,
+	(CUstream stream, CUgraphNode *dependencies, const CUgraphEdgeData *edges, size_t count,
+		unsigned int flags));
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
 CUresult cuEventDestroy(CUevent event);
 CUresult cuEventDestroy_v2(CUevent event);

@@ -116,3 +116,46 @@ NVML(nvmlDeviceGetIndex, (nvmlDevice_t device, unsigned int *index))
 	}
 	return result;
 }
+
+NVML(nvmlDeviceGetMigDeviceHandleByIndex,
+	(nvmlDevice_t device, unsigned int index, nvmlDevice_t *partition))
+{
+	return hide(REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, index, partition), partition);
+}
+
+/* Leave the granted ones in a list. Without an array the call told how many there would be: room
+ * for too many does no harm. */
+static nvmlReturn_t keep_granted(nvmlReturn_t result, unsigned int *count, nvmlDevice_t *devices)
+{
+	unsigned int kept = 0;
+
+	if (result != NVML_SUCCESS || !devices)
+		return result;
+	for (unsigned int i = 0; i < *count; i++)
+		if (is_granted(devices[i]))
+			devices[kept++] = devices[i];
+	*count = kept;
+	return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetTopologyNearestGpus,
+	(nvmlDevice_t device, int level, unsigned int *count, nvmlDevice_t *devices))
+{
+	bool asks = count && *count == 0;
+	nvmlReturn_t result = REAL(nvmlDeviceGetTopologyNearestGpus)(device, level, count, devices);
+
+	return keep_granted(result, count, asks ? NULL : devices);
+}
+
+NVML(nvmlSystemGetTopologyGpuSet, (unsigned int cpu, unsigned int *count, nvmlDevice_t *devices))
+{
+	bool asks = count && *count == 0;
+	nvmlReturn_t result = REAL(nvmlSystemGetTopologyGpuSet)(cpu, count, devices);
+
+	return keep_granted(result, count, asks ? NULL : devices);
+}
+
+NVML(nvmlUnitGetDevices, (nvmlUnit_t unit, unsigned int *count, nvmlDevice_t *devices))
+{
+	return keep_granted(REAL(nvmlUnitGetDevices)(unit, count, devices), count, devices);
+}

@@ -5,10 +5,9 @@
 #include "cards.h"
 #include "quota/usage.h"
 
-NVML(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *memory))
+static nvmlReturn_t show_slice(nvmlReturn_t result, nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	unsigned card;
-	nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
 
 	if (result == NVML_SUCCESS)
 		result = card_of_device(&card, device);
@@ -18,6 +17,17 @@ NVML(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *memory))
 	memory->used = usage_of(card);
 	memory->free = free_bytes(memory->total, memory->used);
 	return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *memory))
+{
+	return show_slice(REAL(nvmlDeviceGetMemoryInfo)(device, memory), device, memory);
+}
+
+NVML(nvmlDeviceGetConfComputeProtectedMemoryUsage, (nvmlDevice_t device, nvmlMemory_t *memory))
+{
+	return show_slice(
+		REAL(nvmlDeviceGetConfComputeProtectedMemoryUsage)(device, memory), device, memory);
 }
 
 NVML(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory))
@@ -34,4 +44,28 @@ NVML(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory))
 	memory->used = usage_of(card);
 	memory->free = free_bytes(memory->total, memory->used);
 	return NVML_SUCCESS;
+}
+
+static nvmlReturn_t show_attributes(
+	nvmlReturn_t result, nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
+{
+	unsigned card;
+
+	if (result == NVML_SUCCESS)
+		result = card_of_device(&card, device);
+	if (result == NVML_SUCCESS)
+		attributes->memorySizeMB = limit_bytes(card) >> 20;
+	return result;
+}
+
+NVML(nvmlDeviceGetAttributes, (nvmlDevice_t device, nvmlDeviceAttributes_t *attributes))
+{
+	return show_attributes(
+		REAL(nvmlDeviceGetAttributes)(device, attributes), device, attributes);
+}
+
+NVML(nvmlDeviceGetAttributes_v2, (nvmlDevice_t device, nvmlDeviceAttributes_t *attributes))
+{
+	return show_attributes(
+		REAL(nvmlDeviceGetAttributes_v2)(device, attributes), device, attributes);
 }

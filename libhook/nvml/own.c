@@ -29,8 +29,10 @@ void own_processes(
 
 bool is_own_process(unsigned int pid)
 {
-	for (unsigned number = 0; pid != 0 && number < process_count(); number++)
+	if (pid == 0 || !pages_are_open())
+		return false;
+	for (unsigned number = 0; number < process_count(); number++)
 		if (atomic_load(&process_record(number)->pid) == pid)
-			return true;
+			return is_alive(process_record(number));
 	return false;
 }

@@ -18,6 +18,7 @@ struct own_process {
 void own_processes(
 	unsigned card, void (*visit)(const struct own_process *process, void *data), void *data);
 
+/* Whether the process of that pid is the tenant's, and alive. */
 bool is_own_process(unsigned int pid);
 
 #endif

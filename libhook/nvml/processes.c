@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lists of running processes. A shared card computes and nothing else: of graphics and of MPS
- * clients there are none.
+ * The lists of running processes and of their sessions. A shared card computes and nothing else:
+ * of graphics, of codecs and of MPS clients there are none.
  */
 #include "cards.h"
 #include "own.h"
@@ -122,3 +122,5 @@ NONE(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_v2_t)
 NONE(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 NONE(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 NONE(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t)
+NONE(nvmlDeviceGetEncoderSessions, nvmlEncoderSessionInfo_t)
+NONE(nvmlDeviceGetFBCSessions, nvmlFBCSessionInfo_t)

@@ -15,7 +15,8 @@ static unsigned int share_of(unsigned int percent, unsigned int own, unsigned in
 	return own < all ? percent * own / all : percent;
 }
 
-NVML(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t *utilization))
+/* What the slice shows for the card's figures; the real call checks the arguments. */
+static nvmlReturn_t slice_utilisation(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	unsigned card;
 	nvmlReturn_t result = REAL(nvmlDeviceGetUtilizationRates)(device, utilization);
@@ -27,6 +28,50 @@ NVML(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t *uti
 	unsigned int own = atomic_load(&grant_card(card)->utilisation_percent);
 	utilization->memory = share_of(utilization->memory, own, utilization->gpu);
 	utilization->gpu = own;
+	return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t *utilization))
+{
+	return slice_utilisation(device, utilization);
+}
+
+NVML(nvmlDeviceGetDynamicPstatesInfo, (nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info))
+{
+	nvmlUtilization_t slice;
+	nvmlReturn_t result = REAL(nvmlDeviceGetDynamicPstatesInfo)(device, info);
+
+	if (result == NVML_SUCCESS)
+		result = slice_utilisation(device, &slice);
+	if (result != NVML_SUCCESS)
+		return result;
+	info->utilization[NVML_UTILIZATION_GPU].percentage = slice.gpu;
+	info->utilization[NVML_UTILIZATION_MEMORY].percentage = slice.memory;
+	return NVML_SUCCESS;
+}
+
+/* The driver keeps samples of the whole card only: of a slice there is the figure of now, at the
+ * time of the newest of them. */
+NVML(nvmlDeviceGetSamples, (nvmlDevice_t device, int type, unsigned long long last_seen,
+				   int *value_type, unsigned int *count, nvmlSample_t *samples))
+{
+	nvmlUtilization_t slice;
+	nvmlReturn_t result =
+		REAL(nvmlDeviceGetSamples)(device, type, last_seen, value_type, count, samples);
+	bool shared =
+		type == NVML_GPU_UTILIZATION_SAMPLES || type == NVML_MEMORY_UTILIZATION_SAMPLES;
+
+	if (result != NVML_SUCCESS || !samples || !shared || *count == 0)
+		return result;
+	result = slice_utilisation(device, &slice);
+	if (result != NVML_SUCCESS)
+		return result;
+	for (unsigned int i = 1; i < *count; i++)
+		if (samples[i].timeStamp > samples[0].timeStamp)
+			samples[0].timeStamp = samples[i].timeStamp;
+	samples[0].sampleValue.uiVal =
+		type == NVML_GPU_UTILIZATION_SAMPLES ? slice.gpu : slice.memory;
+	*count = 1;
 	return NVML_SUCCESS;
 }
 

@@ -17,6 +17,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 
 	REQUIRE_CONTEXT(context);
 	REQUIRE(pointer && bytes > 0, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE_NO_CAPTURE();
 	result = memory_take(context, bytes, pointer);
 	if (result != CUDA_ERROR_OUT_OF_MEMORY)
 		return result;
@@ -48,6 +49,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 	REQUIRE_DRIVER();
 	if (pointer == 0)
 		return CUDA_SUCCESS;
+	REQUIRE_NO_CAPTURE();
 	REQUIRE(memory_find(pointer, &extent) && extent.base == pointer, CUDA_ERROR_INVALID_VALUE);
 	context = extent.region->context;
 	REQUIRE(context, CUDA_ERROR_INVALID_VALUE); /* a reservation */

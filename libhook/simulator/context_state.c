@@ -71,6 +71,7 @@ CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version)
 CUresult cuCtxSynchronize(void)
 {
 	REQUIRE_CONTEXT(context);
+	REQUIRE_NO_CAPTURE();
 	context_drain(context);
 	return CUDA_SUCCESS;
 }
@@ -81,6 +82,7 @@ CUresult cuCtxSynchronize_v2(CUcontext context)
 		return cuCtxSynchronize();
 	REQUIRE_DRIVER();
 	REQUIRE(context_valid(context), CUDA_ERROR_INVALID_CONTEXT);
+	REQUIRE_NO_CAPTURE();
 	context_drain(context);
 	return CUDA_SUCCESS;
 }

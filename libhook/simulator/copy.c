@@ -33,6 +33,19 @@ CUresult copy_finish(CUstream stream, size_t bytes, bool over_link, bool wait)
 	return CUDA_SUCCESS;
 }
 
+static CUresult capture_run(CUstream stream, CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	const CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+		.srcDevice = from,
+		.dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+		.dstDevice = to,
+		.WidthInBytes = bytes,
+		.Height = 1,
+		.Depth = 1};
+
+	return capture_copy(stream, &copy);
+}
+
 static CUresult copy_run(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle,
 	enum stream_flavour flavour, bool wait)
 {
@@ -43,6 +56,8 @@ static CUresult copy_run(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstrea
 
 	if (status != CUDA_SUCCESS || bytes == 0)
 		return status;
+	if (stream->participant)
+		return wait ? capture_refuse(stream) : capture_run(stream, to, from, bytes);
 	target = contents(to, bytes, true);
 	source = contents(from, bytes, false);
 	REQUIRE(target && source, CUDA_ERROR_INVALID_VALUE);

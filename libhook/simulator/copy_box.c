@@ -86,6 +86,8 @@ static CUresult copy_box(
 		return status;
 	if (copy->WidthInBytes == 0 || copy->Height == 0 || copy->Depth == 0)
 		return CUDA_SUCCESS;
+	if (stream->participant)
+		return wait ? capture_refuse(stream) : capture_copy(stream, copy);
 	REQUIRE(side_at(&source, &from, copy, false) && side_at(&target, &to, copy, true),
 		CUDA_ERROR_INVALID_VALUE);
 	host_functions_wait(stream, atomic_load(&stream->host_given));

@@ -35,6 +35,7 @@
 #define SIM_CONTEXTS 512 /* of one card, over all processes */
 #define SIM_MARKERS 512	 /* events of one context that are recorded and not yet reached */
 #define SIM_LIMITS 512	 /* cgroups with a memory limit on one card */
+#define SIM_PIECES 4096	 /* of one card's memory that other processes may hold too */
 #define SIM_BUSY_BUCKETS 11
 #define SIM_BUSY_BUCKET_NS UINT64_C(100000000)
 #define SIM_FILE_BYTES (UINT64_C(128) << 20)
@@ -99,13 +100,23 @@ struct sim_busy {
 	uint64_t ns[SIM_BUSY_BUCKETS];
 };
 
-/* What one process holds on one card. */
+/* What one process holds on one card; pieces that it keeps come on top (piece.h). */
 struct sim_share {
 	uint64_t used_bytes;
 	uint32_t contexts;
 	uint32_t limits_unknown;	  /* it could not tell by itself which limits are its own */
 	uint64_t limits[SIM_LIMITS / 64]; /* bits: the card's limits that it is under */
 	struct sim_busy busy;
+};
+
+/* Memory that its maker let others have: on one process's account, the keeper's, as long as anybody
+ * holds it. Free when its maker is 0. */
+struct sim_piece {
+	uint64_t maker;	 /* process tag, */
+	uint64_t number; /* and which of that process's */
+	uint64_t bytes;
+	uint64_t keeper; /* place + 1 */
+	uint64_t holders[SIM_PROCESSES / 64];
 };
 
 /* A memory limit that NVML set for a cgroup: what all processes in it and beneath it may hold
@@ -137,7 +148,7 @@ struct sim_context {
 
 struct sim_card {
 	_Alignas(64) _Atomic uint64_t lock; /* process tag of the owner; 0: free */
-	_Atomic uint64_t used_bytes;	    /* sum over shares */
+	_Atomic uint64_t used_bytes;	    /* sum over shares and pieces */
 	uint64_t clock_ns;		    /* the engine has served up to here */
 	uint64_t looked_ns;		    /* the last time the dead were looked for */
 	uint64_t slice_end_ns;
@@ -145,8 +156,11 @@ struct sim_card {
 	uint32_t running; /* index into contexts */
 	uint32_t contexts_high;
 	uint32_t limits_high;
+	uint32_t pieces_high;
+	uint32_t reserved;
 	struct sim_busy busy;
 	struct sim_limit limits[SIM_LIMITS];
+	struct sim_piece pieces[SIM_PIECES];
 	struct sim_share shares[SIM_PROCESSES];
 	struct sim_context contexts[SIM_CONTEXTS];
 };
@@ -206,6 +220,8 @@ void card_reap(struct sim_card *card);
 /* Add to what this process holds; false if the card is full, even after a look for the dead. */
 bool card_reserve(struct sim_card *card, uint64_t bytes);
 void card_release(struct sim_card *card, uint64_t bytes);
+/* Whether that much more could be held, without holding it. */
+bool card_has_room(struct sim_card *card, uint64_t bytes);
 
 static inline const struct sim_profile *card_profile(const struct sim_card *card)
 {

@@ -43,6 +43,7 @@ struct CUstream_st {
 	_Atomic uint64_t end_ns;     /* position in the context's queue of the last work given */
 	_Atomic uint64_t host_given; /* host functions given, and those that have returned */
 	_Atomic uint64_t host_done;
+	struct participant *participant; /* of a capture (capture.h); null: the stream runs */
 	struct CUstream_st *next;
 };
 
@@ -54,6 +55,7 @@ struct CUevent_st {
 	uint64_t reached_ns;  /* once known */
 	CUstream host_stream; /* host functions that the event comes after */
 	uint64_t host_given;
+	struct captured *captured; /* of the last record, if that was in a capture */
 };
 
 struct CUctx_st {
@@ -141,6 +143,35 @@ void pools_trim(void);
 void pools_forget_context(CUcontext context);
 void graphs_forget_context(CUcontext context);
 void modules_forget_context(CUcontext context);
+
+/* Captures that are going on, in all threads. */
+extern _Atomic unsigned int captures_open;
+/* Where one of them forbids a call that is no part of it, the error; that capture is invalid. */
+CUresult capture_forbids(void);
+/* The same for work on the context's legacy stream. */
+CUresult capture_forbids_legacy(CUcontext context, bool invalidate);
+/* The rest for a stream that captures: its call is refused, or becomes a node. */
+CUresult capture_refuse(CUstream stream);
+CUresult capture_kernel(CUstream stream, uint64_t duration_ns);
+CUresult capture_copy(CUstream stream, const CUDA_MEMCPY3D *copy);
+CUresult capture_fill(CUstream stream, const CUDA_MEMSET_NODE_PARAMS *fill);
+CUresult capture_host(CUstream stream, CUhostFn function, void *data);
+CUresult capture_allocation(
+	CUstream stream, CUmemLocation location, size_t bytes, CUdeviceptr *pointer);
+CUresult capture_release(CUstream stream, CUdeviceptr pointer);
+CUresult capture_record(CUstream stream, CUevent event);
+CUresult capture_record_external(CUstream stream, CUevent event);
+CUresult capture_wait_external(CUstream stream, CUevent event);
+/* Also for a stream that does not capture yet: it takes part from now on. */
+CUresult capture_wait(CUstream stream, CUevent event);
+void capture_forget_stream(CUstream stream);
+
+#define REQUIRE_NO_CAPTURE()                                                                       \
+	do {                                                                                       \
+		CUresult capture_status_ = capture_forbids();                                      \
+		if (capture_status_ != CUDA_SUCCESS)                                               \
+			return capture_status_;                                                    \
+	} while (0)
 
 /* GPUSHARE_SIM_TRACE: one line on stderr for each call of something that is not simulated. */
 void trace_unsupported(const char *symbol);

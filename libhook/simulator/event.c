@@ -71,6 +71,7 @@ CUresult cuEventDestroy_v2(CUevent event)
 	REQUIRE_DRIVER();
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
 	detach(event);
+	free(event->captured);
 	event->kind = 0;
 	free(event);
 	return CUDA_SUCCESS;
@@ -94,7 +95,7 @@ static void wait_for_marker_room(CUcontext context)
 	}
 }
 
-static CUresult record(CUevent event, CUstream handle, enum stream_flavour flavour)
+static CUresult record(CUevent event, CUstream handle, enum stream_flavour flavour, bool external)
 {
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);
@@ -104,7 +105,12 @@ static CUresult record(CUevent event, CUstream handle, enum stream_flavour flavo
 	if (status != CUDA_SUCCESS)
 		return status;
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
+	if (stream->participant)
+		return external ? capture_record_external(stream, event)
+				: capture_record(stream, event);
 	detach(event);
+	free(event->captured);
+	event->captured = NULL;
 	context = stream->context;
 	latch_take(&context->latch);
 	wait_for_marker_room(context);
@@ -127,24 +133,24 @@ static CUresult record(CUevent event, CUstream handle, enum stream_flavour flavo
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-	return record(event, stream, STREAM_LEGACY);
+	return record(event, stream, STREAM_LEGACY, false);
 }
 
 CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
 {
-	return record(event, stream, STREAM_PER_THREAD);
+	return record(event, stream, STREAM_PER_THREAD, false);
 }
 
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
 {
 	REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
-	return record(event, stream, STREAM_LEGACY);
+	return record(event, stream, STREAM_LEGACY, flags == CU_EVENT_RECORD_EXTERNAL);
 }
 
 CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags)
 {
 	REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
-	return record(event, stream, STREAM_PER_THREAD);
+	return record(event, stream, STREAM_PER_THREAD, flags == CU_EVENT_RECORD_EXTERNAL);
 }
 
 static bool host_functions_done(CUevent event)
@@ -172,6 +178,8 @@ CUresult cuEventQuery(CUevent event)
 {
 	REQUIRE_DRIVER();
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
+	REQUIRE(!event->captured, CUDA_ERROR_CAPTURED_EVENT);
+	REQUIRE_NO_CAPTURE();
 	return !event->context || reached(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -187,6 +195,7 @@ CUresult cuEventSynchronize(CUevent event)
 {
 	REQUIRE_DRIVER();
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
+	REQUIRE(!event->captured, CUDA_ERROR_CAPTURED_EVENT);
 	event_wait(event);
 	pools_trim();
 	return CUDA_SUCCESS;
@@ -199,6 +208,7 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
 	REQUIRE_DRIVER();
 	REQUIRE(milliseconds, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(event_valid(start) && event_valid(end), CUDA_ERROR_INVALID_HANDLE);
+	REQUIRE(!start->captured && !end->captured, CUDA_ERROR_CAPTURED_EVENT);
 	REQUIRE(start->context && end->context, CUDA_ERROR_INVALID_HANDLE);
 	REQUIRE(!((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING),
 		CUDA_ERROR_INVALID_HANDLE);
@@ -216,7 +226,8 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 
 /* Within a context the queue keeps the order already. Across contexts the calling thread waits: a
  * queue that waits for another card's is not simulated. */
-static CUresult wait_event(CUstream handle, CUevent event, enum stream_flavour flavour)
+static CUresult wait_event(
+	CUstream handle, CUevent event, enum stream_flavour flavour, unsigned int flags)
 {
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);
@@ -224,7 +235,11 @@ static CUresult wait_event(CUstream handle, CUevent event, enum stream_flavour f
 	if (status != CUDA_SUCCESS)
 		return status;
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
-	if (!event->context)
+	if (stream->participant && flags == CU_EVENT_WAIT_EXTERNAL)
+		return capture_wait_external(stream, event);
+	if (event->captured || (stream->participant && event->context))
+		return capture_wait(stream, event);
+	if (!event->context || stream->participant)
 		return CUDA_SUCCESS;
 	if (event->context != stream->context)
 		event_wait(event);
@@ -236,11 +251,11 @@ static CUresult wait_event(CUstream handle, CUevent event, enum stream_flavour f
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
 {
 	REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
-	return wait_event(stream, event, STREAM_LEGACY);
+	return wait_event(stream, event, STREAM_LEGACY, flags);
 }
 
 CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)
 {
 	REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
-	return wait_event(stream, event, STREAM_PER_THREAD);
+	return wait_event(stream, event, STREAM_PER_THREAD, flags);
 }

@@ -30,7 +30,7 @@ struct CUgraphNode_st {
 	struct allocation *allocation; /* of an allocation node or a free node */
 	CUgraphNode *dependencies;
 	size_t dependency_count;
-	size_t step; /* while an instance is made: its last step */
+	size_t step; /* while an instance is made: its last step; scratch elsewhere */
 	CUgraphNode next;
 };
 

@@ -195,6 +195,8 @@ static CUresult launch(CUgraphExec instance, CUstream handle, enum stream_flavou
 	if (result != CUDA_SUCCESS)
 		return result;
 	REQUIRE(instance && instance->kind == OBJECT_INSTANCE, CUDA_ERROR_INVALID_VALUE);
+	if (stream->participant)
+		return capture_refuse(stream); /* an instance is no graph that a node could hold */
 	if (instance->footprint)
 		result = footprint_launch(instance->footprint, stream,
 			instance->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
@@ -209,6 +211,8 @@ static CUresult upload(CUgraphExec instance, CUstream handle, enum stream_flavou
 	if (result != CUDA_SUCCESS)
 		return result;
 	REQUIRE(instance && instance->kind == OBJECT_INSTANCE, CUDA_ERROR_INVALID_VALUE);
+	if (stream->participant)
+		return capture_refuse(stream);
 	return instance->footprint ? footprint_upload(instance->footprint, stream) : CUDA_SUCCESS;
 }
 

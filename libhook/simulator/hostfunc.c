@@ -111,6 +111,8 @@ static CUresult launch(CUstream handle, enum stream_flavour flavour, CUhostFn fu
 	if (status != CUDA_SUCCESS)
 		return status;
 	REQUIRE(function || callback, CUDA_ERROR_INVALID_VALUE);
+	if (stream->participant)
+		return function ? capture_host(stream, function, data) : capture_refuse(stream);
 	return give(stream, function, callback, data);
 }
 

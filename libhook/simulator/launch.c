@@ -76,9 +76,12 @@ static CUresult launch(CUfunction function, const struct grid *grid, CUstream ha
 	if (status == CUDA_SUCCESS)
 		status = launch_duration(
 			function, grid, parameters, extra, stream->context->card, &duration);
-	if (status == CUDA_SUCCESS)
-		queue_submit(stream, duration_scaled(duration));
-	return status;
+	if (status != CUDA_SUCCESS)
+		return status;
+	if (stream->participant)
+		return capture_kernel(stream, duration);
+	queue_submit(stream, duration_scaled(duration));
+	return CUDA_SUCCESS;
 }
 
 #define LAUNCH_KERNEL(name, flavour)                                                               \

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "limit.h"
 
+#include "piece.h"
+
 #include <string.h>
 
 static bool under(const struct sim_share *share, uint32_t limit)
@@ -73,7 +75,7 @@ void limits_find_all(struct sim_card *card, bool unknown)
 		int pid = 0;
 
 		if ((unknown && !share->limits_unknown) ||
-			(share->used_bytes == 0 && share->contexts == 0))
+			(share->contexts == 0 && process_bytes(card, i) == 0))
 			continue;
 		if (process_alive(tag, &pid) && pid != 0)
 			limits_find(card, i, pid);
@@ -87,7 +89,7 @@ uint64_t limit_used_bytes(const struct sim_card *card, const struct sim_limit *l
 
 	for (uint32_t i = 0; i < high; i++) {
 		if (under(&card->shares[i], (uint32_t)(limit - card->limits)))
-			sum += card->shares[i].used_bytes;
+			sum += process_bytes(card, i);
 	}
 	return sum;
 }

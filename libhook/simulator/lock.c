@@ -8,6 +8,7 @@
 
 #include "clock.h"
 #include "limit.h"
+#include "piece.h"
 
 #include <sched.h>
 #include <string.h>
@@ -23,7 +24,7 @@ static void card_recount(struct sim_card *card)
 
 	for (uint32_t i = 0; i < high; i++)
 		sum += card->shares[i].used_bytes;
-	atomic_store(&card->used_bytes, sum);
+	atomic_store(&card->used_bytes, sum + pieces_bytes(card));
 }
 
 static void card_lock_contended(struct sim_card *card)
@@ -74,6 +75,7 @@ static void card_forget(struct sim_card *card, uint32_t process)
 		if (owner != 0 && owner != process_tag() && tag_process(owner) == process)
 			atomic_store(&card->contexts[i].owner, 0);
 	}
+	pieces_forget(card, process);
 }
 
 void card_inherit(struct sim_card *card)
@@ -87,15 +89,18 @@ void card_inherit(struct sim_card *card)
 void card_reap(struct sim_card *card)
 {
 	uint32_t high = atomic_load(&device->processes_high);
+	uint64_t holders[SIM_PROCESSES / 64];
 	bool found = false;
 
+	pieces_holders(card, holders);
 	for (uint32_t i = 0; i < high; i++) {
 		const struct sim_share *share = &card->shares[i];
 		uint64_t tag = atomic_load(&device->processes[i].generation) << 16 | (i + 1);
+		bool holds = share->used_bytes != 0 || share->contexts != 0 ||
+			     holders[i / 64] >> i % 64 & 1;
 
 		/* One system call for each other process that holds something here. */
-		if ((share->used_bytes == 0 && share->contexts == 0) || tag == process_tag() ||
-			process_alive(tag, NULL))
+		if (!holds || tag == process_tag() || process_alive(tag, NULL))
 			continue;
 		card_forget(card, i);
 		found = true;
@@ -111,15 +116,20 @@ static bool fits(struct sim_card *card, uint64_t bytes)
 	       (card->limits_high == 0 || limits_allow(card, bytes));
 }
 
-bool card_reserve(struct sim_card *card, uint64_t bytes)
+bool card_has_room(struct sim_card *card, uint64_t bytes)
 {
 	if (card->limits_high > 0)
 		limits_find_own(card);
-	if (!fits(card, bytes)) {
-		card_reap(card);
-		if (!fits(card, bytes))
-			return false;
-	}
+	if (fits(card, bytes))
+		return true;
+	card_reap(card);
+	return fits(card, bytes);
+}
+
+bool card_reserve(struct sim_card *card, uint64_t bytes)
+{
+	if (!card_has_room(card, bytes))
+		return false;
 	card->shares[tag_process(process_tag())].used_bytes += bytes;
 	atomic_fetch_add(&card->used_bytes, bytes);
 	return true;

@@ -33,6 +33,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
 	REQUIRE(pointer && bytes > 0, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST,
 		CUDA_ERROR_INVALID_VALUE);
+	REQUIRE_NO_CAPTURE();
 	space_take();
 	result = managed_take(context, bytes, pointer);
 	space_drop();
@@ -83,6 +84,8 @@ static CUresult prefetch(CUdeviceptr pointer, size_t bytes, bool to_device, CUst
 
 	if (status != CUDA_SUCCESS)
 		return status;
+	if (stream->participant)
+		return capture_refuse(stream);
 	space_take();
 	region = region_at(pointer);
 	status = CUDA_ERROR_INVALID_VALUE;

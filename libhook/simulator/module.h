@@ -7,7 +7,7 @@
 #define GPUSHARE_SIMULATOR_MODULE_H
 
 #include "driver.h"
-#include "image.h"
+#include "image/image.h"
 
 #define FUNCTION_ATTRIBUTES CU_FUNC_ATTRIBUTE_MAX
 

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Memory without addresses: cuMemCreate. It is a memfd, so that two mappings show the same bytes
- * and a descriptor can carry it to another process; it is counted on the card by the process that
- * made it, until the last handle and the last mapping of it are gone.
+ * and a descriptor can carry it to another process. Once exported it is a piece of the card
+ * (piece.h), counted once for all who hold a handle or a mapping of it. A process has one object
+ * for it, however often it imports it.
  */
 #include "physical.h"
 
 #include "memory.h"
+#include "piece.h"
 
+#include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +20,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define FD_NAME "gpushare-sim-card"
+#define FD_NAME "gpushare-sim-memory"
 #define PHYSICAL_KIND UINT64_C(0x5048595349434131)
+
+/* Under the space's latch. */
+static struct physical *all;
+static uint64_t next_number = 1;
 
 struct physical *physical_of(CUmemGenericAllocationHandle handle)
 {
@@ -26,31 +34,51 @@ struct physical *physical_of(CUmemGenericAllocationHandle handle)
 	return physical && physical->kind == PHYSICAL_KIND ? physical : NULL;
 }
 
-static struct sim_card *card_of(const struct physical *physical)
+/* What it takes of the card goes back, or to another who holds it. */
+static void uncount(struct physical *physical)
 {
-	return &device->cards[physical->properties.location.id];
+	if (!physical->card)
+		return;
+	card_lock(physical->card);
+	if (physical->shared)
+		piece_drop(physical->card, physical->maker, physical->number);
+	else
+		card_release(physical->card, physical->bytes);
+	card_unlock(physical->card);
 }
 
 void physical_drop(struct physical *physical)
 {
 	if (--physical->references > 0)
 		return;
-	close(physical->fd);
-	if (physical->counted) {
-		card_lock(card_of(physical));
-		card_release(card_of(physical), physical->bytes);
-		card_unlock(card_of(physical));
+	for (struct physical **link = &all; *link; link = &(*link)->next) {
+		if (*link == physical) {
+			*link = physical->next;
+			break;
+		}
 	}
+	close(physical->fd);
+	uncount(physical);
 	physical->kind = 0;
 	free(physical);
+}
+
+static bool on_host(const CUmemLocation *location)
+{
+	return location->type == CU_MEM_LOCATION_TYPE_HOST ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
 }
 
 static CUresult properties_check(const CUmemAllocationProp *properties)
 {
 	REQUIRE(properties && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED,
 		CUDA_ERROR_INVALID_VALUE);
-	REQUIRE(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_SUPPORTED);
-	REQUIRE(device_valid(properties->location.id), CUDA_ERROR_INVALID_DEVICE);
+	if (!on_host(&properties->location)) {
+		REQUIRE(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
+			CUDA_ERROR_INVALID_VALUE);
+		REQUIRE(device_valid(properties->location.id), CUDA_ERROR_INVALID_DEVICE);
+	}
 	REQUIRE(properties->requestedHandleTypes <= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 		CUDA_ERROR_NOT_SUPPORTED);
 	return CUDA_SUCCESS;
@@ -70,32 +98,51 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 	return result;
 }
 
-static struct physical *physical_new(const CUmemAllocationProp *properties, size_t bytes, int fd)
+static int memory_file(const struct physical *physical)
 {
-	struct physical *physical = calloc(1, sizeof(*physical));
-
-	if (!physical)
-		return NULL;
-	*physical = (struct physical){.kind = PHYSICAL_KIND,
-		.properties = *properties,
-		.bytes = bytes,
-		.fd = fd,
-		.references = 1};
-	return physical;
-}
-
-static int memory_file(CUdevice ordinal, size_t bytes)
-{
-	char name[32];
+	const CUmemLocation *location = &physical->properties.location;
+	char name[128];
 	int fd;
 
-	snprintf(name, sizeof(name), FD_NAME "%d", ordinal);
+	/* Another process may number the cards otherwise (CUDA_VISIBLE_DEVICES). */
+	snprintf(name, sizeof(name), FD_NAME "-%d-%d-%" PRIu64 "-%" PRIu64, (int)location->type,
+		physical->card ? (int)(physical->card - device->cards) : location->id,
+		physical->maker, physical->number);
 	fd = (int)syscall(SYS_memfd_create, name, MFD_CLOEXEC); /* glibc 2.27 has a function */
-	if (fd >= 0 && ftruncate(fd, (off_t)bytes) != 0) {
+	if (fd >= 0 && ftruncate(fd, (off_t)physical->bytes) != 0) {
 		close(fd);
 		fd = -1;
 	}
 	return fd;
+}
+
+static void link_in(struct physical *physical)
+{
+	physical->kind = PHYSICAL_KIND;
+	physical->references = 1;
+	physical->next = all;
+	all = physical;
+}
+
+/* With the latch held: take it from the card, and give it a file. */
+static CUresult make(struct physical *physical)
+{
+	bool fits = true;
+
+	physical->number = next_number++;
+	physical->fd = memory_file(physical);
+	REQUIRE(physical->fd >= 0, CUDA_ERROR_OUT_OF_MEMORY);
+	if (physical->card) {
+		card_lock(physical->card);
+		fits = card_reserve(physical->card, physical->bytes);
+		card_unlock(physical->card);
+	}
+	if (!fits) {
+		close(physical->fd);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	link_in(physical);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
@@ -103,8 +150,6 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 {
 	struct physical *physical;
 	CUresult result;
-	bool fits;
-	int fd;
 
 	REQUIRE_DRIVER();
 	REQUIRE(handle && bytes > 0 && bytes % UNIT_BYTES == 0 && flags == 0,
@@ -112,21 +157,21 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 	result = properties_check(properties);
 	if (result != CUDA_SUCCESS)
 		return result;
-	fd = memory_file(properties->location.id, bytes);
-	REQUIRE(fd >= 0, CUDA_ERROR_OUT_OF_MEMORY);
-	physical = physical_new(properties, bytes, fd);
-	if (!physical) {
-		close(fd);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	card_lock(card_of(physical));
-	fits = card_reserve(card_of(physical), bytes);
-	card_unlock(card_of(physical));
-	physical->counted = fits;
-	*handle = (CUmemGenericAllocationHandle)(uintptr_t)physical;
-	if (!fits)
-		physical_drop(physical);
-	return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	physical = calloc(1, sizeof(*physical));
+	REQUIRE(physical, CUDA_ERROR_OUT_OF_MEMORY);
+	physical->properties = *properties;
+	physical->bytes = bytes;
+	physical->maker = process_tag();
+	if (!on_host(&properties->location))
+		physical->card = &device->cards[properties->location.id];
+	space_take();
+	result = make(physical);
+	space_drop();
+	if (result != CUDA_SUCCESS)
+		free(physical);
+	else
+		*handle = (CUmemGenericAllocationHandle)(uintptr_t)physical;
+	return result;
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
@@ -148,6 +193,19 @@ CUresult cuMemGetAllocationPropertiesFromHandle(
 	return CUDA_SUCCESS;
 }
 
+/* From now on others may hold it too. */
+static bool share(struct physical *physical)
+{
+	space_take();
+	if (physical->card && !physical->shared) {
+		card_lock(physical->card);
+		physical->shared = piece_share(physical->card, physical->number, physical->bytes);
+		card_unlock(physical->card);
+	}
+	space_drop();
+	return !physical->card || physical->shared;
+}
+
 CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHandle handle,
 	CUmemAllocationHandleType type, unsigned long long flags)
 {
@@ -159,46 +217,97 @@ CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHand
 	REQUIRE(exported && physical && flags == 0, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
 	REQUIRE(physical->properties.requestedHandleTypes & type, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(share(physical), CUDA_ERROR_OUT_OF_MEMORY);
 	fd = dup(physical->fd);
 	REQUIRE(fd >= 0, CUDA_ERROR_OPERATING_SYSTEM);
 	memcpy(exported, &fd, sizeof(fd));
 	return CUDA_SUCCESS;
 }
 
-/* Which card's memory a descriptor carries: the memfd's name tells. -1 for another file. */
-static CUdevice card_of_file(int fd)
+/* What a descriptor carries: the memfd's name and size tell. False for another file. */
+static bool describe_file(int fd, struct physical *physical)
 {
-	char link[64], name[64] = "";
-	CUdevice ordinal;
+	CUmemLocation *location = &physical->properties.location;
+	char link[64], name[160] = "";
+	struct stat file;
+	int type;
 
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	if (readlink(link, name, sizeof(name) - 1) <= 0 ||
-		sscanf(name, "/memfd:" FD_NAME "%d", &ordinal) != 1 || !device_valid(ordinal))
-		return -1;
-	return ordinal;
+	if (readlink(link, name, sizeof(name) - 1) <= 0 || fstat(fd, &file) != 0 ||
+		sscanf(name, "/memfd:" FD_NAME "-%d-%d-%" SCNu64 "-%" SCNu64, &type, &location->id,
+			&physical->maker, &physical->number) != 4)
+		return false;
+	location->type = (CUmemLocationType)type;
+	physical->bytes = (size_t)file.st_size;
+	physical->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+	physical->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	if (on_host(location))
+		return true;
+	if (!device_valid(location->id))
+		return false;
+	physical->card = &device->cards[location->id];
+	physical->shared = true;
+	return true;
 }
 
-/* Imported memory stays on the account of who made it. */
+static struct physical *known(const struct physical *wanted)
+{
+	for (struct physical *physical = all; physical; physical = physical->next) {
+		if (physical->maker == wanted->maker && physical->number == wanted->number)
+			return physical;
+	}
+	return NULL;
+}
+
+/* With the latch held. */
+static CUresult import(const struct physical *described, int fd, struct physical **result)
+{
+	struct physical *physical = known(described);
+	bool held = true;
+
+	*result = physical;
+	if (physical) {
+		physical->references++;
+		return CUDA_SUCCESS;
+	}
+	physical = malloc(sizeof(*physical));
+	REQUIRE(physical, CUDA_ERROR_OUT_OF_MEMORY);
+	*physical = *described;
+	physical->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (physical->card && physical->fd >= 0) {
+		card_lock(physical->card);
+		held = piece_hold(
+			physical->card, physical->maker, physical->number, physical->bytes);
+		card_unlock(physical->card);
+	}
+	if (physical->fd < 0 || !held) {
+		CUresult why = held ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_OUT_OF_MEMORY;
+
+		if (physical->fd >= 0)
+			close(physical->fd);
+		free(physical);
+		return why;
+	}
+	link_in(physical);
+	*result = physical;
+	return CUDA_SUCCESS;
+}
+
 CUresult cuMemImportFromShareableHandle(
 	CUmemGenericAllocationHandle *handle, void *exported, CUmemAllocationHandleType type)
 {
-	CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	struct physical described = {.kind = 0}, *physical;
 	int fd = (int)(intptr_t)exported;
-	struct physical *physical;
-	struct stat file;
+	CUresult result;
 
 	REQUIRE_DRIVER();
 	REQUIRE(handle, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
-	properties.location.id = card_of_file(fd);
-	REQUIRE(properties.location.id >= 0 && fstat(fd, &file) == 0, CUDA_ERROR_INVALID_VALUE);
-	fd = dup(fd);
-	REQUIRE(fd >= 0, CUDA_ERROR_OPERATING_SYSTEM);
-	physical = physical_new(&properties, (size_t)file.st_size, fd);
-	if (!physical)
-		close(fd);
-	*handle = (CUmemGenericAllocationHandle)(uintptr_t)physical;
-	return physical ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	REQUIRE(describe_file(fd, &described), CUDA_ERROR_INVALID_VALUE);
+	space_take();
+	result = import(&described, fd, &physical);
+	space_drop();
+	if (result == CUDA_SUCCESS)
+		*handle = (CUmemGenericAllocationHandle)(uintptr_t)physical;
+	return result;
 }

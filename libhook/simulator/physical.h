@@ -11,9 +11,13 @@ struct physical {
 	uint64_t kind;
 	CUmemAllocationProp properties;
 	size_t bytes;
-	bool counted;
+	struct sim_card *card; /* null: on the host, counted nowhere */
+	uint64_t maker;	       /* process tag, and which of that process's: the same in all */
+	uint64_t number;
+	bool shared; /* a piece (piece.h), no longer this process's alone */
 	int fd;
 	unsigned int references; /* handles and mappings; under the space's latch */
+	struct physical *next;	 /* of this process's */
 };
 
 /* What a handle stands for; null if for nothing. */

@@ -180,6 +180,8 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, 
 	REQUIRE(pool_valid(pool), CUDA_ERROR_INVALID_VALUE);
 	/* Its memory is another process's to give. */
 	REQUIRE(!pool->imported, CUDA_ERROR_NOT_SUPPORTED);
+	if (stream->participant)
+		return capture_allocation(stream, pool->location, bytes, pointer);
 	latch_take(&pools_latch);
 	if (!pool->context)
 		pool->context = account(pool, stream->context);
@@ -199,6 +201,8 @@ static CUresult release(CUdeviceptr pointer, CUstream handle, enum stream_flavou
 
 	if (status != CUDA_SUCCESS)
 		return status;
+	if (stream->participant)
+		return capture_release(stream, pointer);
 	REQUIRE(memory_find(pointer, &extent) && extent.base == pointer, CUDA_ERROR_INVALID_VALUE);
 	if (extent.region->kind == REGION_GRAPH)
 		return graph_memory_give(pointer);

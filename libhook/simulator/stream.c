@@ -42,6 +42,9 @@ CUresult stream_resolve(CUstream handle, enum stream_flavour flavour, CUstream *
 		*stream = handle;
 	else
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (*stream == &context->legacy &&
+		atomic_load_explicit(&captures_open, memory_order_relaxed) > 0)
+		return capture_forbids_legacy(context, true);
 	return CUDA_SUCCESS;
 }
 
@@ -68,6 +71,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 	REQUIRE_DRIVER();
 	REQUIRE(stream > CU_STREAM_PER_THREAD && stream->kind == OBJECT_STREAM,
 		CUDA_ERROR_INVALID_HANDLE);
+	capture_forget_stream(stream);
 	host_functions_wait(stream, atomic_load(&stream->host_given));
 	if (context_valid(stream->context)) {
 		latch_take(&stream->context->latch);
@@ -122,6 +126,8 @@ void stream_drain(CUstream stream)
 
 static CUresult synchronize(CUstream stream)
 {
+	if (stream->participant)
+		return capture_refuse(stream);
 	stream_drain(stream);
 	return CUDA_SUCCESS;
 }
@@ -161,18 +167,15 @@ static CUresult get_context(CUstream stream, CUcontext *context)
 	return CUDA_SUCCESS;
 }
 
-/* Capture is not simulated: cuStreamBeginCapture says so, and so no stream is ever capturing. */
-static CUresult not_capturing(CUstream stream, CUstreamCaptureStatus *capture)
+static CUresult query(CUstream stream)
 {
-	(void)stream;
-	REQUIRE(capture, CUDA_ERROR_INVALID_VALUE);
-	*capture = CU_STREAM_CAPTURE_STATUS_NONE;
-	return CUDA_SUCCESS;
+	if (stream->participant)
+		return capture_refuse(stream);
+	return stream_done(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 ON_STREAM(cuStreamSynchronize, (CUstream handle), handle, synchronize(stream))
-ON_STREAM(cuStreamQuery, (CUstream handle), handle,
-	stream_done(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY)
+ON_STREAM(cuStreamQuery, (CUstream handle), handle, query(stream))
 ON_STREAM(cuStreamGetPriority, (CUstream handle, int *priority), handle,
 	get_priority(stream, priority))
 ON_STREAM(
@@ -182,7 +185,3 @@ ON_STREAM(cuStreamGetDevice, (CUstream handle, CUdevice *ordinal), handle,
 	get_device(stream, ordinal))
 ON_STREAM(
 	cuStreamGetCtx, (CUstream handle, CUcontext *context), handle, get_context(stream, context))
-ON_STREAM(cuStreamIsCapturing, (CUstream handle, CUstreamCaptureStatus *capture), handle,
-	not_capturing(stream, capture))
-ON_STREAM(cuStreamGetCaptureInfo, (CUstream handle, CUstreamCaptureStatus *capture, uint64_t *id),
-	handle, ((void)id, not_capturing(stream, capture)))

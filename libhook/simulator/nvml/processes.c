@@ -4,6 +4,7 @@
  * namespace that does not contain a process it is not listed.
  */
 #include "../limit.h"
+#include "../piece.h"
 #include "library.h"
 
 #include "engine.h"
@@ -40,7 +41,7 @@ unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PR
 			process = &processes[count++];
 			*process = (struct process){.pid = (unsigned int)pid};
 		}
-		process->used_bytes += share->used_bytes;
+		process->used_bytes += process_bytes(card, i);
 		process->busy_percent += busy_percent(&share->busy, now);
 	}
 	card_unlock(card);

@@ -131,15 +131,15 @@ def program(*lines: str) -> str:
 
 @pytest.fixture(scope="session")
 def fake_filters() -> Path:
-    """A directory with both filters, over fake_cuda.c."""
+    """A directory with both filters, over fake_cuda.c and fake_nvml.c."""
     with _one_at_a_time():
         folder = build_filters("fake")
         (folder / "driver").mkdir(exist_ok=True)
-        driver = folder / "driver" / "libcuda.so.1"
-        options = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic")
-        soname = "-Wl,-soname,libcuda.so.1"
-        new = compile_c(driver.with_suffix(".new"), "fake_cuda.c", *options, soname)
-        new.rename(driver)
+        for source, name in (("fake_cuda.c", "libcuda.so.1"), ("fake_nvml.c", "libnvidia-ml.so.1")):
+            driver = folder / "driver" / name
+            options = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic")
+            made = driver.with_suffix(".new")
+            compile_c(made, source, *options, f"-Wl,-soname,{name}").rename(driver)
     return folder / "lib"
 
 

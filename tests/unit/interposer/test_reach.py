@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import HERE, Container, compile_c
-from .tenant import MIB
+from gpushare import abi
+
+from .conftest import HERE, Container, compile_c, program
+from .tenant import MIB, receive
 
 WAYS = (
     "dlopen", "global", "deepbind", "dlmopen", "absolute", "dlvsym", "procaddress",
@@ -46,6 +48,43 @@ def test_a_name_newer_than_the_table_by_look_up(fake: Container) -> None:
         "say(result, status, value.value)",
     )
     assert said == [0, 0, 42]
+
+
+def test_a_name_that_nobody_classified_is_told_once(fake: Container) -> None:
+    with fake.tenant.listen() as listener:
+        lines = ["call('cuInit', 0)", "for _ in range(3): proc_address('cuTomorrow', 99000)"]
+        process = fake.start(
+            sys.executable, "-c", program(*lines, "proc_address('cuMemFree', 99000)")
+        )
+        connection, _ = listener.accept()
+        with process, connection:
+            received = []
+            while message := receive(connection):
+                received.append((message.type, message.level, message.text))
+    text = "unclassified driver call cuTomorrow handed out; what it allocates is measured"
+    assert received == [(abi.MESSAGE_HELLO, 0, ""), (abi.MESSAGE_LOG, 4, text)]
+
+
+def test_names_that_nobody_classified_are_told_of_up_to_a_bound(fake: Container) -> None:
+    """The fake driver answers to cuTomorrow_N for any N."""
+    fake.env["GPUSHARE_LOG"] = "warning"
+    done = fake.run(
+        sys.executable, "-c",
+        program(
+            "found = [proc_address(f'cuTomorrow_{n}', 99000)[0] for n in range(100)]", "say(found)"
+        ),
+    )  # fmt: skip
+    assert done.stdout == f"{[[0] * 100]}\n"
+    assert done.stderr.count("gpushare: unclassified driver call cuTomorrow_") == 64
+
+
+def test_an_exported_name_that_passes_is_no_news(fake: Container) -> None:
+    """A driver that answers to a name with its suffix."""
+    fake.env["GPUSHARE_LOG"] = "warning"
+    done = fake.run(
+        sys.executable, "-c", program("say(proc_address('cuStreamDestroy_v2', 13000)[0])")
+    )
+    assert (done.stdout, done.stderr) == ("[0]\n", "")
 
 
 def test_a_newer_form_of_a_mediated_function_is_not_found(fake: Container) -> None:
@@ -112,3 +151,15 @@ def test_a_symbol_that_the_driver_lacks_is_not_supported(fake: Container) -> Non
 def test_arguments_come_through_the_gate(fake: Container) -> None:
     said = fake.says("say(cu.cuLaunchKernel(None, 1, 2, 3, 4, 5, 6, 7, None, None, None))")
     assert said == [0]
+
+
+@pytest.mark.parametrize("symbol", ["cuMemMapArrayAsync", "cuLogicalEndpointCreate"])
+def test_what_is_refused_is_not_supported_and_told_once(symbol: str, fake: Container) -> None:
+    fake.env["GPUSHARE_LOG"] = "warning"
+    done = fake.run(
+        sys.executable, "-c",
+        program("start()", f"say(*[cu.{symbol}(None, 1, None) for _ in range(3)])"),
+    )  # fmt: skip
+    assert done.stdout == "[801, 801, 801]\n"
+    assert done.stderr.startswith(f"gpushare: {symbol} is refused: ")
+    assert done.stderr.count("\n") == 1

@@ -28,5 +28,6 @@ void test_streams(void);
 void test_graphs(void);
 void test_graph_memory(void);
 void test_pools(void);
+void test_capture(void);
 
 #endif

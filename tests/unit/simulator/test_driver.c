@@ -38,13 +38,13 @@ static void a_name_is_found_by_version_and_flavour(void)
 static void what_is_not_simulated_says_so(void)
 {
 	CUdriverProcAddressQueryResult status;
-	CUresult (*begin)(CUstream, int);
+	CUresult (*print)(CUgraph, const char *, unsigned int);
 	void *found;
 
-	EXPECT_EQUAL(cuGetProcAddress_v2("cuStreamBeginCapture", &found, 13000, 0, &status),
+	EXPECT_EQUAL(cuGetProcAddress_v2("cuGraphDebugDotPrint", &found, 13000, 0, &status),
 		CUDA_SUCCESS);
-	memcpy(&begin, &found, sizeof(begin));
-	EXPECT_EQUAL(begin(NULL, 0), CUDA_ERROR_NOT_SUPPORTED);
+	memcpy(&print, &found, sizeof(print));
+	EXPECT_EQUAL(print(NULL, NULL, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
 static void no_export_table_is_given_out(void)
@@ -67,6 +67,7 @@ int main(void)
 	test_graphs();
 	test_graph_memory();
 	test_pools();
+	test_capture();
 	test_streams();
 	return 0;
 }

@@ -2,7 +2,7 @@
  *
  * What is read of module images.
  */
-#include "image.h"
+#include "image/image.h"
 #include "expect.h"
 
 #include <string.h>

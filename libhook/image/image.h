@@ -3,8 +3,8 @@
  * What a module image declares: kernels with their parameters, and variables. An image is PTX text
  * or a cubin (ELF), alone or in a fat binary. Code is not read.
  */
-#ifndef GPUSHARE_SIMULATOR_IMAGE_H
-#define GPUSHARE_SIMULATOR_IMAGE_H
+#ifndef GPUSHARE_IMAGE_H
+#define GPUSHARE_IMAGE_H
 
 #include "cuda_driver.h"
 

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory that several processes hold: physical memory that was exported, allocations that were
+ * opened by IPC handle. It is counted once. When the process on whose account it is drops it or
+ * dies, another holder becomes its keeper by one write, so that no moment of a kill loses it or
+ * counts it twice. All of these are called with the card's lock held.
+ */
+#ifndef GPUSHARE_SIMULATOR_PIECE_H
+#define GPUSHARE_SIMULATOR_PIECE_H
+
+#include "device.h"
+
+/* What a process has on its account: its own and the pieces that it keeps. */
+uint64_t process_bytes(const struct sim_card *card, uint32_t process);
+uint64_t pieces_bytes(const struct sim_card *card);
+
+/* Make a piece of memory that this process holds alone and has reserved; false without a place. */
+bool piece_share(struct sim_card *card, uint64_t number, uint64_t bytes);
+/* Hold the piece of a maker. One that nobody held any more comes onto this process's account: false
+ * if it does not fit there. */
+bool piece_hold(struct sim_card *card, uint64_t maker, uint64_t number, uint64_t bytes);
+void piece_drop(struct sim_card *card, uint64_t maker, uint64_t number);
+
+/* Which places hold any piece, by bits. */
+void pieces_holders(const struct sim_card *card, uint64_t holders[SIM_PROCESSES / 64]);
+/* Drop what the process of a place held; the card's sum is the caller's to make again. */
+void pieces_forget(struct sim_card *card, uint32_t process);
+
+#endif
