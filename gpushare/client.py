@@ -65,9 +65,16 @@ class Client:
         """Return one tenant by its engine's name, an id prefix or namespace/pod/container."""
         return cast("protocol.Tenant", self._ask("tenant", name=name)["tenant"])
 
-    def set(self, name: str, *, memory: str) -> protocol.Tenant:
-        """Change a running tenant's quota (a size as the user wrote it); return it as it is now."""
-        return cast("protocol.Tenant", self._ask("set", name=name, memory=memory)["tenant"])
+    def set(
+        self, name: str, *, memory: str | None = None, memory_limit: str | None = None
+    ) -> protocol.Tenant:
+        """Change a running tenant's quota (sizes as the user wrote them, None: stays as it is).
+
+        Returns the tenant as it is now; its `warnings` say where it uses more than it now may.
+        """
+        sizes = {"memory": memory, "memory_limit": memory_limit}
+        asked = {field: size for field, size in sizes.items() if size is not None}
+        return cast("protocol.Tenant", self._ask("set", name=name, **asked)["tenant"])
 
     def status(self) -> protocol.Status:
         """Return what the daemon says about itself."""

@@ -16,7 +16,7 @@ within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
 | cards | anyone | - | Card rows |
 | tenants | anyone | all (also what got no GPU, and why) | Tenant rows |
 | tenant | anyone | name | tenant: Tenant |
-| set | root | name, memory (text) | tenant: Tenant, as it is now |
+| set | root | name, memory or memory_limit or both (text) | tenant: Tenant, as it is now |
 | status | anyone | - | Status's keys beside `ok` |
 
 `marker` is "strong" or "weak"; `given` is "none", "shared" or "whole".
@@ -61,6 +61,8 @@ class Card(TypedDict):
     memory_bytes: int  # NVML's total less what the driver reserves
     reserve_bytes: int  # kept back by the node's configuration
     promised_bytes: int
+    borrowed_bytes: int  # what tenants use above what they were promised
+    lent_bytes: int  # what tenants may use above it now: borrowed_bytes and more
     foreign_bytes: int  # processes of no tenant, high-water mark
     foreign: list[ForeignProcess]
     free_bytes: int
@@ -76,8 +78,12 @@ class TenantCard(TypedDict):
 
     index: int
     uuid: str
-    memory_bytes: int  # quota
+    memory_bytes: int  # quota: what is promised
+    memory_limit_bytes: int  # what it may use while the card has it to lend; memory_bytes: no more
+    limit_bytes: int  # what it may use now: memory_bytes and what it is lent
     used_bytes: int  # as the formula in gpushare_abi.h
+    borrowed_bytes: int  # of used_bytes, above memory_bytes
+    over_bytes: int  # of used_bytes, above limit_bytes: nothing more before it has freed as much
     buffer_bytes: int
     overhead_bytes: int  # contexts and modules
     contexts: int
@@ -112,6 +118,7 @@ class Tenant(TypedDict):
     cards: list[TenantCard]
     processes: list[TenantProcess]
     quota: dict[str, str]  # canonical keys as asked, each with its source after a space
+    warnings: list[str]  # what its user should know: that it is over its quota, on which card
 
 
 class Status(TypedDict):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a card can still promise: its memory less the reserve, foreign use and what is promised.
+"""What a card can still promise: its memory less the reserve, foreign use and what is taken.
+
+A tenant takes what it was promised, and what it uses above that: lent to it, or its own before its
+quota was made smaller. A promise must be there physically, so neither can be promised to another.
 
 Foreign use is the memory of processes that belong to no tenant. It is taken at its high-water mark,
 which then follows a fall slowly: a desktop that grew to 1 GiB a minute ago may do so again.
@@ -23,12 +26,29 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Promise:
-    """What one tenant was promised of one card; `cores` as far as its policy guarantees them."""
+    """What one tenant was promised of one card; `cores` as far as its policy guarantees them.
+
+    `used_bytes` may be more than is promised, `limit_bytes` too: what it may use now.
+    """
 
     tenant: str  # the name that a user knows
     memory_bytes: int
     cores: int = 0
     whole: bool = False
+    key: str = ""
+    used_bytes: int = 0
+    limit_bytes: int = 0
+    most_bytes: int = 0  # what it may be lent with its promise; none where it is less
+
+    @property
+    def borrowed_bytes(self) -> int:
+        """What it uses above its promise."""
+        return max(0, self.used_bytes - self.memory_bytes)
+
+    @property
+    def lent_bytes(self) -> int:
+        """What it has above its promise: what it may use now, and what it does."""
+        return max(self.limit_bytes, self.used_bytes, self.memory_bytes) - self.memory_bytes
 
 
 @dataclass(frozen=True)
@@ -49,12 +69,26 @@ class Room:
         return sum(promise.memory_bytes for promise in self.promises)
 
     @property
+    def borrowed_bytes(self) -> int:
+        """What tenants use above their promises."""
+        return sum(promise.borrowed_bytes for promise in self.promises)
+
+    @property
+    def lent_bytes(self) -> int:
+        """What tenants have above their promises, used or not."""
+        return sum(promise.lent_bytes for promise in self.promises)
+
+    @property
+    def tenants_bytes(self) -> int:
+        """What there is for tenants at all."""
+        return max(0, self.card.memory_bytes - self.reserve_bytes - self.foreign_bytes)
+
+    @property
     def free_bytes(self) -> int:
         """What can still be promised, never below 0."""
         if self.exclusive:
             return 0
-        taken = self.reserve_bytes + self.foreign_bytes + self.promised_bytes
-        return max(0, self.card.memory_bytes - taken)
+        return max(0, self.tenants_bytes - self.promised_bytes - self.borrowed_bytes)
 
     @property
     def cores_free(self) -> int:

@@ -46,6 +46,7 @@ class Grant:
         finally:
             os.close(fd)
         self._generation = ctypes.c_uint32.from_buffer(self._map, abi.GRANT_HEADER_GENERATION)
+        self._most = [self.limit_bytes(number) for number in range(self.card_count)]
 
     @classmethod
     def make(cls, directory: int, key: str, cards: Sequence[Granted]) -> Grant:
@@ -62,6 +63,7 @@ class Grant:
         # Every page that will ever be written is written now: a tenant can fill its tmpfs later,
         # and a store into a page that has no memory then would end the daemon (SIGBUS).
         grant._write_header(key, len(cards))
+        grant._most = [0] * len(cards)
         for number, card in enumerate(cards):
             grant._write_card(number, card)
         grant.publish()
@@ -85,13 +87,33 @@ class Grant:
         """Return what the driver was found to use beside the tenant's own account."""
         return self._card64(number, abi.GRANT_CARD_OVERHEAD_BYTES).value
 
-    def set_memory(self, number: int, memory_bytes: int) -> None:
-        """Change the quota of card `number`; `publish` makes waiting tenants look."""
-        # A tenant that reads between the two stores must not find a limit below its quota.
+    def memory_bytes(self, number: int) -> int:
+        """Return what is promised of card `number`."""
+        return self._card64(number, abi.GRANT_CARD_MEMORY_BYTES).value
+
+    def limit_bytes(self, number: int) -> int:
+        """Return what the tenant may use of card `number` now: its promise and what it is lent."""
+        return self._card64(number, abi.GRANT_CARD_MEMORY_LIMIT_BYTES).value
+
+    def most_bytes(self, number: int) -> int:
+        """Return the largest limit of card `number` since this daemon has the file."""
+        return self._most[number]
+
+    def set_memory(self, number: int, memory_bytes: int, limit_bytes: int | None = None) -> None:
+        """Change what is promised of card `number`, and what may be used; None: no more than that.
+
+        `publish` makes waiting tenants look.
+        """
+        wanted = memory_bytes if limit_bytes is None else limit_bytes
+        assert wanted >= memory_bytes
         limit = self._card64(number, abi.GRANT_CARD_MEMORY_LIMIT_BYTES)
         memory = self._card64(number, abi.GRANT_CARD_MEMORY_BYTES)
-        for field in (limit, memory) if memory_bytes > memory.value else (memory, limit):
-            field.value = memory_bytes
+        # A tenant that reads between the two stores must not find a limit below its quota.
+        if wanted >= memory.value:
+            limit.value, memory.value = wanted, memory_bytes
+        else:
+            memory.value, limit.value = memory_bytes, wanted
+        self._most[number] = max(self._most[number], wanted)
 
     def set_context(self, number: int, context_bytes: int) -> None:
         """Say what one context takes of card `number`."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from gpushare.errors import UserError
 
 State = Literal["reserved", "bound", "none"]
 
-_FORMAT: Final = 1  # of the tables; another one is not read
+_FORMAT: Final = 2  # of the tables; another one is not read
 _TABLES: Final = """
 CREATE TABLE about (format INTEGER NOT NULL, boot_id TEXT NOT NULL);
 CREATE TABLE tenant (
@@ -55,6 +55,7 @@ CREATE TABLE holding (
     number INTEGER NOT NULL,
     uuid TEXT NOT NULL,
     memory_bytes INTEGER NOT NULL CHECK (memory_bytes > 0),
+    memory_limit_bytes INTEGER CHECK (memory_limit_bytes >= memory_bytes),
     cores INTEGER NOT NULL,
     reserved_cores INTEGER NOT NULL,
     whole INTEGER NOT NULL,
@@ -69,13 +70,22 @@ class LedgerError(UserError):
 
 @dataclass(frozen=True)
 class Holding:
-    """What a tenant has of one card; its place in `Entry.holdings` is the tenant's card number."""
+    """What a tenant has of one card; its place in `Entry.holdings` is the tenant's card number.
+
+    `memory_bytes` is promised. Up to `memory_limit_bytes` it may be lent; None: nothing is.
+    """
 
     uuid: str
     memory_bytes: int
     cores: int = 0  # asked
     reserved_cores: int = 0  # as far as the policy guarantees them
     whole: bool = False
+    memory_limit_bytes: int | None = None
+
+    @property
+    def most_bytes(self) -> int:
+        """The most that it may ever use: what is promised, or what may be lent with it."""
+        return self.memory_limit_bytes or self.memory_bytes
 
 
 @dataclass(frozen=True)
@@ -143,10 +153,12 @@ class Ledger:
                 ),
             )
             store.executemany(
-                "INSERT INTO holding VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO holding (key, number, uuid, memory_bytes, memory_limit_bytes, cores, "
+                "reserved_cores, whole) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     (
-                        *(entry.key, number, holding.uuid, holding.memory_bytes, holding.cores),
+                        *(entry.key, number, holding.uuid, holding.memory_bytes),
+                        *(holding.memory_limit_bytes, holding.cores),
                         *(holding.reserved_cores, holding.whole),
                     )
                     for number, holding in enumerate(entry.holdings)
@@ -175,16 +187,22 @@ class Ledger:
             )
         return self._replace(replace(self.entries[key], name=name, engine=engine))
 
-    def resize(self, key: str, memory_bytes: int, quota: Mapping[str, str]) -> Entry:
-        """Change what the tenant has of each of its cards."""
+    def resize(self, key: str, holdings: Sequence[Holding], quota: Mapping[str, str]) -> Entry:
+        """Change the memory that the tenant has of each of its cards."""
         with self._changed() as store:
-            store.execute("UPDATE holding SET memory_bytes = ? WHERE key = ?", (memory_bytes, key))
+            store.executemany(
+                "UPDATE holding SET memory_bytes = ?, memory_limit_bytes = ? "
+                "WHERE key = ? AND number = ?",
+                [
+                    (holding.memory_bytes, holding.memory_limit_bytes, key, number)
+                    for number, holding in enumerate(holdings)
+                ],
+            )
             store.execute(
                 "UPDATE tenant SET quota = ? WHERE key = ?", (json.dumps(dict(quota)), key)
             )
         entry = self.entries[key]
-        holdings = tuple(replace(holding, memory_bytes=memory_bytes) for holding in entry.holdings)
-        return self._replace(replace(entry, holdings=holdings, quota=dict(quota)))
+        return self._replace(replace(entry, holdings=tuple(holdings), quota=dict(quota)))
 
     def release(self, key: str) -> None:
         """Delete the entry: nothing is promised to it any more. One that is not there is fine."""
@@ -236,9 +254,23 @@ def _checked_boot(store: sqlite3.Connection) -> str:
     if verdict != "ok":
         raise ValueError(" ".join(str(verdict).split()))
     [(found, boot_id)] = store.execute("SELECT format, boot_id FROM about").fetchall()
+    if found == 1:
+        found = _add_limits(store)
     if found != _FORMAT:
         raise ValueError(f"format {found}, and this version writes {_FORMAT}")
     return str(boot_id)
+
+
+def _add_limits(store: sqlite3.Connection) -> int:
+    """Turn a store of format 1, which an earlier version left to its tenants, into one of 2."""
+    with store:
+        store.execute("BEGIN IMMEDIATE")
+        store.execute(
+            "ALTER TABLE holding ADD COLUMN "
+            "memory_limit_bytes INTEGER CHECK (memory_limit_bytes >= memory_bytes)"
+        )
+        store.execute("UPDATE about SET format = 2")
+    return 2
 
 
 def _make(store: sqlite3.Connection, boot_id: str) -> None:
@@ -251,11 +283,11 @@ def _make(store: sqlite3.Connection, boot_id: str) -> None:
 
 def _read(store: sqlite3.Connection) -> dict[str, Entry]:
     holdings: dict[str, list[Holding]] = {}
-    for key, uuid, memory_bytes, cores, reserved, whole in store.execute(
-        "SELECT key, uuid, memory_bytes, cores, reserved_cores, whole FROM holding "
-        "ORDER BY key, number"
+    for key, uuid, memory_bytes, limit_bytes, cores, reserved, whole in store.execute(
+        "SELECT key, uuid, memory_bytes, memory_limit_bytes, cores, reserved_cores, whole "
+        "FROM holding ORDER BY key, number"
     ):
-        holding = Holding(uuid, memory_bytes, cores, reserved, bool(whole))
+        holding = Holding(uuid, memory_bytes, cores, reserved, bool(whole), limit_bytes)
         holdings.setdefault(key, []).append(holding)
     columns = (
         *("key", "state", "id", "name", "engine", "bundle", "uid", "policy", "isolation", "why"),

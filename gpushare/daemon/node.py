@@ -95,9 +95,9 @@ class Node:
         for card in driver.cards:
             truth = view.cards.get(card.uuid, CardTruth())
             promises = tuple(
-                Promise(entry.title, holding.memory_bytes, holding.reserved_cores, holding.whole)
+                self._promise(entry, number, driver)
                 for entry in current.values()
-                for holding in entry.holdings
+                for number, holding in enumerate(entry.holdings)
                 if holding.uuid == card.uuid
             )
             rooms.append(
@@ -112,6 +112,36 @@ class Node:
                 )
             )
         return tuple(rooms)
+
+    def _promise(self, entry: Entry, number: int, driver: Loaded) -> Promise:
+        holding = entry.holdings[number]
+        used_bytes, limit_bytes = self._use(entry, number, driver)
+        return Promise(
+            entry.title,
+            holding.memory_bytes,
+            holding.reserved_cores,
+            holding.whole,
+            key=entry.key,
+            used_bytes=used_bytes,
+            limit_bytes=limit_bytes,
+            most_bytes=holding.most_bytes,
+        )
+
+    def _use(self, entry: Entry, number: int, driver: Loaded) -> tuple[int, int]:
+        """Return what a tenant uses of a card and what it may use, as far as it can be believed.
+
+        Who stays within its promise is not asked again: it takes what it was promised anyway.
+        """
+        holding, pages = entry.holdings[number], self.tenants.pages.get(entry.key)
+        place = entry.key, holding.uuid
+        if holding.whole or pages is None:
+            return holding.memory_bytes, holding.memory_bytes
+        known = driver.truth.view.used.get(place)
+        if known is not None and known <= holding.memory_bytes == holding.most_bytes:
+            return known, holding.memory_bytes
+        claimed, limit, most = pages.use(number)
+        # A tenant that claims more than it can have would keep others off the card.
+        return min(claimed, max(most, driver.truth.view.driver_bytes(*place))), limit
 
 
 def simulator_env(files: DriverFiles) -> dict[str, str]:

@@ -35,10 +35,10 @@ class Overrides:
         """Return what was set for container `identity`, by canonical key."""
         return self._values.get(identity, {})
 
-    def set(self, identity: str, key: str, value: str) -> None:
-        """Note `key` for container `identity` and write it to disk; OSError when that fails."""
+    def set(self, identity: str, asked: Mapping[str, str]) -> None:
+        """Note `asked`, by canonical key, for container `identity`; OSError when the disk fails."""
         values = {name: dict(keys) for name, keys in self._values.items()}
-        values[identity] = {**values.pop(identity, {}), key: value}
+        values[identity] = {**values.pop(identity, {}), **asked}
         while len(values) > _MOST:
             del values[next(iter(values))]
         self._write(values)

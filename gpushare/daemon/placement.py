@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare.daemon.capacity import Room
+from gpushare.daemon.capacity import Promise, Room
 from gpushare.daemon.cards import Card
 from gpushare.errors import UserError
 from gpushare.quota import format_size
@@ -101,11 +101,13 @@ def place(ask: Ask, rooms: Sequence[Room], max_shares: int) -> tuple[Placed, ...
     )
 
 
-def grows(room: Room, tenant: str, more_bytes: int) -> None:
-    """Raise NoRoom where `room` cannot promise `tenant` another `more_bytes`."""
-    if more_bytes > room.free_bytes:
+def grows(room: Room, key: str, tenant: str, memory_bytes: int) -> None:
+    """Raise NoRoom where `room` cannot promise tenant `key` as much as `memory_bytes` in all."""
+    own = next((promise for promise in room.promises if promise.key == key), Promise(tenant, 0))
+    if memory_bytes - own.memory_bytes - own.borrowed_bytes > room.free_bytes:
+        more_bytes = memory_bytes - own.memory_bytes
         raise NoRoom(
-            f"{_room_for(tenant)} has no room to grow by {format_size(more_bytes)}: "
+            f"the card of {tenant} has no room to grow by {format_size(more_bytes)}: "
             f"{_state(room)}; ask for less or see gpushare ls"
         )
 
@@ -206,9 +208,11 @@ def _state(room: Room, *, number: bool = True) -> str:
     free = format_size(room.free_bytes)
     if free.rpartition(" ")[2] == total.rpartition(" ")[2]:
         free = free.rpartition(" ")[0]
-    who = [f"{promise.tenant} {_short(promise.memory_bytes)}" for promise in room.promises]
+    who = [_who_has(promise) for promise in room.promises]
     if len(who) > _SHOWN:
-        rest = sum(promise.memory_bytes for promise in room.promises[_SHOWN:])
+        rest = sum(
+            promise.memory_bytes + promise.borrowed_bytes for promise in room.promises[_SHOWN:]
+        )
         who = [*who[:_SHOWN], f"{len(who) - _SHOWN} more {_short(rest)}"]
     if room.foreign_bytes:
         who.append(f"foreign {_short(room.foreign_bytes)}{_who_foreign(room)}")
@@ -216,6 +220,12 @@ def _state(room: Room, *, number: bool = True) -> str:
         who.append(f"reserve {_short(room.reserve_bytes)}")
     taken = f" ({', '.join(who)})" if who else ""
     return f"{f'card {room.card.index} ' if number else ''}has {free} of {total} free{taken}"
+
+
+def _who_has(promise: Promise) -> str:
+    """Return `train 4`, or `train 4 and 2 above it` where it uses more than it was promised."""
+    above = f" and {_short(promise.borrowed_bytes)} above it" if promise.borrowed_bytes else ""
+    return f"{promise.tenant} {_short(promise.memory_bytes)}{above}"
 
 
 def _who_foreign(room: Room) -> str:
@@ -235,10 +245,6 @@ def _short(size: int) -> str:
     """Return a size for a list whose unit is GiB: `4`, `1.1`, or with its own unit below that."""
     shown = format_size(size)
     return shown.removesuffix(" GiB") if size >= _GIB else shown
-
-
-def _room_for(tenant: str) -> str:
-    return f"the card of {tenant}"
 
 
 def _are(count: int) -> str:

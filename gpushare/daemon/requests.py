@@ -19,7 +19,7 @@ from gpushare.daemon.create import Bundle, create
 from gpushare.daemon.host import Command, open_tenant
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.node import Node
-from gpushare.daemon.resize import set_memory
+from gpushare.daemon.resize import set_quota
 from gpushare.errors import UserError
 from gpushare.oci.cdi import CdiError
 from gpushare.oci.spec import SpecError
@@ -204,7 +204,11 @@ def _tenant(request: Request, node: Node) -> Answer:
 def _set(request: Request, node: Node) -> Answer:
     request.root_only()
     entry = _named(request.text("name"), node)
-    entry = set_memory(entry, request.text("memory", 64), node)
+    fields = {"memory": "memory", "memory_limit": "memory-limit"}
+    asked = {key: request.text(name, 64) for name, key in fields.items() if name in request.fields}
+    if not asked:
+        raise BadRequest(f"set needs one of {', '.join(fields)}")
+    entry = set_quota(entry, asked, node)
     return _answer({"tenant": views.tenant_row(entry, node)})
 
 

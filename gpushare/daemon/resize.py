@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The set operation: a running tenant's quota is changed, and stays so for its container's id."""
+"""The set operation: a running tenant's quota is changed, and stays so for its container's id.
+
+Growing takes effect at once, or is refused where the card has no room. So does shrinking, below
+what is used too: nothing could take back what a program has, but it gets nothing more before it has
+freed enough, and what it still has is promised to nobody.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import replace
 
-from gpushare.daemon.ledger import Entry
+from gpushare.daemon.ledger import Entry, Holding
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement import grows
@@ -14,70 +20,70 @@ from gpushare.daemon.reap import reap
 from gpushare.errors import UserError
 from gpushare.quota import Quota, exact_size, format_size, read_quota
 
-_MIB: Final = 1 << 20
-
 
 class NotResizable(UserError):
     """The tenant cannot be given that quota as it is now."""
 
 
-def set_memory(entry: Entry, text: str, node: Node) -> Entry:
-    """Give `entry` the memory that `text` says, on each of its cards; NoRoom, QuotaError.
+def set_quota(entry: Entry, asked: Mapping[str, str], node: Node) -> Entry:
+    """Give `entry` what `asked` says (`memory`, `memory-limit`), on each of its cards.
 
-    Growing takes effect at once. Shrinking below what is used is refused: nothing could take back
-    what a program has.
+    NoRoom, QuotaError, NotResizable: nothing was changed.
     """
-    quota = read_quota({}, {}, options={"memory": text})
-    wanted = quota.memory_bytes
-    assert wanted is not None
+    quota = read_quota({}, {}, options=asked)
     if not entry.holdings:
         raise NotResizable(f"{entry.title} has no GPU: {entry.why}")
     if not entry.shared:
         raise NotResizable(f"{entry.title} has whole cards; memory is set for shares only")
-    _check_room(entry, wanted, node)
-    _check_use(entry, quota, wanted, node)
-    node.overrides.set(entry.id, "memory", exact_size(wanted))
-    quotas = {**entry.quota, "memory": f"{text} operator"}
-    resized = node.ledger.resize(entry.key, wanted, quotas)
-    pages = node.tenants.pages.get(entry.key)
-    if pages is not None:
-        for number in range(len(entry.holdings)):
-            pages.grant.set_memory(number, wanted)
-        pages.grant.publish()
-    log("tenant-resized", tenant=entry.key, name=entry.title, memory_bytes=wanted)
-    return resized
-
-
-def _check_room(entry: Entry, wanted: int, node: Node) -> None:
-    rooms = {room.card.uuid: room for room in node.rooms()}
-    for holding in entry.holdings:
-        if holding.uuid in rooms:
-            grows(rooms[holding.uuid], entry.title, wanted - holding.memory_bytes)
-
-
-def _check_use(entry: Entry, quota: Quota, wanted: int, node: Node) -> None:
-    """Refuse a quota that is full already, or too small for a context.
-
-    A tenant that allocates at this very moment may still end up above: then it gets nothing more
-    until it has given back enough.
-    """
     pages = node.tenants.pages.get(entry.key)
     if pages is None:
         raise NotResizable(f"the pages of {entry.title} are lost; start it again")
+    holdings = tuple(_resized(holding, quota, entry) for holding in entry.holdings)
+    for number, holding in enumerate(holdings):
+        _refuse_below_context(quota, holding, pages.grant.context_bytes(number))
     # What a process held that has just died is in nobody's use; the next look would be too late.
     reap(entry, pages, Cgroups.mounted())
-    for number, account in enumerate(pages.accounts()):
-        context_bytes = pages.grant.context_bytes(number)
-        used = account.used_bytes(pages.grant.overhead_bytes(number))
-        if wanted < used:
-            fix = f"free some first, or set {exact_size(_rounded_up(used))} or more"
-            raise quota.refuse(
-                "memory", f"is less than {entry.title} uses, {format_size(used)}", fix
-            )
-        if wanted <= context_bytes:
-            rule = f"holds not even one CUDA context, {format_size(context_bytes)}"
-            raise quota.refuse("memory", rule, "set more")
+    _check_room(entry, holdings, node)
+    values = _noted(quota, holdings)
+    node.overrides.set(entry.id, values)
+    quotas = {**entry.quota, **{key: f"{text} operator" for key, text in values.items()}}
+    resized = node.ledger.resize(entry.key, holdings, quotas)
+    for number, holding in enumerate(holdings):
+        pages.grant.set_memory(number, holding.memory_bytes)
+    pages.grant.publish()
+    log("tenant-resized", tenant=entry.key, name=entry.title, **values)
+    return resized
 
 
-def _rounded_up(size: int) -> int:
-    return -(-size // _MIB) * _MIB
+def _resized(holding: Holding, quota: Quota, entry: Entry) -> Holding:
+    """Return `holding` under the new quota; a limit that was not named grows with the memory."""
+    memory_bytes = quota.memory_bytes or holding.memory_bytes
+    limit_bytes = quota.memory_limit_bytes or holding.memory_limit_bytes
+    if limit_bytes is not None and limit_bytes < memory_bytes:
+        if quota.memory_limit_bytes is not None:
+            rule = f"is below the memory {exact_size(memory_bytes)} of {entry.title}"
+            raise quota.refuse("memory-limit", rule, f"write {exact_size(memory_bytes)} or more")
+        limit_bytes = memory_bytes
+    return replace(holding, memory_bytes=memory_bytes, memory_limit_bytes=limit_bytes)
+
+
+def _refuse_below_context(quota: Quota, holding: Holding, context_bytes: int) -> None:
+    if quota.memory_bytes is not None and holding.memory_bytes <= context_bytes:
+        rule = f"holds not even one CUDA context, {format_size(context_bytes)}"
+        raise quota.refuse("memory", rule, "set more")
+
+
+def _check_room(entry: Entry, holdings: tuple[Holding, ...], node: Node) -> None:
+    rooms = {room.card.uuid: room for room in node.rooms()}
+    for holding in holdings:
+        if holding.uuid in rooms:
+            grows(rooms[holding.uuid], entry.key, entry.title, holding.memory_bytes)
+
+
+def _noted(quota: Quota, holdings: tuple[Holding, ...]) -> dict[str, str]:
+    """Return what the operator has said by canonical key, with a limit that grew along."""
+    values = {key: exact_size(int(str(asked.value))) for key, asked in quota.asked.items()}
+    limits = {holding.memory_limit_bytes for holding in holdings}
+    if quota.memory_bytes is not None and limits == {quota.memory_bytes}:
+        values["memory-limit"] = exact_size(quota.memory_bytes)
+    return values

@@ -109,6 +109,20 @@ class Pages:
         """Return the sums of the claims, by the tenant's card number."""
         return accounts(self.claims(), self.grant.card_count)
 
+    def use(self, number: int) -> tuple[int, int, int]:
+        """Return what the tenant says that it uses of card `number`, and what it may use, in bytes.
+
+        The third is the most that it was ever allowed: what it claims beyond cannot be.
+        """
+
+        def read(pages: Pages) -> tuple[int, int, int]:
+            grant = pages.grant
+            [*_, account] = accounts(pages.status.claims(number + 1), number + 1)
+            used = account.used_bytes(grant.overhead_bytes(number))
+            return used, grant.limit_bytes(number), grant.most_bytes(number)
+
+        return self.look(read, (0, 0, 0))
+
     def close(self) -> None:
         """Close the files; the directory is somebody else's to remove."""
         with self.lock:

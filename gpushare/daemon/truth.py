@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -47,12 +47,18 @@ class CardTruth:
 
 @dataclass(frozen=True)
 class View:
-    """The last look. `held` and `shares` are by (tenant key, card uuid)."""
+    """The last look. `utilisation` and `used` are by (tenant key, card uuid)."""
 
     cards: Mapping[str, CardTruth] = field(default_factory=dict)
     processes: Mapping[str, tuple[tuple[str, Use], ...]] = field(default_factory=dict)
     utilisation: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    used: Mapping[tuple[str, str], int] = field(default_factory=dict)  # bytes of the quota
     stale: str = ""  # why the driver was not heard; empty when it was
+
+    def driver_bytes(self, key: str, uuid: str) -> int:
+        """Return what the driver says that tenant `key` holds of card `uuid`."""
+        uses = self.processes.get(key, ())
+        return sum(use.bytes or 0 for card, use in uses if card == uuid)
 
 
 class Owners:
@@ -195,11 +201,12 @@ class Truth:
         after = {key: held.accounts() for key, held in pages.items()}
         owners = Owners(entries)
         owned = {uuid: _owned(uses, owners) for uuid, uses in sample.uses.items()}
+        used: dict[tuple[str, str], int] = {}
         for key, held in pages.items():
             if key in entries:
-                self._measure(entries[key], held, owned, before[key], after[key])
+                used |= self._measure(entries[key], held, owned, before[key], after[key])
         self._forget(pages)
-        self._publish(now, sample, owned)
+        self._publish(now, sample, owned, used)
 
     def _measure(
         self,
@@ -208,7 +215,9 @@ class Truth:
         owned: Mapping[str, tuple[tuple[str | None, Use], ...]],
         before: tuple[Account, ...],
         after: tuple[Account, ...],
-    ) -> None:
+    ) -> dict[tuple[str, str], int]:
+        """Write what the driver has of a tenant into its page; return what it uses in all."""
+        used: dict[tuple[str, str], int] = {}
         for number, holding in enumerate(entry.holdings):
             uses = [use for key, use in owned.get(holding.uuid, ()) if key == entry.key]
             if number >= len(after) or number >= len(before):
@@ -222,6 +231,8 @@ class Truth:
             share = min(100, sum(use.utilisation or 0 for use in uses))
             pages.look(_write(number, measured, share), None)
             self._learn(holding.uuid, overhead, after[number], measured, len(uses))
+            used[entry.key, holding.uuid] = after[number].used_bytes(measured)
+        return used
 
     def _learn(
         self, uuid: str, overhead: Overhead, account: Account, measured: int, processes: int
@@ -237,6 +248,7 @@ class Truth:
         now: float,
         sample: Sample,
         owned: Mapping[str, tuple[tuple[str | None, Use], ...]],
+        used: Mapping[tuple[str, str], int],
     ) -> None:
         cards: dict[str, CardTruth] = {}
         by_tenant: dict[str, list[tuple[str, Use]]] = {}
@@ -260,6 +272,7 @@ class Truth:
             MappingProxyType(cards),
             MappingProxyType({key: tuple(uses) for key, uses in by_tenant.items()}),
             MappingProxyType(utilisation),
+            MappingProxyType(dict(used)),
         )
 
     def _go_stale(self, why: str) -> None:
@@ -267,7 +280,7 @@ class Truth:
         if not self.view.stale:
             log("driver-silent", "error", why=why)
         view = self.view
-        self.view = View(view.cards, view.processes, view.utilisation, why)
+        self.view = replace(view, stale=why)
 
     def _forget(self, pages: Mapping[str, Pages]) -> None:
         for key, number in [slot for slot in self._overheads if slot[0] not in pages]:

@@ -15,6 +15,7 @@ from gpushare.daemon.ledger import Entry, Holding
 from gpushare.daemon.node import Loaded, Node
 from gpushare.daemon.policy import HELD
 from gpushare.protocol import Card, ForeignProcess, Status, Tenant, TenantCard, TenantProcess
+from gpushare.quota import format_size
 
 # What one packet has room for.
 _MOST_FOREIGN = 64
@@ -31,6 +32,8 @@ def card_row(room: Room, tenants_max: int) -> Card:
         memory_bytes=room.card.memory_bytes,
         reserve_bytes=room.reserve_bytes,
         promised_bytes=room.promised_bytes,
+        borrowed_bytes=room.borrowed_bytes,
+        lent_bytes=room.lent_bytes,
         foreign_bytes=room.foreign_bytes,
         foreign=[
             ForeignProcess(pid=process.pid, name=process.name, bytes=process.bytes)
@@ -56,6 +59,7 @@ def tenant_row(entry: Entry, node: Node) -> Tenant:
     pages = node.tenants.pages.get(entry.key)
     claims = [] if pages is None else pages.claims()
     sums = accounts(claims, len(entry.holdings))
+    cards = _card_rows(entry, sums, node)
     return Tenant(
         key=entry.key,
         id=entry.id,
@@ -68,9 +72,20 @@ def tenant_row(entry: Entry, node: Node) -> Tenant:
         isolation=entry.isolation,
         throttled=0.0,
         created=entry.created,
-        cards=_card_rows(entry, sums, node),
+        cards=cards,
         processes=_process_rows(entry, claims, node) if entry.state == "bound" else [],
         quota=dict(entry.quota),
+        warnings=[_over(entry, card) for card in cards if card["over_bytes"]],
+    )
+
+
+def _over(entry: Entry, card: TenantCard) -> str:
+    used, limit, over = map(
+        format_size, (card["used_bytes"], card["limit_bytes"], card["over_bytes"])
+    )
+    return (
+        f"{entry.title} uses {used} of {limit} on card {card['index']}: "
+        f"it gets nothing more until it frees {over}"
     )
 
 
@@ -97,7 +112,9 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     pages = node.tenants.pages.get(entry.key)
     if pages is None or number >= pages.grant.card_count:
         used, overhead = driver_bytes, 0
+        limit = holding.memory_bytes
     else:
+        limit = pages.grant.limit_bytes(number)
         beside = pages.grant.overhead_bytes(number)
         used = account.used_bytes(beside)
         overhead = beside + account.kinds[abi.KIND_CONTEXT]
@@ -105,7 +122,11 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         index=-1 if card is None else card.index,
         uuid=holding.uuid,
         memory_bytes=holding.memory_bytes,
+        memory_limit_bytes=holding.most_bytes,
+        limit_bytes=limit,
         used_bytes=used,
+        borrowed_bytes=max(0, used - holding.memory_bytes),
+        over_bytes=max(0, used - limit),
         buffer_bytes=used - overhead,
         overhead_bytes=overhead,
         contexts=account.contexts,

@@ -254,6 +254,30 @@ def test_the_same_container_again_after_a_stop(stack: Stack) -> None:
         assert found["quota"]["memory"] == "6GiB operator"
 
 
+def test_a_quota_below_what_is_used_refuses_what_comes_until_it_fits(own: Stack) -> None:
+    """Also after the daemon was killed, and when the container is started again."""
+    bundle = Bundle(own, quota={"memory": "4GiB"})
+    with started(bundle) as tenant:
+        assert tenant.ask(f"alloc {2 * GIB}")["code"] == 0
+        [card] = asking(own).set(bundle.id, memory="2GiB")["cards"]
+        assert card["over_bytes"] == card["used_bytes"] - 2 * GIB > 0
+        assert tenant.ask(f"alloc {GIB // 4}")["result"] == OUT_OF_MEMORY
+        kill(own)
+        own.start_daemon()
+        assert tenant.ask(f"alloc {GIB // 4}")["result"] == OUT_OF_MEMORY
+        found = row(own, bundle)
+        assert found is not None
+        assert "it gets nothing more until it frees" in found["warnings"][0]
+        assert tenant.ask("free")["code"] == 0
+        assert tenant.ask(f"alloc {GIB // 4}")["code"] == 0
+        found = row(own, bundle)
+        assert found is not None
+        assert found["warnings"] == []
+    wait_until(lambda: row(own, bundle) is None)
+    with started(bundle) as tenant:
+        assert tenant.ask("info")["total"] == 2 * GIB
+
+
 def test_a_container_that_still_runs_is_not_made_a_second_time(stack: Stack) -> None:
     bundle = Bundle(stack, quota={"memory": "4GiB"})
     with started(bundle) as tenant:

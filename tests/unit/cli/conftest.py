@@ -29,6 +29,8 @@ CARD: Card = {
     "memory_bytes": 140 * GIB,
     "reserve_bytes": 0,
     "promised_bytes": 12 * GIB,
+    "borrowed_bytes": 0,
+    "lent_bytes": 0,
     "foreign_bytes": 1181116007,
     "foreign": [{"pid": 812, "name": "Xorg", "bytes": 1181116007}],
     "free_bytes": 126 * GIB + 900 * (1 << 20),
@@ -46,7 +48,11 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
         "index": 0,
         "uuid": CARD["uuid"],
         "memory_bytes": math.ceil(quota * GIB),
+        "memory_limit_bytes": math.ceil(quota * GIB),
+        "limit_bytes": math.ceil(quota * GIB),
         "used_bytes": math.ceil(used * GIB),
+        "borrowed_bytes": max(0, math.ceil((used - quota) * GIB)),
+        "over_bytes": max(0, math.ceil((used - quota) * GIB)),
         "buffer_bytes": math.ceil(used * GIB) - (500 << 20),
         "overhead_bytes": 500 << 20,
         "contexts": 1,
@@ -71,6 +77,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
             {"pid": 4242, "container_pid": 1, "name": "python", "bytes": math.ceil(used * GIB)}
         ],
         "quota": {"memory": "4GiB env", "cores": "30 env"},
+        "warnings": [],
     }
     for key, value in more.items():
         (card if key in card else made)[key] = value  # type: ignore[literal-required]

@@ -11,7 +11,7 @@ import pytest
 from gpushare import protocol
 from gpushare.client import BadRequest, Client, DaemonError, DaemonUnreachable, Refused
 
-from .conftest import CARD
+from .conftest import CARD, tenant
 from .fake_daemon import FakeDaemon, refusal, rows
 
 if TYPE_CHECKING:
@@ -55,6 +55,22 @@ def test_set_sends_what_was_typed_and_shows_what_holds_now(
 ) -> None:
     assert cli("set", "train", "--memory", "6GiB").output == "train: card 0: 3.9/6.0 GiB\n"
     assert daemon.requests == [{"op": "set", "name": "train", "memory": "6GiB"}]
+
+
+def test_set_sends_no_more_than_was_typed_and_shows_the_warnings(
+    daemon: FakeDaemon, cli: Callable[..., Result]
+) -> None:
+    over = "train uses 3.9 GiB of 1 GiB on card 0: it gets nothing more until it frees 2.9 GiB"
+    daemon.answers["set"] = [{"ok": True, "tenant": tenant("train", 3.9, 1, warnings=[over])}]
+    shown = cli("set", "train", "--memory-limit", "1GiB").output
+    assert shown == f"train: card 0: 3.9/1.0 GiB\n{over}\n"
+    assert daemon.requests == [{"op": "set", "name": "train", "memory_limit": "1GiB"}]
+
+
+def test_set_needs_something_to_set(cli: Callable[..., Result]) -> None:
+    result = cli("set", "train")
+    assert result.exit_code == 2
+    assert "say --memory or --memory-limit" in result.stderr
 
 
 def test_no_socket_says_how_to_start_the_daemon(tmp_path: Path, cli: Callable[..., Result]) -> None:

@@ -17,7 +17,7 @@ from gpushare.daemon.bind import NoSuchTenant, bind
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.node import Node
 from gpushare.daemon.requests import Forbidden, Peer, Request, operation
-from gpushare.daemon.resize import NotResizable, set_memory
+from gpushare.daemon.resize import NotResizable, set_quota
 
 from . import fakes
 from .fakes import GIB, wait_until
@@ -198,7 +198,7 @@ def test_a_container_that_got_nothing_says_so_when_it_is_named(node: Node, tmp_p
     asked = request("tenant", 0, name="we")
     assert operation(asked).run(asked, node)[1]["tenant"]["why"] == "no GPU was asked"
     with pytest.raises(NotResizable, match="web has no GPU: no GPU was asked"):
-        set_memory(entry, "4GiB", node)
+        set_quota(entry, {"memory": "4GiB"}, node)
 
 
 def test_a_container_that_got_nothing_is_forgotten_with_its_bundle(

@@ -20,9 +20,9 @@ from .fakes import MIB, FakeDriver, card
 
 def test_what_was_set_is_there_after_a_restart(tmp_path: Path) -> None:
     first = Overrides(tmp_path)
-    first.set("one", "memory", "4GiB")
-    first.set("one", "memory", "6GiB")
-    first.set("two", "memory", "1GiB")
+    first.set("one", {"memory": "4GiB"})
+    first.set("one", {"memory": "6GiB"})
+    first.set("two", {"memory": "1GiB"})
     second = Overrides(tmp_path)
     assert second.of("one") == {"memory": "6GiB"}
     assert second.of("two") == {"memory": "1GiB"}
@@ -34,14 +34,14 @@ def test_a_setting_that_cannot_be_written_is_not_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overrides = Overrides(tmp_path)
-    overrides.set("one", "memory", "4GiB")
+    overrides.set("one", {"memory": "4GiB"})
 
     def full(_fd: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        overrides.set("one", "memory", "6GiB")
+        overrides.set("one", {"memory": "6GiB"})
     assert overrides.of("one") == {"memory": "4GiB"}
     monkeypatch.undo()
     assert Overrides(tmp_path).of("one") == {"memory": "4GiB"}
@@ -61,7 +61,7 @@ def test_the_oldest_settings_are_forgotten_first(
     monkeypatch.setattr("gpushare.daemon.overrides._MOST", 3)
     overrides = Overrides(tmp_path)
     for identity in ("a", "b", "c", "a", "d"):
-        overrides.set(identity, "memory", "1GiB")
+        overrides.set(identity, {"memory": "1GiB"})
     assert [bool(overrides.of(identity)) for identity in "abcd"] == [True, False, True, True]
 
 

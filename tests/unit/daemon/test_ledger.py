@@ -62,7 +62,11 @@ def test_what_is_published_is_what_is_stored(tmp_path: Path) -> None:
     key = full_entry().key
     ledger.bind(key, pid=4, starttime=5, cgroup=":/x")
     ledger.rename(key, "other", "podman")
-    ledger.resize(key, 6 * GIB, {"memory": "6GiB operator"})
+    resized = [
+        replace(holding, memory_bytes=6 * GIB, memory_limit_bytes=8 * GIB)
+        for holding in full_entry().holdings
+    ]
+    ledger.resize(key, resized, {"memory": "6GiB operator"})
     ledger.add(entry("1" * 16))
     ledger.release("1" * 16)
     published = dict(ledger.entries)
@@ -75,7 +79,7 @@ def test_what_is_published_is_what_is_stored(tmp_path: Path) -> None:
         name="other",
         engine="podman",
         quota={"memory": "6GiB operator"},
-        holdings=tuple(replace(one, memory_bytes=6 * GIB) for one in full_entry().holdings),
+        holdings=tuple(resized),
     )
     assert reopened(ledger).entries == published
 
@@ -193,7 +197,8 @@ KILLED = textwrap.dedent(
     say("added")
     ledger.bind("a" * 16, pid=5, starttime=6, cgroup=":/a")
     say("bound")
-    ledger.resize("a" * 16, 1 << 33, {"memory": "8GiB operator"})
+    resized = [Holding(holding.uuid, 1 << 33) for holding in holdings]
+    ledger.resize("a" * 16, resized, {"memory": "8GiB operator"})
     say("resized")
     ledger.release("a" * 16)
     say("released")

@@ -205,11 +205,30 @@ def test_allow_and_deny_go_by_model_and_uuid() -> None:
 
 
 def test_growing_needs_room_for_the_difference_only() -> None:
-    full = room(0, Promise("a", 6 * GIB), gib=10)
-    grows(full, "a", 4 * GIB)
-    grows(full, "a", -GIB)
+    full = room(0, Promise("a", 6 * GIB, key="k"), gib=10)
+    grows(full, "k", "a", 10 * GIB)
+    grows(full, "k", "a", 5 * GIB)
     with pytest.raises(NoRoom, match=r"card 0 has 4 of 10 GiB free \(a 6\)"):
-        grows(full, "a", 4 * GIB + 1)
+        grows(full, "k", "a", 10 * GIB + 1)
+
+
+def test_what_is_used_above_a_promise_is_taken_and_named() -> None:
+    over = Promise("a", 2 * GIB, key="k", used_bytes=5 * GIB)
+    used = room(0, over, Promise("b", 2 * GIB, used_bytes=GIB), gib=10)
+    assert (used.promised_bytes, used.borrowed_bytes, used.free_bytes) == (
+        4 * GIB,
+        3 * GIB,
+        3 * GIB,
+    )
+    text = refusal(share(4), used)
+    assert "card 0 has 3 of 10 GiB free (a 2 and 3 above it, b 2)" in text
+
+
+def test_a_tenant_may_be_promised_what_it_uses_above_its_promise() -> None:
+    used = room(0, Promise("a", 2 * GIB, key="k", used_bytes=5 * GIB), gib=10)
+    grows(used, "k", "a", 10 * GIB)
+    with pytest.raises(NoRoom, match="no room to grow by"):
+        grows(used, "k", "a", 10 * GIB + 1)
 
 
 @st.composite

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -15,17 +16,18 @@ from gpushare.daemon.bind import bind
 from gpushare.daemon.cards import Card
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement import NoRoom
-from gpushare.daemon.resize import NotResizable, set_memory
+from gpushare.daemon.resize import NotResizable, set_quota
+from gpushare.daemon.views import tenant_row
 from gpushare.quota import QuotaError
 
 from . import fakes, registered
-from .fakes import GIB, FakeDriver
+from .fakes import GIB, MIB, FakeDriver
 from .operations import entry_of, grant, opened
 
 
 def test_set_changes_the_page_the_ledger_and_what_the_container_gets_next(node: Node) -> None:
     tenant = opened(node, memory="4GiB")
-    resized = set_memory(entry_of(node, tenant), "6GiB", node)
+    resized = set_quota(entry_of(node, tenant), {"memory": "6GiB"}, node)
     assert resized.holdings[0].memory_bytes == 6 * GIB
     assert resized.quota["memory"] == "6GiB operator"
     assert node.ledger.entries[tenant["key"]] == resized
@@ -39,19 +41,53 @@ def test_set_refuses_what_there_is_no_room_for(node: Node) -> None:
     tenant = opened(node, memory="100GiB", devices="0")
     opened(node, memory="20GiB", devices="0")
     with pytest.raises(NoRoom, match=r"no room to grow by 21 GiB: card 0 has 20 of 140 GiB free"):
-        set_memory(entry_of(node, tenant), "121GiB", node)
+        set_quota(entry_of(node, tenant), {"memory": "121GiB"}, node)
     assert entry_of(node, tenant).holdings[0].memory_bytes == 100 * GIB
     assert node.overrides.of(tenant["id"]) == {}
-    set_memory(entry_of(node, tenant), "120GiB", node)
+    set_quota(entry_of(node, tenant), {"memory": "120GiB"}, node)
 
 
-def test_set_refuses_less_than_is_used(node: Node) -> None:
-    tenant = opened(node, memory="4GiB")
+def test_a_quota_below_what_is_used_holds_back_what_comes_and_takes_nothing(node: Node) -> None:
+    tenant = opened(node, memory="4GiB", devices="0")
     pages = node.tenants.pages[tenant["key"]]
-    pages.grant.set_measured(0, 3 * GIB, 0)
-    with pytest.raises(QuotaError, match=r"is less than train uses, 3 GiB; .* set 3GiB or more"):
-        set_memory(entry_of(node, tenant), "2GiB", node)
-    set_memory(entry_of(node, tenant), "3GiB", node)
+    registered.register(pages.status.fd, 0, os.getpid(), 1)
+    registered.hold(pages.status.fd, 0, 3 * GIB)
+    row = tenant_row(set_quota(entry_of(node, tenant), {"memory": "1GiB"}, node), node)
+    [card] = row["cards"]
+    assert (card["memory_bytes"], card["limit_bytes"]) == (GIB, GIB)
+    assert (card["used_bytes"], card["over_bytes"]) == (3 * GIB, 2 * GIB)
+    assert row["warnings"] == [
+        "train uses 3 GiB of 1 GiB on card 0: it gets nothing more until it frees 2 GiB"
+    ]
+
+
+def test_what_a_tenant_still_has_of_a_larger_quota_is_promised_to_nobody(node: Node) -> None:
+    tenant = opened(node, memory="100GiB", devices="0")
+    fd = node.tenants.pages[tenant["key"]].status.fd
+    registered.register(fd, 0, os.getpid(), 1)
+    registered.hold(fd, 0, 60 * GIB)
+    set_quota(entry_of(node, tenant), {"memory": "10GiB"}, node)
+    with pytest.raises(NoRoom, match=r"has 80 of 140 GiB free \(train 10 and 50 above it\)"):
+        opened(node, memory="81GiB", devices="0")
+    registered.hold(fd, 0, 20 * GIB)
+    opened(node, memory="81GiB", devices="0")
+
+
+def test_nobody_is_kept_off_a_card_by_claiming_what_cannot_be(node: Node) -> None:
+    tenant = opened(node, memory="4GiB", devices="0")
+    fd = node.tenants.pages[tenant["key"]].status.fd
+    registered.register(fd, 0, os.getpid(), 1)
+    registered.hold(fd, 0, 1 << 60)
+    opened(node, memory="136GiB", devices="0")
+
+
+def test_a_quota_that_holds_no_context_is_refused(node: Node) -> None:
+    tenant = opened(node, memory="4GiB")
+    node.tenants.pages[tenant["key"]].grant.set_context(0, 500 * MIB)
+    with pytest.raises(QuotaError, match="holds not even one CUDA context, 500 MiB"):
+        set_quota(entry_of(node, tenant), {"memory": "500MiB"}, node)
+    assert entry_of(node, tenant).holdings[0].memory_bytes == 4 * GIB
+    assert node.overrides.of(tenant["id"]) == {}
 
 
 def test_set_does_not_count_what_a_process_held_that_has_died(
@@ -62,26 +98,39 @@ def test_set_does_not_count_what_a_process_held_that_has_died(
     pages = node.tenants.pages[tenant["key"]]
     living = processes.look(program.pid)
     assert living is not None
+    over = []
     for starttime in (living.starttime, living.starttime + 1):  # the second is nobody's
         registered.register(pages.status.fd, 0, program.pid, starttime)
         registered.hold(pages.status.fd, 0, 3 * GIB)
-        if starttime == living.starttime:
-            with pytest.raises(QuotaError, match="is less than train uses, 3 GiB"):
-                set_memory(entry_of(node, tenant), "1GiB", node)
-    assert set_memory(entry_of(node, tenant), "1GiB", node).holdings[0].memory_bytes == GIB
+        row = tenant_row(set_quota(entry_of(node, tenant), {"memory": "1GiB"}, node), node)
+        over.append(row["cards"][0]["over_bytes"])
+    assert over == [2 * GIB, 0]
+
+
+def test_an_earlier_versions_ledger_is_read(tmp_path: Path) -> None:
+    with fakes.node(tmp_path) as before:
+        tenant = opened(before, memory="4GiB")
+    store = sqlite3.connect(tmp_path / "run" / "ledger.db")
+    with store:
+        store.execute("ALTER TABLE holding DROP COLUMN memory_limit_bytes")
+        store.execute("UPDATE about SET format = 1")
+    store.close()
+    with fakes.again(tmp_path) as after:
+        [holding] = entry_of(after, tenant).holdings
+        assert (holding.memory_bytes, holding.memory_limit_bytes) == (4 * GIB, None)
 
 
 @pytest.mark.parametrize("text", ["4G", "0GiB", "", "many"])
 def test_set_refuses_what_is_no_size(node: Node, text: str) -> None:
     tenant = opened(node, memory="4GiB")
     with pytest.raises(QuotaError):
-        set_memory(entry_of(node, tenant), text, node)
+        set_quota(entry_of(node, tenant), {"memory": text}, node)
 
 
 def test_set_is_not_for_whole_cards(node: Node) -> None:
     tenant = opened(node, count="1")
     with pytest.raises(NotResizable, match="has whole cards"):
-        set_memory(entry_of(node, tenant), "4GiB", node)
+        set_quota(entry_of(node, tenant), {"memory": "4GiB"}, node)
 
 
 def test_the_node_may_give_defaults(tmp_path: Path) -> None:
