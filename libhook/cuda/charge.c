@@ -31,6 +31,24 @@ CUresult charge_reserve_current(struct charge *charge, enum gpushare_kind kind, 
 	return result;
 }
 
+/* Before its charge goes: else, for a moment, what others still map would be nobody's, and its room
+ * could be taken. */
+static void give_back_marked(const struct allocation *charged)
+{
+	if (charged->references & CHARGE_EXPORTED)
+		ledger_unexport(charged->card, charged->bytes);
+	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
+		if (charged->references & CHARGE_ALSO_ON(card))
+			ledger_release(card, charged->kind, charged->bytes);
+}
+
+static void give_back(const struct allocation *charged)
+{
+	if (charged->references)
+		give_back_marked(charged);
+	ledger_release(charged->card, charged->kind, charged->bytes);
+}
+
 CUresult charge_settle(const struct charge *charge, CUresult result, const CUdeviceptr *pointer)
 {
 	struct allocation stale;
@@ -50,7 +68,7 @@ CUresult charge_settle(const struct charge *charge, CUresult result, const CUdev
 		log_line(LOG_WARNING, "no memory to note an allocation of %llu bytes",
 			(unsigned long long)charge->bytes);
 	else if (stale.bytes)
-		ledger_release(stale.card, stale.kind, stale.bytes);
+		give_back(&stale);
 	return result;
 }
 
@@ -61,8 +79,45 @@ CUresult charge_free(const struct allocation *charged, CUresult result)
 	if (!charged)
 		return result;
 	if (result == CUDA_SUCCESS)
-		ledger_release(charged->card, charged->kind, charged->bytes);
+		give_back(charged);
 	else
 		allocations_add(&buffers, charged, &stale);
 	return result;
+}
+
+struct ended {
+	CUcontext context;
+	unsigned card;
+	uint64_t bytes[GPUSHARE_MAX_CARDS][GPUSHARE_KINDS];
+	uint64_t exported_bytes[GPUSHARE_MAX_CARDS];
+};
+
+/* Stream-ordered memory is a pool's, so the device's; it is counted with the primary context. */
+static bool ends_with(const struct allocation *charged, void *which)
+{
+	struct ended *ended = which;
+
+	if (charged->owner != (uintptr_t)ended->context ||
+		(!ended->context && charged->card != ended->card))
+		return false;
+	if (charged->references & CHARGE_EXPORTED)
+		ended->exported_bytes[charged->card] += charged->bytes;
+	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
+		if (card == charged->card || charged->references & CHARGE_ALSO_ON(card))
+			ended->bytes[card][charged->kind] += charged->bytes;
+	return true;
+}
+
+void charge_end_context(CUcontext context, unsigned card)
+{
+	struct ended ended = {.context = context, .card = card};
+
+	allocations_take_all(&buffers, ends_with, &ended);
+	for (card = 0; card < GPUSHARE_MAX_CARDS; card++) {
+		if (ended.exported_bytes[card])
+			ledger_unexport(card, ended.exported_bytes[card]);
+		for (unsigned kind = 0; kind < GPUSHARE_KINDS; kind++)
+			if (ended.bytes[card][kind])
+				ledger_release(card, kind, ended.bytes[card][kind]);
+	}
 }

@@ -20,6 +20,11 @@ struct charge {
 	CUcontext context; /* whose end is this memory's end; NULL: the card's primary context */
 };
 
+/* Marks of an entry of `buffers`, in its references: the lower bits are for the cards where it is
+ * charged beside its own. */
+#define CHARGE_ALSO_ON(card) (UINT32_C(1) << (card))
+#define CHARGE_EXPORTED (UINT32_C(1) << 31)
+
 /* The process's allocations that have an address. */
 #pragma GCC visibility push(hidden)
 extern struct allocations buffers;
@@ -45,5 +50,8 @@ CUresult charge_settle(const struct charge *charge, CUresult result, const CUdev
 		charge_free(known_ ? &charged_ : NULL, (freeing));                                 \
 	})
 CUresult charge_free(const struct allocation *charged, CUresult result);
+
+/* A context has ended, `card`'s primary one if NULL, and took its memory along. */
+void charge_end_context(CUcontext context, unsigned card);
 
 #endif

@@ -34,29 +34,6 @@ CUcontext context_owner(void)
 	return allocations_find(&created, (uintptr_t)current, &entry) ? current : NULL;
 }
 
-static bool ends_with_context(const struct allocation *allocation, const void *context)
-{
-	return allocation->owner == (uintptr_t)context;
-}
-
-/* Stream-ordered memory is a pool's, so the device's; it is counted with the primary context. */
-static bool ends_with_primary(const struct allocation *allocation, const void *card)
-{
-	return allocation->owner == 0 && allocation->card == *(const unsigned *)card;
-}
-
-static void release_buffers(
-	bool (*ends)(const struct allocation *allocation, const void *which), const void *which)
-{
-	freed_bytes freed = {{0}};
-
-	allocations_take_all(&buffers, ends, which, freed);
-	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
-		for (unsigned kind = 0; kind < GPUSHARE_KINDS; kind++)
-			if (freed[card][kind])
-				ledger_release(card, kind, freed[card][kind]);
-}
-
 static CUresult context_reserve(struct charge *charge, CUdevice device)
 {
 	CUresult result = card_of_device(&charge->card, device);
@@ -135,7 +112,7 @@ static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontex
 
 	if (known && result == CUDA_SUCCESS) {
 		atomic_fetch_sub(&created_count, 1);
-		release_buffers(ends_with_context, context);
+		charge_end_context(context, entry.card);
 		ledger_release_context(entry.card, entry.bytes);
 	} else if (known) {
 		allocations_add(&created, &entry, &stale);
@@ -214,7 +191,7 @@ static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device)
 	enum primary_state before = primary_state(device);
 	CUresult result = end(device);
 	if (granted && before == PRIMARY_ACTIVE && primary_state(device) == PRIMARY_INACTIVE) {
-		release_buffers(ends_with_primary, &card);
+		charge_end_context(NULL, card);
 		primary_uncount(card);
 	}
 	pthread_mutex_unlock(&primaries);

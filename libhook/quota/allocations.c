@@ -156,20 +156,61 @@ bool allocations_find(struct allocations *table, uint64_t handle, struct allocat
 	return look_up(table, handle, found, false);
 }
 
+static bool contains(const struct allocation *entry, uint64_t address)
+{
+	return entry->handle != 0 && address - entry->handle < entry->bytes;
+}
+
+bool allocations_find_at(struct allocations *table, uint64_t address, struct allocation *found)
+{
+	bool is_there = allocations_find(table, address, found);
+
+	for (unsigned s = 0; s < ALLOCATION_SHARDS && !is_there; s++) {
+		struct allocation_shard *shard = &table->shards[s];
+		shard_lock(shard);
+		for (uint32_t i = 0; i < shard->capacity && !is_there; i++) {
+			is_there = contains(&shard->entries[i], address);
+			if (is_there)
+				*found = shard->entries[i];
+		}
+		shard_unlock(shard);
+	}
+	return is_there;
+}
+
+bool allocations_mark(struct allocations *table, uint64_t handle, uint32_t set, uint32_t clear,
+	struct allocation *before)
+{
+	struct allocation_shard *shard = shard_of(table, handle);
+	bool is_there = false;
+
+	if (handle == 0)
+		return false;
+	shard_lock(shard);
+	if (shard->capacity) {
+		struct allocation *entry = place(shard, handle);
+		is_there = entry->handle == handle;
+		if (is_there) {
+			*before = *entry;
+			entry->references = (entry->references | set) & ~clear;
+		}
+	}
+	shard_unlock(shard);
+	return is_there;
+}
+
 void allocations_take_all(struct allocations *table,
-	bool (*ends)(const struct allocation *allocation, const void *which), const void *which,
-	freed_bytes freed)
+	bool (*ends)(const struct allocation *allocation, void *which), void *which)
 {
 	for (unsigned s = 0; s < ALLOCATION_SHARDS; s++) {
 		struct allocation_shard *shard = &table->shards[s];
 		shard_lock(shard);
 		for (uint32_t i = 0; i < shard->capacity; i++) {
 			struct allocation *entry = &shard->entries[i];
-			/* Removing may move another entry here, even one from behind the end. */
-			while (entry->handle != 0 && ends(entry, which)) {
-				freed[entry->card][entry->kind] += entry->bytes;
+			/* Removing may move another entry here, even one from behind the end. An
+			 * entry that wrapped round may so be asked about twice, if it stays. */
+			while (entry->handle != 0 && ends(entry, which))
 				shard_remove(shard, entry);
-			}
 		}
 		shard_unlock(shard);
 	}

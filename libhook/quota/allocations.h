@@ -20,7 +20,7 @@ struct allocation {
 	uint64_t owner; /* what it ends with or belongs to, as the table's user has it */
 	uint16_t card;
 	uint16_t kind;	     /* enum gpushare_kind */
-	uint32_t references; /* for whoever counts them */
+	uint32_t references; /* or marks, as the table's user has it */
 };
 
 #define ALLOCATION_SHARDS 64
@@ -46,13 +46,19 @@ bool allocations_take(struct allocations *table, uint64_t handle, struct allocat
 /* As allocations_take, but leave it in. */
 bool allocations_find(struct allocations *table, uint64_t handle, struct allocation *found);
 
-/* Bytes by card and by what they were taken for. */
-typedef uint64_t freed_bytes[GPUSHARE_MAX_CARDS][GPUSHARE_KINDS];
+/* The entry of whose [handle, handle + bytes) `address` is one. Looks at all entries, unless it is
+ * the first address of one: for calls that are rare or seldom mean another. */
+bool allocations_find_at(struct allocations *table, uint64_t address, struct allocation *found);
 
-/* Take out all that `ends` says ended; add their bytes to `freed`. */
+/* Set the bits `set` of the entry's references and clear `clear`. `before` receives what it was;
+ * false if there is none. */
+bool allocations_mark(struct allocations *table, uint64_t handle, uint32_t set, uint32_t clear,
+	struct allocation *before);
+
+/* Take out all that `ends` says ended. It is called with the shard's lock held: it may add up what
+ * it sees in `which`, and call nobody. */
 void allocations_take_all(struct allocations *table,
-	bool (*ends)(const struct allocation *allocation, const void *which), const void *which,
-	freed_bytes freed);
+	bool (*ends)(const struct allocation *allocation, void *which), void *which);
 
 /* Empty the table, in a forked child: whatever state another thread of the parent had it in. */
 void allocations_forget(struct allocations *table);

@@ -72,26 +72,55 @@ static void agrees_with_an_array(void)
 			(model[i] != 0));
 }
 
-static bool is_odd(const struct allocation *allocation, const void *unused)
+static bool is_odd(const struct allocation *allocation, void *freed_bytes)
 {
-	(void)unused;
-	return allocation->bytes % 2;
+	if (allocation->bytes % 2 == 0)
+		return false;
+	*(uint64_t *)freed_bytes += allocation->bytes;
+	return true;
 }
 
 static void takes_all_that_end(void)
 {
-	freed_bytes freed = {{0}};
-	uint64_t odd = 0;
+	uint64_t odd = 0, freed_bytes = 0;
 	struct allocation taken;
 
 	for (uint64_t i = 1; i <= 10000; i++) {
 		CHECK(add(i, i));
 		odd += i % 2 ? i : 0;
 	}
-	allocations_take_all(&table, is_odd, NULL, freed);
-	CHECK(freed[0][GPUSHARE_KIND_BUFFER] == odd);
+	allocations_take_all(&table, is_odd, &freed_bytes);
+	CHECK(freed_bytes == odd);
 	for (uint64_t i = 1; i <= 10000; i++)
 		CHECK(allocations_take(&table, i, &taken) == (i % 2 == 0));
+}
+
+static void found_by_any_of_its_addresses(void)
+{
+	struct allocation found;
+
+	for (uint64_t i = 1; i <= 1000; i++)
+		CHECK(add(i << 20, i));
+	for (uint64_t i = 1; i <= 1000; i++) {
+		CHECK(allocations_find_at(&table, i << 20, &found) && found.bytes == i);
+		CHECK(allocations_find_at(&table, (i << 20) + i - 1, &found) && found.bytes == i);
+		CHECK(!allocations_find_at(&table, (i << 20) + i, &found));
+	}
+	CHECK(!allocations_find_at(&table, 0, &found));
+	for (uint64_t i = 1; i <= 1000; i++)
+		CHECK(allocations_take(&table, i << 20, &found));
+	CHECK(!allocations_find_at(&table, 1 << 20, &found));
+}
+
+static void marks_are_set_and_cleared(void)
+{
+	struct allocation seen;
+
+	CHECK(!allocations_mark(&table, 4096, 1, 0, &seen));
+	CHECK(add(4096, 1));
+	CHECK(allocations_mark(&table, 4096, 5, 0, &seen) && seen.references == 0);
+	CHECK(allocations_mark(&table, 4096, 2, 4, &seen) && seen.references == 5);
+	CHECK(allocations_take(&table, 4096, &seen) && seen.references == 3);
 }
 
 static void *churn(void *first)
@@ -134,6 +163,8 @@ int main(void)
 	TEST(a_handle_given_again_returns_the_old, "a handle given again returns what it was");
 	TEST(agrees_with_an_array, "400000 random adds and takes agree with an array");
 	TEST(takes_all_that_end, "all that end with a context are taken, and no other");
+	TEST(found_by_any_of_its_addresses, "memory is found by any of its addresses");
+	TEST(marks_are_set_and_cleared, "marks are set and cleared, and go with their entry");
 	TEST(threads_find_their_own, "8 threads find what they added");
 	TEST(forgotten_is_empty, "a forgotten table is empty and usable");
 	return 0;
