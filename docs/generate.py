@@ -5,8 +5,8 @@
     python docs/generate.py --check    fail where one is not what the code says
 
 The command line comes from click's tree, the configuration from its schema, the keys from
-gpushare/quota/keys.py, the protocol from gpushare/protocol.py. A variable that the code reads and
-this file does not describe is an error.
+gpushare/quota/keys.py, the protocol from gpushare/protocol.py, the driver's calls from
+libhook/table/doors.txt. A variable that the code reads and this file does not describe is an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,11 @@ from gpushare.cli.group import ERROR, REFUSED, SECTIONS, USAGE, gpushare
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
 from gpushare.quota import BadValue, given
 from gpushare.quota.keys import BY_ENV, KEYS, Key
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from docs.doors import doors
+from docs.markdown import table
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -93,15 +98,9 @@ def pages() -> dict[str, str]:
             ("exit-status.md", "Exit statuses", exit_statuses()),
             ("environment.md", "Environment variables", environment()),
             ("protocol.md", "The control socket", control_socket()),
+            ("doors.md", "Calls of the driver", doors()),
         )
     }
-
-
-def table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table."""
-    for cells in (headings, ("---",) * len(headings), *rows):
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-    yield ""
 
 
 # --- the command line ---

@@ -111,6 +111,7 @@ def flaws(doors: Sequence[Door], symbols: Sequence[str]) -> Iterator[str]:
         yield "not classified; add to doors.txt, each with what becomes of it and why:"
         for name in sorted({split(symbol)[0] for symbol in unknown}):
             yield f"  {name:<44} passes    -          WHY"
+    shared: dict[str, str] = {}
     used = {door.number for door in assigned.values()}
     for door in doors:
         where = f"doors.txt:{door.number}: {door.name}"
@@ -118,6 +119,8 @@ def flaws(doors: Sequence[Door], symbols: Sequence[str]) -> Iterator[str]:
             yield f"{where} is no symbol of the tables, or another line has all its symbols"
         if not door.reason:
             yield f"{where} has no reason, nor has its group"
+        if not door.is_own and shared.setdefault(door.group, door.kind) != door.kind:
+            yield f"{where} is {door.kind}: its group's reason is of what is {shared[door.group]}"
         if door.kind == "refused" and not ERROR.fullmatch(door.reason):
             yield f"{where} is refused: its reason begins with an error, as NVML_ERROR_X: why"
         if door.audit != "-" and not door.is_own:
@@ -126,8 +129,8 @@ def flaws(doors: Sequence[Door], symbols: Sequence[str]) -> Iterator[str]:
             yield f"{where} passes and may take memory: it is measured, or no-memory and why"
 
 
-def unlike(assigned: Mapping[str, Door], filters: Iterable[Library]) -> Iterator[str]:
-    """Yield where the filters do otherwise than `assigned` says.
+def unlike(assigned: Mapping[str, Door], filters: Iterable[Library]) -> Iterator[tuple[str, str]]:
+    """Yield each symbol with which the filters do otherwise than `assigned` says, and how.
 
     A trampoline is a weak symbol (include/trampoline.h); a function of ours is not.
     """
@@ -135,12 +138,13 @@ def unlike(assigned: Mapping[str, Door], filters: Iterable[Library]) -> Iterator
     for library in filters:
         weak |= {symbol: symbol in library.weak for symbol in library.exported}
     for symbol, door in assigned.items():
+        said = f"{door.kind} by doors.txt:{door.number}"
         if symbol not in weak:
-            yield f"{symbol}: no filter exports it"
+            yield symbol, "no filter exports it"
         elif weak[symbol] and not door.passes:
-            yield f"{symbol}: {door.kind} by doors.txt:{door.number}, and the filter lets it pass"
+            yield symbol, f"{said}, and the filter lets it pass"
         elif not weak[symbol] and door.passes:
-            yield f"{symbol}: passes by doors.txt:{door.number}, and the filter has a function"
+            yield symbol, f"{said}, and the filter has a function"
 
 
 def refusals(assigned: Mapping[str, Door]) -> dict[str, str]:

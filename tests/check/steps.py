@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import native, sources, symbols
+from . import doors, native, sources, symbols
 from .command import run
 
 
@@ -43,6 +43,7 @@ STEPS = (
         "the committed symbol tables are what NVIDIA's headers give",
         _python("libhook/table/generate.py", "--check"),
     ),
+    Step("doors", "every call of the driver is classified, and treated so", doors.check),
     Step(
         "abi",
         "gpushare_abi.h and abi.py describe the same pages",

@@ -152,6 +152,13 @@ def test_a_line_that_says_too_little_is_found(line: str, flaw: str) -> None:
     assert flaw in said
 
 
+def test_two_classes_do_not_share_a_reason() -> None:
+    said = found(TEXT + "nvmlDeviceTell      passes    -", [*SYMBOLS, "nvmlDeviceTell"])
+    assert said == (
+        "doors.txt:10: nvmlDeviceTell is passes: its group's reason is of what is refused"
+    )
+
+
 def test_a_line_without_any_reason_is_found() -> None:
     assert "cuMemGetAccess has no reason" in found(TEXT.replace("> Asks only.\n", ""))
 
@@ -188,9 +195,9 @@ def test_a_filter_that_does_otherwise_is_found() -> None:
     weak = frozenset({"cuMemAlloc_v2", "cuMemAlloc_v3"})
     filter_ = elf.Library("libcuda.so.1", (), exported=names, weak=weak)
     assert list(unlike(lines, [filter_])) == [
-        "cuMemAlloc_v2: mediated by doors.txt:4, and the filter lets it pass",
-        "cuMemAlloc_v2_ptsz: no filter exports it",
-        "cuMemGetAccess: passes by doors.txt:6, and the filter has a function",
+        ("cuMemAlloc_v2", "mediated by doors.txt:4, and the filter lets it pass"),
+        ("cuMemAlloc_v2_ptsz", "no filter exports it"),
+        ("cuMemGetAccess", "passes by doors.txt:6, and the filter has a function"),
     ]
 
 
