@@ -65,6 +65,11 @@ class Client:
         """Return one tenant by its engine's name, an id prefix or namespace/pod/container."""
         return cast("protocol.Tenant", self._ask("tenant", name=name)["tenant"])
 
+    def why(self, name: str) -> protocol.Why:
+        """Return where every byte of a tenant's memory is, by the names that `tenant` takes."""
+        *rows, last = self._replies("why", {"name": name})
+        return cast("protocol.Why", {**last["why"], "processes": [row["row"] for row in rows]})
+
     def set(
         self, name: str, *, memory: str | None = None, memory_limit: str | None = None
     ) -> protocol.Tenant:

@@ -16,6 +16,7 @@ within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
 | cards | anyone | - | Card rows |
 | tenants | anyone | all (also what got no GPU, and why) | Tenant rows |
 | tenant | anyone | name | tenant: Tenant |
+| why | anyone | name | WhyProcess rows; why: Why |
 | set | root | name, memory or memory_limit or both (text) | tenant: Tenant, as it is now |
 | status | anyone | - | Status's keys beside `ok` |
 
@@ -119,6 +120,82 @@ class Tenant(TypedDict):
     processes: list[TenantProcess]
     quota: dict[str, str]  # canonical keys as asked, each with its source after a space
     warnings: list[str]  # what its user should know: that it is over its quota, on which card
+
+
+class WhyCard(TypedDict):
+    """Where every byte of a tenant's part of one card is: `parts` add up to `used_bytes`.
+
+    The parts are buffers, managed, pools, physical (VMM), arrays, graphs, modules, limits (heap,
+    stack and FIFO), external and contexts, as the tenant's own account has them; orphaned, shared
+    memory whose maker is gone; and beyond, what the driver was found to have beside the account. Of
+    a whole card, which has no account, all is beyond.
+    """
+
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int  # quota
+    limit_bytes: int  # what may be used now; more than the quota while some is lent
+    used_bytes: int
+    parts: dict[str, int]
+    contexts: int
+    context_bytes: int  # the price of one; 0: a whole card
+    pool_kept_bytes: int  # of pools: free, kept for their next allocation
+    exported_bytes: int  # of used: the tenant's other processes may map it
+    imported_bytes: int  # the most that one process maps of others'; counted where it was made
+    expected_bytes: int  # what the driver should have, by the account
+    driver_bytes: int | None  # what it has for the tenant's processes; None: it does not say
+    drift_bytes: int | None  # driver_bytes - expected_bytes
+    drift: str  # the same in words
+
+
+class WhyHeld(TypedDict):
+    """What one process holds on one card: `parts`, those that are not 0, add up to `bytes`."""
+
+    index: int
+    bytes: int
+    parts: dict[str, int]
+    contexts: int
+    exported_bytes: int
+    imported_bytes: int
+    driver_bytes: int | None
+
+
+class WhyProcess(TypedDict):
+    """A process that has an account, or that the driver knows; `cards` where it holds any."""
+
+    pid: int | None  # the host's; None: ended, or not among the container's processes
+    container_pid: int
+    name: str
+    accounted: bool  # False: the driver knows it, and the account does not
+    denied: int
+    denied_bytes: int  # what the last of them asked for
+    cards: list[WhyHeld]
+
+
+class Denied(TypedDict):
+    """An allocation that the quota refused."""
+
+    bytes: int
+    container_pid: int
+    seen: float | None  # seconds since the epoch; None: before this daemon looked
+
+
+class Why(TypedDict):
+    """Where a tenant's memory is, and what to do about it."""
+
+    key: str
+    id: str
+    name: str
+    state: str
+    why: str  # for state none: what to add to get a GPU
+    isolation: str
+    stale: str  # why the driver's figures are old; empty: they are not
+    cards: list[WhyCard]
+    denied: int  # allocations over the quota, of ended processes too; since gpushared started
+    last_denied: Denied | None
+    advice: list[str]
+    processes: list[WhyProcess]  # sent as rows
 
 
 class Status(TypedDict):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import protocol
-from gpushare.daemon import naming, processes, release, views
+from gpushare.daemon import naming, processes, release, views, why
 from gpushare.daemon.bind import NoSuchTenant, bind, owned_entry
 from gpushare.daemon.create import Bundle, create
 from gpushare.daemon.host import Command, open_tenant
@@ -201,6 +201,12 @@ def _tenant(request: Request, node: Node) -> Answer:
     return _answer({"tenant": views.tenant_row(entry, node)})
 
 
+def _why(request: Request, node: Node) -> Answer:
+    entry = _named(request.text("name"), node)
+    report, holders = why.why(entry, node)
+    return (dict(row) for row in holders), {"why": report}
+
+
 def _set(request: Request, node: Node) -> Answer:
     request.root_only()
     entry = _named(request.text("name"), node)
@@ -225,6 +231,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "cards": Operation(_cards),
     "tenants": Operation(_tenants),
     "tenant": Operation(_tenant),
+    "why": Operation(_why),
     "status": Operation(_status),
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -26,16 +27,27 @@ SIZE_BYTES: Final = abi.GRANT_BYTES + abi.STATUS_BYTES
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True)
+class Denial:
+    """One refused allocation; `seen` is seconds since the epoch, None: before the first look."""
+
+    bytes: int
+    pid: int  # in its own pid namespace
+    seen: float | None
+
+
 @dataclass
 class Denials:
     """How many allocations a tenant was refused, also those of processes that have ended.
 
     A record ends with its process. What it said when it was last read is kept here, as long as
-    the daemon runs.
+    the daemon runs. `last` is the last refusal: a program seldom outlives it for long.
     """
 
+    last: Denial | None = None
     _ended: int = 0
     _held: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _looked: bool = False
 
     @property
     def total(self) -> int:
@@ -48,7 +60,11 @@ class Denials:
         self._ended += sum(
             max(0, denied - held.get(record, 0)) for record, denied in self._held.items()
         )
-        self._held = held
+        for claim in claims:
+            if claim.denied > self._held.get((claim.number, claim.pid, claim.starttime), 0):
+                seen = time.time() if self._looked else None
+                self.last = Denial(claim.denied_bytes, claim.pid, seen)
+        self._held, self._looked = held, True
 
 
 @dataclass

@@ -13,11 +13,13 @@ from gpushare import abi
 _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
-def register(fd: int, number: int, pid: int, starttime: int, *, denied: int = 0) -> None:
+def register(
+    fd: int, number: int, pid: int, starttime: int, *, denied: int = 0, denied_bytes: int = 0
+) -> None:
     """Enter a process; the highest number so far is the last one registered."""
     header = abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, number + 1, 0, 0)
     os.pwrite(fd, header, 0)
-    record = abi.PROCESS.pack(pid, 0, starttime, denied, 0)
+    record = abi.PROCESS.pack(pid, 0, starttime, denied, denied_bytes)
     os.pwrite(fd, record, abi.status_process_offset(number))
 
 
@@ -28,6 +30,7 @@ def hold(
     *,
     card: int = 0,
     contexts: int = 0,
+    pool_kept_bytes: int = 0,
     kinds: Mapping[int, int] = _NOTHING,
     exported_bytes: int = 0,
     imported_bytes: int = 0,
@@ -42,5 +45,5 @@ def hold(
     for field, value in words.items():
         os.pwrite(fd, value.to_bytes(8, "little"), base + field + number * 8)
     noted = [kinds.get(kind, 0) for kind in range(abi.KINDS)]
-    detail = abi.DETAIL.pack(*noted, 0, contexts)
+    detail = abi.DETAIL.pack(*noted, pool_kept_bytes, contexts)
     os.pwrite(fd, detail, base + abi.USAGE_DETAIL + number * abi.DETAIL_BYTES)

@@ -290,10 +290,11 @@ def test_what_changes_others_is_for_root(
     assert node.ledger.entries == {entry().key: entry()}
 
 
-@pytest.mark.parametrize("op", ["cards", "tenants", "status"])
-def test_anybody_may_read(path: Path, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+@pytest.mark.parametrize("op", ["cards", "tenants", "tenant", "why", "status"])
+def test_anybody_may_read(path: Path, node: Node, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+    node.ledger.add(entry())
     monkeypatch.setattr(server, "Peer", lambda _pid, _uid: STRANGER)
-    assert ask(path, {"op": op})["ok"]
+    assert ask(path, {"op": op, "name": "train"})["ok"]
 
 
 def test_the_socket_is_for_everybody_or_for_a_group(node: Node, readers: Worker) -> None:

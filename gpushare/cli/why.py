@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare why`: where every byte of a container's memory is, and what to do about it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import textwrap
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gpushare.cli import session as shared
+from gpushare.cli.summary import count
+from gpushare.cli.table import printable, table
+from gpushare.quota.size import format_size, format_use
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpushare.cli.session import Session
+    from gpushare.protocol import Denied, Why, WhyCard, WhyProcess
+
+WIDTH: Final = 80
+HEADINGS: Final = ("PID", "INSIDE", "NAME", "HELD", "MOST OF IT", "DRIVER", "DENIED")
+
+
+@shared.command("why", example="gpushare why train")
+@click.argument("container")
+def command(session: Session, container: str) -> None:
+    """Show where every byte of a container's memory is.
+
+    The parts add up to what counts against the quota. buffers is plain memory; managed, pools,
+    physical (cuMemCreate), arrays, graphs, modules, limits (heap and stacks made larger), external
+    and contexts are what they are called after; orphaned is shared memory whose maker has ended;
+    beyond is what the driver was found to have beside all that.
+
+    Below stands what the driver itself says of the container's processes, and the drift: how much
+    more that is than the account expects, or less. Then each process, the last allocation that was
+    refused, and what to do.
+
+    HELD is what a process has in the account, MOST OF IT the largest part; DRIVER what the driver
+    says of it; DENIED how many allocations it was refused. INSIDE is its pid in the container.
+    """
+    report = session.client.why(container)
+    session.show(report, lambda: "\n".join(_lines(report)))
+
+
+def _lines(report: Why) -> Iterator[str]:
+    if not report["cards"]:
+        yield printable(f"{report['name']} has no GPU: {report['why'] or 'see gpushare doctor'}")
+        return
+    for card in report["cards"]:
+        yield from _card(report, card)
+        yield ""
+    if report["processes"]:
+        yield table(HEADINGS, map(_process, report["processes"]))
+        yield ""
+    yield from wrapped(_refused(report["denied"], report["last_denied"]))
+    if report["stale"]:
+        yield from wrapped(f"The driver's figures are old: {report['stale']}.")
+    for sentence in report["advice"]:
+        yield from wrapped(sentence, "- ")
+
+
+def _card(report: Why, card: WhyCard) -> Iterator[str]:
+    use = format_use(card["used_bytes"], card["memory_bytes"])
+    yield printable(f"{report['name']}  card {card['index']}  {card['model']}  {use}")
+    for part, size in card["parts"].items():
+        if size:
+            yield line(part, size, _note(part, card))
+    yield line("used", card["used_bytes"], "the sum")
+    lent = card["limit_bytes"] - card["memory_bytes"]
+    yield line("quota", card["memory_bytes"])
+    if lent > 0:
+        yield line("lent", lent, "beyond the quota, while it is free")
+    free = card["limit_bytes"] - card["used_bytes"]
+    yield line("free" if free >= 0 else "over", abs(free))
+    if card["exported_bytes"]:
+        yield line("exported", card["exported_bytes"], "of used: its other processes may map it")
+    if card["imported_bytes"]:
+        yield line("imported", card["imported_bytes"], "mapped, and counted where it was made")
+    if card["driver_bytes"] is not None:
+        yield line("driver", card["driver_bytes"], "its own figure for these processes")
+    if card["drift_bytes"] is not None and card["context_bytes"]:
+        yield line("drift", card["drift_bytes"], sign="+")
+    yield from wrapped(f"{card['drift'][0].upper()}{card['drift'][1:]}.", "  ")
+
+
+def line(what: str, size: int, note: str = "", sign: str = "") -> str:
+    """Return a line of the sum: exact, so that it can be added up, and then to be read."""
+    shown = f"{'-' if size < 0 else sign if size else ''}{format_size(abs(size))}"
+    return f"  {what:<9} {size:>{sign}15}  {shown:<9}  {note}".rstrip()
+
+
+def _note(part: str, card: WhyCard) -> str:
+    if part == "contexts":
+        price = card["context_bytes"]
+        each = f", {format_size(price)} each" if card["contexts"] * price else ""
+        return f"{card['contexts']}{each}"
+    if part == "pools" and card["pool_kept_bytes"]:
+        return f"{format_size(card['pool_kept_bytes'])} of it free, kept for later"
+    return {
+        "orphaned": "shared memory whose maker has ended",
+        "beyond": "the driver has it beside the account",
+    }.get(part, "")
+
+
+def _process(process: WhyProcess) -> tuple[str, ...]:
+    parts: dict[str, int] = {}
+    for card in process["cards"]:
+        for part, size in card["parts"].items():
+            parts[part] = parts.get(part, 0) + size
+    most = max(parts, key=lambda part: parts[part], default="")
+    figures = [card["driver_bytes"] for card in process["cards"]]
+    told = [figure for figure in figures if figure is not None]
+    return (
+        str(process["pid"] or "-"),
+        str(process["container_pid"]),
+        process["name"],
+        format_size(sum(parts.values())) if process["accounted"] else "-",
+        f"{most} {format_size(parts[most])}" if most else "-",
+        format_size(sum(told)) if told else "-",
+        str(process["denied"]),
+    )
+
+
+def _refused(denied: int, last: Denied | None) -> str:
+    if last is None:
+        return "No allocation was refused."
+    when = ""
+    if last["seen"] is not None:
+        seen = dt.datetime.fromtimestamp(last["seen"], dt.timezone.utc).astimezone()
+        when = f" at {seen.time().isoformat('seconds')}"
+    return (
+        f"{count(denied, 'allocation')} refused; the last{when}, of "
+        f"{format_size(last['bytes'])}, to process {last['container_pid']} in the container."
+    )
+
+
+def wrapped(text: str, before: str = "") -> Iterator[str]:
+    """Yield the lines of `text`, none wider than WIDTH; `before` stands before the first."""
+    yield from textwrap.wrap(
+        printable(text),
+        WIDTH,
+        initial_indent=before,
+        subsequent_indent=" " * len(before),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

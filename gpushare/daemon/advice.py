@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What whoever reads a report of `gpushare why` may do: one sentence each, the pressing first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gpushare.protocol import Why, WhyCard, WhyProcess
+from gpushare.quota import exact_size, format_size
+
+_STEP: Final = 256 << 20  # in which a larger quota is suggested
+_MUCH: Final = 10  # a tenth of the quota is worth a sentence
+_MOST_PIDS: Final = 8
+
+
+def advice(report: Why, holders: Sequence[WhyProcess]) -> list[str]:
+    """Return what to do about `report`, whose processes are `holders`; nothing where all is well.
+
+    Of a tenant without an account there is nothing to say.
+    """
+    found: list[str] = []
+    for card in report["cards"]:
+        if card["context_bytes"]:
+            found += _of_card(report, card, holders)
+    found += _strangers(report, holders)
+    return found
+
+
+def _of_card(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
+    on = f"card {card['index']}: " if len(report["cards"]) > 1 else ""
+    for sentence in (
+        *_over(report, card, holders),
+        *_borrowed(report, card),
+        *_too_small(report, card),
+        *_kept(report, card),
+        *_idle_contexts(card, holders),
+        *_orphaned(card),
+    ):
+        yield on + sentence
+
+
+def _over(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
+    over = card["used_bytes"] - card["limit_bytes"]
+    if over <= 0:
+        return
+    most = max(holders, key=lambda row: _held_on(row, card), default=None)
+    who = f" (process {_pid(most)} holds most)" if most and _held_on(most, card) else ""
+    size = exact_size(_rounded_up(card["used_bytes"]))
+    yield (
+        f"it has {format_size(over)} more than it may: nothing is given until it fits; "
+        f"free some{who}, or: gpushare set {report['name']} --memory {size}"
+    )
+
+
+def _borrowed(report: Why, card: WhyCard) -> Iterator[str]:
+    borrowed = min(card["used_bytes"], card["limit_bytes"]) - card["memory_bytes"]
+    if borrowed > 0:
+        size = exact_size(_rounded_up(card["used_bytes"]))
+        yield (
+            f"{format_size(borrowed)} of it are borrowed, above the quota, and the first to be "
+            f"refused when the card fills; to keep them: gpushare set {report['name']} "
+            f"--memory {size}"
+        )
+
+
+def _too_small(report: Why, card: WhyCard) -> Iterator[str]:
+    last = report["last_denied"]
+    if last is None or not last["bytes"]:
+        return
+    free = card["limit_bytes"] - card["used_bytes"]
+    if 0 <= free < last["bytes"]:
+        size = exact_size(_rounded_up(card["used_bytes"] + last["bytes"]))
+        yield (
+            f"for what was refused last it takes {size}: gpushare set {report['name']} "
+            f"--memory {size} (gpushare ls says what the card has left)"
+        )
+
+
+def _kept(report: Why, card: WhyCard) -> Iterator[str]:
+    kept = card["pool_kept_bytes"]
+    if kept and (report["denied"] or kept * _MUCH >= card["memory_bytes"]):
+        yield (
+            f"its memory pools keep {format_size(kept)} that nobody uses: torch.cuda.empty_cache() "
+            "or cuMemPoolTrimTo gives it back"
+        )
+    buffers = card["parts"]["buffers"]
+    if report["denied"] and buffers * 2 >= card["used_bytes"]:
+        yield (
+            "most of it are buffers; a framework keeps freed ones for itself: "
+            "torch.cuda.empty_cache() gives them back"
+        )
+
+
+def _idle_contexts(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
+    """Name who holds a context and nothing else, where it is not all that the tenant does."""
+    idle = [
+        (row, held["bytes"])
+        for row in holders
+        for held in row["cards"]
+        if held["index"] == card["index"] and set(held["parts"]) == {"contexts"}
+    ]
+    size = format_size(sum(size for _, size in idle))
+    if len(holders) == 1:
+        return
+    if len(idle) == 1:
+        yield f"process {_pid(idle[0][0])} holds a context and nothing else, {size}"
+    elif idle:
+        pids = ", ".join(_pid(row) for row, _ in idle[:_MOST_PIDS])
+        more = ", ..." if len(idle) > _MOST_PIDS else ""
+        yield f"{len(idle)} processes hold a context and nothing else, {size}: {pids}{more}"
+
+
+def _orphaned(card: WhyCard) -> Iterator[str]:
+    orphaned = card["parts"]["orphaned"]
+    if orphaned:
+        yield (
+            f"{format_size(orphaned)} are shared memory whose maker has ended: free when the last "
+            "process that maps it has"
+        )
+
+
+def _strangers(report: Why, holders: Sequence[WhyProcess]) -> Iterator[str]:
+    if report["isolation"] not in {"interposer", "driver", "advice"}:
+        return
+    for row in holders:
+        if not row["accounted"]:
+            size = sum(held["driver_bytes"] or 0 for held in row["cards"])
+            yield (
+                f"process {_pid(row)} ({row['name']}) has {format_size(size)} and no account: it "
+                "did not go through the filter libraries; what it has counts as beyond"
+            )
+
+
+def _held_on(row: WhyProcess, card: WhyCard) -> int:
+    return sum(held["bytes"] for held in row["cards"] if held["index"] == card["index"])
+
+
+def _pid(row: WhyProcess) -> str:
+    return f"{row['container_pid']} (in the container)" if row["pid"] is None else str(row["pid"])
+
+
+def _rounded_up(size: int) -> int:
+    return -(-size // _STEP) * _STEP
