@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs by others that show a GPU, in a container: they show its slice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import abi
+
+from .conftest import Container
+from .tenant import MIB
+from .test_nvml import holding, nvml
+
+BESIDE = Path(sys.executable).parent
+HELD = (10 + 20) * MIB  # a context and a buffer
+BUSY = 37
+
+
+@pytest.fixture
+def process(simulated: Container) -> Iterator[subprocess.Popen[str]]:
+    """A process of the tenant, which has 30 of 100 MiB; another tenant's beside it."""
+    simulated.tenant.set_context_bytes(10 * MIB)
+    simulated.tenant.set_u32(0, abi.GRANT_CARD_UTILISATION_PERCENT, BUSY)
+    bare = Container(simulated.libraries / "simulator", simulated.tenant, simulated.env)
+    with (
+        holding(bare, "start()", "alloc(500 * MIB)"),
+        holding(simulated, "start()", "alloc(20 * MIB)") as own,
+    ):
+        yield own
+
+
+def shown(container: Container, name: str, *options: str) -> str:
+    program = BESIDE / name
+    if not program.exists():
+        pytest.fail(f"{name} is not installed: run ./dev setup")
+    container.env["COLUMNS"] = "120"
+    done = container.run(program, *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def gpustat(container: Container) -> dict[str, Any]:
+    (card,) = json.loads(shown(container, "gpustat", "--json"))["gpus"]
+    assert isinstance(card, dict)
+    return card
+
+
+def nvitop(container: Container) -> dict[str, Any]:
+    """What nvitop's own library says of the card, and of each process on it."""
+    done = container.run(
+        sys.executable, "-c",
+        "import json; from nvitop import Device\n"
+        "card, = Device.all()\n"
+        "processes = [[pid, int(p.gpu_memory())] for pid, p in card.processes().items()]\n"
+        "print(json.dumps(dict(total=card.memory_total(), used=card.memory_used(),"
+        " free=card.memory_free(), percent=card.memory_percent(),"
+        " busy=card.gpu_utilization(), processes=processes)))",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert isinstance(said, dict)
+    return said
+
+
+def nvidia_ml_py(container: Container) -> list[object]:
+    return nvml(
+        container,
+        "card, = cards()",
+        "m = nvmlDeviceGetMemoryInfo(card)",
+        "own = nvmlDeviceGetComputeRunningProcesses(card)",
+        "say(m.total, m.used, m.free, nvmlDeviceGetUtilizationRates(card).gpu,"
+        " [[p.pid, p.usedGpuMemory] for p in own])",
+    )
+
+
+def test_nvidia_ml_py_shows_the_slice(simulated: Container, process: subprocess.Popen[str]) -> None:
+    assert nvidia_ml_py(simulated) == [
+        *(100 * MIB, HELD, 70 * MIB, BUSY, [[process.pid, HELD]]),
+    ]
+
+
+def test_nvitop_shows_the_slice(simulated: Container, process: subprocess.Popen[str]) -> None:
+    said = nvitop(simulated)
+    assert said == {
+        "total": 100 * MIB,
+        "used": HELD,
+        "free": 70 * MIB,
+        "percent": 30.0,
+        "busy": BUSY,
+        "processes": [[process.pid, HELD]],
+    }
+
+
+def test_nvitop_s_screen_is_of_the_slice(
+    simulated: Container, process: subprocess.Popen[str]
+) -> None:
+    screen = shown(simulated, "nvitop", "--once", "--no-unicode")
+    assert "30.00MiB / 100.0MiB" in screen
+    assert f" {BUSY}% " in screen
+    rows = [line for line in screen.splitlines() if " C " in line]
+    assert len(rows) == 1, screen
+    assert f" {process.pid} " in rows[0]
+
+
+def test_gpustat_shows_the_slice(simulated: Container, process: subprocess.Popen[str]) -> None:
+    card = gpustat(simulated)
+    assert (card["memory.used"], card["memory.total"]) == (30, 100)
+    assert card["utilization.gpu"] == BUSY
+    assert [(one["pid"], one["gpu_memory_usage"]) for one in card["processes"]] == [
+        (process.pid, 30)
+    ]
+
+
+@pytest.mark.usefixtures("process")
+def test_a_slice_that_shrank_below_its_use_is_full_and_no_more(simulated: Container) -> None:
+    simulated.tenant.set_memory(25 * MIB)
+    assert nvidia_ml_py(simulated)[:3] == [25 * MIB, HELD, 0]
+    said = nvitop(simulated)
+    assert (said["total"], said["used"], said["free"]) == (25 * MIB, HELD, 0)
+    assert said["percent"] == 120.0
+    card = gpustat(simulated)
+    assert (card["memory.used"], card["memory.total"]) == (30, 25)
+
+
+@pytest.mark.usefixtures("process")
+def test_what_is_lent_above_the_quota_is_in_the_total(simulated: Container) -> None:
+    simulated.tenant.set_u64(0, abi.GRANT_CARD_MEMORY_LIMIT_BYTES, 150 * MIB)
+    assert nvidia_ml_py(simulated)[:3] == [150 * MIB, HELD, 120 * MIB]
+    assert nvitop(simulated)["total"] == 150 * MIB
+    assert gpustat(simulated)["memory.total"] == 150
+
+
+def test_a_process_has_the_pid_of_the_container_s_namespace(simulated: Container) -> None:
+    """In a namespace of its own the first processes have the first numbers."""
+    tenant = Path(__file__).with_name("client.py")
+    inside = f"""
+        mkfifo "$1/ready"
+        {{ cat "{tenant}"; echo 'start(); alloc(20 * MIB); open(sys.argv[1] + "/ready", "w")'
+           echo 'sys.stdin.read()'; }} > "$1/tenant.py"
+        sleep infinity | "$0" "$1/tenant.py" "$1" &
+        echo "[$!]"
+        cat "$1/ready"
+        "$0" -c 'from nvitop import Device; print(list(Device(0).processes()), end=" ")'
+        "$0" -c 'from pynvml import *; nvmlInit(); card = nvmlDeviceGetHandleByIndex(0)
+print([one.pid for one in nvmlDeviceGetComputeRunningProcesses(card)])'
+    """
+    done = simulated.run(
+        "unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc",
+        "sh", "-c", inside, sys.executable, simulated.tenant.directory,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    own, lists = done.stdout.splitlines()
+    assert lists == f"{own} {own}", done.stderr
+    assert json.loads(own)[0] < 20
