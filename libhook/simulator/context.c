@@ -89,14 +89,9 @@ static CUresult context_new(CUcontext *result, unsigned int flags, CUdevice ordi
 		.api_version = 3020,
 		.id = atomic_fetch_add(&next_id, 1),
 		.card = &device->cards[ordinal],
-		/* Defaults of the real driver (cuCtxGetLimit). */
-		.limits = {[CU_LIMIT_STACK_SIZE] = 1024,
-			[CU_LIMIT_PRINTF_FIFO_SIZE] = 8 << 20,
-			[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
-			[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2,
-			[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
-			[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64},
+		.attached = 1,
 	};
+	limits_begin(context);
 	status = context_join_card(context);
 	if (status != CUDA_SUCCESS) {
 		free(context);
@@ -128,6 +123,7 @@ static void context_free(CUcontext context)
 	pools_forget_context(context);
 	memory_forget_context(context);
 	event_forget_context(context);
+	limits_end(context);
 	context_leave_card(context);
 	context->kind = 0;
 	latch_take(&living);
@@ -289,6 +285,27 @@ CUresult cuCtxDestroy_v2(CUcontext context)
 
 CUresult cuCtxDestroy(CUcontext context)
 {
+	return cuCtxDestroy_v2(context);
+}
+
+/* The two of the first CUDA: a context that is current is held once more, or once less. */
+CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
+{
+	REQUIRE_CONTEXT(own);
+	REQUIRE(context && flags == 0, CUDA_ERROR_INVALID_VALUE);
+	atomic_fetch_add(&own->attached, 1);
+	*context = own;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDetach(CUcontext context)
+{
+	REQUIRE_CONTEXT(own);
+	REQUIRE(context == own, CUDA_ERROR_INVALID_CONTEXT);
+	if (atomic_load(&own->attached) > 1) {
+		atomic_fetch_sub(&own->attached, 1);
+		return CUDA_SUCCESS;
+	}
 	return cuCtxDestroy_v2(context);
 }
 

@@ -87,24 +87,6 @@ CUresult cuCtxSynchronize_v2(CUcontext context)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
-{
-	REQUIRE_CONTEXT(context);
-	REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-	REQUIRE((unsigned int)limit < LIMITS, CUDA_ERROR_UNSUPPORTED_LIMIT);
-	*value = context->limits[limit];
-	return CUDA_SUCCESS;
-}
-
-/* Kept and told again; what a bigger heap or stack would take of the card is not counted. */
-CUresult cuCtxSetLimit(CUlimit limit, size_t value)
-{
-	REQUIRE_CONTEXT(context);
-	REQUIRE((unsigned int)limit < LIMITS, CUDA_ERROR_UNSUPPORTED_LIMIT);
-	context->limits[limit] = value;
-	return CUDA_SUCCESS;
-}
-
 CUresult cuCtxGetCacheConfig(CUfunc_cache *config)
 {
 	REQUIRE_CONTEXT(context);

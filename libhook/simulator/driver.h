@@ -27,6 +27,9 @@ enum object_kind {
 	OBJECT_POOL = 0x504f4f31,
 	OBJECT_LINK = 0x4c4e4b31,
 	OBJECT_ARRAY = 0x41525231,
+	OBJECT_MIPMAP = 0x4d495031,
+	OBJECT_TEXTURE = 0x54455831,
+	OBJECT_SURFACE = 0x53555231,
 	OBJECT_GRAPH = 0x47524131,
 	OBJECT_NODE = 0x4e4f4431,
 	OBJECT_INSTANCE = 0x494e5331,
@@ -64,6 +67,7 @@ struct CUctx_st {
 	unsigned int flags;
 	bool primary;
 	unsigned int api_version;
+	_Atomic unsigned int attached; /* the last of so many cuCtxDetach destroys it */
 	unsigned long long id;
 	struct sim_card *card;
 	struct sim_context *queue;
@@ -112,6 +116,10 @@ CUresult context_current(CUcontext *context);
 bool context_valid(CUcontext context);
 /* The processes' primary context of a device if it is active, without retaining it. */
 CUcontext context_primary(CUdevice device);
+
+/* context_limit.c: a new context's limits, and giving back what they took. */
+void limits_begin(CUcontext context);
+void limits_end(CUcontext context);
 
 bool device_valid(CUdevice ordinal);
 

@@ -28,6 +28,8 @@ void test_streams(void);
 void test_graphs(void);
 void test_graph_memory(void);
 void test_pools(void);
+void test_arrays(void);
 void test_capture(void);
+void test_contexts(void);
 
 #endif

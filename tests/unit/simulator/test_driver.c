@@ -64,6 +64,8 @@ int main(void)
 	what_is_not_simulated_says_so();
 	no_export_table_is_given_out();
 	test_memory();
+	test_contexts();
+	test_arrays();
 	test_graphs();
 	test_graph_memory();
 	test_pools();
