@@ -3,6 +3,7 @@
  * Taking and giving back device memory. As in the real driver, an allocation of more than half a
  * unit has units of its own, and smaller ones share units.
  */
+#include "ipc.h"
 #include "memory.h"
 
 #include <stdlib.h>
@@ -79,6 +80,8 @@ void region_give(struct region *region)
 		holdings->regions = region->next;
 	if (region->next)
 		region->next->previous = region->previous;
+	if (region->ipc)
+		ipc_forget_region(region);
 	region_free(region);
 	card_lock(card);
 	card_release(card, bytes);
@@ -215,7 +218,7 @@ static bool find_small(struct region *block, CUdeviceptr pointer, struct extent 
 	return pointer - extent->base < extent->bytes;
 }
 
-static bool find(CUdeviceptr pointer, struct extent *extent)
+bool memory_find_held(CUdeviceptr pointer, struct extent *extent)
 {
 	struct region *region = region_at(pointer);
 
@@ -225,6 +228,8 @@ static bool find(CUdeviceptr pointer, struct extent *extent)
 		return find_small(region, pointer, extent);
 	if (region->chunk)
 		return chunk_find(region, pointer, extent);
+	if (region->kind == REGION_OPENED)
+		return ipc_find(region, pointer, extent);
 	*extent = (struct extent){region, region->base, region->bytes};
 	return pointer - region->base < region->bytes;
 }
@@ -234,7 +239,7 @@ bool memory_find(CUdeviceptr pointer, struct extent *extent)
 	bool found;
 
 	space_take();
-	found = find(pointer, extent);
+	found = memory_find_held(pointer, extent);
 	space_drop();
 	return found;
 }
@@ -243,7 +248,8 @@ static CUresult give(CUdeviceptr pointer)
 {
 	struct extent extent;
 
-	REQUIRE(find(pointer, &extent) && extent.base == pointer, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(memory_find_held(pointer, &extent) && extent.base == pointer,
+		CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(extent.region->kind == REGION_WHOLE || extent.region->kind == REGION_SHARED,
 		CUDA_ERROR_INVALID_VALUE);
 	if (extent.region->kind == REGION_SHARED) {
@@ -282,7 +288,7 @@ void *memory_contents(CUdeviceptr pointer, size_t bytes, bool writing)
 	void *contents = NULL;
 
 	space_take();
-	if (find(pointer, &extent) && bytes <= extent.bytes - (pointer - extent.base)) {
+	if (memory_find_held(pointer, &extent) && bytes <= extent.bytes - (pointer - extent.base)) {
 		extent.region->written |= writing;
 		if (extent.region->kind == REGION_RESERVED)
 			contents = mapping_contents(extent.region, pointer, bytes);
@@ -298,6 +304,7 @@ void *memory_contents(CUdeviceptr pointer, size_t bytes, bool writing)
 
 void memory_forget_context(CUcontext context)
 {
+	ipc_forget_context(context);
 	space_take();
 	for (struct holdings **link = &all; *link; link = &(*link)->next) {
 		struct holdings *gone = *link;

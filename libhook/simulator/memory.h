@@ -22,6 +22,7 @@ enum region_kind {
 	REGION_RESERVED, /* addresses; memory is mapped into it (vmm.c) */
 	REGION_POOL,	 /* a chunk of a pool; its parts are allocations (pool.h) */
 	REGION_HOST,	 /* the same, of a pool that lies on the host */
+	REGION_OPENED,	 /* another process's, by its IPC handle (ipc.c) */
 	REGION_GRAPH,	 /* of an allocation node; its pages are the graphs' reserve's */
 };
 
@@ -35,6 +36,7 @@ struct small {
 
 struct mapping;
 struct chunk;
+struct ipc;
 struct allocation;
 
 struct region {
@@ -52,6 +54,7 @@ struct region {
 	struct small *small;
 	struct mapping *mappings;
 	struct chunk *chunk;
+	struct ipc *ipc; /* it is exported, or opened */
 	struct allocation *allocation;
 	struct region *previous, *next; /* of its context's or the reservations' */
 };
@@ -74,6 +77,8 @@ bool memory_is_device(CUdeviceptr pointer);
  * allocation (or of mapped memory). With `writing`, pages there may now hold something. */
 void *memory_contents(CUdeviceptr pointer, size_t bytes, bool writing);
 
+/* memory_find with the latch held. */
+bool memory_find_held(CUdeviceptr pointer, struct extent *extent);
 /* With the latch held: a region with memory of the context's card behind it. */
 CUresult region_take(
 	CUcontext context, enum region_kind kind, uint64_t units, struct region **region);

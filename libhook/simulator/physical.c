@@ -25,7 +25,6 @@
 
 /* Under the space's latch. */
 static struct physical *all;
-static uint64_t next_number = 1;
 
 struct physical *physical_of(CUmemGenericAllocationHandle handle)
 {
@@ -129,7 +128,7 @@ static CUresult make(struct physical *physical)
 {
 	bool fits = true;
 
-	physical->number = next_number++;
+	physical->number = piece_number();
 	physical->fd = memory_file(physical);
 	REQUIRE(physical->fd >= 0, CUDA_ERROR_OUT_OF_MEMORY);
 	if (physical->card) {

@@ -5,6 +5,13 @@
 
 #define WORDS (SIM_PROCESSES / 64)
 
+uint64_t piece_number(void)
+{
+	static _Atomic uint64_t next = 1;
+
+	return atomic_fetch_add(&next, 1);
+}
+
 uint64_t process_bytes(const struct sim_card *card, uint32_t process)
 {
 	uint64_t sum = card->shares[process].used_bytes;

@@ -14,6 +14,9 @@
 uint64_t process_bytes(const struct sim_card *card, uint32_t process);
 uint64_t pieces_bytes(const struct sim_card *card);
 
+/* A number for one more piece of this process; the lock need not be held. */
+uint64_t piece_number(void);
+
 /* Make a piece of memory that this process holds alone and has reserved; false without a place. */
 bool piece_share(struct sim_card *card, uint64_t number, uint64_t bytes);
 /* Hold the piece of a maker. One that nobody held any more comes onto this process's account: false

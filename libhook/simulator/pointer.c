@@ -16,6 +16,7 @@ struct facts {
 	size_t bytes;
 	unsigned long long id;
 	bool managed;
+	bool ipc_capable;
 	CUmemoryPool pool;
 };
 
@@ -36,6 +37,8 @@ static bool learn(CUdeviceptr pointer, struct facts *facts)
 			/* Of allocations that share a region each has its own number. */
 			.id = region->id * GRANULES + (extent.base - region->base) / GRANULE_BYTES,
 			.managed = region->kind == REGION_MANAGED,
+			.ipc_capable =
+				region->kind == REGION_WHOLE || region->kind == REGION_SHARED,
 			.pool = region->pool};
 		return true;
 	}
@@ -85,7 +88,7 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, CUdevic
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
 		GIVE(int, facts.ordinal);
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		GIVE(int, 0);
+		GIVE(int, facts.ipc_capable);
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
 		GIVE(CUdeviceptr, facts.base);
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:

@@ -170,3 +170,77 @@ def test_a_process_killed_while_it_shares_leaves_nothing(machine: Machine) -> No
             assert held(machine) == {one: 4 * GIB}
         assert maker.ask(f"release {handle}") == 0
         assert held(machine) == {one: 0}
+
+
+def test_an_ipc_handle_shares_the_contents_and_counts_at_the_exporter(machine: Machine) -> None:
+    with entered(machine) as (exporter, one), entered(machine) as (opener, other):
+        pointer = done(exporter.ask(f"alloc {4 * GIB}"))
+        assert exporter.ask(f"write {pointer + GIB} 3") == 0
+        handle = done(exporter.ask(f"ipc_get {pointer}"))
+        opened = done(opener.ask(f"ipc_open {handle}"))
+        assert opener.ask(f"read {opened + GIB}") == 3
+        assert opener.ask(f"write {opened + 2 * GIB} 4") == 0
+        assert exporter.ask(f"read {pointer + 2 * GIB}") == 4
+        assert opener.ask(f"range {opened + GIB}") == [0, opened, 4 * GIB]
+        assert held(machine) == {one: 4 * GIB, other: 0}
+        assert opener.ask(f"free {opened}") != 0
+        assert opener.ask(f"ipc_close {opened}") == 0
+        assert opener.ask(f"range {opened}")[0] != 0
+        assert exporter.ask(f"free {pointer}") == 0
+        assert held(machine) == {one: 0, other: 0}
+
+
+def test_an_ipc_handle_opened_twice_is_one_address_until_closed_twice(machine: Machine) -> None:
+    with entered(machine) as (exporter, _), entered(machine) as (opener, _):
+        pointer = done(exporter.ask(f"alloc {GIB}"))
+        handle = done(exporter.ask(f"ipc_get {pointer}"))
+        opened = done(opener.ask(f"ipc_open {handle}"))
+        assert done(opener.ask(f"ipc_open {handle}")) == opened
+        assert opener.ask(f"ipc_close {opened}") == 0
+        assert opener.ask(f"range {opened}")[0] == 0
+        assert opener.ask(f"ipc_close {opened}") == 0
+        assert opener.ask(f"ipc_close {opened}") != 0
+
+
+def test_small_allocations_of_a_block_are_opened_each_by_its_handle(machine: Machine) -> None:
+    with entered(machine) as (exporter, one), entered(machine) as (opener, other):
+        pointers = [done(exporter.ask("alloc 4096")) for _ in range(2)]
+        for value, pointer in enumerate(pointers, 7):
+            assert exporter.ask(f"write {pointer} {value}") == 0
+        handles = [done(exporter.ask(f"ipc_get {pointer}")) for pointer in pointers]
+        opened = [done(opener.ask(f"ipc_open {handle}")) for handle in handles]
+        assert [opener.ask(f"read {pointer}") for pointer in opened] == [7, 8]
+        assert opened[1] - opened[0] == pointers[1] - pointers[0]
+        assert held(machine) == {one: 2 * MIB, other: 0}
+
+
+def test_a_process_cannot_open_its_own_handle_nor_one_of_the_dead(machine: Machine) -> None:
+    with entered(machine) as (exporter, _), entered(machine) as (opener, _):
+        pointer = done(exporter.ask(f"alloc {GIB}"))
+        handle = done(exporter.ask(f"ipc_get {pointer}"))
+        assert exporter.ask(f"ipc_open {handle}")[0] == 201
+        assert opener.ask(f"ipc_open {handle} 0")[0] == 1
+        exporter.kill()
+        assert opener.ask(f"ipc_open {handle}")[0] == 400
+
+
+def test_what_was_opened_outlives_its_exporter_at_the_openers_account(machine: Machine) -> None:
+    with entered(machine) as (exporter, _), entered(machine) as (opener, other):
+        pointer = done(exporter.ask(f"alloc {4 * GIB}"))
+        assert exporter.ask(f"write {pointer} 9") == 0
+        opened = done(opener.ask(f"ipc_open {done(exporter.ask(f'ipc_get {pointer}'))}"))
+        exporter.kill()
+        assert held(machine) == {other: 4 * GIB}
+        assert opener.ask(f"read {opened}") == 9
+        assert opener.ask(f"ipc_close {opened}") == 0
+        assert held(machine) == {other: 0}
+
+
+def test_memory_allocated_after_an_exported_one_is_no_others(machine: Machine) -> None:
+    with entered(machine) as (exporter, _), entered(machine) as (opener, _):
+        pointer = done(exporter.ask(f"alloc {GIB}"))
+        opened = done(opener.ask(f"ipc_open {done(exporter.ask(f'ipc_get {pointer}'))}"))
+        assert exporter.ask(f"free {pointer}") == 0
+        assert done(exporter.ask(f"alloc {GIB}")) == pointer
+        assert exporter.ask(f"write {pointer} 1") == 0
+        assert opener.ask(f"read {opened}") == 0
