@@ -26,6 +26,7 @@ within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Final, TypedDict
 
 VERSION: Final = 1
@@ -254,7 +255,12 @@ def encode(message: dict[str, Any], limit: int = MAX_REPLY_BYTES) -> bytes:
 def decode(packet: bytes) -> dict[str, Any]:
     """Return the object in `packet`; duplicate keys, NaN and deep nesting are ProtocolErrors."""
     try:
-        message = json.loads(packet, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        message = json.loads(
+            packet,
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"not a JSON object: {error}") from error
     if not isinstance(message, dict):
@@ -269,6 +275,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f'the key "{key}" is there twice')
         found[key] = value
     return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large a number")
+    return value
 
 
 def _refuse_constant(name: str) -> Any:
