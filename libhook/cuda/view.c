@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a program is told about the card's memory: its own slice.
+ * What a program is told about the card's memory: its own slice. And of what the card can do: not
+ * what is refused here.
  */
 #include "cards.h"
 #include "quota/usage.h"
@@ -72,5 +73,31 @@ CUDA(cuDeviceTotalMem, (unsigned int *bytes, CUdevice device))
 
 	if (result == CUDA_SUCCESS && card_of_device(&card, device) == CUDA_SUCCESS)
 		*bytes = clamp(limit_bytes(card));
+	return result;
+}
+
+/* Programs that ask first find another way. */
+static bool is_refused(CUdevice_attribute attribute)
+{
+	switch (attribute) {
+	case CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_COUNTED_OPS_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_ACCESS_ON_OWNER_DEVICE_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_SUPPORTED_HANDLE_TYPES:
+		return true;
+	default:
+		return false;
+	}
+}
+
+CUDA(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice device))
+{
+	CUresult result = REAL(cuDeviceGetAttribute)(value, attribute, device);
+
+	if (result == CUDA_SUCCESS && is_refused(attribute))
+		*value = 0;
 	return result;
 }

@@ -286,6 +286,13 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
 }
 
 /* Of a driver newer than the table. */
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+	(void)device;
+	*value = (int)attribute; /* it can do everything */
+	return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuTomorrow(int *value);
 CUresult cuTomorrow(int *value)
 {

@@ -163,3 +163,18 @@ def test_what_is_refused_is_not_supported_and_told_once(symbol: str, fake: Conta
     assert done.stdout == "[801, 801, 801]\n"
     assert done.stderr.startswith(f"gpushare: {symbol} is refused: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_program_that_asks_first_is_told_that_what_is_refused_is_not_there(
+    fake: Container,
+) -> None:
+    sparse, deferred, endpoint, warp_size = 112, 121, 153, 10
+    said = fake.says(
+        "start()",
+        "def ask(attribute):",
+        "    value = c_int(-1)",
+        "    call('cuDeviceGetAttribute', byref(value), attribute, 0)",
+        "    return value.value",
+        f"say(*map(ask, {[sparse, deferred, endpoint, warp_size]}))",
+    )
+    assert said == [0, 0, 0, warp_size]
