@@ -15,6 +15,7 @@ import gpushare
 from gpushare import config as configuration
 from gpushare.config import Config
 from gpushare.daemon import privileges, release, startup, systemd
+from gpushare.daemon.lend import Lending
 from gpushare.daemon.log import log
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.node import Node
@@ -72,6 +73,7 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
     # Everything that is promised is known before anybody can ask.
     release.adopt(node)
     release.reconcile(node)
+    lending = Lending(node)
     readers = Worker("read")
     server = Server(config.socket, node, startup.read_gid(config), readers)
     loop.every(config.timing.reconcile, lambda: node.decide.submit(lambda: release.reconcile(node)))
@@ -79,7 +81,7 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
         config.timing.reconcile, lambda: node.decide.submit(lambda: startup.load_driver_late(node))
     )
     loop.every(config.timing.reconcile, server.rebind_if_lost)
-    _start_thread("truth", lambda: _look(node, config, stop))
+    _start_thread("truth", lambda: _look(node, lending, stop))
     log("daemon-ready", version=gpushare.__version__, pid=os.getpid(), run_dir=str(config.run_dir))
     period = systemd.watchdog_seconds()
     if period is not None:
@@ -96,12 +98,14 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
         log("daemon-stopped", tenants=len(node.tenants.pages))
 
 
-def _look(node: Node, config: Config, stop: threading.Event) -> None:
+def _look(node: Node, lending: Lending, stop: threading.Event) -> None:
     """Look at the driver again and again; the truth thread."""
-    while not stop.wait(config.timing.sample):
+    while not stop.wait(node.config.timing.sample):
         if node.driver is None:
             continue
         node.driver.truth.look()
+        if not node.driver.truth.view.stale:
+            lending.again()
 
 
 def _on_signals(loop: Loop, config: Config) -> None:

@@ -223,9 +223,15 @@ def _state(room: Room, *, number: bool = True) -> str:
 
 
 def _who_has(promise: Promise) -> str:
-    """Return `train 4`, or `train 4 and 2 above it` where it uses more than it was promised."""
-    above = f" and {_short(promise.borrowed_bytes)} above it" if promise.borrowed_bytes else ""
-    return f"{promise.tenant} {_short(promise.memory_bytes)}{above}"
+    """Return `train 4`, or `train 4 and 2 borrowed` where it uses more than it was promised.
+
+    `and 2 above it` is what a quota that was made smaller has left.
+    """
+    has = f"{promise.tenant} {_short(promise.memory_bytes)}"
+    if not promise.borrowed_bytes:
+        return has
+    how = "borrowed" if promise.most_bytes > promise.memory_bytes else "above it"
+    return f"{has} and {_short(promise.borrowed_bytes)} {how}"
 
 
 def _who_foreign(room: Room) -> str:

@@ -14,13 +14,15 @@ from gpushare.config import Config
 from gpushare.daemon import clock, release
 from gpushare.daemon.grant import Granted
 from gpushare.daemon.ledger import Entry, Holding
+from gpushare.daemon.lend import lend, make_room
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Loaded, Node
 from gpushare.daemon.placement import Ask, NoRoom, Placed, place
 from gpushare.daemon.policy import reserved_cores
 from gpushare.daemon.tenant_socket import TenantSocket
 from gpushare.daemon.tenants import SIZE_BYTES, Pages
-from gpushare.quota import Defaults, Given, Quota
+from gpushare.quota import Defaults, Given, Quota, exact_size
+from gpushare.quota.errors import quoted
 
 _SHARED_BACKENDS = frozenset({None, "interposer"})
 
@@ -66,7 +68,8 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
     give_back_earlier(applicant, node)
     if given.kind == "shared":
         driver.contexts.wait()
-    placed = place(_ask(quota, given), node.rooms(), node.config.max_shares)
+    placed = _place(_ask(quota, given), node)
+    _refuse_low_limit(quota, placed)
     entry = _entry(applicant, quota, given, placed, node)
     node.ledger.add(entry)
     try:
@@ -75,6 +78,8 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
     except BaseException:
         release.end(entry.key, node, "its pages could not be made")
         raise
+    if given.memory_limit_bytes is not None:
+        lend(node)
     log(
         "tenant-reserved",
         tenant=entry.key,
@@ -111,9 +116,23 @@ def _refuse_unsupported(quota: Quota) -> None:
         raise quota.refuse("oversubscribe", "is not in this version", "leave it out")
     if quota.placement == "topology":
         raise quota.refuse("placement", "is not in this version", "write binpack or spread")
-    if quota.memory_limit_bytes is not None and quota.memory_limit_bytes != quota.memory_bytes:
-        rule = "is a burst above memory, which is not in this version"
-        raise quota.refuse("memory-limit", rule, "leave it out")
+
+
+def _place(ask: Ask, node: Node) -> tuple[Placed, ...]:
+    """Find room where no tenant can be lent any of it, or be about to take it; NoRoom."""
+    placed = place(ask, node.rooms(), node.config.max_shares)
+    while make_room({one.card.uuid: one.memory_bytes for one in placed}, node):
+        placed = place(ask, node.rooms(), node.config.max_shares)
+    return placed
+
+
+def _refuse_low_limit(quota: Quota, placed: tuple[Placed, ...]) -> None:
+    """Refuse a memory-limit below the memory, which as a percentage is known only now."""
+    most = max(one.memory_bytes for one in placed)
+    if quota.memory_limit_bytes is not None and quota.memory_limit_bytes < most:
+        asked = quota.asked["memory-percent"]
+        rule = f"is below {asked.source} {quoted(asked.text)}, {exact_size(most)}"
+        raise quota.refuse("memory-limit", rule, f"write {exact_size(most)} or more")
 
 
 def _ask(quota: Quota, given: Given) -> Ask:
@@ -150,7 +169,10 @@ def _entry(
         created=time.time(),
         expires=clock.boottime() + node.config.timing.bind,
         holdings=tuple(
-            Holding(one.card.uuid, one.memory_bytes, given.cores, one.cores, one.whole)
+            Holding(
+                *(one.card.uuid, one.memory_bytes, given.cores, one.cores, one.whole),
+                memory_limit_bytes=given.memory_limit_bytes,
+            )
             for one in placed
         ),
     )

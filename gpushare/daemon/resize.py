@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpushare.daemon.ledger import Entry, Holding
+from gpushare.daemon.lend import lend, make_room
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement import grows
@@ -51,6 +52,7 @@ def set_quota(entry: Entry, asked: Mapping[str, str], node: Node) -> Entry:
     for number, holding in enumerate(holdings):
         pages.grant.set_memory(number, holding.memory_bytes)
     pages.grant.publish()
+    lend(node)
     log("tenant-resized", tenant=entry.key, name=entry.title, **values)
     return resized
 
@@ -74,6 +76,12 @@ def _refuse_below_context(quota: Quota, holding: Holding, context_bytes: int) ->
 
 
 def _check_room(entry: Entry, holdings: tuple[Holding, ...], node: Node) -> None:
+    more = {
+        old.uuid: new.memory_bytes - old.memory_bytes
+        for old, new in zip(entry.holdings, holdings, strict=True)
+    }
+    while make_room(more, node):
+        continue
     rooms = {room.card.uuid: room for room in node.rooms()}
     for holding in holdings:
         if holding.uuid in rooms:

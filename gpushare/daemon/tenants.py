@@ -139,6 +139,11 @@ class Pages:
 
         return self.look(read, (0, 0, 0))
 
+    def write_limit(self, number: int, memory_bytes: int, limit_bytes: int) -> None:
+        """Tell the tenant what it is promised of card `number`, and what it may use."""
+        self.grant.set_memory(number, memory_bytes, limit_bytes)
+        self.grant.publish()
+
     def close(self) -> None:
         """Close the files; the directory is somebody else's to remove."""
         with self.lock:

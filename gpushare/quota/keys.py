@@ -172,7 +172,7 @@ KEYS: Final[Mapping[str, Key]] = {
             "memory_limit_bytes",
             parse_size,
             _less,
-            "A burst above memory. Refused in this version, unless it is as large as memory.",
+            "Up to this it may use what is promised to nobody, as long as that lasts.",
         ),
         Key(
             "cores",

@@ -278,6 +278,28 @@ def test_a_quota_below_what_is_used_refuses_what_comes_until_it_fits(own: Stack)
         assert tenant.ask("info")["total"] == 2 * GIB
 
 
+def test_a_burst_has_what_is_free_and_no_promise_waits_for_it(own: Stack) -> None:
+    quota = {"memory": "4GiB", "memory_limit": "100GiB"}
+    [whole] = [card["free_bytes"] for card in asking(own).cards()]
+    first = Bundle(own, quota=quota)
+    with started(first) as tenant:
+        assert tenant.ask("info")["total"] == 100 * GIB
+        assert tenant.ask(f"alloc {60 * GIB}")["code"] == 0
+        [card] = asking(own).cards()
+        assert card["free_bytes"] == whole - 4 * GIB - card["borrowed_bytes"]
+        assert card["borrowed_bytes"] > 56 * GIB
+        with Bundle(own, quota={"memory": "100GiB"}).run() as other:
+            assert other.wait() != 0
+            assert f"({first.id} 4 and 56 borrowed)" in other.errors
+        assert tenant.ask("free")["code"] == 0
+        second = Bundle(own, quota={"memory": "100GiB"})
+        with started(second) as promised_to:
+            assert tenant.ask(f"alloc {60 * GIB}")["result"] == OUT_OF_MEMORY
+            assert tenant.ask(f"alloc {30 * GIB}")["code"] == 0
+            assert promised_to.ask(f"alloc {99 * GIB}")["code"] == 0
+        wait_until(lambda: tenant.ask("info")["total"] == 100 * GIB)
+
+
 def test_a_container_that_still_runs_is_not_made_a_second_time(stack: Stack) -> None:
     bundle = Bundle(stack, quota={"memory": "4GiB"})
     with started(bundle) as tenant:
