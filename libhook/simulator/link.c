@@ -49,7 +49,7 @@ static CUresult append(CUlinkState state, const void *data, size_t bytes)
 CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t bytes,
 	const char *name, unsigned int option_count, CUjit_option *options, void **option_values)
 {
-	struct image image = {NULL, NULL};
+	struct image image = {.kernels = NULL};
 	CUresult result;
 
 	(void)name;
@@ -88,7 +88,7 @@ CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *pa
 
 CUresult cuLinkComplete(CUlinkState state, void **cubin, size_t *bytes)
 {
-	struct image image = {NULL, NULL};
+	struct image image = {.kernels = NULL};
 	CUresult result;
 
 	REQUIRE_CONTEXT(context);

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the readers of the three formats share.
+ */
+#ifndef GPUSHARE_IMAGE_READER_H
+#define GPUSHARE_IMAGE_READER_H
+
+#include "extent.h"
+#include "image.h"
+
+struct reader {
+	struct image *image; /* NULL: only what is declared is asked for */
+	struct declared_bytes declared;
+	unsigned capability; /* 0: of whatever card */
+};
+
+CUresult ptx_read(struct reader *reader, const struct extent *data);
+CUresult cubin_read(struct reader *reader, const struct extent *data);
+CUresult fatbin_read(struct reader *reader, const struct extent *data);
+
+/* NULL: no memory, or a name that is too long. */
+struct kernel *image_add_kernel(struct image *image, const char *name, size_t length);
+struct variable *image_add_variable(
+	struct image *image, const char *name, size_t length, size_t bytes);
+
+static inline uint64_t sum(uint64_t one, uint64_t other)
+{
+	uint64_t both;
+
+	return __builtin_add_overflow(one, other, &both) ? UINT64_MAX : both;
+}
+
+static inline uint64_t product(uint64_t one, uint64_t other)
+{
+	uint64_t both;
+
+	return __builtin_mul_overflow(one, other, &both) ? UINT64_MAX : both;
+}
+
+#endif
