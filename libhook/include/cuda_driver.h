@@ -42,6 +42,7 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUlinkState_st *CUlinkState;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUextMemory_st *CUexternalMemory;
 typedef struct CUgraphExec_st *CUgraphExec;
 
 typedef struct CUuuid {
@@ -329,6 +330,28 @@ typedef struct CUipcMemHandle {
 typedef struct CUipcEventHandle {
 	char reserved[64];
 } CUipcEventHandle;
+
+typedef enum CUexternalMemoryHandleType {
+	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
+} CUexternalMemoryHandleType;
+
+typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+	CUexternalMemoryHandleType type;
+	union {
+		int fd;
+		void *win32[2];
+	} handle;
+	unsigned long long size;
+	unsigned int flags;
+	unsigned int reserved[16];
+} CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
+
+typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
+	unsigned long long offset;
+	unsigned long long size;
+	unsigned int flags;
+	unsigned int reserved[16];
+} CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
 
 typedef struct CUDA_MEMCPY2D {
 	size_t srcXInBytes;
@@ -690,6 +713,11 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
 CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags);
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer);
+CUresult cuImportExternalMemory(
+	CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description);
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
+	const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *description);
+CUresult cuDestroyExternalMemory(CUexternalMemory memory);
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
 CUresult cuPointerGetAttributes(
 	unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr pointer);
@@ -1003,6 +1031,9 @@ CUresult cuProfilerStop(void);
 
 #pragma GCC visibility pop
 
+_Static_assert(sizeof(CUDA_EXTERNAL_MEMORY_HANDLE_DESC) == 104 &&
+		sizeof(CUDA_EXTERNAL_MEMORY_BUFFER_DESC) == 88,
+	"ABI");
 _Static_assert(sizeof(CUresult) == 4 && sizeof(CUmemLocation) == 8, "ABI");
 _Static_assert(sizeof(CUmemAllocationProp) == 32 && sizeof(CUmemAccessDesc) == 12, "ABI");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "ABI");

@@ -3,6 +3,7 @@
  * Taking and giving back device memory. As in the real driver, an allocation of more than half a
  * unit has units of its own, and smaller ones share units.
  */
+#include "external.h"
 #include "ipc.h"
 #include "memory.h"
 
@@ -250,6 +251,10 @@ static CUresult give(CUdeviceptr pointer)
 
 	REQUIRE(memory_find_held(pointer, &extent) && extent.base == pointer,
 		CUDA_ERROR_INVALID_VALUE);
+	if (extent.region->kind == REGION_EXTERNAL) {
+		external_give(extent.region);
+		return CUDA_SUCCESS;
+	}
 	REQUIRE(extent.region->kind == REGION_WHOLE || extent.region->kind == REGION_SHARED,
 		CUDA_ERROR_INVALID_VALUE);
 	if (extent.region->kind == REGION_SHARED) {
@@ -305,6 +310,7 @@ void *memory_contents(CUdeviceptr pointer, size_t bytes, bool writing)
 void memory_forget_context(CUcontext context)
 {
 	ipc_forget_context(context);
+	external_forget_context(context);
 	space_take();
 	for (struct holdings **link = &all; *link; link = &(*link)->next) {
 		struct holdings *gone = *link;

@@ -23,6 +23,7 @@ enum region_kind {
 	REGION_POOL,	 /* a chunk of a pool; its parts are allocations (pool.h) */
 	REGION_HOST,	 /* the same, of a pool that lies on the host */
 	REGION_OPENED,	 /* another process's, by its IPC handle (ipc.c) */
+	REGION_EXTERNAL, /* a buffer of another API's (external.c) */
 	REGION_GRAPH,	 /* of an allocation node; its pages are the graphs' reserve's */
 };
 
@@ -54,6 +55,7 @@ struct region {
 	struct small *small;
 	struct mapping *mappings;
 	struct chunk *chunk;
+	CUexternalMemory external;
 	struct ipc *ipc; /* it is exported, or opened */
 	struct allocation *allocation;
 	struct region *previous, *next; /* of its context's or the reservations' */

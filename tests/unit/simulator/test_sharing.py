@@ -244,3 +244,21 @@ def test_memory_allocated_after_an_exported_one_is_no_others(machine: Machine) -
         assert done(exporter.ask(f"alloc {GIB}")) == pointer
         assert exporter.ask(f"write {pointer} 1") == 0
         assert opener.ask(f"read {opened}") == 0
+
+
+def test_imported_memory_of_another_api_is_on_the_importers_account(machine: Machine) -> None:
+    with entered(machine) as (client, pid):
+        handle = done(client.ask(f"external {3 * GIB}"))
+        assert held(machine) == {pid: 3 * GIB}
+        one = done(client.ask(f"external_map {handle} 0 {GIB}"))
+        other = done(client.ask(f"external_map {handle} {GIB // 2} {GIB}"))
+        assert client.ask(f"write {one + GIB // 2} 6") == 0
+        assert client.ask(f"read {other}") == 6
+        assert client.ask(f"external_map {handle} {GIB} {3 * GIB}")[0] == 1
+        assert held(machine) == {pid: 3 * GIB}
+        assert client.ask(f"free {one}") == 0
+        assert client.ask(f"external_end {handle}") == 0
+        assert held(machine) == {pid: 3 * GIB}  # a buffer is still mapped
+        assert client.ask(f"free {other}") == 0
+        assert held(machine) == {pid: 0}
+        assert client.ask(f"external {client.ask('info')[0] + 1}")[0] == 2

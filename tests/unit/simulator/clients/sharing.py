@@ -145,6 +145,51 @@ def range_(pointer: str) -> tuple[int, int, int]:
     return int(result), base.value, size.value
 
 
+class Outside(ctypes.Structure):
+    """`CUDA_EXTERNAL_MEMORY_HANDLE_DESC`, and the description of a buffer in it."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("descriptor", ctypes.c_uint64),
+        ("unused", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("rest", ctypes.c_uint * 18),
+    )
+
+
+class Buffer(ctypes.Structure):
+    """`CUDA_EXTERNAL_MEMORY_BUFFER_DESC`."""
+
+    _fields_ = (
+        ("offset", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("rest", ctypes.c_uint * 18),
+    )
+
+
+def external(size: str) -> tuple[int, int]:
+    """Import as much of another API's memory; return the result and the handle."""
+    handle = ctypes.c_void_p()
+    file = os.memfd_create("external")
+    os.truncate(file, int(size))
+    wanted = Outside(1, file, 0, int(size))
+    result = cuda.cuImportExternalMemory(ctypes.byref(handle), ctypes.byref(wanted))
+    return int(result), handle.value or 0
+
+
+def external_map(handle: str, offset: str, size: str) -> tuple[int, int]:
+    """Return the result and the address of a buffer."""
+    pointer, wanted = ctypes.c_uint64(), Buffer(int(offset), int(size))
+    result = cuda.cuExternalMemoryGetMappedBuffer(
+        ctypes.byref(pointer), ctypes.c_void_p(int(handle)), ctypes.byref(wanted)
+    )
+    return int(result), pointer.value
+
+
+def external_end(handle: str) -> int:
+    return int(cuda.cuDestroyExternalMemory(ctypes.c_void_p(int(handle))))
+
+
 def churn_shared(pid: str, descriptor: str) -> None:
     """Answer, then import and export, hold and drop until killed."""
     print(json.dumps("going"), flush=True)
@@ -174,6 +219,9 @@ MORE: dict[str, Callable[..., object]] = {
     "ipc_open": ipc_open,
     "ipc_close": ipc_close,
     "range": range_,
+    "external": external,
+    "external_map": external_map,
+    "external_end": external_end,
     "churn_shared": churn_shared,
 }
 
