@@ -27,6 +27,7 @@ PENDING = """
     cuMemExportToShareableHandle cuMemImportFromShareableHandle
     cuMemPoolCreate cuMemPoolDestroy cuMemPoolSetAttribute cuMemPoolTrimTo cuMemPoolExportPointer
     cuMemPoolExportToShareableHandle cuMemPoolImportFromShareableHandle cuMemPoolImportPointer
+    cuMulticastCreate cuMulticastAddDevice
     cuMulticastBindAddr cuMulticastBindMem cuMulticastUnbind
 """
 
