@@ -109,6 +109,23 @@ CUresult card_current(unsigned *card)
 	return card_of_device(card, device);
 }
 
+bool location_is_host(const CUmemLocation *location)
+{
+	return location->type == CU_MEM_LOCATION_TYPE_HOST ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+CUresult card_of_location(unsigned *card, const CUmemLocation *location)
+{
+	/* Not a switch of the enumeration: the driver may be newer than it. */
+	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+		return card_of_device(card, location->id);
+	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN)
+		return card_of_device(card, location->id & 0xff);
+	return card_current(card);
+}
+
 static CUresult card_of_context(unsigned *card, CUcontext context)
 {
 	CUcontext current;

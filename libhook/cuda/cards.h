@@ -6,6 +6,8 @@
 #ifndef GPUSHARE_CARDS_H
 #define GPUSHARE_CARDS_H
 
+#include <stdbool.h>
+
 #include "filter.h"
 
 /* Look at the driver's devices, once it is initialised; else its error. */
@@ -19,6 +21,13 @@ CUresult card_of_device(unsigned *card, CUdevice device);
  * driver is not asked where there is only one card: without a context the call that follows fails
  * by itself. */
 CUresult card_current(unsigned *card);
+
+/* Memory of the machine, which no quota is about. */
+bool location_is_host(const CUmemLocation *location);
+
+/* The card of another location. One of a kind that is not known here counts as the current one's:
+ * it may be a part of it. */
+CUresult card_of_location(unsigned *card, const CUmemLocation *location);
 
 /* The card on whose memory `stream` works. */
 CUresult card_of_stream(unsigned *card, CUstream stream);

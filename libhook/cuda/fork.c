@@ -13,14 +13,14 @@
 #include "channel/channel.h"
 #include "charge.h"
 #include "context.h"
-#include "physical.h"
+#include "pieces.h"
 #include "quota/ledger.h"
 #include "quota/page_lock.h"
 #include "quota/pages.h"
 
 static void before(void)
 {
-	physical_before_fork();
+	pieces_before_fork();
 	page_lock_before_fork();
 	pages_before_fork();
 	channel_before_fork();
@@ -31,7 +31,7 @@ static void after_in_parent(void)
 	channel_after_fork_in_parent();
 	pages_after_fork();
 	page_lock_after_fork_in_parent();
-	physical_after_fork_in_parent();
+	pieces_after_fork_in_parent();
 }
 
 static void after_in_child(void)
@@ -41,7 +41,7 @@ static void after_in_child(void)
 	channel_after_fork_in_child();
 	pages_after_fork();
 	page_lock_after_fork_in_child();
-	physical_after_fork_in_child();
+	pieces_after_fork_in_child();
 	contexts_after_fork_in_child();
 }
 

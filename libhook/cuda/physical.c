@@ -1,108 +1,117 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver keeps a piece of physical memory for as long as a handle or a mapping refers to it,
- * and so does its charge: programs release the handle as soon as the memory is mapped. The size is
- * a multiple of the granularity, or the driver refuses it, so it is exactly what the driver takes.
+ * Physical memory, and where it is mapped. Its size is a multiple of the granularity, or the driver
+ * refuses it, so it is exactly what the driver takes. What is imported is charged where it was
+ * made.
  *
- * Lock order: `references` is held for the books only, never while the driver is called.
+ * What nobody refers to but a descriptor on its way, and what is imported and never mapped, is in
+ * no figure of ours once its maker is gone: the size of an import shows only in its mappings.
  */
-#include "physical.h"
-
-#include <pthread.h>
-
 #include "cards.h"
 #include "charge.h"
+#include "pieces.h"
 #include "quota/ledger.h"
 
-static pthread_mutex_t references = PTHREAD_MUTEX_INITIALIZER;
-
-/* `pieces` by a number of our own, for the driver may give a handle again while memory that it
- * stood for is still mapped; handles and mappings (by address) have the piece's number as owner. */
-static struct allocations pieces;
-static struct allocations handles;
-static struct allocations mappings;
-static uint64_t last_piece;
-
-/* A table that cannot grow loses the entry; the charge then stays until the process ends. */
-static void put(struct allocations *table, const struct allocation *entry)
+static CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t bytes,
+	const CUmemAllocationProp *properties, unsigned long long flags, unsigned card)
 {
-	struct allocation stale;
+	/* The driver has managed memory in no figure of a process. */
+	enum gpushare_kind kind = properties->type == CU_MEM_ALLOCATION_TYPE_MANAGED
+					  ? GPUSHARE_KIND_MANAGED
+					  : GPUSHARE_KIND_PHYSICAL;
 
-	allocations_add(table, entry, &stale);
-}
-
-static void piece_hold(uint64_t number)
-{
-	struct allocation piece;
-
-	if (!allocations_take(&pieces, number, &piece))
-		return;
-	piece.references++;
-	put(&pieces, &piece);
-}
-
-static void piece_drop(uint64_t number)
-{
-	struct allocation piece;
-
-	if (!allocations_take(&pieces, number, &piece))
-		return;
-	if (--piece.references > 0)
-		put(&pieces, &piece);
-	else
-		ledger_release(piece.card, GPUSHARE_KIND_PHYSICAL, piece.bytes);
-}
-
-static void handle_add(CUmemGenericAllocationHandle handle, uint64_t piece)
-{
-	struct allocation entry;
-
-	if (!allocations_take(&handles, handle, &entry)) {
-		entry = (struct allocation){.handle = handle, .owner = piece};
-		piece_hold(piece);
+	if (!ledger_reserve(card, kind, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = REAL(cuMemCreate)(handle, bytes, properties, flags);
+	if (result != CUDA_SUCCESS) {
+		ledger_release(card, kind, bytes);
+		return result;
 	}
-	entry.references++;
-	put(&handles, &entry);
+	pieces_lock();
+	piece_handle_new(*handle, piece_new(PIECE_OWN, kind, card, bytes));
+	pieces_unlock();
+	return result;
 }
 
 CUDA(cuMemCreate, (CUmemGenericAllocationHandle * handle, size_t bytes,
 			  const CUmemAllocationProp *properties, unsigned long long flags))
 {
-	struct charge charge;
 	unsigned card;
 
-	/* The host's memory is not ours to share out, and without properties it is an error. */
-	if (!properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	/* Without properties it is an error; the host's memory is not ours to share out. */
+	if (!properties || location_is_host(&properties->location))
 		return REAL(cuMemCreate)(handle, bytes, properties, flags);
-	CUresult result = card_of_device(&card, properties->location.id);
-	if (result == CUDA_SUCCESS)
-		result = charge_reserve(&charge, GPUSHARE_KIND_PHYSICAL, card, bytes);
+	CUresult result = card_of_location(&card, &properties->location);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemCreate)(handle, bytes, properties, flags);
-	if (result != CUDA_SUCCESS) {
-		ledger_release(card, GPUSHARE_KIND_PHYSICAL, bytes);
+	return physical_create(handle, bytes, properties, flags, card);
+}
+
+CUDA(cuMemExportToShareableHandle,
+	(void *exported, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+		unsigned long long flags))
+{
+	CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
+
+	if (result != CUDA_SUCCESS)
 		return result;
+	pieces_lock();
+	piece_export(piece_of_handle(handle));
+	pieces_unlock();
+	return result;
+}
+
+/* The card of a handle that another process made. False: it takes nothing of a card. A driver that
+ * does not know is too old for other places than cards. */
+static bool card_of_import(unsigned *card, CUmemGenericAllocationHandle handle)
+{
+	CUmemAllocationProp properties;
+
+	*card = 0;
+	if (REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) != CUDA_SUCCESS) {
+		card_current(card);
+		return true;
 	}
-	pthread_mutex_lock(&references);
-	struct allocation piece = {.handle = ++last_piece, .bytes = bytes, .card = (uint16_t)card};
-	put(&pieces, &piece);
-	handle_add(*handle, piece.handle);
-	pthread_mutex_unlock(&references);
+	if (location_is_host(&properties.location))
+		return false;
+	if (card_of_location(card, &properties.location) != CUDA_SUCCESS)
+		*card = 0;
+	return true;
+}
+
+CUDA(cuMemImportFromShareableHandle,
+	(CUmemGenericAllocationHandle * handle, void *exported, CUmemAllocationHandleType type))
+{
+	unsigned card;
+	CUresult result = REAL(cuMemImportFromShareableHandle)(handle, exported, type);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	bool is_on_card = card_of_import(&card, *handle);
+	pieces_lock();
+	/* The driver may answer with a handle that the process has already, of its own memory too.
+	 */
+	uint64_t known = piece_of_handle(*handle);
+	if (known)
+		piece_handle_add(*handle, known);
+	else if (is_on_card)
+		piece_handle_new(
+			*handle, piece_new(PIECE_IMPORTED, GPUSHARE_KIND_PHYSICAL, card, 0));
+	pieces_unlock();
 	return result;
 }
 
 /* Before the driver releases it: after, it may be another memory's already. */
 static bool handle_take(CUmemGenericAllocationHandle handle, struct allocation *entry)
 {
-	pthread_mutex_lock(&references);
-	bool known = allocations_take(&handles, handle, entry);
+	pieces_lock();
+	bool known = allocations_take(&piece_handles, handle, entry);
 	if (known && entry->references > 1) {
 		struct allocation rest = *entry;
 		rest.references--;
-		put(&handles, &rest);
+		piece_put(&piece_handles, &rest);
 	}
-	pthread_mutex_unlock(&references);
+	pieces_unlock();
 	return known;
 }
 
@@ -114,31 +123,31 @@ CUDA(cuMemRelease, (CUmemGenericAllocationHandle handle))
 
 	if (!known)
 		return result;
-	pthread_mutex_lock(&references);
+	pieces_lock();
 	if (result != CUDA_SUCCESS)
-		put(&handles, &entry);
+		piece_put(&piece_handles, &entry);
 	else if (entry.references == 1)
 		piece_drop(entry.owner);
-	pthread_mutex_unlock(&references);
+	pieces_unlock();
 	return result;
 }
 
 CUDA(cuMemMap, (CUdeviceptr pointer, size_t bytes, size_t offset,
 		       CUmemGenericAllocationHandle handle, unsigned long long flags))
 {
-	struct allocation entry;
 	CUresult result = REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	pthread_mutex_lock(&references);
-	/* Memory that is not ours (imported, or the host's) is noted too, as no piece's: one call
-	 * may undo its mapping and the next one's. */
-	uint64_t piece = allocations_find(&handles, handle, &entry) ? entry.owner : 0;
+	pieces_lock();
+	/* Memory of the host is noted too, as no piece's: one call may undo its mapping and the
+	 * next one's. */
+	uint64_t piece = piece_of_handle(handle);
 	struct allocation mapping = {.handle = pointer, .bytes = bytes, .owner = piece};
-	put(&mappings, &mapping);
+	piece_put(&piece_mappings, &mapping);
 	piece_hold(piece);
-	pthread_mutex_unlock(&references);
+	piece_reaches(piece, offset + bytes);
+	pieces_unlock();
 	return result;
 }
 
@@ -152,44 +161,28 @@ CUDA(cuMemUnmap, (CUdeviceptr pointer, size_t bytes))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	pthread_mutex_lock(&references);
-	while (pointer < end && allocations_take(&mappings, pointer, &mapping)) {
+	pieces_lock();
+	while (pointer < end && allocations_take(&piece_mappings, pointer, &mapping)) {
 		pointer += mapping.bytes;
 		piece_drop(mapping.owner);
 	}
-	pthread_mutex_unlock(&references);
+	pieces_unlock();
 	return result;
 }
 
 CUDA(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *pointer))
 {
-	struct allocation entry;
+	struct allocation mapping;
 	CUresult result = REAL(cuMemRetainAllocationHandle)(handle, pointer);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	pthread_mutex_lock(&references);
-	if (allocations_find(&handles, *handle, &entry) ||
-		(allocations_find(&mappings, (uintptr_t)pointer, &entry) && entry.owner != 0))
-		handle_add(*handle, entry.owner);
-	pthread_mutex_unlock(&references);
+	pieces_lock();
+	uint64_t piece = piece_of_handle(*handle);
+	if (!piece && allocations_find_at(&piece_mappings, (uintptr_t)pointer, &mapping))
+		piece = mapping.owner;
+	if (piece)
+		piece_handle_add(*handle, piece);
+	pieces_unlock();
 	return result;
-}
-
-void physical_before_fork(void)
-{
-	pthread_mutex_lock(&references);
-}
-
-void physical_after_fork_in_parent(void)
-{
-	pthread_mutex_unlock(&references);
-}
-
-void physical_after_fork_in_child(void)
-{
-	allocations_forget(&pieces);
-	allocations_forget(&handles);
-	allocations_forget(&mappings);
-	pthread_mutex_unlock(&references);
 }

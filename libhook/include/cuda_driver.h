@@ -44,6 +44,7 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUextMemory_st *CUexternalMemory;
 typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUextMemory_st *CUexternalMemory;
 
 typedef struct CUuuid {
 	char bytes[16];
@@ -152,6 +153,7 @@ typedef enum CUmemLocationType {
 	CU_MEM_LOCATION_TYPE_HOST = 2,
 	CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
 	CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
+	CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* since 13.1 */
 } CUmemLocationType;
 
 typedef enum CUmemAllocationType {
@@ -164,6 +166,21 @@ typedef enum CUmemAllocationHandleType {
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 	CU_MEM_HANDLE_TYPE_FABRIC = 8,
 } CUmemAllocationHandleType;
+
+typedef enum CUmem_advise {
+	CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
+	CU_MEM_ADVISE_UNSET_READ_MOSTLY = 2,
+	CU_MEM_ADVISE_SET_PREFERRED_LOCATION = 3,
+	CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION = 4,
+	CU_MEM_ADVISE_SET_ACCESSED_BY = 5,
+	CU_MEM_ADVISE_UNSET_ACCESSED_BY = 6,
+} CUmem_advise;
+
+typedef enum CUexternalMemoryHandleType {
+	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
+	CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF = 8,
+	CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD = 9,
+} CUexternalMemoryHandleType;
 
 typedef enum CUmemAccess_flags {
 	CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
@@ -277,7 +294,6 @@ typedef int CUjit_option;
 typedef int CUlibraryOption;
 typedef int CUfunc_cache;
 typedef int CUsharedconfig;
-typedef int CUmem_advise;
 typedef int CUmem_range_attribute;
 typedef int CUmodule_loading_mode;
 typedef int CUfunction_loading_state;
@@ -288,7 +304,7 @@ typedef int CUexecAffinityType;
 
 typedef struct CUmemLocation {
 	CUmemLocationType type;
-	int id;
+	int id; /* of a locality domain: the device in the first byte, the domain in the second */
 } CUmemLocation;
 
 typedef struct CUmemAllocationProp {
@@ -303,6 +319,35 @@ typedef struct CUmemAllocationProp {
 		unsigned char reserved[4];
 	} allocFlags;
 } CUmemAllocationProp;
+
+typedef struct CUmulticastObjectProp {
+	unsigned int numDevices;
+	size_t size;
+	unsigned long long handleTypes;
+	unsigned long long flags;
+} CUmulticastObjectProp;
+
+typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+	CUexternalMemoryHandleType type;
+	union {
+		int fd;
+		struct {
+			void *handle;
+			const void *name;
+		} win32;
+		const void *nvSciBufObject;
+	} handle;
+	unsigned long long size;
+	unsigned int flags;
+	unsigned int reserved[16];
+} CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
+
+typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
+	unsigned long long offset;
+	unsigned long long size;
+	unsigned int flags;
+	unsigned int reserved[16];
+} CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
 
 typedef struct CUmemAccessDesc {
 	CUmemLocation location;
@@ -730,6 +775,23 @@ CUDA_WITH_PTSZ(
 	cuMemPrefetchAsync, (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream));
 CUDA_WITH_PTSZ(cuMemPrefetchAsync_v2, (CUdeviceptr pointer, size_t bytes, CUmemLocation location,
 					      unsigned int flags, CUstream stream));
+CUDA_WITH_PTSZ(cuMemPrefetchBatchAsync,
+	(CUdeviceptr * pointers, size_t *bytes, size_t count, CUmemLocation *locations,
+		size_t *location_starts, size_t location_count, unsigned long long flags,
+		CUstream stream));
+CUDA_WITH_PTSZ(cuMemDiscardBatchAsync, (CUdeviceptr * pointers, size_t *bytes, size_t count,
+					       unsigned long long flags, CUstream stream));
+CUDA_WITH_PTSZ(cuMemDiscardAndPrefetchBatchAsync,
+	(CUdeviceptr * pointers, size_t *bytes, size_t count, CUmemLocation *locations,
+		size_t *location_starts, size_t location_count, unsigned long long flags,
+		CUstream stream));
+
+/* memory of other interfaces */
+CUresult cuImportExternalMemory(
+	CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description);
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
+	const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *description);
+CUresult cuDestroyExternalMemory(CUexternalMemory memory);
 
 /* memory that streams order, and its pools */
 CUDA_WITH_PTSZ(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream));
@@ -778,6 +840,25 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 CUresult cuMemGetAllocationPropertiesFromHandle(
 	CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *pointer);
+
+/* multicast */
+CUresult cuMulticastCreate(
+	CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties);
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device);
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
+	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t bytes,
+	unsigned long long flags);
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t bytes,
+	unsigned long long flags);
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
+	CUdeviceptr pointer, size_t bytes, unsigned long long flags);
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+	CUdeviceptr pointer, size_t bytes, unsigned long long flags);
+CUresult cuMulticastUnbind(
+	CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t bytes);
+CUresult cuMulticastGetGranularity(
+	size_t *bytes, const CUmulticastObjectProp *properties, int option);
 
 /* copies */
 CUDA_WITH_PTDS(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes));
@@ -1036,7 +1117,9 @@ _Static_assert(sizeof(CUDA_EXTERNAL_MEMORY_HANDLE_DESC) == 104 &&
 	"ABI");
 _Static_assert(sizeof(CUresult) == 4 && sizeof(CUmemLocation) == 8, "ABI");
 _Static_assert(sizeof(CUmemAllocationProp) == 32 && sizeof(CUmemAccessDesc) == 12, "ABI");
-_Static_assert(sizeof(CUmemPoolProps) == 88, "ABI");
+_Static_assert(sizeof(CUmemPoolProps) == 88 && sizeof(CUmulticastObjectProp) == 32, "ABI");
+_Static_assert(sizeof(CUDA_EXTERNAL_MEMORY_HANDLE_DESC) == 104, "ABI");
+_Static_assert(sizeof(CUDA_EXTERNAL_MEMORY_BUFFER_DESC) == 88, "ABI");
 _Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && sizeof(CUDA_MEMCPY3D) == 200, "ABI");
 _Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR) == 24, "ABI");
 _Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40, "ABI");
