@@ -121,6 +121,7 @@ static void context_free(CUcontext context)
 	modules_forget_context(context);
 	graphs_forget_context(context);
 	pools_forget_context(context);
+	managed_forget_context(context);
 	memory_forget_context(context);
 	event_forget_context(context);
 	limits_end(context);

@@ -103,6 +103,7 @@ struct sim_busy {
 /* What one process holds on one card; pieces that it keeps come on top (piece.h). */
 struct sim_share {
 	uint64_t used_bytes;
+	uint64_t managed_bytes; /* of them, in unified memory: no process's in NVML */
 	uint32_t contexts;
 	uint32_t limits_unknown;	  /* it could not tell by itself which limits are its own */
 	uint64_t limits[SIM_LIMITS / 64]; /* bits: the card's limits that it is under */

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Managed memory: addresses that both sides may touch. It is counted on a card while it was
- * prefetched there; no kernel touches memory, so nothing else brings it to one.
+ * prefetched there; no kernel touches memory, so nothing else brings it to one. NVML has it in what
+ * is used of the card and in no process's share, as with NVIDIA's driver, where unified memory is
+ * the kernel module's own.
  */
 #include "memory.h"
 
 #include <sys/mman.h>
+
+#define CPU (-1) /* CU_DEVICE_CPU */
+
+static struct region *regions; /* all of them; under the space's latch */
 
 static CUresult managed_take(CUcontext context, size_t bytes, CUdeviceptr *pointer)
 {
@@ -21,6 +27,11 @@ static CUresult managed_take(CUcontext context, size_t bytes, CUdeviceptr *point
 	}
 	region->context = context;
 	region->bytes = bytes;
+	region->resident = context->device;
+	region->next = regions;
+	if (regions)
+		regions->previous = region;
+	regions = region;
 	*pointer = region->base;
 	return CUDA_SUCCESS;
 }
@@ -40,42 +51,91 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
 	return result;
 }
 
-/* How much of the region is on its context's card. */
-static void set_resident(struct region *region, uint64_t bytes)
+/* How much of the region is on the card where it is resident; unchanged if there is no room. */
+static void set_counted(struct region *region, uint64_t bytes)
 {
-	struct sim_card *card = region->context->card;
+	struct sim_card *card = &device->cards[region->resident];
+	struct sim_share *share = &card->shares[tag_process(process_tag())];
+	uint64_t before = region->counted_bytes;
 
 	card_lock(card);
-	if (bytes < region->counted_bytes) {
-		card_release(card, region->counted_bytes - bytes);
-		region->counted_bytes = bytes;
-	} else if (card_reserve(card, bytes - region->counted_bytes)) {
-		region->counted_bytes = bytes;
-	}
+	if (bytes < before)
+		card_release(card, before - bytes);
+	else if (!card_reserve(card, bytes - before))
+		bytes = before;
+	share->managed_bytes += bytes - before;
 	card_unlock(card);
+	region->counted_bytes = bytes;
+}
+
+/* With the space's latch held. */
+static void give(struct region *region)
+{
+	set_counted(region, 0);
+	if (region->previous)
+		region->previous->next = region->next;
+	else
+		regions = region->next;
+	if (region->next)
+		region->next->previous = region->previous;
+	mmap((void *)region->base, region->units * UNIT_BYTES, PROT_NONE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	region->written = false;
+	region_free(region);
+}
+
+static struct region *managed_at(CUdeviceptr pointer)
+{
+	struct region *region = region_at(pointer);
+
+	return region && region->kind == REGION_MANAGED ? region : NULL;
 }
 
 CUresult managed_give(CUdeviceptr pointer)
 {
 	struct region *region;
+	bool found;
 
 	space_take();
-	region = region_at(pointer);
-	if (!region || region->kind != REGION_MANAGED || region->base != pointer) {
-		space_drop();
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	set_resident(region, 0);
-	mmap((void *)region->base, region->units * UNIT_BYTES, PROT_NONE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-	region->written = false;
-	region_free(region);
+	region = managed_at(pointer);
+	found = region && region->base == pointer;
+	if (found)
+		give(region);
 	space_drop();
-	return CUDA_SUCCESS;
+	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+void managed_forget_context(CUcontext context)
+{
+	struct region *next;
+
+	space_take();
+	for (struct region *region = regions; region; region = next) {
+		next = region->next;
+		if (region->context == context)
+			give(region);
+	}
+	space_drop();
+}
+
+/* Card `to` has the first `bytes` of the region besides what it has; CPU: they leave their card. */
+static void move(struct region *region, uint64_t bytes, CUdevice to)
+{
+	uint64_t span = (bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
+	uint64_t counted = region->counted_bytes;
+
+	if (to == CPU) {
+		set_counted(region, counted > span ? counted - span : 0);
+		return;
+	}
+	if (to != region->resident)
+		set_counted(region, counted = 0);
+	region->resident = to;
+	set_counted(region, span > counted ? span : counted);
 }
 
 /* To a full card nothing moves, as the real driver evicts rather than fail. */
-static CUresult prefetch(CUdeviceptr pointer, size_t bytes, bool to_device, CUstream handle,
+static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstream handle,
 	enum stream_flavour flavour)
 {
 	CUstream stream;
@@ -84,53 +144,44 @@ static CUresult prefetch(CUdeviceptr pointer, size_t bytes, bool to_device, CUst
 
 	if (status != CUDA_SUCCESS)
 		return status;
+	REQUIRE(to == CPU || device_valid(to), CUDA_ERROR_INVALID_DEVICE);
 	if (stream->participant)
 		return capture_refuse(stream);
 	space_take();
-	region = region_at(pointer);
-	status = CUDA_ERROR_INVALID_VALUE;
-	if (region && region->kind == REGION_MANAGED &&
-		pointer - region->base + bytes <= region->bytes) {
-		uint64_t span = (bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
-
-		if (to_device)
-			set_resident(region,
-				span > region->counted_bytes ? span : region->counted_bytes);
-		else
-			set_resident(region,
-				region->counted_bytes > span ? region->counted_bytes - span : 0);
-		status = CUDA_SUCCESS;
-	}
+	region = managed_at(pointer);
+	if (region && bytes <= region->bytes - (pointer - region->base))
+		move(region, bytes, to);
+	else
+		status = CUDA_ERROR_INVALID_VALUE;
 	space_drop();
 	return status;
 }
 
-#define ON_CARD(location) ((location).type == CU_MEM_LOCATION_TYPE_DEVICE)
-#define CPU (-1)
+#define PLACE(location) ((location).type == CU_MEM_LOCATION_TYPE_DEVICE ? (location).id : CPU)
 
 CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice ordinal, CUstream stream)
 {
-	return prefetch(pointer, bytes, ordinal != CPU, stream, STREAM_LEGACY);
+	return prefetch(pointer, bytes, ordinal, stream, STREAM_LEGACY);
 }
 
 CUresult cuMemPrefetchAsync_ptsz(
 	CUdeviceptr pointer, size_t bytes, CUdevice ordinal, CUstream stream)
 {
-	return prefetch(pointer, bytes, ordinal != CPU, stream, STREAM_PER_THREAD);
+	return prefetch(pointer, bytes, ordinal, stream, STREAM_PER_THREAD);
 }
 
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location,
 	unsigned int flags, CUstream stream)
 {
 	REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
-	return prefetch(pointer, bytes, ON_CARD(location), stream, STREAM_LEGACY);
+	return prefetch(pointer, bytes, PLACE(location), stream, STREAM_LEGACY);
 }
 
 CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t bytes, CUmemLocation location,
 	unsigned int flags, CUstream stream)
 {
 	REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
-	return prefetch(pointer, bytes, ON_CARD(location), stream, STREAM_PER_THREAD);
+	return prefetch(pointer, bytes, PLACE(location), stream, STREAM_PER_THREAD);
 }
 
 /* Advice is about where pages go by themselves, and here they go nowhere by themselves. */

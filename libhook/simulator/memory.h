@@ -49,6 +49,7 @@ struct region {
 	CUdeviceptr base;
 	size_t bytes;	      /* asked for */
 	size_t counted_bytes; /* of the card's */
+	CUdevice resident;    /* of managed memory: the card */
 	bool written;
 	bool idle; /* its graph does not run */
 	unsigned long long id;
@@ -97,6 +98,7 @@ struct region *region_at(CUdeviceptr pointer);
 uint64_t space_shadow(void);
 
 CUresult managed_give(CUdeviceptr pointer);
+void managed_forget_context(CUcontext context);
 CUresult pool_give(CUdeviceptr pointer);
 /* With the latch held: the allocation in a pool's chunk. */
 bool chunk_find(struct region *region, CUdeviceptr pointer, struct extent *extent);

@@ -41,7 +41,7 @@ unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PR
 			process = &processes[count++];
 			*process = (struct process){.pid = (unsigned int)pid};
 		}
-		process->used_bytes += process_bytes(card, i);
+		process->used_bytes += process_bytes(card, i) - share->managed_bytes;
 		process->busy_percent += busy_percent(&share->busy, now);
 	}
 	card_unlock(card);

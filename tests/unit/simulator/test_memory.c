@@ -174,6 +174,31 @@ static void managed_memory_is_counted_where_it_was_prefetched_to(void)
 	EXPECT_EQUAL(free_bytes(), before);
 }
 
+static void managed_memory_moves_and_ends_with_its_context(void)
+{
+	size_t before = free_bytes();
+	CUdeviceptr pointer;
+	CUcontext other, own;
+
+	EXPECT_EQUAL(cuCtxGetCurrent(&own), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuCtxCreate_v2(&other, 0, 1), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuMemAllocManaged(&pointer, 4 * MIB, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuMemPrefetchAsync(pointer, 4 * MIB, 0, NULL), CUDA_SUCCESS);
+	EXPECT_EQUAL(free_bytes(), CARD_BYTES - RESERVED_BYTES - CONTEXT_BYTES);
+	EXPECT_EQUAL(cuCtxPushCurrent_v2(own), CUDA_SUCCESS);
+	EXPECT_EQUAL(before - free_bytes(), 4 * MIB);
+	EXPECT_EQUAL(cuMemPrefetchAsync(pointer, 2 * MIB, 1, NULL), CUDA_SUCCESS);
+	EXPECT_EQUAL(free_bytes(), before);
+	EXPECT_EQUAL(device->cards[1].shares[0].managed_bytes, 2 * MIB);
+	EXPECT_EQUAL(cuMemPrefetchAsync(pointer, 4 * MIB, -1, NULL), CUDA_SUCCESS);
+	EXPECT_EQUAL(device->cards[1].shares[0].managed_bytes, 0);
+	EXPECT_EQUAL(cuMemPrefetchAsync(pointer, 4 * MIB, 0, NULL), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuMemPrefetchAsync(pointer, 4 * MIB, 7, NULL), CUDA_ERROR_INVALID_DEVICE);
+	EXPECT_EQUAL(cuCtxDestroy_v2(other), CUDA_SUCCESS);
+	EXPECT_EQUAL(free_bytes(), before);
+	EXPECT_EQUAL(cuMemFree_v2(pointer), CUDA_ERROR_INVALID_VALUE);
+}
+
 static void a_pointer_is_what_it_was_allocated_as(void)
 {
 	unsigned int type = 0;
@@ -227,6 +252,7 @@ void test_memory(void)
 	rows_are_copied_by_their_pitch();
 	a_mapping_shows_the_memory_that_was_made();
 	managed_memory_is_counted_where_it_was_prefetched_to();
+	managed_memory_moves_and_ends_with_its_context();
 	a_pointer_is_what_it_was_allocated_as();
 	a_destroyed_context_leaves_nothing_behind();
 }
