@@ -42,7 +42,6 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUlinkState_st *CUlinkState;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
-typedef struct CUextMemory_st *CUexternalMemory;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUextMemory_st *CUexternalMemory;
 
@@ -175,12 +174,6 @@ typedef enum CUmem_advise {
 	CU_MEM_ADVISE_SET_ACCESSED_BY = 5,
 	CU_MEM_ADVISE_UNSET_ACCESSED_BY = 6,
 } CUmem_advise;
-
-typedef enum CUexternalMemoryHandleType {
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF = 8,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD = 9,
-} CUexternalMemoryHandleType;
 
 typedef enum CUmemAccess_flags {
 	CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
@@ -326,28 +319,6 @@ typedef struct CUmulticastObjectProp {
 	unsigned long long handleTypes;
 	unsigned long long flags;
 } CUmulticastObjectProp;
-
-typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
-	CUexternalMemoryHandleType type;
-	union {
-		int fd;
-		struct {
-			void *handle;
-			const void *name;
-		} win32;
-		const void *nvSciBufObject;
-	} handle;
-	unsigned long long size;
-	unsigned int flags;
-	unsigned int reserved[16];
-} CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
-
-typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
-	unsigned long long offset;
-	unsigned long long size;
-	unsigned int flags;
-	unsigned int reserved[16];
-} CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
 
 typedef struct CUmemAccessDesc {
 	CUmemLocation location;
@@ -786,13 +757,6 @@ CUDA_WITH_PTSZ(cuMemDiscardAndPrefetchBatchAsync,
 		size_t *location_starts, size_t location_count, unsigned long long flags,
 		CUstream stream));
 
-/* memory of other interfaces */
-CUresult cuImportExternalMemory(
-	CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description);
-CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
-	const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *description);
-CUresult cuDestroyExternalMemory(CUexternalMemory memory);
-
 /* memory that streams order, and its pools */
 CUDA_WITH_PTSZ(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream));
 CUDA_WITH_PTSZ(cuMemAllocFromPoolAsync,
@@ -1118,8 +1082,6 @@ _Static_assert(sizeof(CUDA_EXTERNAL_MEMORY_HANDLE_DESC) == 104 &&
 _Static_assert(sizeof(CUresult) == 4 && sizeof(CUmemLocation) == 8, "ABI");
 _Static_assert(sizeof(CUmemAllocationProp) == 32 && sizeof(CUmemAccessDesc) == 12, "ABI");
 _Static_assert(sizeof(CUmemPoolProps) == 88 && sizeof(CUmulticastObjectProp) == 32, "ABI");
-_Static_assert(sizeof(CUDA_EXTERNAL_MEMORY_HANDLE_DESC) == 104, "ABI");
-_Static_assert(sizeof(CUDA_EXTERNAL_MEMORY_BUFFER_DESC) == 88, "ABI");
 _Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && sizeof(CUDA_MEMCPY3D) == 200, "ABI");
 _Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR) == 24, "ABI");
 _Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40, "ABI");
