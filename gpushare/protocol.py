@@ -86,8 +86,8 @@ class TenantCard(TypedDict):
     used_bytes: int  # as the formula in gpushare_abi.h
     borrowed_bytes: int  # of used_bytes, above memory_bytes
     over_bytes: int  # of used_bytes, above limit_bytes: nothing more before it has freed as much
-    buffer_bytes: int
-    overhead_bytes: int  # contexts and modules
+    buffer_bytes: int  # all that was allocated; `why` has it by what it was allocated for
+    overhead_bytes: int  # contexts, modules, and what the driver has beside the account
     contexts: int
     cores: int  # percent asked; 0: none
     cores_got: float | None  # percent over the last second, None: not known
@@ -114,7 +114,7 @@ class Tenant(TypedDict):
     why: str  # for state none: what to add to get a GPU
     pid: int
     policy: str
-    isolation: str  # interposer | advice | exclusive
+    isolation: str  # driver | interposer | advice | exclusive
     throttled: float  # fraction of time at the gate, 0..1
     created: float  # seconds since the epoch
     cards: list[TenantCard]
@@ -136,7 +136,8 @@ class WhyCard(TypedDict):
     uuid: str
     model: str
     memory_bytes: int  # quota
-    limit_bytes: int  # what may be used now; more than the quota while some is lent
+    memory_limit_bytes: int  # what it may use while the card has it to lend
+    limit_bytes: int  # what it may use now: memory_bytes and what it is lent
     used_bytes: int
     parts: dict[str, int]
     contexts: int

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
-from gpushare.cli.ps import cores, name
+from gpushare.cli.ps import cores, memory, name
 from gpushare.cli.table import printable
-from gpushare.quota.size import format_size, format_use
+from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.cli.session import Session
-    from gpushare.protocol import Tenant
+    from gpushare.protocol import Tenant, TenantCard
 
 
 @shared.command("inspect", example="gpushare inspect train")
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def command(session: Session, container: str) -> None:
     """Show everything about one container.
 
-    That is its quota and where it came from, memory by kind, processes. CONTAINER is its engine's
+    That is its quota and where it came from, its cards, its processes. Where its memory is, byte by
+    byte, says `gpushare why`. CONTAINER is its engine's
     name, the start of its id, or namespace/pod/container.
     """
     tenant = session.client.tenant(container)
@@ -49,17 +50,31 @@ def _lines(tenant: Tenant) -> Iterator[str]:
         value, _, source = asked.partition(" ")
         yield _line(key, f"{value}   ({source})" if source else value)
     for card in tenant["cards"]:
-        yield f"card {card['index']}  {card['uuid']}"
-        yield _line("  memory", format_use(card["used_bytes"], card["memory_bytes"]))
-        yield _line("  buffers", format_size(card["buffer_bytes"]))
-        yield _line("  contexts", f"{format_size(card['overhead_bytes'])} in {card['contexts']}")
-        yield _line("  cores", cores(card))
-        yield _line("  denied", f"{card['denied']} allocations over the quota")
+        yield from _card(card, whole=tenant["isolation"] == "exclusive")
     for process in tenant["processes"]:
         held = "-" if process["bytes"] is None else format_size(process["bytes"])
         inside = process["container_pid"]
         where = "" if inside == process["pid"] else f" (in the container {inside})"
         yield _line("process", f"{process['pid']}{where}  {process['name']}  {held}")
+
+
+def _card(card: TenantCard, *, whole: bool) -> Iterator[str]:
+    yield f"card {card['index']}  {card['uuid']}"
+    yield _line("  memory", memory(card))
+    if not whole:
+        if card["memory_limit_bytes"] > card["memory_bytes"]:
+            lent = format_size(card["limit_bytes"] - card["memory_bytes"])
+            most = format_size(card["memory_limit_bytes"])
+            yield _line("  lent", f"{lent} now, up to {most} with the quota while the card has it")
+            yield _line("  borrowed", format_size(card["borrowed_bytes"]))
+        if card["over_bytes"]:
+            freed = f"it gets nothing more until it frees {format_size(card['over_bytes'])}"
+            yield _line("  over", freed)
+        yield _line("  buffers", format_size(card["buffer_bytes"]))
+        yield _line("  contexts", f"{format_size(card['overhead_bytes'])} in {card['contexts']}")
+    yield _line("  cores", cores(card))
+    if not whole:
+        yield _line("  denied", f"{card['denied']} allocations over the quota")
 
 
 def _line(key: str, value: str) -> str:

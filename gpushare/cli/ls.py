@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpushare.protocol import Card
 
 HEADINGS = (
-    *("CARD", "MODEL", "MEMORY", "PROMISED", "FOREIGN", "FREE"),
+    *("CARD", "MODEL", "MEMORY", "PROMISED", "LENT", "FOREIGN", "FREE"),
     *("CORES", "TENANTS", "MODE", "HEALTH"),
 )
 DEGRADED = 4
@@ -27,8 +27,9 @@ def command(session: Session) -> None:
     """List the cards and what is free on each.
 
     MEMORY is what a card has for programs. PROMISED is the sum of the containers' quotas, used or
-    not; FOREIGN what processes of no container hold (`--json` names them); FREE what a container
-    may still ask for.
+    not; LENT what containers may use above theirs at the moment; FOREIGN what processes of no
+    container hold (`--json` names them); FREE what a container may still ask for: what is lent and
+    not used is part of it.
 
     CORES is the part of the compute that is promised. TENANTS is how many containers have a part
     of the card, and how many may. MODE is free (none has), shared, or exclusive (one has all).
@@ -50,6 +51,7 @@ def _row(card: Card) -> tuple[str, ...]:
         card["model"],
         format_size(card["memory_bytes"]),
         format_size(card["promised_bytes"]),
+        format_size(card["lent_bytes"]),
         format_size(card["foreign_bytes"]),
         format_size(card["free_bytes"]),
         f"{100 - card['cores_free']} %",

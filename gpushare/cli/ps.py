@@ -28,12 +28,16 @@ def command(session: Session, everything: bool) -> None:
     """List the containers and what each uses of its quota.
 
     One row for each card that a container has a part of. MEMORY is what it uses, CUDA's own
-    contexts with it, of its quota. CORES is what it got of the card's compute in the last second,
-    and what it asked for; - is not known, or not asked. POLICY says whether cores are set aside.
+    contexts with it, of its quota. 5.0/4.0+2.0 GiB has 2 GiB lent to it beside that;
+    3.7/2.0 GiB over is given nothing before it fits again. `gpushare why` says where it all is.
+
+    CORES is what it got of the card's compute in the last second, and what it asked for; - is not
+    known, or not asked. POLICY says whether cores are set aside.
 
     THROTTLED is the part of its time that a container waited for its share of the cores. ISOLATION
-    says what holds the quota: interposer, exclusive (a whole card, nothing to hold), or advice (a
-    host process that could walk around it).
+    says what holds the quota: driver (a limit of NVIDIA's driver itself, and the interposer),
+    interposer, exclusive (a whole card, nothing to hold), or advice (a host process that could walk
+    around it).
     """
     tenants = session.client.tenants(everything=everything)
     session.show_rows(tenants, _render, f"no container has a part of a GPU; start one: {TRY}")
@@ -56,12 +60,18 @@ def row(tenant: Tenant, card: TenantCard) -> tuple[str, ...]:
     return (
         name(tenant),
         str(card["index"]),
-        format_use(card["used_bytes"], card["memory_bytes"]),
+        memory(card),
         cores(card),
         tenant["policy"] or "-",
         f"{tenant['throttled'] * 100:.0f} %",
         tenant["isolation"],
     )
+
+
+def memory(card: TenantCard) -> str:
+    """Return "3.9/4.0 GiB", "5.0/4.0+2.0 GiB" with what is lent, "3.7/2.0 GiB over"."""
+    shown = format_use(card["used_bytes"], card["memory_bytes"], card["limit_bytes"])
+    return f"{shown} over" if card["over_bytes"] else shown
 
 
 def cores(card: TenantCard) -> str:

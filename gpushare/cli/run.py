@@ -36,6 +36,7 @@ NOT_FOUND: Final = 127
 
 HINTS: Final = {
     "memory": "Per card: 4GiB, 512MiB, 4g.",
+    "memory-limit": "What it may be lent with its memory; from memory up.",
     "cores": "Percent of a card, 1 to 100.",
     "count": "How many cards.",
     "devices": "Which cards: indices or UUIDs.",
@@ -83,7 +84,7 @@ def command(session: Session, argv: tuple[str, ...], name: str | None, **quota: 
 
     As root it gets a cgroup and a mount namespace of its own. Without root the quota is advice: it
     holds as long as the command keeps the LD_LIBRARY_PATH that it is given. Every key of the
-    GPUSHARE_ variables is an option (--memory-limit, --weight, ...).
+    GPUSHARE_ variables is an option (--placement, --weight, ...).
 
     The exit status is the command's; 125, 126 and 127 are gpushare's, as docker's.
     """

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
+from gpushare.cli.ps import memory as use
 from gpushare.cli.ps import name
 from gpushare.cli.table import printable
-from gpushare.quota.size import format_use
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
@@ -31,9 +31,6 @@ def command(session: Session, container: str, memory: str | None, memory_limit: 
         raise click.UsageError("say --memory or --memory-limit, e.g. --memory 6GiB")
     tenant = session.client.set(container, memory=memory, memory_limit=memory_limit)
     who = printable(name(tenant))
-    lines = [
-        f"{who}: card {card['index']}: {format_use(card['used_bytes'], card['limit_bytes'])}"
-        for card in tenant["cards"]
-    ]
+    lines = [f"{who}: card {card['index']}: {use(card)}" for card in tenant["cards"]]
     lines += map(printable, tenant["warnings"])
     session.show(tenant, lambda: "\n".join(lines))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import textwrap
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from gpushare.protocol import Denied, Why, WhyCard, WhyProcess
 
 WIDTH: Final = 80
+COMMAND: Final = re.compile(r"gpushare set \S+ --memory \S+")
+GLUE: Final = "\0"
 HEADINGS: Final = ("PID", "INSIDE", "NAME", "HELD", "MOST OF IT", "DRIVER", "DENIED")
 
 
@@ -42,20 +45,25 @@ def command(session: Session, container: str) -> None:
     says of it; DENIED how many allocations it was refused. INSIDE is its pid in the container.
     """
     report = session.client.why(container)
-    session.show(report, lambda: "\n".join(_lines(report)))
+    session.show(report, lambda: "\n\n".join("\n".join(block) for block in _blocks(report)))
 
 
-def _lines(report: Why) -> Iterator[str]:
+def _blocks(report: Why) -> Iterator[list[str]]:
     if not report["cards"]:
-        yield printable(f"{report['name']} has no GPU: {report['why'] or 'see gpushare doctor'}")
+        yield [printable(f"{report['name']} has no GPU: {report['why'] or 'see gpushare doctor'}")]
         return
     for card in report["cards"]:
-        yield from _card(report, card)
-        yield ""
+        yield list(_card(report, card))
     if report["processes"]:
-        yield table(HEADINGS, map(_process, report["processes"]))
-        yield ""
-    yield from wrapped(_refused(report["denied"], report["last_denied"]))
+        yield [table(HEADINGS, map(_process, report["processes"]))]
+    said = list(_said(report))
+    if said:
+        yield said
+
+
+def _said(report: Why) -> Iterator[str]:
+    if any(card["context_bytes"] for card in report["cards"]):
+        yield from wrapped(_refused(report["denied"], report["last_denied"]))
     if report["stale"]:
         yield from wrapped(f"The driver's figures are old: {report['stale']}.")
     for sentence in report["advice"]:
@@ -63,16 +71,16 @@ def _lines(report: Why) -> Iterator[str]:
 
 
 def _card(report: Why, card: WhyCard) -> Iterator[str]:
-    use = format_use(card["used_bytes"], card["memory_bytes"])
+    use = format_use(card["used_bytes"], card["memory_bytes"], card["limit_bytes"])
     yield printable(f"{report['name']}  card {card['index']}  {card['model']}  {use}")
     for part, size in card["parts"].items():
         if size:
             yield line(part, size, _note(part, card))
     yield line("used", card["used_bytes"], "the sum")
-    lent = card["limit_bytes"] - card["memory_bytes"]
+    lent, most = card["limit_bytes"] - card["memory_bytes"], card["memory_limit_bytes"]
     yield line("quota", card["memory_bytes"])
-    if lent > 0:
-        yield line("lent", lent, "beyond the quota, while it is free")
+    if most > card["memory_bytes"]:
+        yield line("lent", lent, f"up to {format_size(most)} in all, while it is free")
     free = card["limit_bytes"] - card["used_bytes"]
     yield line("free" if free >= 0 else "over", abs(free))
     if card["exported_bytes"]:
@@ -80,7 +88,8 @@ def _card(report: Why, card: WhyCard) -> Iterator[str]:
     if card["imported_bytes"]:
         yield line("imported", card["imported_bytes"], "mapped, and counted where it was made")
     if card["driver_bytes"] is not None:
-        yield line("driver", card["driver_bytes"], "its own figure for these processes")
+        managed = ", without managed memory" if card["parts"]["managed"] else ""
+        yield line("driver", card["driver_bytes"], f"its own figure{managed}")
     if card["drift_bytes"] is not None and card["context_bytes"]:
         yield line("drift", card["drift_bytes"], sign="+")
     yield from wrapped(f"{card['drift'][0].upper()}{card['drift'][1:]}.", "  ")
@@ -88,11 +97,14 @@ def _card(report: Why, card: WhyCard) -> Iterator[str]:
 
 def line(what: str, size: int, note: str = "", sign: str = "") -> str:
     """Return a line of the sum: exact, so that it can be added up, and then to be read."""
-    shown = f"{'-' if size < 0 else sign if size else ''}{format_size(abs(size))}"
+    sign = sign if size else ""
+    shown = f"{'-' if size < 0 else sign}{format_size(abs(size))}"
     return f"  {what:<9} {size:>{sign}15}  {shown:<9}  {note}".rstrip()
 
 
 def _note(part: str, card: WhyCard) -> str:
+    if not card["context_bytes"]:
+        return ""
     if part == "contexts":
         price = card["context_bytes"]
         each = f", {format_size(price)} each" if card["contexts"] * price else ""
@@ -138,12 +150,16 @@ def _refused(denied: int, last: Denied | None) -> str:
 
 
 def wrapped(text: str, before: str = "") -> Iterator[str]:
-    """Yield the lines of `text`, none wider than WIDTH; `before` stands before the first."""
-    yield from textwrap.wrap(
-        printable(text),
+    """Yield the lines of `text`, none wider than WIDTH; `before` stands before the first.
+
+    A command to type stays on one line.
+    """
+    for one in textwrap.wrap(
+        COMMAND.sub(lambda command: command[0].replace(" ", GLUE), printable(text)),
         WIDTH,
         initial_indent=before,
         subsequent_indent=" " * len(before),
         break_long_words=False,
         break_on_hyphens=False,
-    )
+    ):
+        yield one.replace(GLUE, " ")

@@ -117,7 +117,8 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         limit = pages.grant.limit_bytes(number)
         beside = pages.grant.overhead_bytes(number)
         used = account.used_bytes(beside)
-        overhead = beside + account.kinds[abi.KIND_CONTEXT]
+        kinds = account.kinds
+        overhead = min(used, beside + kinds[abi.KIND_CONTEXT] + kinds[abi.KIND_MODULE])
     return TenantCard(
         index=-1 if card is None else card.index,
         uuid=holding.uuid,

@@ -80,10 +80,14 @@ def format_size(size: int) -> str:
     return f"{tenths // 10}.{tenths % 10} {unit}"
 
 
-def format_use(used: int, quota: int) -> str:
-    """Return `3.9/4.0 GiB`: both rounded down, in the unit of the quota."""
+def format_use(used: int, quota: int, limit: int = 0) -> str:
+    """Return `3.9/4.0 GiB`: both rounded down, in the unit of the quota.
+
+    Where `limit` is above the quota, what is lent stands beside it: `5.0/4.0+2.0 GiB`.
+    """
     shift, unit = _shown_unit(quota)
-    return f"{_tenths(used, shift)}/{_tenths(quota, shift)} {unit}"
+    lent = f"+{_tenths(limit - quota, shift)}" if limit > quota else ""
+    return f"{_tenths(used, shift)}/{_tenths(quota, shift)}{lent} {unit}"
 
 
 def _tenths(size: int, shift: int) -> str:

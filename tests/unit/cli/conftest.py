@@ -30,7 +30,7 @@ CARD: Card = {
     "reserve_bytes": 0,
     "promised_bytes": 12 * GIB,
     "borrowed_bytes": 0,
-    "lent_bytes": 0,
+    "lent_bytes": 2 * GIB,
     "foreign_bytes": 1181116007,
     "foreign": [{"pid": 812, "name": "Xorg", "bytes": 1181116007}],
     "free_bytes": 126 * GIB + 900 * (1 << 20),

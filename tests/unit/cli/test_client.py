@@ -63,7 +63,7 @@ def test_set_sends_no_more_than_was_typed_and_shows_the_warnings(
     over = "train uses 3.9 GiB of 1 GiB on card 0: it gets nothing more until it frees 2.9 GiB"
     daemon.answers["set"] = [{"ok": True, "tenant": tenant("train", 3.9, 1, warnings=[over])}]
     shown = cli("set", "train", "--memory-limit", "1GiB").output
-    assert shown == f"train: card 0: 3.9/1.0 GiB\n{over}\n"
+    assert shown == f"train: card 0: 3.9/1.0 GiB over\n{over}\n"
     assert daemon.requests == [{"op": "set", "name": "train", "memory_limit": "1GiB"}]
 
 

@@ -12,7 +12,7 @@ from gpushare.cli import ls, ps
 from gpushare.cli.group import SECTIONS
 from gpushare.protocol import CODE_UNKNOWN
 
-from .conftest import CARD, STATUS, tenant
+from .conftest import CARD, GIB, STATUS, tenant
 from .fake_daemon import FakeDaemon, refusal, rows
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     Cli = Callable[..., Result]
 
 LS = """\
-CARD  MODEL        MEMORY   PROMISED  FOREIGN  FREE     CORES  TENANTS  MODE    HEALTH
-0     NVIDIA H200  140 GiB  12 GiB    1.1 GiB  126 GiB  90 %   2/16     shared  ok
+CARD  MODEL        MEMORY   PROMISED  LENT   FOREIGN  FREE     CORES  TENANTS  MODE    HEALTH
+0     NVIDIA H200  140 GiB  12 GiB    2 GiB  1.1 GiB  126 GiB  90 %   2/16     shared  ok
 """
 
 PS = """\
@@ -87,11 +87,19 @@ def test_the_help_explains_every_column(cli: Cli, command: str, headings: tuple[
         assert f"{heading.partition(' ')[0]} " in said
 
 
+def test_ps_shows_what_is_lent_and_who_is_over(cli: Cli, daemon: FakeDaemon) -> None:
+    lent = tenant("lent", 5, 4, memory_limit_bytes=8 * GIB, limit_bytes=6 * GIB, over_bytes=0)
+    daemon.answers["tenants"] = rows(lent, tenant("over", 3.7, 2))
+    shown = cli("ps").output
+    assert "lent       0     5.0/4.0+2.0 GiB  " in shown
+    assert "over       0     3.7/2.0 GiB over  " in shown
+
+
 def test_what_is_not_known_is_a_dash(cli: Cli, daemon: FakeDaemon) -> None:
     daemon.answers["tenants"] = rows(tenant("a", 1, 0.5, cores=0, cores_got=None, policy=""))
     last = cli("ps").output.splitlines()[-1].split("  ")
     assert [cell.strip() for cell in last if cell] == [
-        *("a", "0", "1024.0/512.0 MiB", "-", "-", "12 %", "interposer")
+        *("a", "0", "1024.0/512.0 MiB over", "-", "-", "12 %", "interposer")
     ]
 
 
@@ -124,6 +132,25 @@ def test_inspect_shows_value_and_source(cli: Cli, daemon: FakeDaemon) -> None:
     assert "  buffers   3.4 GiB" in output
     assert "process     4242 (in the container 1)  python  3.9 GiB" in output
     assert daemon.requests == [{"op": "tenant", "name": "tra"}]
+
+
+def test_inspect_shows_what_is_lent(cli: Cli, daemon: FakeDaemon) -> None:
+    lent = tenant("train", 5, 4, memory_limit_bytes=8 * GIB, limit_bytes=6 * GIB, over_bytes=0)
+    daemon.answers["tenant"] = [{"ok": True, "tenant": lent}]
+    lines = cli("inspect", "train").output.splitlines()
+    assert "  memory    5.0/4.0+2.0 GiB" in lines
+    assert "  lent      2 GiB now, up to 8 GiB with the quota while the card has it" in lines
+    assert "  borrowed  1 GiB" in lines
+    daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("train", 4, 2)}]
+    assert "  over      it gets nothing more until it frees 2 GiB" in cli("inspect", "train").output
+
+
+def test_inspect_of_a_whole_card_has_no_account(cli: Cli, daemon: FakeDaemon) -> None:
+    whole = tenant("train", 5, 140, isolation="exclusive", overhead_bytes=0, contexts=0)
+    daemon.answers["tenant"] = [{"ok": True, "tenant": whole}]
+    shown = cli("inspect", "train").output
+    assert "  memory    5.0/140.0 GiB\n" in shown
+    assert not any(word in shown for word in ("buffers", "contexts", "denied"))
 
 
 def test_inspect_of_who_got_no_gpu_says_why_and_what_to_add(cli: Cli, daemon: FakeDaemon) -> None:

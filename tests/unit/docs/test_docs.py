@@ -79,7 +79,7 @@ def _existing(words: tuple[str, ...]) -> list[str]:
 def test_a_line_that_is_wrong_would_be_noticed(parser: CliRunner) -> None:
     assert parser.invoke(gpushare, ["ls", "--al"]).exit_code == USAGE
     assert parser.invoke(gpushare, ["run", "--memroy", "4GiB", "--", "true"]).exit_code == 125
-    assert parser.invoke(gpushare, ["set", "train"]).exit_code == USAGE
+    assert parser.invoke(gpushare, ["set", "--memory", "6GiB"]).exit_code == USAGE
 
 
 @pytest.mark.parametrize("line", called("dev"), ids=str)
