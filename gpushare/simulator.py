@@ -129,6 +129,20 @@ class Profile(ctypes.Structure):
     )
 
 
+class Faults(ctypes.Structure):
+    """`struct sim_faults` of libhook/simulator/device.h."""
+
+    _fields_ = (
+        ("allocations", ctypes.c_uint32),
+        ("after", ctypes.c_uint32),
+        ("error", ctypes.c_uint32),
+        ("process", ctypes.c_uint32),
+        ("nvml_error", ctypes.c_uint32),
+        ("nvml_delay_ms", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32 * 2),
+    )
+
+
 @dataclass(frozen=True)
 class Simulator:
     """What `create` made."""
@@ -250,6 +264,34 @@ def _write_device(path: Path, content: bytes) -> None:
         os.fchmod(descriptor, 0o666)  # as /dev/nvidia0: a container's user may be anyone
         os.write(descriptor, content)
         os.ftruncate(descriptor, _FILE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+_FAULTS_OFFSET: Final = -(
+    -(ctypes.sizeof(Header) + _CARDS_MOST * ctypes.sizeof(Profile)) // 64 * 64
+)
+
+
+def fail(device: Path, card: int = 0, **faults: int) -> None:
+    """Let calls about a card go wrong from now on; without `faults`, none any more.
+
+    `allocations` calls that take memory answer `error` (a CUresult, 2 is out of memory), after
+    `after` that do not; with `process` only those of that pid, as it has it itself. NVML answers
+    `nvml_error` (an nvmlReturn_t) after `nvml_delay_ms`. TypeError for another name, OSError.
+
+    Not to be called by a process that is attached to the cards, as one that uses NVML is: closing
+    the file here would give its place away.
+    """
+    wanted = Faults(**faults)
+    offset = _FAULTS_OFFSET + card * ctypes.sizeof(Faults)
+    first = Faults.after.offset
+    descriptor = os.open(device, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        # The count last: with it the others take effect.
+        os.pwrite(descriptor, bytes(first), offset)
+        os.pwrite(descriptor, bytes(wanted)[first:], offset + first)
+        os.pwrite(descriptor, bytes(wanted)[:first], offset)
     finally:
         os.close(descriptor)
 

@@ -18,6 +18,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 	REQUIRE_CONTEXT(context);
 	REQUIRE(pointer && bytes > 0, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE_NO_CAPTURE();
+	REQUIRE_NO_FAULT(context->card);
 	result = memory_take(context, bytes, pointer);
 	if (result != CUDA_ERROR_OUT_OF_MEMORY)
 		return result;

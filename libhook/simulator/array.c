@@ -114,6 +114,7 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descr
 	result = array_lay_out(&laid_out, descriptor);
 	if (result != CUDA_SUCCESS)
 		return result;
+	REQUIRE_NO_FAULT(context->card);
 	made = malloc(sizeof(*made));
 	REQUIRE(made, CUDA_ERROR_OUT_OF_MEMORY);
 	*made = laid_out;

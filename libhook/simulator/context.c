@@ -82,6 +82,11 @@ static CUresult context_new(CUcontext *result, unsigned int flags, CUdevice ordi
 	CUresult status;
 
 	REQUIRE(context, CUDA_ERROR_OUT_OF_MEMORY);
+	status = fault_next(&device->cards[ordinal]);
+	if (status != CUDA_SUCCESS) {
+		free(context);
+		return status;
+	}
 	*context = (struct CUctx_st){
 		.kind = OBJECT_CONTEXT,
 		.device = ordinal,

@@ -166,6 +166,17 @@ struct sim_card {
 	struct sim_context contexts[SIM_CONTEXTS];
 };
 
+/* What a test wants to go wrong on a card. It writes these itself, `allocations` last. */
+struct sim_faults {
+	_Atomic uint32_t allocations; /* that many calls that take memory fail, */
+	_Atomic uint32_t after;	      /* once this many have not, */
+	uint32_t error;		      /* with this CUresult; */
+	uint32_t process;	      /* those of one pid, as it has it itself; 0: any */
+	uint32_t nvml_error;	      /* what NVML answers when asked about the card; 0: the truth */
+	uint32_t nvml_delay_ms;	      /* and how long it takes */
+	uint32_t reserved[2];
+};
+
 /* A process's place. Its tag is generation << 16 | index + 1; the generation rises each time the
  * place is taken, so that the tag of a dead process is never a living one's. */
 struct sim_process {
@@ -175,6 +186,7 @@ struct sim_process {
 struct sim_device {
 	struct sim_header header;
 	struct sim_profile profiles[SIM_CARDS];
+	_Alignas(64) struct sim_faults faults[SIM_CARDS];
 	_Alignas(4096) struct sim_process processes[SIM_PROCESSES];
 	_Atomic uint32_t processes_high;
 	_Alignas(4096) struct sim_card cards[SIM_CARDS];

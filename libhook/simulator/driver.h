@@ -181,6 +181,17 @@ void capture_forget_stream(CUstream stream);
 			return capture_status_;                                                    \
 	} while (0)
 
+/* What a call that is about to take memory of the card has to answer, as a test asked for in the
+ * device file; CUDA_SUCCESS: go on. Each call that passes here counts once. */
+CUresult fault_next(const struct sim_card *card);
+
+#define REQUIRE_NO_FAULT(card)                                                                     \
+	do {                                                                                       \
+		CUresult fault_ = fault_next(card);                                                \
+		if (fault_ != CUDA_SUCCESS)                                                        \
+			return fault_;                                                             \
+	} while (0)
+
 /* GPUSHARE_SIM_TRACE: one line on stderr for each call of something that is not simulated. */
 void trace_unsupported(const char *symbol);
 

@@ -68,6 +68,7 @@ CUresult cuImportExternalMemory(
 	REQUIRE(description->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD,
 		CUDA_ERROR_NOT_SUPPORTED);
 	REQUIRE(fstat(description->handle.fd, &file) == 0, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE_NO_FAULT(context->card);
 	memory = calloc(1, sizeof(*memory));
 	REQUIRE(memory, CUDA_ERROR_OUT_OF_MEMORY);
 	if (!take(context, description->size)) {

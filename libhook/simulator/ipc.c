@@ -336,6 +336,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle opaque, unsi
 		CUDA_ERROR_INVALID_HANDLE);
 	/* The real driver's answer to a process that opens its own handle. */
 	REQUIRE(handle.maker != process_tag(), CUDA_ERROR_INVALID_CONTEXT);
+	REQUIRE_NO_FAULT(&device->cards[handle.card]);
 	space_take();
 	status = open_handle(context, &handle, pointer);
 	space_drop();

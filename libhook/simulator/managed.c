@@ -45,6 +45,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
 	REQUIRE(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST,
 		CUDA_ERROR_INVALID_VALUE);
 	REQUIRE_NO_CAPTURE();
+	REQUIRE_NO_FAULT(context->card);
 	space_take();
 	result = managed_take(context, bytes, pointer);
 	space_drop();

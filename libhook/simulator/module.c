@@ -19,7 +19,7 @@ bool module_valid(CUmodule module)
 /* Variables take device memory as allocations do. */
 static CUresult place_variables(CUmodule module, CUcontext context)
 {
-	CUresult result = CUDA_SUCCESS;
+	CUresult result = fault_next(context->card);
 
 	for (struct variable *variable = module->image.variables;
 		variable && result == CUDA_SUCCESS; variable = variable->next) {

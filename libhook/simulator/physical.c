@@ -156,6 +156,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 	result = properties_check(properties);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (!on_host(&properties->location))
+		REQUIRE_NO_FAULT(&device->cards[properties->location.id]);
 	physical = calloc(1, sizeof(*physical));
 	REQUIRE(physical, CUDA_ERROR_OUT_OF_MEMORY);
 	physical->properties = *properties;
@@ -303,6 +305,8 @@ CUresult cuMemImportFromShareableHandle(
 	REQUIRE(handle, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
 	REQUIRE(describe_file(fd, &described), CUDA_ERROR_INVALID_VALUE);
+	if (described.card)
+		REQUIRE_NO_FAULT(described.card);
 	space_take();
 	result = import(&described, fd, &physical);
 	space_drop();

@@ -182,6 +182,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, 
 	REQUIRE(!pool->imported, CUDA_ERROR_NOT_SUPPORTED);
 	if (stream->participant)
 		return capture_allocation(stream, pool->location, bytes, pointer);
+	REQUIRE_NO_FAULT(stream->context->card);
 	latch_take(&pools_latch);
 	if (!pool->context)
 		pool->context = account(pool, stream->context);

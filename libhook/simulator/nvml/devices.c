@@ -6,11 +6,23 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* A handle points at the card's profile: unlike any other address of the process. */
 nvmlDevice_t library_handle(uint32_t index)
 {
 	return (nvmlDevice_t)(void *)&device->profiles[index];
+}
+
+/* Late, or wrong, as a test asked for. */
+static nvmlReturn_t fault_answer(const struct sim_faults *faults)
+{
+	const struct timespec delay = {.tv_sec = faults->nvml_delay_ms / 1000,
+		.tv_nsec = faults->nvml_delay_ms % 1000 * 1000000L};
+
+	if (faults->nvml_delay_ms > 0)
+		nanosleep(&delay, NULL);
+	return (nvmlReturn_t)faults->nvml_error;
 }
 
 nvmlReturn_t library_card(nvmlDevice_t handle, struct sim_card **card)
@@ -23,7 +35,7 @@ nvmlReturn_t library_card(nvmlDevice_t handle, struct sim_card **card)
 		if (handle != library_handle(i))
 			continue;
 		*card = &device->cards[i];
-		return NVML_SUCCESS;
+		return fault_answer(&device->faults[i]);
 	}
 	return NVML_ERROR_INVALID_ARGUMENT;
 }

@@ -21,7 +21,11 @@ PROFILES = sorted(path.stem for path in (ROOT / "libhook/simulator/profiles").gl
 
 
 def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
-    structures = {"sim_header": simulator.Header, "sim_profile": simulator.Profile}
+    structures = {
+        "sim_header": simulator.Header,
+        "sim_profile": simulator.Profile,
+        "sim_faults": simulator.Faults,
+    }
     lines = ['#include "device.h"', "#include <stddef.h>", "#include <stdio.h>", "int main(void){"]
     wanted = {}
     for name, mirror in structures.items():
@@ -32,6 +36,7 @@ def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
             lines.append(f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));')
     lines += ['printf("bytes %llu\\n", (unsigned long long)SIM_FILE_BYTES);']
     lines += ['printf("magic %llu\\n", (unsigned long long)SIM_MAGIC);']
+    lines += ['printf("faults %zu\\n", offsetof(struct sim_device, faults));']
     lines += ['printf("layout %d cards %d\\n", SIM_LAYOUT, SIM_CARDS);', "}"]
     source = tmp_path / "layout.c"
     source.write_text("\n".join(lines))
@@ -47,6 +52,7 @@ def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
         **wanted,
         "bytes": simulator._FILE_BYTES,
         "magic": simulator._MAGIC,
+        "faults": simulator._FAULTS_OFFSET,
         "layout": simulator._LAYOUT,
         "cards": simulator._CARDS_MOST,
     }

@@ -23,6 +23,12 @@ nvml = ctypes.CDLL("libnvidia-ml.so.1")
 handle = ctypes.c_void_p()
 assert nvml.nvmlInit_v2() == 0
 assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+if sys.argv[1:] == ["names"]:
+    # Answer each line with the status of a call that needs nothing but the card.
+    text = ctypes.create_string_buffer(96)
+    for _ in sys.stdin:
+        print(json.dumps(nvml.nvmlDeviceGetName(handle, text, len(text))), flush=True)
+    sys.exit()
 verb, directory, *numbers = sys.argv[1:]
 limits = Limits(directory.encode(), *map(int, numbers))
 if verb == "set":

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "driver.h"
+
+#include <unistd.h>
+
+/* One less, if there is any: of several that come at once each takes its own. */
+static bool count_down(_Atomic uint32_t *count)
+{
+	uint32_t left = atomic_load_explicit(count, memory_order_relaxed);
+
+	while (left > 0) {
+		if (atomic_compare_exchange_weak(count, &left, left - 1))
+			return true;
+	}
+	return false;
+}
+
+CUresult fault_next(const struct sim_card *card)
+{
+	struct sim_faults *faults = &device->faults[card - device->cards];
+
+	if (atomic_load_explicit(&faults->allocations, memory_order_relaxed) == 0)
+		return CUDA_SUCCESS;
+	if (faults->process != 0 && faults->process != (uint32_t)getpid())
+		return CUDA_SUCCESS;
+	if (count_down(&faults->after) || !count_down(&faults->allocations))
+		return CUDA_SUCCESS;
+	return (CUresult)faults->error;
+}

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults that a test asks for: calls that take memory fail, NVML is late or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gpushare import simulator
+
+from .conftest import Machine
+
+MIB = 1 << 20
+GIB = 1 << 30
+OUT_OF_MEMORY, UNKNOWN = 2, 999
+NVML_UNKNOWN = 999
+
+
+@pytest.mark.parametrize("error", [OUT_OF_MEMORY, UNKNOWN])
+def test_so_many_calls_fail_and_take_nothing(machine: Machine, error: int) -> None:
+    with machine.started("tenant.py") as tenant:
+        assert tenant.ask("init") == 0
+        assert tenant.ask("context") == 0
+        free = tenant.ask("info")
+        simulator.fail(machine.simulator.device, allocations=2, after=1, error=error)
+        assert tenant.ask("alloc 4096")[0] == 0
+        assert tenant.ask("alloc 4096")[0] == error
+        assert tenant.ask(f"alloc {GIB}")[0] == error
+        assert tenant.ask("info")[0] == free[0] - 2 * MIB
+        assert tenant.ask(f"alloc {GIB}")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "call", ["context", f"create {GIB}", f"external {GIB}"], ids=lambda call: call.split()[0]
+)
+def test_other_calls_fail_too(machine: Machine, call: str) -> None:
+    with machine.started("sharing.py") as tenant:
+        assert tenant.ask("init") == 0
+        if call != "context":
+            assert tenant.ask("context") == 0
+        simulator.fail(machine.simulator.device, allocations=1, error=UNKNOWN)
+        before = machine.ask("nvml.py")["cards"][0]["used"]
+        answer = tenant.ask(call)
+        assert (answer if call == "context" else answer[0]) == UNKNOWN
+        assert machine.ask("nvml.py")["cards"][0]["used"] == before
+        answer = tenant.ask(call)
+        assert (answer if call == "context" else answer[0]) == 0
+
+
+def test_a_fault_of_one_process_or_card_is_no_others(simulate: Callable[..., Machine]) -> None:
+    machine = simulate("t4", cards=2)
+    with machine.started("tenant.py") as one, machine.started("tenant.py") as other:
+        for client, card in ((one, 0), (other, 1)):
+            assert client.ask("init") == 0
+            assert client.ask(f"context {card}") == 0
+        simulator.fail(machine.simulator.device, 1, allocations=9, error=2, process=one.ask("pid"))
+        assert one.ask(f"alloc {MIB}")[0] == 0
+        assert other.ask(f"alloc {MIB}")[0] == 0
+        simulator.fail(machine.simulator.device, 1, allocations=9, error=2)
+        assert one.ask(f"alloc {MIB}")[0] == 0
+        assert other.ask(f"alloc {MIB}")[0] == 2
+        simulator.fail(machine.simulator.device, 1)
+        assert other.ask(f"alloc {MIB}")[0] == 0
+
+
+def test_nvml_answers_what_it_is_told_to(machine: Machine) -> None:
+    with machine.started("limits.py", "names") as nvml:
+        assert nvml.ask("name") == 0
+        simulator.fail(machine.simulator.device, nvml_error=NVML_UNKNOWN)
+        assert nvml.ask("name") == NVML_UNKNOWN
+        simulator.fail(machine.simulator.device, nvml_delay_ms=50)
+        assert nvml.ask("name") == 0
