@@ -18,7 +18,7 @@ static CUresult add_kernel(CUgraphNode *node, CUgraph graph, const CUgraphNode *
 		parameters->blockDimX, parameters->blockDimY, parameters->blockDimZ};
 	/* Parameters are the node's from now on: the caller may change its own. */
 	result = launch_duration(function, &grid, parameters->kernelParams, parameters->extra,
-		context->card, &duration_ns);
+		context, &duration_ns);
 	if (result == CUDA_SUCCESS)
 		result = node_add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_KERNEL);
 	if (result == CUDA_SUCCESS)

@@ -49,10 +49,15 @@ static const void *first_parameter(void **parameters, void **extra)
 }
 
 CUresult launch_duration(CUfunction function, const struct grid *grid, void **parameters,
-	void **extra, const struct sim_card *card, uint64_t *duration_ns)
+	void **extra, CUcontext context, uint64_t *duration_ns)
 {
+	CUresult result;
+
 	REQUIRE(function_valid(function), CUDA_ERROR_INVALID_HANDLE);
 	REQUIRE(grid_valid(grid), CUDA_ERROR_INVALID_VALUE);
+	result = module_place(function->module, context);
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (function->timed) {
 		const void *value = first_parameter(parameters, extra);
 
@@ -62,7 +67,7 @@ CUresult launch_duration(CUfunction function, const struct grid *grid, void **pa
 	}
 	REQUIRE(parameters || extra || function->kernel->parameter_count == 0,
 		CUDA_ERROR_INVALID_VALUE);
-	*duration_ns = WAVE_NS * waves(grid, card_profile(card));
+	*duration_ns = WAVE_NS * waves(grid, card_profile(context->card));
 	return CUDA_SUCCESS;
 }
 
@@ -75,7 +80,7 @@ static CUresult launch(CUfunction function, const struct grid *grid, CUstream ha
 
 	if (status == CUDA_SUCCESS)
 		status = launch_duration(
-			function, grid, parameters, extra, stream->context->card, &duration);
+			function, grid, parameters, extra, stream->context, &duration);
 	if (status != CUDA_SUCCESS)
 		return status;
 	if (stream->participant)

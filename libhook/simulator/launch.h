@@ -12,8 +12,9 @@ struct grid {
 	unsigned int block_x, block_y, block_z;
 };
 
-/* Card time of one launch on `card`, before slow motion; an error where it would be refused. */
+/* Card time of one launch in `context`, before slow motion, whose module is there then; an error
+ * where it would be refused. */
 CUresult launch_duration(CUfunction function, const struct grid *grid, void **parameters,
-	void **extra, const struct sim_card *card, uint64_t *duration_ns);
+	void **extra, CUcontext context, uint64_t *duration_ns);
 
 #endif

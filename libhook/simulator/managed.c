@@ -13,7 +13,7 @@
 
 static struct region *regions; /* all of them; under the space's latch */
 
-static CUresult managed_take(CUcontext context, size_t bytes, CUdeviceptr *pointer)
+static CUresult take(CUcontext context, size_t bytes, CUdeviceptr *pointer)
 {
 	uint64_t units = bytes / UNIT_BYTES + (bytes % UNIT_BYTES != 0);
 	struct region *region;
@@ -36,20 +36,25 @@ static CUresult managed_take(CUcontext context, size_t bytes, CUdeviceptr *point
 	return CUDA_SUCCESS;
 }
 
-CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags)
+CUresult managed_take(CUcontext context, size_t bytes, CUdeviceptr *pointer)
 {
 	CUresult result;
 
+	space_take();
+	result = take(context, bytes, pointer);
+	space_drop();
+	return result;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags)
+{
 	REQUIRE_CONTEXT(context);
 	REQUIRE(pointer && bytes > 0, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST,
 		CUDA_ERROR_INVALID_VALUE);
 	REQUIRE_NO_CAPTURE();
 	REQUIRE_NO_FAULT(context->card);
-	space_take();
-	result = managed_take(context, bytes, pointer);
-	space_drop();
-	return result;
+	return managed_take(context, bytes, pointer);
 }
 
 /* How much of the region is on the card where it is resident; unchanged if there is no room. */

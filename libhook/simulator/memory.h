@@ -97,6 +97,7 @@ struct region *region_at(CUdeviceptr pointer);
 /* Distance from a device address to its contents. */
 uint64_t space_shadow(void);
 
+CUresult managed_take(CUcontext context, size_t bytes, CUdeviceptr *pointer);
 CUresult managed_give(CUdeviceptr pointer);
 void managed_forget_context(CUcontext context);
 CUresult pool_give(CUdeviceptr pointer);

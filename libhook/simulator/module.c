@@ -10,23 +10,84 @@ static struct latch latch;
 static CUmodule modules;
 /* Unloaded ones stay, marked, for handles of their functions that outlive them. */
 static CUmodule unloaded;
+static struct latch placing; /* before the space's */
+
+#define PTX_KERNEL_BYTES UINT64_C(4096)
 
 bool module_valid(CUmodule module)
 {
 	return module && module->kind == OBJECT_MODULE;
 }
 
-/* Variables take device memory as allocations do. */
-static CUresult place_variables(CUmodule module, CUcontext context)
+static uint64_t sum(uint64_t a, uint64_t b)
 {
+	uint64_t total;
+
+	return __builtin_add_overflow(a, b, &total) ? UINT64_MAX : total;
+}
+
+/* What the image takes besides its variables with names. How long the code is that PTX compiles to
+ * is not known: an estimate by the kernel. */
+static uint64_t code_bytes(const struct CUmod_st *module)
+{
+	const struct declared_bytes *declared = &module->image.declared;
+	uint64_t bytes = sum(sum(declared->globals, declared->constants), declared->code);
+
+	for (const struct variable *variable = module->image.variables; variable;
+		variable = variable->next) {
+		if (!variable->managed)
+			bytes -= variable->bytes < bytes ? variable->bytes : bytes;
+	}
+	return declared->code > 0 ? bytes : sum(bytes, module->function_count * PTX_KERNEL_BYTES);
+}
+
+static void unplace(CUmodule module)
+{
+	for (struct variable *variable = module->image.variables; variable;
+		variable = variable->next) {
+		if (variable->address && variable->managed)
+			managed_give(variable->address);
+		else if (variable->address)
+			memory_give(variable->address);
+		variable->address = 0;
+	}
+	if (module->code)
+		memory_give(module->code);
+	module->code = 0;
+	module->placed = NULL;
+}
+
+static CUresult place_all(CUmodule module, CUcontext context)
+{
+	uint64_t code = code_bytes(module);
 	CUresult result = fault_next(context->card);
 
 	for (struct variable *variable = module->image.variables;
 		variable && result == CUDA_SUCCESS; variable = variable->next) {
 		if (variable->bytes > 0)
-			result = memory_take(context, variable->bytes, &variable->address);
+			result = (variable->managed ? managed_take : memory_take)(
+				context, variable->bytes, &variable->address);
 	}
-	module->placed = result == CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS && code > 0)
+		result = memory_take(context, code, &module->code);
+	return result;
+}
+
+CUresult module_place(CUmodule module, CUcontext context)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (__atomic_load_n(&module->placed, __ATOMIC_ACQUIRE))
+		return CUDA_SUCCESS;
+	latch_take(&placing);
+	if (!module->placed) {
+		result = place_all(module, context);
+		if (result == CUDA_SUCCESS)
+			__atomic_store_n(&module->placed, context, __ATOMIC_RELEASE);
+		else
+			unplace(module);
+	}
+	latch_drop(&placing);
 	return result;
 }
 
@@ -64,7 +125,7 @@ CUresult module_new(CUmodule *result, CUcontext context, const void *data)
 	if (status == CUDA_SUCCESS)
 		status = make_functions(module);
 	if (status == CUDA_SUCCESS && context)
-		status = place_variables(module, context);
+		status = module_place(module, context);
 	latch_take(&latch);
 	module->next = modules;
 	modules = module;
@@ -78,11 +139,7 @@ CUresult module_new(CUmodule *result, CUcontext context, const void *data)
 
 static void module_clear(CUmodule module)
 {
-	for (struct variable *variable = module->image.variables; variable;
-		variable = variable->next) {
-		if (variable->address)
-			memory_give(variable->address);
-	}
+	unplace(module);
 	for (unsigned int i = 0; i < module->function_count; i++)
 		module->functions[i].kind = 0;
 	image_free(&module->image);
@@ -112,8 +169,10 @@ void modules_forget_context(CUcontext context)
 
 	do {
 		latch_take(&latch);
-		for (gone = modules; gone && gone->context != context; gone = gone->next)
-			;
+		for (gone = modules; gone && gone->context != context; gone = gone->next) {
+			if (gone->placed == context)
+				unplace(gone); /* a library, to be placed again elsewhere */
+		}
 		latch_drop(&latch);
 		if (gone)
 			module_free(gone);
@@ -132,15 +191,13 @@ CUfunction module_function(CUmodule module, const char *name)
 CUresult module_variable(CUmodule module, const char *name, CUdeviceptr *pointer, size_t *bytes)
 {
 	const struct variable *variable = module->image.variables;
+	CUresult result;
 
 	REQUIRE(name, CUDA_ERROR_INVALID_VALUE);
-	if (!module->placed) {
-		REQUIRE_CONTEXT(context);
-		CUresult status = place_variables(module, context);
-
-		if (status != CUDA_SUCCESS)
-			return status;
-	}
+	REQUIRE_CONTEXT(context);
+	result = module_place(module, context);
+	if (result != CUDA_SUCCESS)
+		return result;
 	while (variable && strcmp(variable->name, name) != 0)
 		variable = variable->next;
 	REQUIRE(variable, CUDA_ERROR_NOT_FOUND);

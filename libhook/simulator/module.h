@@ -25,12 +25,15 @@ struct CUmod_st {
 	struct image image;
 	unsigned int function_count;
 	struct CUfunc_st *functions;
-	bool placed; /* variables have addresses */
+	CUcontext placed; /* where its variables and code lie; null: nowhere yet */
+	CUdeviceptr code; /* with constants and what has no name */
 	CUmodule next;
 };
 
 CUresult module_new(CUmodule *result, CUcontext context, const void *data);
 void module_free(CUmodule module);
+/* Take what the module needs on the context's card, unless it has it somewhere. */
+CUresult module_place(CUmodule module, CUcontext context);
 bool module_valid(CUmodule module);
 bool function_valid(CUfunction function);
 CUfunction module_function(CUmodule module, const char *name);

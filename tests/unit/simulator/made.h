@@ -27,6 +27,7 @@ void test_memory(void);
 void test_streams(void);
 void test_graphs(void);
 void test_graph_memory(void);
+void test_modules(void);
 void test_pools(void);
 void test_arrays(void);
 void test_capture(void);

@@ -66,6 +66,7 @@ int main(void)
 	test_memory();
 	test_contexts();
 	test_arrays();
+	test_modules();
 	test_graphs();
 	test_graph_memory();
 	test_pools();
