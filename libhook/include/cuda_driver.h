@@ -457,6 +457,7 @@ typedef struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
 	unsigned int reserved[4];
 } CUDA_ARRAY_MEMORY_REQUIREMENTS;
 
+/* NOLINTNEXTLINE(bugprone-tagged-union-member-count): the ABI's */
 typedef struct CUDA_RESOURCE_DESC {
 	CUresourcetype resType;
 	union {

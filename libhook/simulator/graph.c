@@ -75,8 +75,8 @@ static void unlink_node(CUgraphNode node)
 	CUgraph graph = node->graph;
 	CUgraphNode before = NULL;
 
-	for (CUgraphNode *link = &graph->nodes; *link != node; link = &(*link)->next)
-		before = *link;
+	for (CUgraphNode other = graph->nodes; other && other != node; other = other->next)
+		before = other;
 	if (before)
 		before->next = node->next;
 	else

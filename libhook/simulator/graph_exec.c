@@ -219,15 +219,17 @@ static CUresult upload(CUgraphExec instance, CUstream handle, enum stream_flavou
 static CUresult instantiate(CUgraphExec *instance, CUgraph graph,
 	CUDA_GRAPH_INSTANTIATE_PARAMS *parameters, enum stream_flavour flavour)
 {
+	CUgraphExec made = NULL;
 	CUresult result;
 
-	REQUIRE(parameters, CUDA_ERROR_INVALID_VALUE);
-	result = cuGraphInstantiateWithFlags(instance, graph, parameters->flags);
-	if (result == CUDA_SUCCESS && parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) {
-		result = upload(*instance, parameters->hUploadStream, flavour);
-		if (result != CUDA_SUCCESS)
-			instance_free(*instance);
-	}
+	REQUIRE(instance && parameters, CUDA_ERROR_INVALID_VALUE);
+	result = cuGraphInstantiateWithFlags(&made, graph, parameters->flags);
+	if (result == CUDA_SUCCESS && parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)
+		result = upload(made, parameters->hUploadStream, flavour);
+	if (result == CUDA_SUCCESS)
+		*instance = made;
+	else if (made)
+		instance_free(made);
 	parameters->hErrNode_out = NULL;
 	parameters->result_out = result == CUDA_SUCCESS ? 0 : 1;
 	return result;
