@@ -7,7 +7,7 @@ cannot have been given again.
 
 from __future__ import annotations
 
-from gpushare.daemon import naming, processes, release
+from gpushare.daemon import hard_limit, naming, processes, release
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
@@ -18,10 +18,14 @@ class NoSuchTenant(UserError):
     """There is no reservation by that key, or it is another's."""
 
 
+class NotHeld(UserError):
+    """What was asked to hold the quota does not."""
+
+
 def bind(key: str, identity: str, pid: int, peer_pid: int, node: Node) -> Entry:
     """Bind tenant `key` to process `pid`; a second time for the same process changes nothing.
 
-    NoSuchTenant: it expired, or `identity` or `pid` is not its own.
+    NoSuchTenant: it expired, or `identity` or `pid` is not its own. NotHeld: see there.
     """
     entry = owned_entry(key, identity, node)
     process = processes.look(pid)
@@ -34,10 +38,35 @@ def bind(key: str, identity: str, pid: int, peer_pid: int, node: Node) -> Entry:
     cgroup = _cgroup(entry, pid, peer_pid)
     bound = node.ledger.bind(key, pid=pid, starttime=process.starttime, cgroup=cgroup)
     release.watch_process(bound, node)
-    log("tenant-bound", tenant=key, id=bound.id, name=bound.title, pid=pid, cgroup=cgroup)
+    bound = _hold(bound, node)
+    log(
+        "tenant-bound",
+        tenant=key,
+        id=bound.id,
+        name=bound.title,
+        pid=pid,
+        cgroup=cgroup,
+        isolation=bound.isolation,
+    )
     if not bound.name:
         node.names.submit(lambda: naming.learn(key, node))
     return bound
+
+
+def _hold(entry: Entry, node: Node) -> Entry:
+    """Have the driver hold the quota, where it can; NotHeld where it must and does not.
+
+    The tenant is bound by then: what was set is cleared with it, whatever happens in between.
+    """
+    isolation = hard_limit.impose(entry, node)
+    if isolation != entry.isolation:
+        entry = node.ledger.isolate(entry.key, isolation)
+    if isolation != hard_limit.DRIVER and entry.quota.get("backend", "").startswith("driver "):
+        raise NotHeld(
+            f"{entry.title} asks for backend driver, and the driver does not hold its limits (why: "
+            "driver-limits-failed in gpushared's log); leave backend out: the interposer holds them"
+        )
+    return entry
 
 
 def owned_entry(key: str, identity: str, node: Node) -> Entry:

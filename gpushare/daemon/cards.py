@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
 
 class DriverError(Exception):
@@ -48,11 +49,30 @@ class Sample:
     health: Mapping[str, str] = field(default_factory=dict)  # uuid -> what is wrong
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What the processes of a cgroup may have of a card: `soft` is theirs, `hard` the most."""
+
+    soft_bytes: int
+    hard_bytes: int
+
+    def __str__(self) -> str:
+        """Return `soft 4294967296, hard 8589934592 bytes`."""
+        return f"soft {self.soft_bytes}, hard {self.hard_bytes} bytes"
+
+
+NO_LIMITS: Final = Limits(0, (1 << 64) - 1)  # NVML_DEVICE_MEMORY_LIMIT_MAX
+
+
 class Driver(Protocol):
-    """A driver that is loaded. Every method may raise DriverError, within its deadline."""
+    """A driver that is loaded. Every method may raise DriverError, within its deadline.
+
+    `has_limits` is whether it can hold a cgroup to a limit; false once it has said that it cannot.
+    """
 
     driver_version: str
     cuda_version: str
+    has_limits: bool
 
     def cards(self) -> tuple[Card, ...]:
         """Return the cards by index."""
@@ -60,4 +80,12 @@ class Driver(Protocol):
 
     def sample(self) -> Sample:
         """Return what each process takes of each card."""
+        ...
+
+    def set_limits(self, uuid: str, cgroup: Path, limits: Limits) -> None:
+        """Limit what the processes of the cgroup whose directory is `cgroup` have of a card."""
+        ...
+
+    def limits(self, uuid: str, cgroup: Path) -> Limits:
+        """Return the limits of a cgroup on a card, NO_LIMITS where none are set."""
         ...

@@ -11,6 +11,7 @@ no longer; while a question hangs every further one fails at once, and what was 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import queue
@@ -22,11 +23,27 @@ from typing import Any, Final, TypeVar
 
 import pynvml
 
-from gpushare.daemon.cards import Card, DriverError, DriverSilent, Sample, Use
+from gpushare.daemon.cards import Card, DriverError, DriverSilent, Limits, Sample, Use
 
 Result = TypeVar("Result")
 
 _UNKNOWN: Final = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE of usedGpuMemory
+
+
+class _SetLimits(ctypes.Structure):
+    """nvmlSetMemoryLimits_v1_t; the pynvml of older drivers does not have it."""
+
+    _fields_ = (
+        ("name_space", ctypes.c_char_p),  # a cgroup's directory
+        ("soft_bytes", ctypes.c_ulonglong),
+        ("hard_bytes", ctypes.c_ulonglong),
+    )
+
+
+class _GetLimits(ctypes.Structure):
+    """nvmlGetMemoryLimits_v1_t."""
+
+    _fields_ = (*_SetLimits._fields_, ("used_bytes", ctypes.c_ulonglong))
 
 
 class _Question:
@@ -49,6 +66,7 @@ class Nvml:
         self._deadline = deadline
         self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
         self._hanging: _Question | None = None
+        self._library_handle: ctypes.CDLL | None = None
         self._seen_ns: dict[str, int] = {}  # newest utilisation sample by uuid, microseconds
         os.environ.update(env)
         threading.Thread(target=self._serve, name="driver", daemon=True).start()
@@ -57,6 +75,7 @@ class Nvml:
             self.driver_version: str = self._ask(pynvml.nvmlSystemGetDriverVersion)
             self.cuda_version: str = self._ask(_cuda_version)
             self._cards: tuple[Card, ...] = self._ask(_cards)
+            self.has_limits: bool = self._ask(self._finds_limits)
         except BaseException:
             self._questions.put(None)
             raise
@@ -68,6 +87,41 @@ class Nvml:
     def sample(self) -> Sample:
         """Return what each process takes of each card."""
         return self._ask(self._sample)
+
+    def set_limits(self, uuid: str, cgroup: Path, limits: Limits) -> None:
+        """Limit what a cgroup has of a card; DriverError where the driver does not."""
+        asked = _SetLimits(os.fsencode(cgroup), limits.soft_bytes, limits.hard_bytes)
+        self._ask(lambda: self._limits_call("nvmlDeviceSetMemoryLimits_v1", uuid, asked))
+
+    def limits(self, uuid: str, cgroup: Path) -> Limits:
+        """Return what a cgroup may have of a card."""
+        found = _GetLimits(os.fsencode(cgroup))
+        self._ask(lambda: self._limits_call("nvmlDeviceGetMemoryLimits_v1", uuid, found))
+        return Limits(found.soft_bytes, found.hard_bytes)
+
+    def _finds_limits(self) -> bool:
+        """Whether the driver has limits (615 is the first), told by asking for some that are not.
+
+        A library may have the call and the driver behind it, or the card (MIG), not what it takes.
+        """
+        if not self._cards or not hasattr(self._library_handle, "nvmlDeviceSetMemoryLimits_v1"):
+            return False
+        self.has_limits = True
+        with contextlib.suppress(pynvml.NVMLError):
+            found = _GetLimits(b"/sys/fs/cgroup")
+            self._limits_call("nvmlDeviceGetMemoryLimits_v1", self._cards[0].uuid, found)
+        return self.has_limits
+
+    def _limits_call(self, name: str, uuid: str, argument: ctypes.Structure) -> None:
+        function = getattr(self._library_handle, name, None)
+        if function is None:
+            raise DriverError(f"{self._library} has no {name}")
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        code = function(handle, ctypes.byref(argument))
+        if code in {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION}:
+            self.has_limits = False  # nor for the next tenant
+        if code != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(code)
 
     def _ask(self, function: Callable[[], Result]) -> Result:
         if self._hanging is not None and not self._hanging.done.is_set():
@@ -94,7 +148,7 @@ class Nvml:
 
     def _load(self) -> None:
         try:
-            ctypes.CDLL(str(self._library), mode=ctypes.RTLD_GLOBAL)
+            self._library_handle = ctypes.CDLL(str(self._library), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             raise DriverError(f"{self._library}: {error}; is the driver installed?") from error
         pynvml.nvmlInit()

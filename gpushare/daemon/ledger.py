@@ -166,6 +166,12 @@ class Ledger:
             )
         self._publish({**self.entries, entry.key: entry})
 
+    def isolate(self, key: str, isolation: str) -> Entry:
+        """Note what holds the tenant's quota."""
+        with self._changed() as store:
+            store.execute("UPDATE tenant SET isolation = ? WHERE key = ?", (isolation, key))
+        return self._replace(replace(self.entries[key], isolation=isolation))
+
     def bind(self, key: str, *, pid: int, starttime: int, cgroup: str) -> Entry:
         """Note the process of a reservation, which from now on lasts as long as it."""
         with self._changed() as store:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpushare.daemon import hard_limit
 from gpushare.daemon.capacity import Promise, Room
 from gpushare.daemon.node import Node
 from gpushare.daemon.policy.lending import Part, decide
@@ -86,9 +87,7 @@ def _part(promise: Promise) -> Part:
 
 
 def _write(key: str, uuid: str, limit_bytes: int, node: Node) -> None:
-    entry, pages = node.ledger.entries.get(key), node.tenants.pages.get(key)
-    if entry is None or pages is None:
-        return
+    entry = node.ledger.entries[key]
     for number, holding in enumerate(entry.holdings):
         if holding.uuid == uuid:
-            pages.write_limit(number, holding.memory_bytes, limit_bytes)
+            hard_limit.change(entry, number, limit_bytes, node)

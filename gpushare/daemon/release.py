@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from gpushare.daemon import clock, processes
+from gpushare.daemon import clock, hard_limit, processes
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
@@ -47,6 +47,8 @@ def end(key: str, node: Node, why: str) -> None:
     """Release tenant `key`, whatever its state."""
     entry = node.ledger.entries.get(key)
     node.loop.call(lambda: node.watch.forget(key))
+    if entry is not None:
+        hard_limit.lift(entry, node)
     node.tenants.remove(key)
     # The promise last: as long as the directory is there its memory counts as taken.
     node.mounts.remove(key)
@@ -118,10 +120,18 @@ def adopt(node: Node) -> None:
             continue
         if entry.state == "bound":
             watch_process(entry, node)
+            _hold_again(entry, node)
         log("tenant-adopted", tenant=entry.key, id=entry.id, name=entry.title, state=entry.state)
     for key in node.mounts.made():
         if key not in node.ledger.entries:
             _sweep(key, node)
+
+
+def _hold_again(entry: Entry, node: Node) -> None:
+    """Set the limits in the driver anew: it, or what it holds, may be another by now."""
+    isolation = hard_limit.impose(entry, node)
+    if isolation != entry.isolation:
+        node.ledger.isolate(entry.key, isolation)
 
 
 def _sweep(key: str, node: Node) -> None:

@@ -24,7 +24,7 @@ from gpushare.daemon.tenants import SIZE_BYTES, Pages
 from gpushare.quota import Defaults, Given, Quota, exact_size
 from gpushare.quota.errors import quoted
 
-_SHARED_BACKENDS = frozenset({None, "interposer"})
+_SHARED_BACKENDS = frozenset({None, "interposer", "driver"})
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
     NoRoom, NoSuchCard, NoDriver, QuotaError: nothing was taken. OSError: the pages could not be
     made, and nothing is taken.
     """
-    _refuse_unsupported(quota)
     driver = node.loaded()
+    _refuse_unsupported(quota, driver)
     give_back_earlier(applicant, node)
     if given.kind == "shared":
         driver.contexts.wait()
@@ -106,8 +106,11 @@ def give_back_earlier(applicant: Applicant, node: Node) -> None:
     release.end(applicant.key, node, "the container is made again")
 
 
-def _refuse_unsupported(quota: Quota) -> None:
-    """Refuse what this version cannot hold: a promise that is not kept is worse than none."""
+def _refuse_unsupported(quota: Quota, driver: Loaded) -> None:
+    """Refuse what cannot be held here: a promise that is not kept is worse than none."""
+    if quota.backend == "driver" and not driver.nvml.has_limits:
+        rule = f"needs memory limits, which driver {driver.nvml.driver_version} does not have"
+        raise quota.refuse("backend", rule, "leave it out: the interposer holds the quota")
     if quota.backend not in _SHARED_BACKENDS:
         raise quota.refuse(
             "backend", "is not in this version", "leave it out: the interposer holds the quota"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpushare.daemon import hard_limit
 from gpushare.daemon.ledger import Entry, Holding
 from gpushare.daemon.lend import lend, make_room
 from gpushare.daemon.log import log
@@ -50,11 +51,10 @@ def set_quota(entry: Entry, asked: Mapping[str, str], node: Node) -> Entry:
     quotas = {**entry.quota, **{key: f"{text} operator" for key, text in values.items()}}
     resized = node.ledger.resize(entry.key, holdings, quotas)
     for number, holding in enumerate(holdings):
-        pages.grant.set_memory(number, holding.memory_bytes)
-    pages.grant.publish()
+        hard_limit.change(resized, number, holding.memory_bytes, node)
     lend(node)
     log("tenant-resized", tenant=entry.key, name=entry.title, **values)
-    return resized
+    return node.ledger.entries[entry.key]
 
 
 def _resized(holding: Holding, quota: Quota, entry: Entry) -> Holding:

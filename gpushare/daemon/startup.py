@@ -127,6 +127,7 @@ def load_driver(node: Node) -> None:
         driver=node.driver.nvml.driver_version,
         cuda=node.driver.nvml.cuda_version,
         cards=[card.model for card in node.driver.cards],
+        memory_limits=node.driver.nvml.has_limits,
     )
 
 

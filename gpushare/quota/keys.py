@@ -234,7 +234,8 @@ KEYS: Final[Mapping[str, Key]] = {
             "backend",
             _choice("driver", "mig", "interposer", "mps", "exclusive"),
             _same,
-            "What holds the quota. Others than interposer are refused in this version.",
+            "What holds the quota: driver (refused where the driver has no limits of its own) or "
+            "interposer. Without it the best there is; others are refused in this version.",
         ),
     )
 }

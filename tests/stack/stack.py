@@ -26,10 +26,19 @@ from .program import Program, find
 class Stack:
     """A simulated card (or the CDI spec of a real one), a daemon, and engines as asked for.
 
+    `driver` is the simulated driver's version, where it is not the profile's.
+
     `root` holds everything; `env` is what a shell needs to talk to it.
     """
 
-    def __init__(self, *, profile: str = "h200", cards: int = 1, cdi: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        profile: str = "h200",
+        cards: int = 1,
+        driver: str | None = None,
+        cdi: Path | None = None,
+    ) -> None:
         # Also a containerd namespace and a cgroup, hence no underscore.
         self.root = Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}")
         self.root.mkdir(mode=0o755)
@@ -46,7 +55,7 @@ class Stack:
                 "CONTAINERD_ADDRESS": str(self.root / "containerd.sock"),
                 "DOCKER_HOST": f"unix://{self.root}/docker.sock",
             }
-            self.cdi = cdi or self._simulate(profile, cards)
+            self.cdi = cdi or self._simulate(profile, cards, driver)
             self.installation: Installation = install(
                 self.root / "lib", runtime=self.runtime, socket=self.socket
             )
@@ -133,9 +142,12 @@ class Stack:
     def close(self) -> None:
         self._exit.close()
 
-    def _simulate(self, profile: str, cards: int) -> Path:
+    def _simulate(self, profile: str, cards: int, driver: str | None) -> Path:
         folder = self.root / "driver"
-        created = simulator.create(folder, profile, cards=cards)
+        cuda = None if driver is None else "13.0"
+        created = simulator.create(
+            folder, profile, cards=cards, driver_version=driver, cuda_version=cuda
+        )
         self.env["GPUSHARE_SIM_DEVICE"] = str(created.device)
         return Path(created.cdi)
 

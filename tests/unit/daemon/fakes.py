@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpushare.config import Config
 from gpushare.daemon.calibration import Contexts
-from gpushare.daemon.cards import Card, DriverError, Sample, Use
+from gpushare.daemon.cards import NO_LIMITS, Card, DriverError, Limits, Sample, Use
 from gpushare.daemon.ledger import Entry, Holding, Ledger
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.mounts import TenantMounts
@@ -49,6 +49,10 @@ class FakeDriver:
         self.uses: dict[str, tuple[Use, ...]] = {}
         self.during: Callable[[], None] = lambda: None
         self.fault = ""
+        self.has_limits = False
+        self.held: dict[tuple[str, Path], Limits] = {}
+        self.refusal = ""  # of limits
+        self.rounds_to = 1
 
     def cards(self) -> tuple[Card, ...]:
         return self._cards
@@ -58,6 +62,18 @@ class FakeDriver:
             raise DriverError(self.fault)
         self.during()
         return Sample(time.monotonic_ns(), dict(self.uses))
+
+    def set_limits(self, uuid: str, cgroup: Path, limits: Limits) -> None:
+        if self.refusal and limits != NO_LIMITS:
+            raise DriverError(self.refusal)
+        if limits == NO_LIMITS:
+            self.held.pop((uuid, cgroup), None)
+        else:
+            rounded = limits.hard_bytes // self.rounds_to * self.rounds_to
+            self.held[uuid, cgroup] = Limits(limits.soft_bytes, rounded)
+
+    def limits(self, uuid: str, cgroup: Path) -> Limits:
+        return self.held.get((uuid, cgroup), NO_LIMITS)
 
 
 class PlainDirectories(TenantMounts):
