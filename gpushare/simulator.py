@@ -18,6 +18,7 @@ import json
 import os
 import sys
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ _MAGIC: Final = 0x31306D6973757067
 _LAYOUT: Final = 2
 _FILE_BYTES: Final = 128 << 20
 _CARDS_MOST: Final = 16
+_UNIT_BYTES: Final = 2 << 20
 _REAL_TIME_Q16: Final = 1 << 16
 _UUID_NAMESPACE: Final = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # RFC 9562: OIDs
 _NVIDIA_MAJOR: Final = 195  # Linux, Documentation/admin-guide/devices.txt
@@ -69,7 +71,9 @@ class Header(ctypes.Structure):
         ("slow_motion_q16", ctypes.c_uint32),
         ("file_bytes", ctypes.c_uint64),
         ("driver_version", ctypes.c_char * 80),
-        ("reserved", ctypes.c_uint64 * 4),
+        ("instance_count", ctypes.c_uint32),
+        ("reserved_word", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint64 * 3),
     )
 
 
@@ -111,6 +115,7 @@ _PROFILE_NARROW: Final = (
     "nvml_brand",
     "mig_capable",
 )
+_PROFILE_INSTANCE: Final = ("parent", "gpu_instance", "compute_instance", "slices")
 # Set for each card, not by the profile.
 _PER_CARD: Final = frozenset({"pci_bus"})
 
@@ -124,8 +129,8 @@ class Profile(ctypes.Structure):
         ("serial", ctypes.c_char * 16),
         ("vbios", ctypes.c_char * 32),
         *((name, ctypes.c_uint64) for name in _PROFILE_WIDE),
-        *((name, ctypes.c_uint32) for name in _PROFILE_NARROW),
-        ("reserved", ctypes.c_uint32 * 17),
+        *((name, ctypes.c_uint32) for name in (*_PROFILE_NARROW, *_PROFILE_INSTANCE)),
+        ("reserved", ctypes.c_uint32 * 13),
     )
 
 
@@ -150,6 +155,7 @@ class Simulator:
     device: Path
     cdi: Path
     uuids: tuple[str, ...]
+    instances: tuple[str, ...] = ()  # the UUIDs of MIG instances, card by card
 
     @property
     def env(self) -> dict[str, str]:
@@ -188,7 +194,7 @@ def _check(profile: dict[str, Any], path: Path) -> None:
     for key in sorted((texts | numbers) - profile.keys()):
         raise ProfileError(f"{path}: {key} is missing")
     for key, value in profile.items():
-        if key == "sources":
+        if key in ("sources", "mig"):
             continue
         if key not in texts | numbers:
             raise ProfileError(f"{path}: {key} is not a key of a profile")
@@ -240,8 +246,48 @@ def _card(profile: dict[str, Any], index: int) -> Profile:
     return card
 
 
+def _check_instances(profile: dict[str, Any], cards: int, mig: Sequence[str]) -> None:
+    """Refuse what no such card can be partitioned into."""
+    known: dict[str, Any] = profile.get("mig", {})
+    for name in mig:
+        if name not in known:
+            raise ProfileError(f"mig: {name} is none of {', '.join(known) or 'no instances'}")
+    eighths = sum(known[name]["memory_eighths"] for name in mig)
+    slices = sum(int(name[0]) for name in mig)
+    if eighths > 8 or slices > 7:
+        raise ProfileError(
+            f"mig: {', '.join(mig)} are {eighths} of 8 parts of the memory and {slices} of 7 slices"
+        )
+    if cards * (1 + len(mig)) > _CARDS_MOST:
+        raise ProfileError(f"mig: cards and instances are more than {_CARDS_MOST}")
+
+
+def instance_uuid(seed: str, card: int, index: int) -> uuid.UUID:
+    """Return the UUID of one card's MIG instance: the same for the same arguments, always."""
+    return uuid.uuid5(_UUID_NAMESPACE, f"{seed}/{card}/mig/{index}")
+
+
+def _instance(profile: dict[str, Any], card: int, index: int, name: str) -> Profile:
+    """Return one instance of a card: a card with its part of the memory and multiprocessors."""
+    made = _card(profile, card)
+    eighths = profile["mig"][name]["memory_eighths"]
+    made.name = f"{profile['name']} MIG {name}".encode()
+    made.memory_bytes = made.memory_bytes * eighths // 8 // _UNIT_BYTES * _UNIT_BYTES
+    made.reserved_bytes = made.reserved_bytes * eighths // 8 // _UNIT_BYTES * _UNIT_BYTES
+    made.multiprocessors = profile["mig"][name]["multiprocessors"]
+    made.slices = int(name[0])
+    made.parent = card + 1
+    made.gpu_instance = index + 1  # 0 is the whole card's
+    made.uuid[:] = instance_uuid(str(profile["uuid_seed"]), card, index).bytes
+    return made
+
+
 def _device_bytes(
-    profile: dict[str, Any], cards: int, versions: tuple[str, int], slow_motion: float
+    profile: dict[str, Any],
+    cards: int,
+    versions: tuple[str, int],
+    slow_motion: float,
+    mig: Sequence[str],
 ) -> bytes:
     driver, cuda = versions
     header = Header(
@@ -252,8 +298,15 @@ def _device_bytes(
         slow_motion_q16=round(slow_motion * _REAL_TIME_Q16),
         file_bytes=_FILE_BYTES,
         driver_version=driver.encode(),
+        instance_count=cards * len(mig),
     )
-    return bytes(header) + b"".join(bytes(_card(profile, index)) for index in range(cards))
+    entries = [_card(profile, index) for index in range(cards)]
+    entries += [
+        _instance(profile, card, index, name)
+        for card in range(cards)
+        for index, name in enumerate(mig)
+    ]
+    return bytes(header) + b"".join(map(bytes, entries))
 
 
 def _write_device(path: Path, content: bytes) -> None:
@@ -347,12 +400,14 @@ def create(  # noqa: PLR0913 - all but the first have defaults, and the last two
     slow_motion: float = 1,
     *,
     cuda_version: str | None = None,
+    mig: Sequence[str] = (),
     folder: Path | None = None,
 ) -> Simulator:
     """Write `device` and `cdi.json` into `directory`, for `cards` cards of one profile.
 
     `driver_version` ("570.86.10") and `cuda_version` ("12.8") replace the profile's; either is
-    enough for a version in the table. Every duration is multiplied by `slow_motion`. `folder` has
+    enough for a version in the table. Every duration is multiplied by `slow_motion`. Each card is
+    partitioned into the instances `mig` ("1g.18gb"), in that order. `folder` has
     the simulated libraries, the package's own by default. ProfileError for what cannot be
     simulated, OSError for what cannot be written.
     """
@@ -362,15 +417,21 @@ def create(  # noqa: PLR0913 - all but the first have defaults, and the last two
         raise ProfileError(f"slow_motion: {slow_motion} is not above 0 and at most 1000")
     folder = folder or libraries()
     loaded = load_profile(profile, folder / "profiles")
+    _check_instances(loaded, cards, mig)
     content = _device_bytes(
-        loaded, cards, _versions(loaded, driver_version, cuda_version), slow_motion
+        loaded, cards, _versions(loaded, driver_version, cuda_version), slow_motion, mig
     )
     seed = str(loaded["uuid_seed"])
     uuids = tuple(f"GPU-{card_uuid(seed, index)}" for index in range(cards))
 
     root = Path(directory).absolute()
     root.mkdir(parents=True, exist_ok=True)
-    made = Simulator(root / "device", root / "cdi.json", uuids)
+    instances = tuple(
+        f"MIG-{instance_uuid(seed, card, index)}"
+        for card in range(cards)
+        for index in range(len(mig))
+    )
+    made = Simulator(root / "device", root / "cdi.json", uuids, instances)
     _write_device(made.device, content)
     spec = cdi_spec(made.device, folder.absolute(), uuids)
     made.cdi.write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
@@ -387,6 +448,9 @@ def main(arguments: list[str] | None = None) -> int:
     verb.add_argument("--cards", type=int, default=1)
     verb.add_argument("--driver-version", help="e.g. 570.86.10")
     verb.add_argument("--cuda-version", help="e.g. 12.8")
+    verb.add_argument(
+        "--mig", nargs="+", default=(), metavar="INSTANCE", help="partition each: 1g.18gb ..."
+    )
     verb.add_argument("--slow-motion", type=float, default=1, help="factor on every duration")
     options = vars(parser.parse_args(arguments))
     try:

@@ -1079,7 +1079,7 @@ CUresult cuProfilerStop(void);
 #pragma GCC visibility pop
 
 _Static_assert(sizeof(CUDA_EXTERNAL_MEMORY_HANDLE_DESC) == 104 &&
-		sizeof(CUDA_EXTERNAL_MEMORY_BUFFER_DESC) == 88,
+		       sizeof(CUDA_EXTERNAL_MEMORY_BUFFER_DESC) == 88,
 	"ABI");
 _Static_assert(sizeof(CUresult) == 4 && sizeof(CUmemLocation) == 8, "ABI");
 _Static_assert(sizeof(CUmemAllocationProp) == 32 && sizeof(CUmemAccessDesc) == 12, "ABI");

@@ -267,6 +267,10 @@ nvmlReturn_t nvmlSystemGetTopologyGpuSet(
 nvmlReturn_t nvmlUnitGetDevices(nvmlUnit_t unit, unsigned int *count, nvmlDevice_t *devices);
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(
 	nvmlDevice_t device, unsigned int index, nvmlDevice_t *partition);
+nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
+	nvmlDevice_t partition, nvmlDevice_t *device);
+nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t partition, unsigned int *id);
+nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t partition, unsigned int *id);
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor);
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length);
 nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, int *brand);

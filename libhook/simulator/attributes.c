@@ -98,7 +98,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 	REQUIRE_DRIVER();
 	REQUIRE(value && (int)attribute > 0, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
-	*value = profile_attribute(&device->profiles[ordinal], attribute);
+	*value = profile_attribute(card_profile(device_card(ordinal)), attribute);
 	if (*value == 0)
 		*value = common_attribute(attribute);
 	if (*value == 0)

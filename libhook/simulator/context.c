@@ -82,7 +82,7 @@ static CUresult context_new(CUcontext *result, unsigned int flags, CUdevice ordi
 	CUresult status;
 
 	REQUIRE(context, CUDA_ERROR_OUT_OF_MEMORY);
-	status = fault_next(&device->cards[ordinal]);
+	status = fault_next(device_card(ordinal));
 	if (status != CUDA_SUCCESS) {
 		free(context);
 		return status;
@@ -93,7 +93,7 @@ static CUresult context_new(CUcontext *result, unsigned int flags, CUdevice ordi
 		.flags = flags,
 		.api_version = 3020,
 		.id = atomic_fetch_add(&next_id, 1),
-		.card = &device->cards[ordinal],
+		.card = device_card(ordinal),
 		.attached = 1,
 	};
 	limits_begin(context);

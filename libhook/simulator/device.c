@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -29,6 +30,17 @@ enum device_state device_state(void)
 uint64_t process_tag(void)
 {
 	return own_tag;
+}
+
+void profile_uuid(const struct sim_profile *profile, char text[48])
+{
+	int at = snprintf(text, 48, profile->parent ? "MIG-" : "GPU-");
+
+	for (int i = 0; i < 16; i++) {
+		const char *dash = i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+
+		at += snprintf(text + at, 48 - (size_t)at, "%s%02x", dash, profile->uuid[i]);
+	}
 }
 
 static struct flock process_byte(uint32_t process)
@@ -108,7 +120,8 @@ static struct sim_device *map_file(int fd)
 	if (mapped == MAP_FAILED)
 		return NULL;
 	if (mapped->header.magic != SIM_MAGIC || mapped->header.layout != SIM_LAYOUT ||
-		mapped->header.card_count > SIM_CARDS) {
+		mapped->header.card_count > SIM_CARDS ||
+		mapped->header.instance_count > SIM_CARDS - mapped->header.card_count) {
 		munmap(mapped, sizeof(*mapped));
 		return NULL;
 	}
@@ -128,7 +141,7 @@ static bool mark_process(void)
 
 static void inherit_place(void)
 {
-	for (uint32_t i = 0; i < device->header.card_count; i++)
+	for (uint32_t i = 0; i < device_entries(); i++)
 		card_inherit(&device->cards[i]);
 }
 

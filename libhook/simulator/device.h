@@ -80,7 +80,11 @@ struct sim_profile {
 	uint32_t nvml_architecture;
 	uint32_t nvml_brand;
 	uint32_t mig_capable;
-	uint32_t reserved[17];
+	uint32_t parent; /* of an instance: its card's index + 1; of a card 0 */
+	uint32_t gpu_instance;
+	uint32_t compute_instance;
+	uint32_t slices; /* of the card's seven */
+	uint32_t reserved[13];
 };
 
 struct sim_header {
@@ -91,7 +95,9 @@ struct sim_header {
 	uint32_t slow_motion_q16; /* 65536 = real time: every duration is multiplied by it */
 	uint64_t file_bytes;
 	char driver_version[80]; /* "580.95.05" */
-	uint64_t reserved[4];
+	uint32_t instance_count; /* after the cards, as if each was a card of its own */
+	uint32_t reserved_word;
+	uint64_t reserved[3];
 };
 
 /* Busy time by buckets of the clock, newest bucket `epoch`, for figures over the last second. */
@@ -172,8 +178,8 @@ struct sim_faults {
 	_Atomic uint32_t after;	      /* once this many have not, */
 	uint32_t error;		      /* with this CUresult; */
 	uint32_t process;	      /* those of one pid, as it has it itself; 0: any */
-	uint32_t nvml_error;	      /* what NVML answers when asked about the card; 0: the truth */
-	uint32_t nvml_delay_ms;	      /* and how long it takes */
+	uint32_t nvml_error;	/* what NVML answers when asked about the card; 0: the truth */
+	uint32_t nvml_delay_ms; /* and how long it takes */
 	uint32_t reserved[2];
 };
 
@@ -240,6 +246,15 @@ static inline const struct sim_profile *card_profile(const struct sim_card *card
 {
 	return &device->profiles[card - device->cards];
 }
+
+/* How many of profiles and cards are in use: cards, and instances of partitioned ones. */
+static inline uint32_t device_entries(void)
+{
+	return device->header.card_count + device->header.instance_count;
+}
+
+/* "GPU-..." or, of an instance, "MIG-...". */
+void profile_uuid(const struct sim_profile *profile, char text[48]);
 
 /* Bytes that programs can have: CUDA's total. */
 static inline uint64_t card_usable_bytes(const struct sim_card *card)

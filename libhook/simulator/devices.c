@@ -7,11 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-bool device_valid(CUdevice ordinal)
-{
-	return ordinal >= 0 && ordinal < (int)device->header.card_count;
-}
-
 #define REQUIRE_DEVICE(ordinal)                                                                    \
 	do {                                                                                       \
 		REQUIRE_DRIVER();                                                                  \
@@ -30,7 +25,7 @@ CUresult cuDeviceGetCount(int *count)
 {
 	REQUIRE_DRIVER();
 	REQUIRE(count, CUDA_ERROR_INVALID_VALUE);
-	*count = (int)device->header.card_count;
+	*count = (int)device_count();
 	return CUDA_SUCCESS;
 }
 
@@ -38,7 +33,7 @@ CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal)
 {
 	REQUIRE_DEVICE(ordinal);
 	REQUIRE(name && length > 0, CUDA_ERROR_INVALID_VALUE);
-	snprintf(name, (size_t)length, "%s", device->profiles[ordinal].name);
+	snprintf(name, (size_t)length, "%s", card_profile(device_card(ordinal))->name);
 	return CUDA_SUCCESS;
 }
 
@@ -46,20 +41,29 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
 {
 	REQUIRE_DEVICE(ordinal);
 	REQUIRE(uuid, CUDA_ERROR_INVALID_VALUE);
-	memcpy(uuid->bytes, device->profiles[ordinal].uuid, sizeof(uuid->bytes));
+	memcpy(uuid->bytes, card_profile(device_card(ordinal))->uuid, sizeof(uuid->bytes));
 	return CUDA_SUCCESS;
 }
 
+/* Of an instance, this one tells its card's. */
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
 {
-	return cuDeviceGetUuid_v2(uuid, ordinal);
+	const struct sim_profile *profile;
+
+	REQUIRE_DEVICE(ordinal);
+	REQUIRE(uuid, CUDA_ERROR_INVALID_VALUE);
+	profile = card_profile(device_card(ordinal));
+	if (profile->parent)
+		profile = &device->profiles[profile->parent - 1];
+	memcpy(uuid->bytes, profile->uuid, sizeof(uuid->bytes));
+	return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
 {
 	REQUIRE_DEVICE(ordinal);
 	REQUIRE(bytes, CUDA_ERROR_INVALID_VALUE);
-	*bytes = card_usable_bytes(&device->cards[ordinal]);
+	*bytes = card_usable_bytes(device_card(ordinal));
 	return CUDA_SUCCESS;
 }
 
@@ -67,8 +71,8 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal)
 {
 	REQUIRE_DEVICE(ordinal);
 	REQUIRE(major && minor, CUDA_ERROR_INVALID_VALUE);
-	*major = (int)device->profiles[ordinal].compute_major;
-	*minor = (int)device->profiles[ordinal].compute_minor;
+	*major = (int)card_profile(device_card(ordinal))->compute_major;
+	*minor = (int)card_profile(device_card(ordinal))->compute_minor;
 	return CUDA_SUCCESS;
 }
 
@@ -76,7 +80,8 @@ CUresult cuDeviceGetPCIBusId(char *bus_id, int length, CUdevice ordinal)
 {
 	REQUIRE_DEVICE(ordinal);
 	REQUIRE(bus_id && length >= 13, CUDA_ERROR_INVALID_VALUE);
-	snprintf(bus_id, (size_t)length, "0000:%02X:00.0", device->profiles[ordinal].pci_bus);
+	snprintf(bus_id, (size_t)length, "0000:%02X:00.0",
+		card_profile(device_card(ordinal))->pci_bus);
 	return CUDA_SUCCESS;
 }
 
@@ -90,8 +95,9 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *result, const char *bus_id)
 		domain = 0;
 		REQUIRE(sscanf(bus_id, "%x:%x", &bus, &slot) == 2, CUDA_ERROR_INVALID_VALUE);
 	}
-	for (uint32_t i = 0; i < device->header.card_count; i++) {
-		if (domain == 0 && slot == 0 && device->profiles[i].pci_bus == bus) {
+	for (uint32_t i = 0; i < device_count(); i++) {
+		if (domain == 0 && slot == 0 &&
+			card_profile(device_card((CUdevice)i))->pci_bus == bus) {
 			*result = (CUdevice)i;
 			return CUDA_SUCCESS;
 		}
@@ -112,7 +118,7 @@ CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice ordinal)
 		.SIMDWidth = 32,
 		.memPitch = 2147483647,
 		.regsPerBlock = 65536,
-		.clockRate = (int)device->profiles[ordinal].clock_sm_mhz * 1000,
+		.clockRate = (int)card_profile(device_card(ordinal))->clock_sm_mhz * 1000,
 		.textureAlign = 512,
 	};
 	return CUDA_SUCCESS;

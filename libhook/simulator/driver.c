@@ -25,7 +25,9 @@ CUresult cuInit(unsigned int flags)
 	case DEVICE_READY:
 		break;
 	}
-	if (device->header.card_count == 0)
+	if (!atomic_load(&driver_started))
+		devices_find();
+	if (device_count() == 0)
 		return CUDA_ERROR_NO_DEVICE;
 	atomic_store_explicit(&driver_started, true, memory_order_release);
 	return CUDA_SUCCESS;

@@ -121,7 +121,13 @@ CUcontext context_primary(CUdevice device);
 void limits_begin(CUcontext context);
 void limits_end(CUcontext context);
 
+/* The devices that this process has, found once. */
+void devices_find(void);
+uint32_t device_count(void);
 bool device_valid(CUdevice ordinal);
+struct sim_card *device_card(CUdevice ordinal);
+/* -1: the process does not have it. */
+CUdevice device_ordinal(const struct sim_card *card);
 
 /* The stream that a handle stands for in the current context, or in the stream's own. */
 CUresult stream_resolve(CUstream handle, enum stream_flavour flavour, CUstream *stream);

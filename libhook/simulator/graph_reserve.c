@@ -81,7 +81,7 @@ static void raise(uint64_t *high, uint64_t value)
 
 static bool reserve_grow(CUdevice ordinal, uint64_t bytes)
 {
-	struct sim_card *card = &device->cards[ordinal];
+	struct sim_card *card = device_card(ordinal);
 	bool fits;
 
 	card_lock(card);
@@ -94,7 +94,7 @@ static bool reserve_grow(CUdevice ordinal, uint64_t bytes)
 
 static void reserve_shrink(CUdevice ordinal, uint64_t bytes)
 {
-	struct sim_card *card = &device->cards[ordinal];
+	struct sim_card *card = device_card(ordinal);
 
 	card_lock(card);
 	card_release(card, reserves[ordinal].bytes - bytes);
@@ -104,7 +104,7 @@ static void reserve_shrink(CUdevice ordinal, uint64_t bytes)
 
 bool reserves_cover(void)
 {
-	for (CUdevice i = 0; i < (CUdevice)device->header.card_count; i++) {
+	for (CUdevice i = 0; i < (CUdevice)device_count(); i++) {
 		uint64_t used = used_bytes(i);
 
 		if (used > reserves[i].bytes && !reserve_grow(i, used - reserves[i].bytes)) {

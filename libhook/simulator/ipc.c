@@ -331,7 +331,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle opaque, unsi
 	REQUIRE_CONTEXT(context);
 	REQUIRE(pointer && flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUDA_ERROR_INVALID_VALUE);
 	memcpy(&handle, &opaque, sizeof(handle));
-	REQUIRE(handle.magic == HANDLE_MAGIC && handle.card < device->header.card_count &&
+	REQUIRE(handle.magic == HANDLE_MAGIC && handle.card < device_entries() &&
 			handle.region_bytes / UNIT_BYTES < UINT32_MAX,
 		CUDA_ERROR_INVALID_HANDLE);
 	/* The real driver's answer to a process that opens its own handle. */

@@ -60,7 +60,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
 /* How much of the region is on the card where it is resident; unchanged if there is no room. */
 static void set_counted(struct region *region, uint64_t bytes)
 {
-	struct sim_card *card = &device->cards[region->resident];
+	struct sim_card *card = device_card(region->resident);
 	struct sim_share *share = &card->shares[tag_process(process_tag())];
 	uint64_t before = region->counted_bytes;
 

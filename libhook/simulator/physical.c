@@ -157,14 +157,14 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!on_host(&properties->location))
-		REQUIRE_NO_FAULT(&device->cards[properties->location.id]);
+		REQUIRE_NO_FAULT(device_card(properties->location.id));
 	physical = calloc(1, sizeof(*physical));
 	REQUIRE(physical, CUDA_ERROR_OUT_OF_MEMORY);
 	physical->properties = *properties;
 	physical->bytes = bytes;
 	physical->maker = process_tag();
 	if (!on_host(&properties->location))
-		physical->card = &device->cards[properties->location.id];
+		physical->card = device_card(properties->location.id);
 	space_take();
 	result = make(physical);
 	space_drop();
@@ -244,9 +244,12 @@ static bool describe_file(int fd, struct physical *physical)
 	physical->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 	if (on_host(location))
 		return true;
-	if (!device_valid(location->id))
+	if (location->id < 0 || location->id >= (int)device_entries())
 		return false;
 	physical->card = &device->cards[location->id];
+	location->id = device_ordinal(physical->card);
+	if (location->id < 0)
+		return false;
 	physical->shared = true;
 	return true;
 }

@@ -31,7 +31,7 @@ nvmlReturn_t library_card(nvmlDevice_t handle, struct sim_card **card)
 
 	if (status != NVML_SUCCESS)
 		return status;
-	for (uint32_t i = 0; i < device->header.card_count; i++) {
+	for (uint32_t i = 0; i < device_entries(); i++) {
 		if (handle != library_handle(i))
 			continue;
 		*card = &device->cards[i];
@@ -71,25 +71,14 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *handle
 	return nvmlDeviceGetHandleByIndex_v2(index, handle);
 }
 
-static void format_uuid(const uint8_t uuid[16], char text[48])
-{
-	int at = snprintf(text, 48, "GPU-");
-
-	for (int i = 0; i < 16; i++) {
-		const char *dash = i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
-
-		at += snprintf(text + at, 48 - (size_t)at, "%s%02x", dash, uuid[i]);
-	}
-}
-
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *handle)
 {
 	REQUIRE(library_status() == NVML_SUCCESS, library_status());
 	REQUIRE(uuid && handle, NVML_ERROR_INVALID_ARGUMENT);
-	for (uint32_t i = 0; i < device->header.card_count; i++) {
+	for (uint32_t i = 0; i < device_entries(); i++) {
 		char text[48];
 
-		format_uuid(device->profiles[i].uuid, text);
+		profile_uuid(&device->profiles[i], text);
 		if (strcmp(text, uuid) == 0) {
 			*handle = library_handle(i);
 			return NVML_SUCCESS;
@@ -106,7 +95,7 @@ nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_v1_t *uuid, nvmlDevice_t 
 		NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
 	if (uuid->type == 1)
 		return nvmlDeviceGetHandleByUUID(uuid->value.str, handle);
-	for (uint32_t i = 0; i < device->header.card_count && uuid->type == 2; i++) {
+	for (uint32_t i = 0; i < device_entries() && uuid->type == 2; i++) {
 		if (memcmp(device->profiles[i].uuid, uuid->value.bytes, 16) == 0) {
 			*handle = library_handle(i);
 			return NVML_SUCCESS;
@@ -158,7 +147,7 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned int len
 	char text[48];
 
 	REQUIRE_CARD(card, handle);
-	format_uuid(card_profile(card)->uuid, text);
+	profile_uuid(card_profile(card), text);
 	return text_out(uuid, length, text);
 }
 
@@ -244,6 +233,8 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t handle, nvmlDeviceAttribute
 	REQUIRE(attributes, NVML_ERROR_INVALID_ARGUMENT);
 	*attributes =
 		(nvmlDeviceAttributes_t){.multiprocessorCount = card_profile(card)->multiprocessors,
+			.gpuInstanceSliceCount = card_profile(card)->slices,
+			.computeInstanceSliceCount = card_profile(card)->slices,
 			.memorySizeMB = card_profile(card)->memory_bytes >> 20};
 	return NVML_SUCCESS;
 }
@@ -263,7 +254,8 @@ nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t handle, nvmlDeviceAttributes_t
 		return NVML_SUCCESS;                                                               \
 	}
 
-NUMBER(nvmlDeviceGetIndex, unsigned int, card_index(card))
+NUMBER(nvmlDeviceGetIndex, unsigned int,
+	card_profile(card)->parent ? instance_index(card) : card_index(card))
 NUMBER(nvmlDeviceGetMinorNumber, unsigned int, card_index(card))
 NUMBER(nvmlDeviceGetBoardId, unsigned int, card_profile(card)->pci_bus << 8)
 NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)

@@ -29,6 +29,11 @@ nvmlReturn_t library_card(nvmlDevice_t handle, struct sim_card **card);
 nvmlDevice_t library_handle(uint32_t index);
 uint32_t card_index(const struct sim_card *card);
 
+/* Whether the entry is the card, or an instance of it. */
+bool card_has(const struct sim_card *card, uint32_t entry);
+/* The place of an instance among its card's. */
+uint32_t instance_index(const struct sim_card *instance);
+
 /* Serve the card up to now and keep its lock; returns the moment. card_unlock ends it. */
 uint64_t card_look(struct sim_card *card);
 
@@ -37,12 +42,15 @@ nvmlReturn_t text_out(char *to, unsigned int length, const char *text);
 
 /* A process that has a context on a card. */
 struct process {
-	unsigned int pid; /* in this process's pid namespace */
+	unsigned int pid;      /* in this process's pid namespace */
+	uint32_t gpu_instance; /* UINT32_MAX: none */
+	uint32_t compute_instance;
 	uint64_t used_bytes;
 	unsigned int busy_percent;
 };
 
-/* The processes on a card, the living and visible ones, one entry for a pid. Returns how many. */
+/* The processes on a card and its instances, the living and visible ones, one entry for a pid.
+ * Returns how many. */
 unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PROCESSES]);
 
 void trace_unsupported(const char *symbol);

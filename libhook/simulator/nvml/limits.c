@@ -41,6 +41,7 @@ nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t handle, nvmlSetMemoryLimi
 
 	REQUIRE_CARD(card, handle);
 	REQUIRE(limits, NVML_ERROR_INVALID_ARGUMENT);
+	REQUIRE(card_profile(card)->parent == 0, NVML_ERROR_NOT_SUPPORTED);
 	status = prepare(limits->nameSpace, &cgroup);
 	if (status != NVML_SUCCESS)
 		return status;
@@ -66,6 +67,7 @@ nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t handle, nvmlGetMemoryLimi
 
 	REQUIRE_CARD(card, handle);
 	REQUIRE(limits, NVML_ERROR_INVALID_ARGUMENT);
+	REQUIRE(card_profile(card)->parent == 0, NVML_ERROR_NOT_SUPPORTED);
 	status = prepare(limits->nameSpace, &cgroup);
 	if (status != NVML_SUCCESS)
 		return status;

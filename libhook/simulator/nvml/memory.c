@@ -7,11 +7,15 @@
 
 static uint64_t used_bytes(struct sim_card *card)
 {
-	uint64_t used;
+	uint64_t used = 0;
 
-	card_look(card);
-	used = atomic_load(&card->used_bytes);
-	card_unlock(card);
+	for (uint32_t i = 0; i < device_entries(); i++) {
+		if (!card_has(card, i))
+			continue;
+		card_look(&device->cards[i]);
+		used += atomic_load(&device->cards[i].used_bytes);
+		card_unlock(&device->cards[i]);
+	}
 	return used;
 }
 

@@ -20,11 +20,13 @@ static struct process *find(struct process *processes, unsigned int count, unsig
 	return NULL;
 }
 
-unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PROCESSES])
+/* Add those of one entry to the `count` that there are. */
+static unsigned int processes_add(
+	struct sim_card *card, struct process processes[SIM_PROCESSES], unsigned int count)
 {
+	const struct sim_profile *profile = card_profile(card);
 	uint64_t now = card_look(card);
 	uint32_t high = atomic_load(&device->processes_high);
-	unsigned int count = 0;
 
 	limits_find_all(card, true);
 	for (uint32_t i = 0; i < high; i++) {
@@ -39,12 +41,27 @@ unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PR
 		process = find(processes, count, (unsigned int)pid);
 		if (!process) {
 			process = &processes[count++];
-			*process = (struct process){.pid = (unsigned int)pid};
+			*process = (struct process){.pid = (unsigned int)pid,
+				.gpu_instance =
+					profile->parent ? profile->gpu_instance : UINT32_MAX,
+				.compute_instance =
+					profile->parent ? profile->compute_instance : UINT32_MAX};
 		}
 		process->used_bytes += process_bytes(card, i) - share->managed_bytes;
 		process->busy_percent += busy_percent(&share->busy, now);
 	}
 	card_unlock(card);
+	return count;
+}
+
+unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PROCESSES])
+{
+	unsigned int count = 0;
+
+	for (uint32_t i = 0; i < device_entries(); i++) {
+		if (card_has(card, i))
+			count = processes_add(&device->cards[i], processes, count);
+	}
 	return count;
 }
 
@@ -69,8 +86,8 @@ static nvmlReturn_t compute_processes(
 	for (unsigned int i = 0; status == NVML_SUCCESS && i < *count; i++)
 		infos[i] = (nvmlProcessInfo_v2_t){.pid = processes[i].pid,
 			.usedGpuMemory = processes[i].used_bytes,
-			.gpuInstanceId = UINT32_MAX, /* not MIG */
-			.computeInstanceId = UINT32_MAX};
+			.gpuInstanceId = processes[i].gpu_instance,
+			.computeInstanceId = processes[i].compute_instance};
 	return status;
 }
 
@@ -139,8 +156,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(
 	for (unsigned int i = 0; status == NVML_SUCCESS && i < list->numProcArrayEntries; i++)
 		list->procArray[i] = (nvmlProcessDetail_v1_t){.pid = processes[i].pid,
 			.usedGpuMemory = processes[i].used_bytes,
-			.gpuInstanceId = UINT32_MAX,
-			.computeInstanceId = UINT32_MAX};
+			.gpuInstanceId = processes[i].gpu_instance,
+			.computeInstanceId = processes[i].compute_instance};
 	return status;
 }
 

@@ -63,8 +63,7 @@ NUMBER(nvmlDeviceGetDisplayActive, int, NVML_FEATURE_DISABLED)
 NUMBER(nvmlDeviceGetPowerManagementMode, int, NVML_FEATURE_ENABLED)
 NUMBER(nvmlDeviceGetAccountingMode, int, NVML_FEATURE_DISABLED)
 NUMBER(nvmlDeviceGetVirtualizationMode, int, 0) /* none */
-NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
-NUMBER(nvmlDeviceGetPerformanceState, int, 0) /* P0 */
+NUMBER(nvmlDeviceGetPerformanceState, int, 0)	/* P0 */
 NUMBER(nvmlDeviceGetPowerState, int, 0)
 NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, 0)
 NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, 0)
@@ -87,15 +86,6 @@ nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(
 	REQUIRE_CARD(card, handle);
 	REQUIRE(lowest && highest, NVML_ERROR_INVALID_ARGUMENT);
 	*lowest = *highest = card_profile(card)->power_limit_milliwatts; /* it cannot be set */
-	return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned int *current, unsigned int *pending)
-{
-	REQUIRE_CARD(card, handle);
-	REQUIRE(current && pending, NVML_ERROR_INVALID_ARGUMENT);
-	REQUIRE(card_profile(card)->mig_capable, NVML_ERROR_NOT_SUPPORTED);
-	*current = *pending = NVML_FEATURE_DISABLED;
 	return NVML_SUCCESS;
 }
 
