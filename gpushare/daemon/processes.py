@@ -62,6 +62,23 @@ def name_of(pid: int) -> str:
     return name.decode(errors="replace")
 
 
+def may_map(pid: int, inode: int) -> bool:
+    """Whether process `pid` has a file of that inode mapped, or that cannot be told.
+
+    Inodes of different file systems may be the same; who is taken for mapping it keeps what it has.
+    """
+    try:
+        maps = _read(pid, "maps")
+    except OSError:
+        maps = b""
+    if not maps:  # gone, not ours to look into, or its first thread has ended and others go on
+        return look(pid) is not None
+    # address, permissions, offset, device, inode, path (proc(5)); the last line may be cut short
+    fields = (line.split(maxsplit=5) for line in maps.splitlines())
+    wanted = b"%d" % inode
+    return len(maps) >= _MOST_BYTES or any(len(line) > 4 and line[4] == wanted for line in fields)
+
+
 def owner_of(pid: int) -> int | None:
     """Return the real uid of process `pid`, None when it is gone."""
     try:

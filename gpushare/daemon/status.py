@@ -74,13 +74,14 @@ class Status:
     def reap(self, is_alive: Callable[[int, int], bool], cards: int) -> int:
         """Free the records of processes that are dead, and return how many there were.
 
-        `is_alive` is asked with (pid, starttime) as the process has them. Nothing is done while a
-        process of the tenant holds the page's lock: we never wait for a tenant.
+        `is_alive` is asked with (pid, starttime) as the process has them, of those that hold no
+        lock on their record. Nothing is done while a process of the tenant holds the page's lock:
+        we never wait for a tenant.
         """
         dead = [
             claim
             for claim in self.claims(cards)
-            if not is_alive(claim.pid, claim.starttime) and not self._is_locked(claim.number)
+            if not self._is_locked(claim.number) and not is_alive(claim.pid, claim.starttime)
         ]
         if not dead or not self._lock(0):
             return 0
@@ -99,6 +100,11 @@ class Status:
         finally:
             self._unlock(0)
         return len(dead)
+
+    @property
+    def inode(self) -> int:
+        """The file's inode number, by which it is known among what a process maps."""
+        return os.fstat(self.fd).st_ino
 
     def is_held(self) -> bool:
         """Whether a registered process holds the lock on its record."""

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from gpushare import abi
 
+_F_OFD_SETLK: Final = 37
 _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
@@ -21,6 +26,15 @@ def register(
     os.pwrite(fd, header, 0)
     record = abi.PROCESS.pack(pid, 0, starttime, denied, denied_bytes)
     os.pwrite(fd, record, abi.status_process_offset(number))
+
+
+@contextmanager
+def life(status: int, number: int) -> Iterator[None]:
+    """Hold the lock on a record of the status file open at `status`, as its process would."""
+    with Path(f"/proc/self/fd/{status}").open("r+b") as own:
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, abi.status_process_offset(number), 1, 0)
+        fcntl.fcntl(own, _F_OFD_SETLK, lock)
+        yield
 
 
 def hold(

@@ -55,8 +55,9 @@ def child() -> Iterator[int]:
 
 
 @pytest.fixture
-def tenant(node: Node, child: int) -> Pages:
+def tenant(node: Node, child: int, monkeypatch: pytest.MonkeyPatch) -> Pages:
     """A bound tenant without a cgroup of its own, that uses 1 GiB in one context."""
+    monkeypatch.setattr(processes, "may_map", lambda pid, _inode: pid == child)
     process = processes.look(child)
     assert process is not None
     entry: Entry = fakes.entry()

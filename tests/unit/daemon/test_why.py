@@ -155,7 +155,8 @@ def test_what_the_driver_has_beyond_the_account_is_a_part_and_is_said(bound: Bou
     registered.hold(bound.fd, 0, 2 * GIB, kinds=kinds, contexts=1, pool_kept_bytes=768 * MIB)
     use = Use(bound.program.pid, 2 * GIB + 40 * MIB)
     driver_of(bound.node).uses = {card(0).uuid: (use,)}
-    look(bound.node)
+    with registered.life(bound.fd, 0):
+        look(bound.node)
     report, (holder,) = bound.report()
     (row,) = report["cards"]
     assert {part: size for part, size in row["parts"].items() if size} == {
