@@ -3,13 +3,20 @@
 
 `gpushare-probe` makes a context against the real driver, and NVML says what its process then holds.
 Where that cannot be done (no probe installed, a card that is full) the figure is learned from the
-first tenants; until then it is 0 and a quota below one context is not refused.
+tenants; until the first has one it is 0 and a quota below one context is not refused.
+
+What is learned is hearsay: a tenant may claim contexts that it does not have, or memory that it
+does not hold. So each tenant has one vote, the figure is in the middle of them, and it is never
+written to disk. Too low a figure costs nobody: what contexts take beyond their price is overhead,
+and counted a second later. Too high a one would charge everybody for it, so of two votes the lower
+counts.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+import statistics
 import subprocess
 import threading
 import time
@@ -26,6 +33,7 @@ _START_SECONDS: Final = 60.0  # a first context on a machine without persistence
 _WAIT_SECONDS: Final = 6.0  # less than a launcher waits for its answer
 _LOOK_SECONDS: Final = 0.1
 _LOOKS: Final = 100
+_MOST_VOTES: Final = 63  # of the last tenants; whoever has fewer containers than half cannot decide
 
 
 class Contexts:
@@ -36,7 +44,7 @@ class Contexts:
         self._driver_version = driver_version
         self._lock = threading.Lock()
         self._measured = self._read()
-        self._learned: dict[str, int] = {}
+        self._votes: dict[str, dict[str, int]] = {}  # by model, then by tenant
         self._settled = threading.Event()
         self._patience = 0.0
 
@@ -59,22 +67,28 @@ class Contexts:
         """Return what a context takes of `card`; 0 where that is not known yet."""
         model = self._key(card)
         with self._lock:
-            return self._measured.get(model) or self._learned.get(model, 0)
+            return self._measured.get(model) or _middle(self._votes.get(model, {}))
 
     def is_measured(self, card: Card) -> bool:
         """Whether the figure was measured, not guessed from tenants."""
         with self._lock:
             return self._key(card) in self._measured
 
-    def learn(self, card: Card, context_bytes: int) -> None:
-        """Note what a tenant's contexts take each; the least counts, for modules are in it too."""
+    def learn(self, card: Card, tenant: str, context_bytes: int) -> None:
+        """Note what each of a tenant's contexts takes; its least counts, for modules are in it."""
         model = self._key(card)
         with self._lock:
-            known = self._learned.get(model)
-            if model in self._measured or (known is not None and known <= context_bytes):
+            votes = self._votes.setdefault(model, {})
+            if model in self._measured or votes.get(tenant, context_bytes + 1) <= context_bytes:
                 return
-            self._learned[model] = context_bytes
-        log("context-learned", model=card.model, bytes=context_bytes)
+            before = _middle(votes)
+            votes.pop(tenant, None)
+            votes[tenant] = context_bytes
+            while len(votes) > _MOST_VOTES:
+                del votes[next(iter(votes))]
+            now = _middle(votes)
+        if now != before:
+            log("context-learned", model=card.model, bytes=now)
 
     def keep(self, card: Card, context_bytes: int) -> None:
         """Note a measured figure, and write it to disk."""
@@ -100,6 +114,11 @@ class Contexts:
             return {str(key): int(value) for key, value in found.items() if int(value) > 0}
         except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             return {}
+
+
+def _middle(votes: Mapping[str, int]) -> int:
+    """Return the middle one of `votes`, the lower of two; 0 where there is none."""
+    return statistics.median_low(votes.values()) if votes else 0
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def _load(node: Node) -> Loaded:
         node.ledger,
         node.tenants,
         foreign_half_life=config.timing.foreign_half_life,
-        learned=lambda card, size: _know(node, contexts, card, size),
+        learned=lambda card, tenant, size: _know(node, contexts, card, tenant, size),
     )
     # Whoever is on a card by now is foreign, and the probe, which comes later, is not.
     truth.look()
@@ -186,10 +186,10 @@ def measure_contexts(node: Node) -> None:
         driver.contexts.settle()
 
 
-def _know(node: Node, contexts: Contexts, card: Card, size: int) -> None:
+def _know(node: Node, contexts: Contexts, card: Card, tenant: str, size: int) -> None:
     """Learn from a tenant what a context takes, and tell those who do not know yet."""
     if not contexts.is_measured(card):
-        contexts.learn(card, size)
+        contexts.learn(card, tenant, size)
         _tell(node, contexts, card)
 
 

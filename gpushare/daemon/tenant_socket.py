@@ -2,7 +2,9 @@
 """A tenant's own socket: its processes say that they hold the driver, and what they want logged.
 
 Which socket a message came through says whose it is; nothing in it is believed beyond that. One
-message is one packet of at most MESSAGE_BYTES. Packets are read without room for descriptors, so
+message is one packet of at most MESSAGE_BYTES. A hello is noted in the log and nothing rests on it,
+so that a daemon that was started again misses nothing: who holds the driver, /proc and the status
+page say. Packets are read without room for descriptors, so
 that none is ever received, and no more of them than `_RATE` a second; every process that a tenant
 may have can arrive and greet at once. The main thread owns all.
 """
@@ -58,7 +60,6 @@ class TenantSocket:
     connections: set[socket.socket] = field(default_factory=set)
     allowance: Allowance = field(default_factory=Allowance)
     arrivals: Allowance = field(default_factory=lambda: Allowance(2.0 * abi.MAX_PROCESSES))
-    host_pids: dict[int, int] = field(default_factory=dict)  # by the process's own pid
 
     @classmethod
     def listen(cls, key: str, directory: int) -> TenantSocket:
@@ -143,6 +144,4 @@ class TenantSocket:
         size = _CREDENTIALS.size
         option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         host_pid = _CREDENTIALS.unpack(option)[0]
-        if pid in self.host_pids or len(self.host_pids) < 4 * abi.MAX_PROCESSES:
-            self.host_pids[pid] = host_pid
         log("tenant-process", "debug", tenant=self.key, pid=host_pid, container_pid=pid)

@@ -163,7 +163,7 @@ class Truth:
         tenants: Tenants,
         *,
         foreign_half_life: float,
-        learned: Callable[[Card, int], None],
+        learned: Callable[[Card, str, int], None],
     ) -> None:
         self.view = View()
         self._driver = driver
@@ -230,18 +230,12 @@ class Truth:
             measured = overhead.observe(driver_bytes, before[number], after[number])
             share = min(100, sum(use.utilisation or 0 for use in uses))
             pages.look(_write(number, measured, share), None)
-            self._learn(holding.uuid, overhead, after[number], measured, len(uses))
+            if _tells_of_contexts(overhead, after[number], measured, len(uses)):
+                beside = measured + after[number].kinds[abi.KIND_CONTEXT]
+                each = beside // after[number].contexts
+                self._learned(self._cards[holding.uuid], entry.key, each)
             used[entry.key, holding.uuid] = after[number].used_bytes(measured)
         return used
-
-    def _learn(
-        self, uuid: str, overhead: Overhead, account: Account, measured: int, processes: int
-    ) -> None:
-        """Tell what a context takes: its price and what was measured beyond, once that stands."""
-        contexts = account.contexts
-        if measured and overhead.is_settled and 0 < contexts <= processes:
-            beside = measured + account.kinds[abi.KIND_CONTEXT]
-            self._learned(self._cards[uuid], beside // contexts)
 
     def _publish(
         self,
@@ -285,6 +279,11 @@ class Truth:
     def _forget(self, pages: Mapping[str, Pages]) -> None:
         for key, number in [slot for slot in self._overheads if slot[0] not in pages]:
             del self._overheads[key, number]
+
+
+def _tells_of_contexts(overhead: Overhead, account: Account, measured: int, processes: int) -> bool:
+    """Whether what is beside a tenant's account is its contexts, as far as that can be seen."""
+    return bool(measured) and overhead.is_settled and 0 < account.contexts <= processes
 
 
 def _owned(uses: tuple[Use, ...], owners: Owners) -> tuple[tuple[str | None, Use], ...]:

@@ -40,11 +40,6 @@ class Watch:
         self._sockets[tenant_socket.key] = tenant_socket
         self._loop.read(tenant_socket.listener.fileno(), lambda: self._accept(tenant_socket))
 
-    def host_pid(self, key: str, container_pid: int) -> int:
-        """Return the host's pid of a tenant's process that has said hello, 0 when it has not."""
-        tenant_socket = self._sockets.get(key)
-        return 0 if tenant_socket is None else tenant_socket.host_pids.get(container_pid, 0)
-
     def forget(self, key: str) -> None:
         """Watch tenant `key` no more."""
         self._close_pidfd(key)

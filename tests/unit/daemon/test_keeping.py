@@ -15,7 +15,7 @@ from gpushare.daemon.calibration import Contexts, Probe, measure
 from gpushare.daemon.cards import Use
 from gpushare.daemon.overrides import Overrides, OverridesError
 
-from .fakes import MIB, FakeDriver, card
+from .fakes import GIB, MIB, FakeDriver, card
 
 
 def test_what_was_set_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -75,11 +75,30 @@ def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) 
 def test_what_tenants_show_counts_until_it_is_measured(tmp_path: Path) -> None:
     contexts = Contexts(tmp_path, "580")
     for seen in (600, 500, 700):
-        contexts.learn(card(), seen * MIB)
+        contexts.learn(card(), "a", seen * MIB)
     assert contexts.bytes_of(card()) == 500 * MIB
     contexts.keep(card(), 520 * MIB)
-    contexts.learn(card(), 100 * MIB)
+    contexts.learn(card(), "a", 100 * MIB)
     assert contexts.bytes_of(card()) == 520 * MIB
+
+
+@pytest.mark.parametrize("lie", [1, 100 * GIB])
+def test_one_that_lies_of_its_contexts_decides_nothing(tmp_path: Path, lie: int) -> None:
+    contexts = Contexts(tmp_path, "580")
+    for _ in range(3):
+        contexts.learn(card(), "liar", lie)
+        lie -= 1
+    for honest, seen in (("a", 520), ("b", 500)):
+        contexts.learn(card(), honest, seen * MIB)
+    assert 500 * MIB <= contexts.bytes_of(card()) <= 520 * MIB
+    assert Contexts(tmp_path, "580").bytes_of(card()) == 0, "hearsay is not kept"
+
+
+def test_only_the_last_tenants_have_a_vote(tmp_path: Path) -> None:
+    contexts = Contexts(tmp_path, "580")
+    for number in range(200):
+        contexts.learn(card(), f"t{number}", (1000 - number) * MIB)
+    assert contexts.bytes_of(card()) == (1000 - 200 + 32) * MIB
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"H200 580": "much"}', '{"H200 580": -5}'])

@@ -102,7 +102,7 @@ def test_no_room_and_no_such_card_reserve_nothing(node: Node) -> None:
 
 
 def test_a_quota_that_holds_no_context_is_refused_where_that_is_known(node: Node) -> None:
-    node.loaded().contexts.learn(fakes.card(0), 500 * MIB)
+    node.loaded().contexts.learn(fakes.card(0), "a", 500 * MIB)
     with pytest.raises(NoRoom, match="256 MiB holds not even one CUDA context: card 0 needs"):
         opened(node, memory="256MiB")
 

@@ -63,8 +63,9 @@ def test_hello_says_which_of_the_hosts_processes_it_is(
 ) -> None:
     caller.send(message(abi.MESSAGE_HELLO, 0, 7))
     assert hear(tenant)
-    assert tenant.host_pids == {7: os.getpid()}
-    assert heard[0][0] == "tenant-process"
+    [(event, _, fields)] = heard
+    assert event == "tenant-process"
+    assert (fields["pid"], fields["container_pid"]) == (os.getpid(), 7)
 
 
 def test_a_log_line_is_one_field_of_one_line(
@@ -134,18 +135,8 @@ def test_as_many_processes_as_a_tenant_may_have_can_greet_at_once(
     for pid in range(1, abi.MAX_PROCESSES + 1):
         caller.send(message(abi.MESSAGE_HELLO, 0, pid))
         assert hear(tenant)
-    assert len(heard) == len(tenant.host_pids) == abi.MAX_PROCESSES
+    assert len(heard) == abi.MAX_PROCESSES
     assert not tenant.is_flooded
-
-
-def test_a_pid_that_is_given_again_is_the_new_process(
-    tenant: TenantSocket, caller: socket.socket, heard: Logged
-) -> None:
-    del heard
-    tenant.host_pids = dict.fromkeys(range(4 * abi.MAX_PROCESSES), 1)
-    caller.send(message(abi.MESSAGE_HELLO, 0, 7))
-    assert hear(tenant)
-    assert tenant.host_pids[7] == os.getpid()
 
 
 def test_the_allowance_comes_back_and_is_not_hoarded() -> None:
