@@ -11,6 +11,8 @@
 
 #include "cards.h"
 #include "charge.h"
+#include "external.h"
+#include "ipc.h"
 #include "quota/ledger.h"
 
 static struct allocations created; /* by cuCtxCreate: handle and card */
@@ -32,6 +34,14 @@ CUcontext context_owner(void)
 		return NULL;
 	struct allocation entry;
 	return allocations_find(&created, (uintptr_t)current, &entry) ? current : NULL;
+}
+
+/* A context has ended, `card`'s primary one if NULL, and its memory with it. */
+static void memory_end(CUcontext context, unsigned card)
+{
+	charge_end_context(context, card);
+	ipc_end_context(context, card);
+	external_end_context(context, card);
 }
 
 static CUresult context_reserve(struct charge *charge, CUdevice device)
@@ -112,7 +122,7 @@ static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontex
 
 	if (known && result == CUDA_SUCCESS) {
 		atomic_fetch_sub(&created_count, 1);
-		charge_end_context(context, entry.card);
+		memory_end(context, entry.card);
 		ledger_release_context(entry.card, entry.bytes);
 	} else if (known) {
 		allocations_add(&created, &entry, &stale);
@@ -191,7 +201,7 @@ static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device)
 	enum primary_state before = primary_state(device);
 	CUresult result = end(device);
 	if (granted && before == PRIMARY_ACTIVE && primary_state(device) == PRIMARY_INACTIVE) {
-		charge_end_context(NULL, card);
+		memory_end(NULL, card);
 		primary_uncount(card);
 	}
 	pthread_mutex_unlock(&primaries);

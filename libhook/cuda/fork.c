@@ -13,6 +13,8 @@
 #include "channel/channel.h"
 #include "charge.h"
 #include "context.h"
+#include "external.h"
+#include "ipc.h"
 #include "pieces.h"
 #include "quota/ledger.h"
 #include "quota/page_lock.h"
@@ -21,6 +23,8 @@
 static void before(void)
 {
 	pieces_before_fork();
+	ipc_before_fork();
+	external_before_fork();
 	page_lock_before_fork();
 	pages_before_fork();
 	channel_before_fork();
@@ -31,6 +35,8 @@ static void after_in_parent(void)
 	channel_after_fork_in_parent();
 	pages_after_fork();
 	page_lock_after_fork_in_parent();
+	external_after_fork_in_parent();
+	ipc_after_fork_in_parent();
 	pieces_after_fork_in_parent();
 }
 
@@ -41,6 +47,8 @@ static void after_in_child(void)
 	channel_after_fork_in_child();
 	pages_after_fork();
 	page_lock_after_fork_in_child();
+	external_after_fork_in_child();
+	ipc_after_fork_in_child();
 	pieces_after_fork_in_child();
 	contexts_after_fork_in_child();
 }

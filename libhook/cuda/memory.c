@@ -1,21 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear memory. Charged as asked for: what the driver rounds small buffers up by is in the
- * overhead that the daemon measures.
+ * Linear memory, charged as the driver takes it. What is free of the last block that small buffers
+ * share is in the overhead that the daemon measures: less than a block for each context, unless
+ * buffers are freed here and there.
  */
+#include "memory.h"
+
 #include <stdbool.h>
 
 #include "charge.h"
+#include "external.h"
 #include "quota/ledger.h"
+
+/* A card's memory is given out in blocks of 2 MiB (cuMemGetAllocationGranularity of every card so
+ * far). Buffers of up to half a block share blocks, where they begin at multiples of 512 bytes;
+ * larger ones have blocks of their own. */
+#define BLOCK_BYTES (UINT64_C(2) << 20)
+#define SHARED_BYTES (BLOCK_BYTES / 2)
+#define SHARED_GRANULE_BYTES 512
 
 /* A row's length is rounded up to a multiple of this, or of a power of two above it
  * (CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT and measured results: never below). */
 #define PITCH_GUESS 512
 
+uint64_t linear_bytes(uint64_t asked)
+{
+	uint64_t granule = asked <= SHARED_BYTES ? SHARED_GRANULE_BYTES : BLOCK_BYTES;
+
+	return asked <= UINT64_MAX - granule ? (asked + granule - 1) / granule * granule
+					     : UINT64_MAX;
+}
+
 CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 {
 	struct charge charge;
-	CUresult result = charge_reserve_current(&charge, GPUSHARE_KIND_BUFFER, bytes);
+	CUresult result =
+		charge_reserve_current(&charge, GPUSHARE_KIND_BUFFER, linear_bytes(bytes));
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -26,24 +46,14 @@ CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 CUDA(cuMemAlloc, (unsigned int *pointer, unsigned int bytes))
 {
 	struct charge charge;
-	CUresult result = charge_reserve_current(&charge, GPUSHARE_KIND_BUFFER, bytes);
+	CUresult result =
+		charge_reserve_current(&charge, GPUSHARE_KIND_BUFFER, linear_bytes(bytes));
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAlloc)(pointer, bytes);
 	CUdeviceptr handle = result == CUDA_SUCCESS ? *pointer : 0;
 	return charge_settle(&charge, result, &handle);
-}
-
-CUDA(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int flags))
-{
-	struct charge charge;
-	CUresult result = charge_reserve_current(&charge, GPUSHARE_KIND_MANAGED, bytes);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
-	return charge_settle(&charge, result, pointer);
 }
 
 /* The pitch is the driver's choice: reserve what it most likely takes, then what it took. */
@@ -54,7 +64,7 @@ static CUresult reserve_pitched(struct charge *charge, size_t width_bytes, size_
 	if (__builtin_add_overflow(width_bytes, PITCH_GUESS - 1, &pitch) ||
 		__builtin_mul_overflow(pitch / PITCH_GUESS * PITCH_GUESS, height, &bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return charge_reserve_current(charge, GPUSHARE_KIND_BUFFER, bytes);
+	return charge_reserve_current(charge, GPUSHARE_KIND_BUFFER, linear_bytes(bytes));
 }
 
 /* False if it took more and the quota has no room for that. */
@@ -78,7 +88,7 @@ CUDA(cuMemAllocPitch_v2, (CUdeviceptr * pointer, size_t *pitch, size_t width_byt
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width_bytes, height, element_bytes);
-	if (result == CUDA_SUCCESS && !adjust(&charge, (uint64_t)*pitch * height)) {
+	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)*pitch * height))) {
 		REAL(cuMemFree_v2)(*pointer);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -94,7 +104,7 @@ CUDA(cuMemAllocPitch, (unsigned int *pointer, unsigned int *pitch, unsigned int 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocPitch)(pointer, pitch, width_bytes, height, element_bytes);
-	if (result == CUDA_SUCCESS && !adjust(&charge, (uint64_t)*pitch * height)) {
+	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)*pitch * height))) {
 		REAL(cuMemFree)(*pointer);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -104,7 +114,11 @@ CUDA(cuMemAllocPitch, (unsigned int *pointer, unsigned int *pitch, unsigned int 
 
 CUDA(cuMemFree_v2, (CUdeviceptr pointer))
 {
-	return CHARGE_FREE(pointer, REAL(cuMemFree_v2)(pointer));
+	struct allocation charged;
+
+	if (allocations_take(&buffers, pointer, &charged))
+		return charge_free(&charged, REAL(cuMemFree_v2)(pointer));
+	return external_free_buffer(pointer, REAL(cuMemFree_v2));
 }
 
 CUDA(cuMemFree, (unsigned int pointer))

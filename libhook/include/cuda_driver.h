@@ -615,6 +615,7 @@ typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS {
 /* Opaque to both libraries. */
 typedef struct CUctxCreateParams CUctxCreateParams;
 typedef struct CUexecAffinityParam CUexecAffinityParam;
+typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
 typedef struct CUDA_TEXTURE_DESC CUDA_TEXTURE_DESC;
 typedef struct CUDA_RESOURCE_VIEW_DESC CUDA_RESOURCE_VIEW_DESC;
 typedef union CUstreamAttrValue CUstreamAttrValue;
@@ -735,6 +736,8 @@ CUresult cuImportExternalMemory(
 	CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description);
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
 	const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *description);
+CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexternalMemory memory,
+	const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *description);
 CUresult cuDestroyExternalMemory(CUexternalMemory memory);
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
 CUresult cuPointerGetAttributes(

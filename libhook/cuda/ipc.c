@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is opened stays charged to its maker. It has no entry among this process's own buffers: to
+ * free it is an error, and an error of the driver's.
+ *
+ * Lock order: `books` is a leaf but for the table's own locks.
+ */
+#include "ipc.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "cards.h"
+#include "charge.h"
+#include "context.h"
+#include "memory.h"
+#include "quota/ledger.h"
+
+static pthread_mutex_t books = PTHREAD_MUTEX_INITIALIZER;
+
+/* By address; opened again in the same context it has the same one (cuIpcOpenMemHandle), and one
+ * reference more. The owner is the context: one that was created, or the card of a primary one. */
+static struct allocations opened;
+
+static uint64_t owner_of(CUcontext context, unsigned card)
+{
+	return context ? (uintptr_t)context : card + 1;
+}
+
+CUDA(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr pointer))
+{
+	struct allocation buffer;
+	CUresult result = REAL(cuIpcGetMemHandle)(handle, pointer);
+
+	if (result != CUDA_SUCCESS || !allocations_find_at(&buffers, pointer, &buffer))
+		return result;
+	if (allocations_mark(&buffers, buffer.handle, CHARGE_EXPORTED, 0, &buffer) &&
+		!(buffer.references & CHARGE_EXPORTED))
+		ledger_export(buffer.card, buffer.bytes);
+	return result;
+}
+
+/* The card that it lies on, which may be another than the context's. */
+static unsigned card_of_pointer(CUdeviceptr pointer, unsigned current)
+{
+	CUdevice device;
+	unsigned card;
+
+	if (REAL(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) !=
+			CUDA_SUCCESS ||
+		card_of_device(&card, device) != CUDA_SUCCESS)
+		return current;
+	return card;
+}
+
+/* One reference more to what stands under the address, or `first` as its first. */
+static void opened_hold(const struct allocation *first)
+{
+	struct allocation entry, stale;
+
+	pthread_mutex_lock(&books);
+	if (!allocations_take(&opened, first->handle, &entry)) {
+		entry = *first;
+		entry.references = 0;
+		ledger_import(entry.card, entry.bytes);
+	}
+	entry.references++;
+	allocations_add(&opened, &entry, &stale);
+	pthread_mutex_unlock(&books);
+}
+
+static void opened_add(CUdeviceptr pointer)
+{
+	size_t bytes;
+	CUdeviceptr base;
+	unsigned current;
+
+	if (card_current(&current) != CUDA_SUCCESS ||
+		REAL(cuMemGetAddressRange_v2)(&base, &bytes, pointer) != CUDA_SUCCESS)
+		return;
+	struct allocation entry = {.handle = pointer,
+		.bytes = linear_bytes(bytes),
+		.owner = owner_of(context_owner(), current),
+		.card = (uint16_t)card_of_pointer(pointer, current)};
+	opened_hold(&entry);
+}
+
+CUDA(cuIpcOpenMemHandle, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags))
+{
+	CUresult result = REAL(cuIpcOpenMemHandle)(pointer, handle, flags);
+
+	if (result == CUDA_SUCCESS)
+		opened_add(*pointer);
+	return result;
+}
+
+CUDA(cuIpcOpenMemHandle_v2, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags))
+{
+	CUresult result = REAL(cuIpcOpenMemHandle_v2)(pointer, handle, flags);
+
+	if (result == CUDA_SUCCESS)
+		opened_add(*pointer);
+	return result;
+}
+
+/* Before the driver closes it: after, the address may be another's already. */
+static bool opened_drop(CUdeviceptr pointer, struct allocation *entry)
+{
+	struct allocation stale;
+
+	pthread_mutex_lock(&books);
+	bool known = allocations_take(&opened, pointer, entry);
+	if (known && --entry->references > 0)
+		allocations_add(&opened, entry, &stale);
+	else if (known)
+		ledger_unimport(entry->card, entry->bytes);
+	pthread_mutex_unlock(&books);
+	return known;
+}
+
+CUDA(cuIpcCloseMemHandle, (CUdeviceptr pointer))
+{
+	struct allocation entry;
+	bool known = opened_drop(pointer, &entry);
+	CUresult result = REAL(cuIpcCloseMemHandle)(pointer);
+
+	if (known && result != CUDA_SUCCESS)
+		opened_hold(&entry);
+	return result;
+}
+
+struct ended {
+	uint64_t owner;
+	uint64_t bytes[GPUSHARE_MAX_CARDS];
+};
+
+static bool ends_with(const struct allocation *entry, void *which)
+{
+	struct ended *ended = which;
+
+	if (entry->owner != ended->owner)
+		return false;
+	ended->bytes[entry->card] += entry->bytes;
+	return true;
+}
+
+void ipc_end_context(CUcontext context, unsigned card)
+{
+	struct ended ended = {.owner = owner_of(context, card)};
+
+	allocations_take_all(&opened, ends_with, &ended);
+	for (card = 0; card < GPUSHARE_MAX_CARDS; card++)
+		if (ended.bytes[card])
+			ledger_unimport(card, ended.bytes[card]);
+}
+
+void ipc_before_fork(void)
+{
+	pthread_mutex_lock(&books);
+}
+
+void ipc_after_fork_in_parent(void)
+{
+	pthread_mutex_unlock(&books);
+}
+
+void ipc_after_fork_in_child(void)
+{
+	allocations_forget(&opened);
+	pthread_mutex_unlock(&books);
+}
