@@ -17,18 +17,13 @@ from .symbols import FILTERS
 PENDING = """
     cuArray3DCreate cuArrayCreate cuArrayDestroy cuMipmappedArrayCreate cuMipmappedArrayDestroy
     cuCtxAttach cuCtxDetach cuCtxSetLimit cuCtxSynchronize cuEventSynchronize cuStreamSynchronize
-    cuImportExternalMemory cuDestroyExternalMemory cuGreenCtxCreate cuGreenCtxDestroy
+    cuGreenCtxCreate cuGreenCtxDestroy
     cuDeviceGraphMemTrim cuGraphExecDestroy cuGraphExecUpdate cuGraphInstantiate
     cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphUpload
-    cuIpcCloseMemHandle cuIpcGetMemHandle cuIpcOpenMemHandle
     cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload
     cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary cuModuleUnload
-    cuMemAdvise cuMemPrefetchAsync cuMemPrefetchBatchAsync cuMemDiscardAndPrefetchBatchAsync
-    cuMemExportToShareableHandle cuMemImportFromShareableHandle
     cuMemPoolCreate cuMemPoolDestroy cuMemPoolSetAttribute cuMemPoolTrimTo cuMemPoolExportPointer
     cuMemPoolExportToShareableHandle cuMemPoolImportFromShareableHandle cuMemPoolImportPointer
-    cuMulticastCreate cuMulticastAddDevice
-    cuMulticastBindAddr cuMulticastBindMem cuMulticastUnbind
 """
 
 

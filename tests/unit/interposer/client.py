@@ -170,3 +170,102 @@ def retain(pointer: int) -> int:
     handle = c_uint64()
     call("cuMemRetainAllocationHandle", byref(handle), c_uint64(pointer))
     return handle.value
+
+
+FILE_DESCRIPTOR = 1
+
+
+def shareable(size: int, device: int = 0) -> int:
+    """Physical memory that may be exported."""
+    handle = c_uint64()
+    properties = Properties(1, FILE_DESCRIPTOR, DEVICE, device, None, 0)
+    call("cuMemCreate", byref(handle), c_size_t(size), byref(properties), c_uint64(0))
+    return handle.value
+
+
+def export(handle: int) -> tuple[int, int]:
+    """(pid, descriptor)"""
+    descriptor = c_int()
+    what = (byref(descriptor), c_uint64(handle), FILE_DESCRIPTOR, c_uint64(0))
+    call("cuMemExportToShareableHandle", *what)
+    return os.getpid(), descriptor.value
+
+
+def adopt(pid: int, descriptor: int) -> int:
+    """Import what a process's descriptor carries."""
+    handle = c_uint64()
+    own = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR)
+    call("cuMemImportFromShareableHandle", byref(handle), c_void_p(own), FILE_DESCRIPTOR)
+    os.close(own)
+    return handle.value
+
+
+def mapped(handle: int, size: int) -> int:
+    """Where `handle` was mapped, to addresses of its own."""
+    pointer = reserve_address(size)
+    map_memory(pointer, size, handle)
+    return pointer
+
+
+def ipc_handle(pointer: int) -> str:
+    handle = (c_uint64 * 8)()
+    call("cuIpcGetMemHandle", byref(handle), c_uint64(pointer))
+    return bytes(handle).hex()
+
+
+class IpcHandle(ctypes.Structure):
+    _fields_ = (("words", c_uint64 * 8),)
+
+
+def ipc_open(text: str) -> int:
+    pointer = c_uint64()
+    handle = IpcHandle.from_buffer_copy(bytes.fromhex(text))
+    call("cuIpcOpenMemHandle_v2", byref(pointer), handle, 1)
+    return pointer.value
+
+
+def ipc_close(pointer: int) -> None:
+    call("cuIpcCloseMemHandle", c_uint64(pointer))
+
+
+class External(ctypes.Structure):
+    _fields_ = (
+        ("type", c_int),
+        ("fd", c_uint64),  # a union of two words
+        ("name", c_uint64),
+        ("size", c_uint64),
+        ("flags", c_uint),
+        ("reserved", c_uint * 16),
+    )
+
+
+def import_external(size: int) -> int:
+    """Import a file as if it were another interface's memory."""
+    memory = c_void_p()
+    what = External(1, os.memfd_create("external"), 0, size)
+    try:
+        call("cuImportExternalMemory", byref(memory), byref(what))
+    except Refused:
+        os.close(what.fd)
+        raise
+    assert memory.value
+    return memory.value
+
+
+def destroy_external(memory: int) -> None:
+    call("cuDestroyExternalMemory", c_void_p(memory))
+
+
+def buffer_in(memory: int, size: int, offset: int = 0) -> int:
+    """A buffer within an import."""
+    pointer = c_uint64()
+    what = (c_uint64 * 11)(offset, size)
+    call("cuExternalMemoryGetMappedBuffer", byref(pointer), c_void_p(memory), byref(what))
+    return pointer.value
+
+
+def taken_of_card(driver: str) -> int:
+    """What the driver itself says is taken of the current card; `driver` is its file."""
+    free, total = c_size_t(), c_size_t()
+    assert ctypes.CDLL(driver).cuMemGetInfo_v2(byref(free), byref(total)) == 0
+    return total.value - free.value

@@ -91,7 +91,7 @@ def test_the_daemon_hears_of_the_process_and_of_its_first_refusal(container: Con
     with container.tenant.listen() as listener:
         process = container.start(
             sys.executable, "-c",
-            program("start()", "[result_of(alloc, 101 * MIB) for _ in range(3)]", "input()"),
+            program("start()", "[result_of(alloc, 102 * MIB) for _ in range(3)]", "input()"),
         )  # fmt: skip
         connection, _ = listener.accept()
         with process, connection:
@@ -99,7 +99,7 @@ def test_the_daemon_hears_of_the_process_and_of_its_first_refusal(container: Con
             refused = receive(connection)
             process.communicate("\n")
             assert receive(connection) is None
-    text = f"card 0: {101 * MIB} bytes refused: 0 of {100 * MIB} bytes are in use"
+    text = f"card 0: {102 * MIB} bytes refused: 0 of {100 * MIB} bytes are in use"
     assert refused == Message(abi.MESSAGE_LOG, 6, process.pid, text)
 
 
@@ -112,9 +112,9 @@ def test_a_daemon_that_does_not_listen_holds_nobody_up(container: Container) -> 
 
 def test_messages_go_to_stderr_where_asked(container: Container) -> None:
     container.env["GPUSHARE_LOG"] = "info"
-    done = container.run(sys.executable, "-c", program("start()", "result_of(alloc, 101 * MIB)"))
+    done = container.run(sys.executable, "-c", program("start()", "result_of(alloc, 102 * MIB)"))
     assert done.stderr == (
-        f"gpushare: card 0: {101 * MIB} bytes refused: 0 of {100 * MIB} bytes are in use\n"
+        f"gpushare: card 0: {102 * MIB} bytes refused: 0 of {100 * MIB} bytes are in use\n"
     )
 
 
