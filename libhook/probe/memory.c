@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PITCH_ROW_BYTES ((size_t)65536) /* wide enough that rows need no padding */
-#define GRANULARITY_MINIMUM 0		/* CU_MEM_ALLOC_GRANULARITY_MINIMUM */
+#define GRANULARITY_MINIMUM 0 /* CU_MEM_ALLOC_GRANULARITY_MINIMUM */
 
 static void result_report(const char *event, CUresult result)
 {
@@ -52,66 +51,15 @@ void memory_info(struct probe *probe)
 		count, name, device_bytes, total_bytes, free_bytes);
 }
 
-static CUmemAllocationProp handle_properties(const struct probe *probe)
-{
-	CUmemAllocationProp properties;
-
-	memset(&properties, 0, sizeof properties);
-	properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-	properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	properties.location.id = probe->device;
-	return properties;
-}
-
-static CUresult allocation_take(struct probe *probe, const char *api, struct allocation *made)
-{
-	CUmemAllocationProp properties = handle_properties(probe);
-	CUdeviceptr pointer = 0;
-	CUmemGenericAllocationHandle handle = 0;
-	CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-	size_t pitch;
-
-	made->kind = ALLOCATION_POINTER;
-	if (!strcmp(api, "cuMemAlloc")) {
-		result = driver_cuMemAlloc_v2(&pointer, made->bytes);
-	} else if (!strcmp(api, "cuMemAllocPitch")) {
-		result = driver_cuMemAllocPitch_v2(&pointer, &pitch, PITCH_ROW_BYTES,
-			(made->bytes + PITCH_ROW_BYTES - 1) / PITCH_ROW_BYTES, 4);
-	} else if (!strcmp(api, "cuMemAllocManaged")) {
-		result = driver_cuMemAllocManaged(&pointer, made->bytes, CU_MEM_ATTACH_GLOBAL);
-	} else if (!strcmp(api, "cuMemAllocAsync")) {
-		made->kind = ALLOCATION_ASYNC;
-		result = driver_cuMemAllocAsync(&pointer, made->bytes, NULL);
-	} else {
-		made->kind = ALLOCATION_HANDLE;
-		result = driver_cuMemCreate(&handle, made->bytes, &properties, 0);
-		made->value = handle;
-		return result;
-	}
-	made->value = pointer;
-	return result;
-}
-
-static bool api_known(const char *api)
-{
-	static const char *const apis[] = {"cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged",
-		"cuMemAllocAsync", "cuMemCreate"};
-
-	for (size_t i = 0; i < sizeof apis / sizeof *apis; i++)
-		if (!strcmp(api, apis[i]))
-			return true;
-	return false;
-}
-
-static CUresult allocation_keep(struct probe *probe, const char *api, size_t bytes)
+static CUresult allocation_keep(struct probe *probe, const struct way *way, size_t bytes)
 {
 	struct allocation *made = &probe->allocations[probe->allocation_count];
 	CUresult result;
 
 	if (probe->allocation_count == PROBE_ALLOCATIONS)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	made->bytes = bytes;
-	result = allocation_take(probe, api, made);
+	*made = (struct allocation){.way = way, .bytes = bytes};
+	result = way->take(probe, made);
 	if (result == CUDA_SUCCESS)
 		probe->allocation_count++;
 	return result;
@@ -119,13 +67,14 @@ static CUresult allocation_keep(struct probe *probe, const char *api, size_t byt
 
 bool memory_alloc(struct probe *probe, const char *api, size_t bytes)
 {
+	const struct way *way = way_named(api);
 	CUresult result;
 
-	if (!api_known(api))
+	if (!way)
 		return false;
 	if (!memory_ready(probe))
 		return true;
-	result = allocation_keep(probe, api, bytes);
+	result = allocation_keep(probe, way, bytes);
 	printf("{\"event\":\"alloc\",\"api\":\"%s\",\"bytes\":%zu,\"code\":%d,\"result\":\"%s\"}\n",
 		api, bytes, (int)result, driver_error_name(result));
 	return true;
@@ -135,17 +84,18 @@ bool memory_alloc(struct probe *probe, const char *api, size_t bytes)
  * one granule. */
 bool memory_fill(struct probe *probe, const char *api)
 {
-	CUmemAllocationProp properties = handle_properties(probe);
+	const CUmemAllocationProp properties = memory_on_card(probe);
+	const struct way *way = way_named(api);
 	size_t granule = 0, filled = 0, piece = (size_t)64 << 30;
 	CUresult result = CUDA_SUCCESS;
 
-	if (!api_known(api))
+	if (!way)
 		return false;
 	if (!memory_ready(probe))
 		return true;
 	driver_cuMemGetAllocationGranularity(&granule, &properties, GRANULARITY_MINIMUM);
 	while (granule && piece >= granule) {
-		result = allocation_keep(probe, api, piece);
+		result = allocation_keep(probe, way, piece);
 		if (result == CUDA_SUCCESS)
 			filled += piece;
 		else
@@ -167,18 +117,13 @@ void memory_free_all(struct probe *probe)
 	while (probe->allocation_count) {
 		struct allocation *last = &probe->allocations[--probe->allocation_count];
 
-		if (last->kind == ALLOCATION_ASYNC)
-			one = driver_cuMemFreeAsync(last->value, NULL);
-		else if (last->kind == ALLOCATION_HANDLE)
-			one = driver_cuMemRelease(last->value);
-		else
-			one = driver_cuMemFree_v2(last->value);
+		one = last->way->release(last);
 		if (one != CUDA_SUCCESS)
 			result = one;
 		else
 			bytes += last->bytes;
 	}
-	driver_cuCtxSynchronize();
+	memory_trim(probe);
 	printf("{\"event\":\"free\",\"bytes\":%zu,\"code\":%d,\"result\":\"%s\"}\n", bytes,
 		(int)result, driver_error_name(result));
 }

@@ -8,9 +8,9 @@
  *   gpushare-probe [--library FILE] [--card N] [COMMAND ...]     then COMMANDs on stdin, one a line
  *
  * COMMAND:  context | info | alloc [API] SIZE | fill [API] | free | copy SIZE | spin NS TIMES | smi
- * SIZE is in bytes; API is cuMemAlloc (default), cuMemAllocPitch, cuMemAllocManaged,
- * cuMemAllocAsync or cuMemCreate. The exit status is 0 unless the driver cannot be loaded (3) or
- * the command line is wrong (2); a refused allocation is a result, not a failure.
+ * SIZE is in bytes; API is cuMemAlloc (default) or another of ways.c. The exit status is 0 unless
+ * the driver cannot be loaded (3) or the command line is wrong (2); a refused allocation is a
+ * result, not a failure.
  */
 #include "probe.h"
 

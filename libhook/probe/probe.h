@@ -10,12 +10,19 @@
 
 #define PROBE_ALLOCATIONS 4096
 
-enum allocation_kind { ALLOCATION_POINTER, ALLOCATION_ASYNC, ALLOCATION_HANDLE };
+struct way;
 
 struct allocation {
-	enum allocation_kind kind;
-	unsigned long long value; /* CUdeviceptr or CUmemGenericAllocationHandle */
+	const struct way *way;
 	size_t bytes;
+	CUdeviceptr pointer;
+	union {
+		CUmemGenericAllocationHandle physical;
+		CUarray array;
+		CUmodule module;
+		CUgraph graph;
+	};
+	CUgraphExec instance;
 };
 
 struct probe {
@@ -23,6 +30,7 @@ struct probe {
 	int card;
 	CUdevice device;
 	CUcontext context; /* NULL until the first command that needs it */
+	CUmemoryPool pool; /* the same */
 	struct allocation allocations[PROBE_ALLOCATIONS];
 	size_t allocation_count;
 };
@@ -42,6 +50,9 @@ struct probe {
 	X(cuMemAllocPitch_v2)                                                                      \
 	X(cuMemAllocManaged)                                                                       \
 	X(cuMemAllocAsync)                                                                         \
+	X(cuMemAllocFromPoolAsync)                                                                 \
+	X(cuMemPoolCreate)                                                                         \
+	X(cuMemPoolTrimTo)                                                                         \
 	X(cuMemCreate)                                                                             \
 	X(cuMemGetAllocationGranularity)                                                           \
 	X(cuMemFree_v2)                                                                            \
@@ -49,7 +60,17 @@ struct probe {
 	X(cuMemRelease)                                                                            \
 	X(cuMemcpyHtoD_v2)                                                                         \
 	X(cuMemcpyDtoH_v2)                                                                         \
+	X(cuArrayCreate_v2)                                                                        \
+	X(cuArrayDestroy)                                                                          \
+	X(cuGraphCreate)                                                                           \
+	X(cuGraphAddMemAllocNode)                                                                  \
+	X(cuGraphInstantiateWithFlags)                                                             \
+	X(cuGraphLaunch)                                                                           \
+	X(cuGraphExecDestroy)                                                                      \
+	X(cuGraphDestroy)                                                                          \
+	X(cuDeviceGraphMemTrim)                                                                    \
 	X(cuModuleLoadData)                                                                        \
+	X(cuModuleUnload)                                                                          \
 	X(cuModuleGetFunction)                                                                     \
 	X(cuLaunchKernel)                                                                          \
 	X(cuGetErrorName)
@@ -67,6 +88,17 @@ void memory_info(struct probe *probe);
 bool memory_alloc(struct probe *probe, const char *api, size_t bytes);
 bool memory_fill(struct probe *probe, const char *api);
 void memory_free_all(struct probe *probe);
+
+/* One way to allocate. `take` fills in what it made of `bytes`, and leaves nothing where it fails.
+ */
+struct way {
+	const char *name; /* of the driver's function that takes the memory */
+	CUresult (*take)(struct probe *probe, struct allocation *made);
+	CUresult (*release)(struct allocation *made);
+};
+const struct way *way_named(const char *name); /* NULL: there is none */
+CUmemAllocationProp memory_on_card(const struct probe *probe);
+void memory_trim(struct probe *probe);
 
 void work_copy(struct probe *probe, size_t bytes);
 void work_spin(struct probe *probe, unsigned long long duration_ns, unsigned long long times);

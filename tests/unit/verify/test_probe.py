@@ -13,6 +13,11 @@ from gpushare import simulator
 from gpushare.install import Source
 from gpushare.verify import ProbeFailed, Tenant
 
+WAYS = (
+    *("cuMemAlloc", "cuMemAllocPitch", "cuMemAllocAsync"),
+    *("cuMemAllocFromPoolAsync", "cuMemCreate", "cuArrayCreate", "cuGraphLaunch"),
+    "cuModuleLoadData",
+)
 PROBE = Source.of_package().libraries / "gpushare-probe"
 
 
@@ -22,15 +27,28 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **card.env, "LD_LIBRARY_PATH": str(simulator.libraries())}
 
 
-def test_it_takes_memory_and_gives_it_back(env: dict[str, str]) -> None:
+@pytest.mark.parametrize("api", WAYS)
+def test_it_takes_memory_and_gives_it_back(env: dict[str, str], api: str) -> None:
     with Tenant("probe", [str(PROBE)], env) as probe:
         assert probe.start()["code"] == 0
         before = probe.ask("info")
-        filled = probe.ask("fill cuMemCreate")
+        one = probe.ask(f"alloc {api} {64 << 20}")
+        assert one["code"] == 0
+        assert before["free"] - probe.ask("info")["free"] >= 64 << 20
+        filled = probe.ask(f"fill {api}")
         assert filled["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
-        assert 0 <= probe.ask("info")["free"] < filled["granule"]
-        assert probe.ask("free")["bytes"] == filled["bytes"]
+        assert probe.ask("info")["free"] < 2 * filled["granule"]
+        assert probe.ask("free")["bytes"] == filled["bytes"] + one["bytes"]
         assert probe.ask("info") == before
+
+
+def test_managed_memory_is_nowhere_before_it_is_used(env: dict[str, str]) -> None:
+    with Tenant("probe", [str(PROBE)], env) as probe:
+        probe.start()
+        before = probe.ask("info")
+        assert probe.ask(f"alloc cuMemAllocManaged {64 << 20}")["code"] == 0
+        assert probe.ask("info") == before
+        assert probe.ask("free")["bytes"] == 64 << 20
 
 
 def test_its_kernels_take_the_time_they_are_told_to(env: dict[str, str]) -> None:
