@@ -47,8 +47,10 @@ def has_borrower(node: Node) -> bool:
 
 
 def lend(node: Node) -> None:
-    """Let every tenant use what it may now."""
+    """Let every tenant use what it may now; of a card that is not well nothing changes."""
     for room in node.rooms():
+        if room.health != "ok":
+            continue
         limits = _limits(room, 0)
         for promise in room.promises:
             if limits[promise.key] != promise.limit_bytes:

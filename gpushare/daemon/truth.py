@@ -226,8 +226,11 @@ class Truth:
             if overhead is None:
                 overhead = Overhead(pages.look(_published(number), 0))
                 self._overheads[entry.key, number] = overhead
-            driver_bytes = sum(use.bytes or 0 for use in uses)
-            measured = overhead.observe(driver_bytes, before[number], after[number])
+            if holding.uuid in owned and all(use.bytes is not None for use in uses):
+                driver_bytes = sum(use.bytes or 0 for use in uses)
+                measured = overhead.observe(driver_bytes, before[number], after[number])
+            else:  # nothing that is said is not nothing that is held
+                measured = pages.look(_published(number), 0)
             share = min(100, sum(use.utilisation or 0 for use in uses))
             pages.look(_write(number, measured, share), None)
             if _tells_of_contexts(overhead, after[number], measured, len(uses)):
@@ -248,8 +251,12 @@ class Truth:
         by_tenant: dict[str, list[tuple[str, Use]]] = {}
         utilisation: dict[tuple[str, str], int] = {}
         for uuid in self._cards:
+            if uuid not in owned:
+                known = self.view.cards.get(uuid, CardTruth())
+                cards[uuid] = replace(known, health=sample.health.get(uuid, "not seen"))
+                continue
             strangers = []
-            for key, use in owned.get(uuid, ()):
+            for key, use in owned[uuid]:
                 if key is None:
                     strangers.append(use)
                     continue

@@ -49,6 +49,7 @@ class FakeDriver:
         self.uses: dict[str, tuple[Use, ...]] = {}
         self.during: Callable[[], None] = lambda: None
         self.fault = ""
+        self.lost: frozenset[str] = frozenset()
         self.has_limits = False
         self.held: dict[tuple[str, Path], Limits] = {}
         self.refusal = ""  # of limits
@@ -61,7 +62,9 @@ class FakeDriver:
         if self.fault:
             raise DriverError(self.fault)
         self.during()
-        return Sample(time.monotonic_ns(), dict(self.uses))
+        seen = {uuid for card in self._cards if (uuid := card.uuid) not in self.lost}
+        uses = {uuid: self.uses.get(uuid, ()) for uuid in seen}
+        return Sample(time.monotonic_ns(), uses, dict.fromkeys(self.lost, "GPU is lost"))
 
     def set_limits(self, uuid: str, cgroup: Path, limits: Limits) -> None:
         if self.refusal and limits != NO_LIMITS:

@@ -155,6 +155,22 @@ def test_after_each_look_it_is_decided_again_and_never_twice_at_a_time(node: Nod
     assert node.decide._jobs.qsize() == 1
 
 
+def test_of_a_card_that_is_not_well_no_more_is_lent(tmp_path: Path) -> None:
+    """What strangers hold of it is not known either."""
+    driver = fakes.FakeDriver(fakes.card(0))
+    with fakes.node(tmp_path, driver) as node:
+        first, tenant = opened(node, memory="100GiB", devices="0"), burst(node)
+        driver.lost = frozenset({fakes.card(0).uuid})
+        node.loaded().truth.look()
+        end(first["key"], node, "it has ended")
+        lend(node)
+        assert limit(node, tenant) == 40
+        driver.lost = frozenset()
+        node.loaded().truth.look()
+        lend(node)
+        assert limit(node, tenant) == 140
+
+
 def test_where_nobody_borrows_nothing_is_decided(node: Node) -> None:
     opened(node, memory="100GiB", devices="0")
     node.decide.finish(5)
