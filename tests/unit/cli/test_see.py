@@ -41,6 +41,11 @@ def test_ls_shows_the_design_s_table(cli: Cli, daemon: FakeDaemon) -> None:
     assert daemon.requests == [{"op": "cards"}]
 
 
+def test_ls_has_a_column_for_what_is_lent_only_where_some_is(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.answers["cards"] = rows({**CARD, "lent_bytes": 0})
+    assert "LENT" not in cli("ls").output
+
+
 def test_a_sick_card_makes_ls_degraded(cli: Cli, daemon: FakeDaemon) -> None:
     daemon.answers["cards"] = rows({**CARD, "health": "xid 79"})
     result = cli("ls")
