@@ -8,6 +8,7 @@ never reads half of one.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import platform
@@ -47,6 +48,16 @@ class Grant:
             os.close(fd)
         self._generation = ctypes.c_uint32.from_buffer(self._map, abi.GRANT_HEADER_GENERATION)
         self._most = [self.limit_bytes(number) for number in range(self.card_count)]
+
+    @classmethod
+    def adopt(cls, directory: int) -> Grant:
+        """Open the grant file that an earlier daemon made; OSError where its layout is not ours."""
+        grant = cls(directory)
+        version = grant._u32(abi.GRANT_HEADER_ABI_VERSION).value
+        if (grant._u64(abi.GRANT_HEADER_MAGIC).value, version) != (abi.ABI_MAGIC, abi.ABI_VERSION):
+            why = f"its pages have version {version}, not {abi.ABI_VERSION}; start it again"
+            raise OSError(errno.EPROTO, why)
+        return grant
 
     @classmethod
     def make(cls, directory: int, key: str, cards: Sequence[Granted]) -> Grant:

@@ -93,7 +93,7 @@ class Pages:
     def adopt(cls, directory: int) -> Pages:
         """Open the files that an earlier daemon made."""
         try:
-            return cls(directory, Grant(directory), Status(directory))
+            return cls(directory, Grant.adopt(directory), Status(directory))
         except BaseException:
             os.close(directory)
             raise

@@ -61,6 +61,15 @@ def nobody(_pid: int, _starttime: int) -> bool:
     return False
 
 
+def test_pages_of_another_version_are_not_adopted(directory: int, tmp_path: Path) -> None:
+    Grant.make(directory, "ab" * 8, [Granted("GPU-a", GIB, 0, 0)])
+    with (tmp_path / "grant").open("r+b") as file:
+        file.seek(abi.GRANT_HEADER_ABI_VERSION)
+        file.write(struct.pack("<I", abi.ABI_VERSION - 1))
+    with pytest.raises(OSError, match="version 1, not 2; start it again"):
+        Grant.adopt(directory)
+
+
 def test_a_grant_is_what_the_header_says(directory: int, tmp_path: Path) -> None:
     cards = [Granted("GPU-a", 4 * GIB, 500 * MIB, 30), Granted("GPU-b", 2 * GIB, 0, 0)]
     Grant.make(directory, "ab" * 8, cards)
@@ -119,7 +128,7 @@ def test_a_new_quota_counts_the_generation_up(directory: int) -> None:
     grant = Grant.make(directory, "0" * 16, [Granted("GPU-a", 4 * GIB, 0, 0)])
     grant.set_memory(0, 6 * GIB)
     grant.publish()
-    again = Grant(directory)
+    again = Grant.adopt(directory)
     assert (again.generation, again.card_count) == (2, 1)
 
 
