@@ -77,10 +77,10 @@ struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upw
 /* ---- status ------------------------------------------------------------------------------ */
 
 /* A process of the tenant. Its number indexes the arrays of every card. It is dead when its lock
- * (an OFD lock on the first byte of this record) is free *and* its (pid, starttime) is gone, or maps
- * this file no more (exec): a program may have closed the descriptor (closefrom), and a pid may have
- * been given again. Only the daemon, or who holds the page's lock (an OFD lock on byte 0 of the
- * file), clears a record. */
+ * (an OFD lock on the first byte of this record) is free *and* its (pid, starttime) is gone, or
+ * maps this file no more (exec): a program may have closed the descriptor (closefrom), and a pid
+ * may have been given again. Only the daemon, or who holds the page's lock (an OFD lock on byte 0
+ * of the file), clears a record. */
 struct gpushare_process {
 	_Atomic uint32_t pid; /* in the process's own pid namespace; 0: free */
 	uint32_t reserved;
