@@ -43,6 +43,8 @@ typedef struct CUlinkState_st *CUlinkState;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUextMemory_st *CUexternalMemory;
+typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUextMemory_st *CUexternalMemory;
 
@@ -369,6 +371,32 @@ typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
 	unsigned int flags;
 	unsigned int reserved[16];
 } CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
+
+enum { CU_GREEN_CTX_DEFAULT_STREAM = 1 };
+
+typedef enum CUdevResourceType {
+	CU_DEV_RESOURCE_TYPE_INVALID = 0,
+	CU_DEV_RESOURCE_TYPE_SM = 1,
+} CUdevResourceType;
+
+/* Of CUDA 12 the first word only. */
+typedef struct CUdevSmResource {
+	unsigned int smCount;
+	unsigned int minSmPartitionSize;
+	unsigned int smCoscheduledAlignment;
+	unsigned int flags;
+	unsigned int localityDomainId;
+} CUdevSmResource;
+
+typedef struct CUdevResource {
+	CUdevResourceType type;
+	unsigned char internal[92];
+	union {
+		CUdevSmResource sm;
+		unsigned char oversize[40];
+	};
+	struct CUdevResource *nextResource;
+} CUdevResource;
 
 typedef struct CUDA_MEMCPY2D {
 	size_t srcXInBytes;
@@ -810,6 +838,20 @@ CUresult cuMemGetAllocationPropertiesFromHandle(
 	CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *pointer);
 
+/* green contexts */
+CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type);
+CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *count,
+	const CUdevResource *input, CUdevResource *remaining, unsigned int flags,
+	unsigned int least);
+CUresult cuDevResourceGenerateDesc(
+	CUdevResourceDesc *description, CUdevResource *resources, unsigned int count);
+CUresult cuGreenCtxCreate(
+	CUgreenCtx *green, CUdevResourceDesc description, CUdevice device, unsigned int flags);
+CUresult cuGreenCtxDestroy(CUgreenCtx green);
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green);
+CUresult cuGreenCtxGetDevResource(
+	CUgreenCtx green, CUdevResource *resource, CUdevResourceType type);
+
 /* multicast */
 CUresult cuMulticastCreate(
 	CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties);
@@ -1081,6 +1123,7 @@ CUresult cuProfilerStop(void);
 
 #pragma GCC visibility pop
 
+_Static_assert(sizeof(CUdevResource) == 144, "ABI");
 _Static_assert(sizeof(CUDA_EXTERNAL_MEMORY_HANDLE_DESC) == 104 &&
 		       sizeof(CUDA_EXTERNAL_MEMORY_BUFFER_DESC) == 88,
 	"ABI");

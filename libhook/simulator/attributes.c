@@ -29,6 +29,8 @@ static int profile_attribute(const struct sim_profile *profile, CUdevice_attribu
 		return (int)profile->shared_bytes_per_multiprocessor;
 	case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
 		return (int)profile->shared_bytes_per_block_optin;
+	case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+		return profile->compute_major >= 9;
 	case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
 		return (int)profile->pci_bus;
 	default:

@@ -124,38 +124,6 @@ CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-/* Cards are not linked: nothing copies between them but through the host. */
-CUresult cuDeviceCanAccessPeer(int *can, CUdevice ordinal, CUdevice peer)
-{
-	REQUIRE_DEVICE(ordinal);
-	REQUIRE_DEVICE(peer);
-	REQUIRE(can, CUDA_ERROR_INVALID_VALUE);
-	*can = 0;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetP2PAttribute(
-	int *value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice destination)
-{
-	(void)attribute;
-	return cuDeviceCanAccessPeer(value, source, destination);
-}
-
-CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
-{
-	REQUIRE_CONTEXT(context);
-	REQUIRE(context_valid(peer), CUDA_ERROR_INVALID_CONTEXT);
-	REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
-	return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-}
-
-CUresult cuCtxDisablePeerAccess(CUcontext peer)
-{
-	REQUIRE_CONTEXT(context);
-	REQUIRE(context_valid(peer), CUDA_ERROR_INVALID_CONTEXT);
-	return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-}
-
 CUresult cuDeviceGetExecAffinitySupport(int *value, CUexecAffinityType type, CUdevice ordinal)
 {
 	(void)type;

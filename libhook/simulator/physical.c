@@ -8,6 +8,7 @@
 #include "physical.h"
 
 #include "memory.h"
+#include "multicast.h"
 #include "piece.h"
 
 #include <fcntl.h>
@@ -177,12 +178,17 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
+	bool known;
+
 	REQUIRE_DRIVER();
-	REQUIRE(physical_of(handle), CUDA_ERROR_INVALID_VALUE);
 	space_take();
-	physical_drop(physical_of(handle));
+	known = physical_of(handle) != NULL;
+	if (known)
+		physical_drop(physical_of(handle));
+	else
+		known = multicast_release(handle);
 	space_drop();
-	return CUDA_SUCCESS;
+	return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(

@@ -26,4 +26,8 @@ struct physical *physical_of(CUmemGenericAllocationHandle handle);
 /* With the space's latch held: one reference less, and with the last one the memory goes. */
 void physical_drop(struct physical *physical);
 
+/* vmm.c: what is mapped at [pointer, pointer + bytes), all of it by one mapping, and from where in
+ * the memory on; null if nothing is. With the latch held. */
+struct physical *mapped_at(CUdeviceptr pointer, size_t bytes, size_t *offset);
+
 #endif

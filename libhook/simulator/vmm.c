@@ -226,6 +226,18 @@ CUresult cuMemGetAccess(
 	return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+struct physical *mapped_at(CUdeviceptr pointer, size_t bytes, size_t *offset)
+{
+	struct region *region = reservation(pointer, bytes);
+	struct mapping *mapping = region ? mapping_at(region, pointer) : NULL;
+	size_t within = mapping ? pointer - region->base - mapping->offset : 0;
+
+	if (!mapping || bytes > mapping->bytes - within)
+		return NULL;
+	*offset = mapping->physical_offset + within;
+	return mapping->physical;
+}
+
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *pointer)
 {
 	struct region *region;

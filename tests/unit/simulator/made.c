@@ -40,6 +40,7 @@ static void make_device(void)
 		profile->switch_drained_ns = 30000;
 		profile->link_bytes_per_second = UINT64_C(50000000000);
 		profile->memory_bytes_per_second = UINT64_C(1000000000000);
+		profile->compute_major = 9;
 		profile->multiprocessors = 10;
 		profile->threads_per_multiprocessor = 1024;
 	}

@@ -32,5 +32,6 @@ void test_pools(void);
 void test_arrays(void);
 void test_capture(void);
 void test_contexts(void);
+void test_shallow(void);
 
 #endif

@@ -99,7 +99,7 @@ def test_every_name_is_looked_up_as_the_runtime_library_does(
 
 
 def test_a_call_of_what_is_not_simulated_is_told_when_asked(machine: Machine) -> None:
-    code = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuGreenCtxCreate())"
+    code = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuCheckpointProcessLock())"
     assert machine.run(sys.executable, "-c", code) == "801\n"
     told = machine.run("sh", "-c", f'"{sys.executable}" -c "{code}" 2>&1', GPUSHARE_SIM_TRACE="1")
-    assert "cuGreenCtxCreate is not simulated" in told
+    assert "cuCheckpointProcessLock is not simulated" in told

@@ -71,6 +71,7 @@ int main(void)
 	test_graph_memory();
 	test_pools();
 	test_capture();
+	test_shallow();
 	test_streams();
 	return 0;
 }
