@@ -97,16 +97,21 @@ CUresult card_of_device(unsigned *card, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
+/* The driver is not asked where there is only one: its ordinal is 0. */
+static CUresult device_current(CUdevice *device)
+{
+	*device = 0;
+	if (atomic_load_explicit(&cards.device_count, memory_order_acquire) == 1)
+		return CUDA_SUCCESS;
+	return REAL(cuCtxGetDevice)(device);
+}
+
 CUresult card_current(unsigned *card)
 {
-	CUdevice device = 0;
+	CUdevice device;
+	CUresult result = device_current(&device);
 
-	if (atomic_load_explicit(&cards.device_count, memory_order_acquire) != 1) {
-		CUresult result = REAL(cuCtxGetDevice)(&device);
-		if (result != CUDA_SUCCESS)
-			return result;
-	}
-	return card_of_device(card, device);
+	return result == CUDA_SUCCESS ? card_of_device(card, device) : result;
 }
 
 bool location_is_host(const CUmemLocation *location)
@@ -126,28 +131,28 @@ CUresult card_of_location(unsigned *card, const CUmemLocation *location)
 	return card_current(card);
 }
 
-static CUresult card_of_context(unsigned *card, CUcontext context)
+static CUresult device_of_context(CUdevice *device, CUcontext context)
 {
 	CUcontext current;
 	CUresult result = REAL(cuCtxGetCurrent)(&current);
 
 	if (result != CUDA_SUCCESS || context == current)
-		return result == CUDA_SUCCESS ? card_current(card) : result;
+		return result == CUDA_SUCCESS ? device_current(device) : result;
 	result = REAL(cuCtxPushCurrent_v2)(context);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = card_current(card);
+	result = device_current(device);
 	REAL(cuCtxPopCurrent_v2)(&context);
 	return result;
 }
 
-CUresult card_of_stream(unsigned *card, CUstream stream)
+CUresult device_of_stream(CUdevice *device, CUstream stream)
 {
 	CUcontext context;
 
 	if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
 		atomic_load_explicit(&cards.device_count, memory_order_acquire) == 1)
-		return card_current(card);
+		return device_current(device);
 	CUresult result = REAL(cuStreamGetCtx)(stream, &context);
-	return result == CUDA_SUCCESS ? card_of_context(card, context) : result;
+	return result == CUDA_SUCCESS ? device_of_context(device, context) : result;
 }

@@ -29,7 +29,7 @@ bool location_is_host(const CUmemLocation *location);
  * it may be a part of it. */
 CUresult card_of_location(unsigned *card, const CUmemLocation *location);
 
-/* The card on whose memory `stream` works. */
-CUresult card_of_stream(unsigned *card, CUstream stream);
+/* The device on whose memory `stream` works. */
+CUresult device_of_stream(CUdevice *device, CUstream stream);
 
 #endif

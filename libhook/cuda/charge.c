@@ -4,6 +4,7 @@
 #include "cards.h"
 #include "channel/log.h"
 #include "context.h"
+#include "pool.h"
 #include "quota/ledger.h"
 #include "quota/pages.h"
 
@@ -46,12 +47,27 @@ static void give_back(const struct allocation *charged)
 {
 	if (charged->references)
 		give_back_marked(charged);
-	ledger_release(charged->card, charged->kind, charged->bytes);
+	if (charged->kind == GPUSHARE_KIND_POOL)
+		pool_freed(charged);
+	else
+		ledger_release(charged->card, charged->kind, charged->bytes);
+}
+
+void charge_note(const struct allocation *allocation)
+{
+	struct allocation stale;
+
+	/* Without an entry the bytes stay charged until the process ends: too much, never too
+	 * little. */
+	if (!allocations_add(&buffers, allocation, &stale))
+		log_line(LOG_WARNING, "no memory to note an allocation of %llu bytes",
+			(unsigned long long)allocation->bytes);
+	else if (stale.bytes)
+		give_back(&stale);
 }
 
 CUresult charge_settle(const struct charge *charge, CUresult result, const CUdeviceptr *pointer)
 {
-	struct allocation stale;
 	struct allocation allocation = {.bytes = charge->bytes,
 		.owner = (uintptr_t)charge->context,
 		.card = (uint16_t)charge->card,
@@ -62,13 +78,7 @@ CUresult charge_settle(const struct charge *charge, CUresult result, const CUdev
 		return result;
 	}
 	allocation.handle = *pointer;
-	/* Without an entry the bytes stay charged until the process ends: too much, never too
-	 * little. */
-	if (!allocations_add(&buffers, &allocation, &stale))
-		log_line(LOG_WARNING, "no memory to note an allocation of %llu bytes",
-			(unsigned long long)charge->bytes);
-	else if (stale.bytes)
-		give_back(&stale);
+	charge_note(&allocation);
 	return result;
 }
 
@@ -92,7 +102,7 @@ struct ended {
 	uint64_t exported_bytes[GPUSHARE_MAX_CARDS];
 };
 
-/* Stream-ordered memory is a pool's, so the device's; it is counted with the primary context. */
+/* Not a pool's memory, whose owner is the pool. */
 static bool ends_with(const struct allocation *charged, void *which)
 {
 	struct ended *ended = which;

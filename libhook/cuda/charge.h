@@ -41,6 +41,9 @@ CUresult charge_reserve_current(struct charge *charge, enum gpushare_kind kind, 
 /* After the driver's answer: keep the charge under *pointer, or give it back. Return `result`. */
 CUresult charge_settle(const struct charge *charge, CUresult result, const CUdeviceptr *pointer);
 
+/* Enter memory that is charged already. */
+void charge_note(const struct allocation *allocation);
+
 /* Give back what `pointer` was charged if freeing it succeeds. `freeing` is evaluated once, when
  * the entry is out of the table: after, the driver may have given the address to another thread. */
 #define CHARGE_FREE(pointer, freeing)                                                              \

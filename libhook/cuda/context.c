@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "backing.h"
 #include "cards.h"
 #include "charge.h"
 #include "external.h"
@@ -42,6 +43,7 @@ static void memory_end(CUcontext context, unsigned card)
 	charge_end_context(context, card);
 	ipc_end_context(context, card);
 	external_end_context(context, card);
+	backings_after_context(card);
 }
 
 static CUresult context_reserve(struct charge *charge, CUdevice device)

@@ -10,12 +10,14 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "backing.h"
 #include "channel/channel.h"
 #include "charge.h"
 #include "context.h"
 #include "external.h"
 #include "ipc.h"
 #include "pieces.h"
+#include "pool.h"
 #include "quota/ledger.h"
 #include "quota/page_lock.h"
 #include "quota/pages.h"
@@ -25,6 +27,7 @@ static void before(void)
 	pieces_before_fork();
 	ipc_before_fork();
 	external_before_fork();
+	backings_before_fork();
 	page_lock_before_fork();
 	pages_before_fork();
 	channel_before_fork();
@@ -35,6 +38,7 @@ static void after_in_parent(void)
 	channel_after_fork_in_parent();
 	pages_after_fork();
 	page_lock_after_fork_in_parent();
+	backings_after_fork_in_parent();
 	external_after_fork_in_parent();
 	ipc_after_fork_in_parent();
 	pieces_after_fork_in_parent();
@@ -47,6 +51,8 @@ static void after_in_child(void)
 	channel_after_fork_in_child();
 	pages_after_fork();
 	page_lock_after_fork_in_child();
+	backings_after_fork_in_child();
+	pools_after_fork_in_child();
 	external_after_fork_in_child();
 	ipc_after_fork_in_child();
 	pieces_after_fork_in_child();

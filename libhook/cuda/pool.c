@@ -1,101 +1,228 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that streams order. It comes from the pool of the stream's device and belongs to no
- * context; what a pool keeps beyond it is in the overhead that the daemon measures.
- *
- * While a stream is captured nothing is allocated or freed: the calls make nodes of a graph, and
- * what that takes when it is launched is in the measured overhead too.
+ * Lock order: `making`, then the books of backing.c.
  */
-#include <stdbool.h>
+#include "pool.h"
+
+#include <pthread.h>
+#include <stdlib.h>
 
 #include "cards.h"
-#include "charge.h"
+#include "channel/log.h"
 #include "quota/ledger.h"
 
-/* `asking` is the form whose default stream is the caller's. The legacy one is never captured. */
-static bool is_captured(
-	CUresult (*asking)(CUstream stream, CUstreamCaptureStatus *status), CUstream stream)
-{
-	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+struct pool host_pool, imported_pool;
 
-	if (stream == CU_STREAM_LEGACY || (!stream && asking == REAL(cuStreamIsCapturing)))
+static struct allocations handles; /* owner: the struct pool */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+static const struct pool *pool_of(const struct backing *backing)
+{
+	return (const struct pool *)(const void *)backing;
+}
+
+static bool pool_held(const struct backing *backing, uint64_t *bytes)
+{
+	const struct pool *pool = pool_of(backing);
+	uint64_t live = atomic_load(&backing->live);
+
+	/* Its handle is no more. The driver gives back what the pool held with the last of it. */
+	if (atomic_load(&pool->ended)) {
+		*bytes = live ? atomic_load(&backing->charged) : 0;
+		return true;
+	}
+	if (REAL(cuMemPoolGetAttribute)(
+		    pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes) != CUDA_SUCCESS)
 		return false;
-	return asking(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+	/* Managed memory is charged as asked for, wherever it lies: it may come to the card. */
+	if (backing->kind == GPUSHARE_KIND_MANAGED && *bytes < live)
+		*bytes = live;
+	return true;
 }
 
-static CUresult charge_reserve_stream(struct charge *charge, CUstream stream, uint64_t bytes)
+static void pool_trim(struct backing *backing)
 {
+	const struct pool *pool = pool_of(backing);
+
+	if (!atomic_load(&pool->ended))
+		REAL(cuMemPoolTrimTo)(pool->handle, 0);
+}
+
+static bool pool_is_over(const struct backing *backing)
+{
+	return atomic_load(&pool_of(backing)->ended);
+}
+
+struct ended {
+	const struct backing *backing;
+	uint64_t bytes, exported_bytes;
+};
+
+static bool is_of_pool(const struct allocation *allocation, void *which)
+{
+	struct ended *ended = which;
+
+	if (allocation->kind != GPUSHARE_KIND_POOL ||
+		allocation->owner != (uintptr_t)ended->backing)
+		return false;
+	ended->bytes += allocation->bytes;
+	if (allocation->references & CHARGE_EXPORTED)
+		ended->exported_bytes += allocation->bytes;
+	return true;
+}
+
+static void pool_emptied(struct backing *backing)
+{
+	struct ended ended = {.backing = backing};
+
+	allocations_take_all(&buffers, is_of_pool, &ended);
+	ledger_unexport(backing->card, ended.exported_bytes);
+	atomic_fetch_sub(&backing->live, ended.bytes);
+}
+
+static const struct backing_calls pool_calls = {
+	.held = pool_held, .trim = pool_trim, .emptied = pool_emptied, .is_over = pool_is_over};
+
+struct pool *pool_known(CUmemoryPool handle)
+{
+	struct allocation entry;
+
+	return allocations_find(&handles, (uintptr_t)handle, &entry) ? (struct pool *)entry.owner
+								     : NULL;
+}
+
+void pool_remember(CUmemoryPool handle, struct pool *pool)
+{
+	struct allocation stale;
+	struct allocation entry = {.handle = (uintptr_t)handle, .owner = (uintptr_t)pool};
+
+	if (!allocations_add(&handles, &entry, &stale))
+		log_line(LOG_WARNING, "no memory to note a pool");
+}
+
+void pool_forget(CUmemoryPool handle)
+{
+	struct allocation entry;
+
+	allocations_take(&handles, (uintptr_t)handle, &entry);
+}
+
+/* Frees that streams have not come to yet may hold some of it even where nothing is live. */
+void pool_end(struct pool *pool)
+{
+	unsigned card = pool->backing.card;
+	bool is_empty = atomic_load(&pool->backing.charged) == 0;
+
+	atomic_store(&pool->backing.threshold, 0);
+	atomic_store(&pool->ended, true);
+	if (is_empty)
+		backings_look(card);
+	else
+		atomic_store(&backings_may_shrink, true);
+}
+
+static CUresult pool_new(CUmemoryPool handle, enum gpushare_kind kind, unsigned card)
+{
+	struct pool *pool = calloc(1, sizeof(*pool));
+	uint64_t threshold = 0;
+
+	if (!pool)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
+	pool->handle = handle;
+	pool->backing.calls = &pool_calls;
+	pool->backing.kind = kind;
+	pool->backing.card = card;
+	atomic_store(&pool->backing.threshold, threshold);
+	backing_begin(&pool->backing);
+	pool_remember(handle, pool);
+	return CUDA_SUCCESS;
+}
+
+/* Managed memory that has no card of its own is charged on the current one, as cuMemAllocManaged's.
+ */
+static CUresult place(CUmemoryPool handle, CUmemAllocationType type, const CUmemLocation *location)
+{
+	bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
 	unsigned card;
-	CUresult result = card_of_stream(&card, stream);
 
-	return result == CUDA_SUCCESS ? charge_reserve(charge, GPUSHARE_KIND_POOL, card, bytes)
-				      : result;
+	if (location_is_host(location) && !managed) {
+		pool_remember(handle, &host_pool);
+		return CUDA_SUCCESS;
+	}
+	CUresult result = card_of_location(&card, location);
+	return result == CUDA_SUCCESS
+		       ? pool_new(
+				 handle, managed ? GPUSHARE_KIND_MANAGED : GPUSHARE_KIND_POOL, card)
+		       : result;
 }
 
-CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
+/* Newer drivers of CUDA 13 tell. With older ones, a pool that the program neither made nor asked
+ * for by its location is a device's default one. */
+static CUresult pool_identify(CUmemoryPool handle, CUdevice device)
 {
-	struct charge charge;
+	CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+	CUmemAllocationType type = CU_MEM_ALLOCATION_TYPE_PINNED;
+	CUmemoryPool pool;
+	int count = 0;
 
-	if (is_captured(REAL(cuStreamIsCapturing), stream))
-		return REAL(cuMemAllocAsync)(pointer, bytes, stream);
-	CUresult result = charge_reserve_stream(&charge, stream, bytes);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = REAL(cuMemAllocAsync)(pointer, bytes, stream);
-	return charge_settle(&charge, result, pointer);
+	if (REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_LOCATION_TYPE, &location.type) ==
+			CUDA_SUCCESS &&
+		REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_LOCATION_ID, &location.id) ==
+			CUDA_SUCCESS &&
+		REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_ALLOCATION_TYPE, &type) ==
+			CUDA_SUCCESS)
+		return place(handle, type, &location);
+	REAL(cuDeviceGetCount)(&count);
+	for (CUdevice other = 0; other < count; other++)
+		if (REAL(cuDeviceGetDefaultMemPool)(&pool, other) == CUDA_SUCCESS && pool == handle)
+			location.id = other;
+	return place(handle, type, &location);
 }
 
-CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
+CUresult pool_place(CUmemoryPool handle, CUmemAllocationType type, const CUmemLocation *location)
 {
-	struct charge charge;
+	CUresult result = CUDA_SUCCESS;
 
-	if (is_captured(REAL(cuStreamIsCapturing_ptsz), stream))
-		return REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
-	CUresult result = charge_reserve_stream(&charge, stream, bytes);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
-	return charge_settle(&charge, result, pointer);
+	pthread_mutex_lock(&making);
+	if (!pool_known(handle))
+		result = place(handle, type, location);
+	pthread_mutex_unlock(&making);
+	return result;
 }
 
-CUDA(cuMemAllocFromPoolAsync,
-	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
+CUresult pool_find(struct pool **pool, CUmemoryPool handle, CUdevice device)
 {
-	struct charge charge;
+	CUresult result = CUDA_SUCCESS;
 
-	if (is_captured(REAL(cuStreamIsCapturing), stream))
-		return REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
-	CUresult result = charge_reserve_stream(&charge, stream, bytes);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
-	return charge_settle(&charge, result, pointer);
+	*pool = pool_known(handle);
+	if (*pool)
+		return CUDA_SUCCESS;
+	pthread_mutex_lock(&making);
+	if (!pool_known(handle))
+		result = pool_identify(handle, device);
+	*pool = pool_known(handle);
+	pthread_mutex_unlock(&making);
+	if (result == CUDA_SUCCESS && !*pool)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return result;
 }
 
-CUDA(cuMemAllocFromPoolAsync_ptsz,
-	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
+void pool_freed(const struct allocation *allocation)
 {
-	struct charge charge;
+	struct pool *pool = (struct pool *)allocation->owner;
 
-	if (is_captured(REAL(cuStreamIsCapturing_ptsz), stream))
-		return REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
-	CUresult result = charge_reserve_stream(&charge, stream, bytes);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
-	return charge_settle(&charge, result, pointer);
+	if (pool == &imported_pool) {
+		ledger_unimport(allocation->card, allocation->bytes);
+		return;
+	}
+	backing_freed(&pool->backing, allocation->bytes);
 }
 
-CUDA(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream))
+void pools_after_fork_in_child(void)
 {
-	if (is_captured(REAL(cuStreamIsCapturing), stream))
-		return REAL(cuMemFreeAsync)(pointer, stream);
-	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync)(pointer, stream));
-}
+	pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
 
-CUDA(cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream))
-{
-	if (is_captured(REAL(cuStreamIsCapturing_ptsz), stream))
-		return REAL(cuMemFreeAsync_ptsz)(pointer, stream);
-	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync_ptsz)(pointer, stream));
+	allocations_forget(&handles);
+	making = unlocked; /* another thread may have held it */
 }

@@ -16,14 +16,12 @@ from .symbols import FILTERS
 #: Classified as mediated, and not written yet.
 PENDING = """
     cuArray3DCreate cuArrayCreate cuArrayDestroy cuMipmappedArrayCreate cuMipmappedArrayDestroy
-    cuCtxAttach cuCtxDetach cuCtxSetLimit cuCtxSynchronize cuEventSynchronize cuStreamSynchronize
+    cuCtxAttach cuCtxDetach cuCtxSetLimit
     cuGreenCtxCreate cuGreenCtxDestroy
     cuDeviceGraphMemTrim cuGraphExecDestroy cuGraphExecUpdate cuGraphInstantiate
     cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphUpload
     cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload
     cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary cuModuleUnload
-    cuMemPoolCreate cuMemPoolDestroy cuMemPoolSetAttribute cuMemPoolTrimTo cuMemPoolExportPointer
-    cuMemPoolExportToShareableHandle cuMemPoolImportFromShareableHandle cuMemPoolImportPointer
 """
 
 

@@ -123,6 +123,10 @@ def free_async(pointer: int) -> None:
     call("cuMemFreeAsync", c_uint64(pointer), None)
 
 
+def free_async_ptsz(pointer: int) -> None:
+    call("cuMemFreeAsync_ptsz", c_uint64(pointer), None)
+
+
 def release(handle: int) -> None:
     call("cuMemRelease", c_uint64(handle))
 
@@ -269,3 +273,56 @@ def taken_of_card(driver: str) -> int:
     free, total = c_size_t(), c_size_t()
     assert ctypes.CDLL(driver).cuMemGetInfo_v2(byref(free), byref(total)) == 0
     return total.value - free.value
+
+
+class PoolProperties(ctypes.Structure):
+    _fields_ = (
+        ("type", c_int),
+        ("handle_types", c_int),
+        ("location_type", c_int),
+        ("location_id", c_int),
+        ("win32", c_void_p),
+        ("max_size", c_size_t),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 54),
+    )
+
+
+RELEASE_THRESHOLD = 4
+KEEP_ALL = (1 << 64) - 1
+
+
+def pool_create(
+    device: int = 0, location_type: int = DEVICE, max_size: int = 0, handle_types: int = 0
+) -> c_void_p:
+    pool = c_void_p()
+    properties = PoolProperties(1, handle_types, location_type, device, None, max_size)
+    call("cuMemPoolCreate", byref(pool), byref(properties))
+    return pool
+
+
+def pool_default(device: int = 0) -> c_void_p:
+    pool = c_void_p()
+    call("cuDeviceGetDefaultMemPool", byref(pool), device)
+    return pool
+
+
+def pool_threshold(pool: c_void_p, threshold: int) -> None:
+    call("cuMemPoolSetAttribute", pool, RELEASE_THRESHOLD, byref(c_uint64(threshold)))
+
+
+def pool_alloc(pool: c_void_p, size: int, suffix: str = "") -> int:
+    pointer = c_uint64()
+    call(f"cuMemAllocFromPoolAsync{suffix}", byref(pointer), c_size_t(size), pool, None)
+    return pointer.value
+
+
+def charged() -> int:
+    """Of a tenant with one card."""
+    free, total = memory()
+    return total - free
+
+
+def taken() -> int:
+    """As taken_of_card, of the driver that BEHIND names."""
+    return taken_of_card(os.environ["BEHIND"])

@@ -54,8 +54,43 @@ static CUresult allocate(uint64_t *address, uint64_t bytes)
 	return CUDA_SUCCESS;
 }
 
+/* The pool's memory. It keeps nothing of what is freed. */
+#define POOLED 16
+static _Atomic uint64_t pooled[POOLED], pooled_bytes[POOLED];
+
+static bool is_captured(CUstream stream)
+{
+	const char *captured = getenv("FAKE_CUDA_CAPTURES");
+
+	return captured && (uintptr_t)stream == strtoull(captured, NULL, 0);
+}
+
+/* In a stream that is captured it is a node of a graph that gets memory. */
+static CUresult pool_allocate(CUdeviceptr *pointer, uint64_t bytes, CUstream stream)
+{
+	uint64_t address;
+	CUresult result = allocate(&address, bytes);
+
+	if (result == CUDA_SUCCESS)
+		*pointer = address;
+	for (int i = 0; result == CUDA_SUCCESS && !is_captured(stream) && i < POOLED; i++) {
+		uint64_t none = 0;
+		if (!atomic_compare_exchange_strong(&pooled[i], &none, address))
+			continue;
+		atomic_store(&pooled_bytes[i], bytes);
+		break;
+	}
+	return result;
+}
+
 static CUresult release(uint64_t address)
 {
+	for (int i = 0; i < POOLED; i++) {
+		if (address == 0 || atomic_load(&pooled[i]) != address)
+			continue;
+		atomic_store(&pooled_bytes[i], 0);
+		atomic_store(&pooled[i], 0);
+	}
 	if (address < UINT64_C(0x7f0000000000) || address >= atomic_load(&next_address))
 		return CUDA_ERROR_INVALID_VALUE;
 	atomic_fetch_sub(&live, 1);
@@ -186,21 +221,38 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
-	(void)stream;
-	return cuMemAlloc_v2(pointer, bytes);
+	return pool_allocate(pointer, bytes, stream);
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
-	(void)stream;
-	return cuMemAlloc_v2(pointer, bytes);
+	return pool_allocate(pointer, bytes, stream);
 }
 
-/* One pool, which keeps nothing. */
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 {
 	(void)device;
 	*pool = (CUmemoryPool)&live;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	return cuDeviceGetDefaultMemPool(pool, device);
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+	uint64_t bytes = 0;
+
+	if (pool != (CUmemoryPool)&live)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
+		for (int i = 0; i < POOLED; i++)
+			bytes += atomic_load(&pooled_bytes[i]);
+	else if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+		return CUDA_ERROR_INVALID_VALUE;
+	memcpy(value, &bytes, sizeof(bytes));
 	return CUDA_SUCCESS;
 }
 
@@ -220,10 +272,8 @@ CUresult cuMemAllocFromPoolAsync_ptsz(
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 {
-	const char *captured = getenv("FAKE_CUDA_CAPTURES");
-	bool active = captured && (uintptr_t)stream == strtoull(captured, NULL, 0);
-
-	*status = active ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+	*status = is_captured(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+				      : CU_STREAM_CAPTURE_STATUS_NONE;
 	return CUDA_SUCCESS;
 }
 
@@ -246,14 +296,12 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-	(void)stream;
-	return release(pointer);
+	return is_captured(stream) ? CUDA_SUCCESS : release(pointer);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
-	(void)stream;
-	return release(pointer);
+	return is_captured(stream) ? CUDA_SUCCESS : release(pointer);
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,

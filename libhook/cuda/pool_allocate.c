@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Allocating from pools, and freeing into them. While a stream is captured nothing is allocated or
+ * freed: the calls make nodes of a graph, and graph_memory.c charges what those take.
+ */
+#include <stdbool.h>
+
+#include "cards.h"
+#include "pool.h"
+#include "quota/ledger.h"
+
+/* Allocations begin at multiples of this (cuMemAllocAsync: "suitably aligned"; never seen below).
+ */
+#define GRANULE_BYTES 512
+
+/* Less than a pool was ever seen to grow by: what is handed out between two looks then needs no
+ * more than one growth. */
+#define LOOK_BYTES (UINT64_C(2) << 20)
+
+enum flavour { LEGACY, PER_THREAD };
+
+/* One allocation, from before the driver is asked. */
+struct taking {
+	struct pool *pool;
+	uint64_t bytes;
+	uint64_t reserved;
+	bool is_looked_at; /* afterwards */
+};
+
+static bool is_captured(CUstream stream, enum flavour flavour)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	CUresult result;
+
+	/* The legacy default stream is never captured. */
+	if (stream == CU_STREAM_LEGACY || (!stream && flavour == LEGACY))
+		return false;
+	result = flavour == LEGACY ? REAL(cuStreamIsCapturing)(stream, &status)
+				   : REAL(cuStreamIsCapturing_ptsz)(stream, &status);
+	return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* What `live` is more than the pool is known to hold, or will by what others reserved; but never
+ * more than this allocation. */
+static uint64_t growth(const struct backing *backing, uint64_t live, uint64_t bytes)
+{
+	uint64_t covered = atomic_load(&backing->charged) + atomic_load(&backing->promised);
+
+	if (live <= covered)
+		return 0;
+	return live - covered < bytes ? live - covered : bytes;
+}
+
+static bool is_to_be_looked_at(const struct taking *taking)
+{
+	struct pool *pool = taking->pool;
+	uint64_t unseen =
+		atomic_fetch_add_explicit(&pool->unseen, taking->bytes, memory_order_relaxed);
+
+	if (taking->reserved == 0 && unseen + taking->bytes < LOOK_BYTES)
+		return false;
+	atomic_store_explicit(&pool->unseen, 0, memory_order_relaxed);
+	return true;
+}
+
+static CUresult reserve(struct taking *taking, size_t bytes)
+{
+	struct backing *backing = &taking->pool->backing;
+
+	if (!pool_is_charged(taking->pool))
+		return CUDA_SUCCESS;
+	/* Above that no quota is, and no sum overflows. */
+	taking->bytes = bytes < GPUSHARE_PENDING_BEGIN
+				? (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES * GRANULE_BYTES
+				: GPUSHARE_PENDING_BEGIN;
+	uint64_t live = atomic_fetch_add(&backing->live, taking->bytes) + taking->bytes;
+	taking->reserved = growth(backing, live, taking->bytes);
+	taking->is_looked_at = is_to_be_looked_at(taking);
+	if (!taking->is_looked_at || backing_reserve(backing, taking->reserved))
+		return CUDA_SUCCESS;
+	atomic_fetch_sub(&backing->live, taking->bytes);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* From the pool of this handle; NULL is the current one of the stream's device. */
+static CUresult take(struct taking *taking, size_t bytes, CUmemoryPool handle, CUstream stream)
+{
+	CUdevice device;
+	CUresult result = device_of_stream(&device, stream);
+
+	*taking = (struct taking){0};
+	if (result == CUDA_SUCCESS && !handle)
+		result = REAL(cuDeviceGetMemPool)(&handle, device);
+	if (result == CUDA_SUCCESS)
+		result = pool_find(&taking->pool, handle, device);
+	return result == CUDA_SUCCESS ? reserve(taking, bytes) : result;
+}
+
+static void wait_for(CUstream stream, enum flavour flavour)
+{
+	if (flavour == LEGACY)
+		REAL(cuStreamSynchronize)(stream);
+	else
+		REAL(cuStreamSynchronize_ptsz)(stream);
+}
+
+/* Have the driver give up what it took. It can only when the stream has passed the free, which lies
+ * behind all that the stream has still to do. */
+static void undo(struct taking *taking, CUdeviceptr pointer, CUstream stream, enum flavour flavour)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	const struct pool *pool = taking->pool;
+	const struct backing *backing = &pool->backing;
+	uint64_t keep =
+		atomic_load(&backing->charged) + atomic_load(&backing->promised) - taking->reserved;
+	uint64_t held;
+
+	REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	if (flavour == LEGACY)
+		REAL(cuMemFreeAsync)(pointer, stream);
+	else
+		REAL(cuMemFreeAsync_ptsz)(pointer, stream);
+	REAL(cuMemPoolTrimTo)(pool->handle, keep);
+	if (backing->calls->held(backing, &held) && held > keep) {
+		wait_for(stream, flavour);
+		REAL(cuMemPoolTrimTo)(pool->handle, keep);
+	}
+	REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+}
+
+/* Withdraw what was not had, or not kept. */
+static void withdraw(const struct taking *taking)
+{
+	struct backing *backing = &taking->pool->backing;
+
+	atomic_fetch_sub(&backing->live, taking->bytes);
+	if (taking->is_looked_at)
+		backing_count(backing, taking->reserved);
+}
+
+static void note(const struct taking *taking, CUdeviceptr pointer)
+{
+	const struct allocation allocation = {.handle = pointer,
+		.bytes = taking->bytes,
+		.owner = (uintptr_t)taking->pool,
+		.card = (uint16_t)taking->pool->backing.card,
+		.kind = GPUSHARE_KIND_POOL};
+
+	charge_note(&allocation);
+}
+
+static CUresult taken(struct taking *taking, CUresult result, const CUdeviceptr *pointer,
+	CUstream stream, enum flavour flavour)
+{
+	if (!pool_is_charged(taking->pool))
+		return result;
+	if (result != CUDA_SUCCESS) {
+		withdraw(taking);
+		/* Before it says that the card is full, the driver takes back what pools keep. */
+		if (result == CUDA_ERROR_OUT_OF_MEMORY)
+			backings_look(taking->pool->backing.card);
+		return result;
+	}
+	if (taking->is_looked_at && !backing_settle(&taking->pool->backing, &taking->reserved)) {
+		undo(taking, *pointer, stream, flavour);
+		withdraw(taking);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	note(taking, *pointer);
+	return CUDA_SUCCESS;
+}
+
+CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
+{
+	struct taking taking;
+
+	if (is_captured(stream, LEGACY))
+		return REAL(cuMemAllocAsync)(pointer, bytes, stream);
+	CUresult result = take(&taking, bytes, NULL, stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocAsync)(pointer, bytes, stream);
+	return taken(&taking, result, pointer, stream, LEGACY);
+}
+
+CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
+{
+	struct taking taking;
+
+	if (is_captured(stream, PER_THREAD))
+		return REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
+	CUresult result = take(&taking, bytes, NULL, stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
+	return taken(&taking, result, pointer, stream, PER_THREAD);
+}
+
+CUDA(cuMemAllocFromPoolAsync,
+	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
+{
+	struct taking taking;
+
+	if (is_captured(stream, LEGACY))
+		return REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
+	CUresult result = take(&taking, bytes, pool, stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
+	return taken(&taking, result, pointer, stream, LEGACY);
+}
+
+CUDA(cuMemAllocFromPoolAsync_ptsz,
+	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
+{
+	struct taking taking;
+
+	if (is_captured(stream, PER_THREAD))
+		return REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
+	CUresult result = take(&taking, bytes, pool, stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
+	return taken(&taking, result, pointer, stream, PER_THREAD);
+}
+
+CUDA(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream))
+{
+	if (is_captured(stream, LEGACY))
+		return REAL(cuMemFreeAsync)(pointer, stream);
+	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync)(pointer, stream));
+}
+
+CUDA(cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream))
+{
+	if (is_captured(stream, PER_THREAD))
+		return REAL(cuMemFreeAsync_ptsz)(pointer, stream);
+	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync_ptsz)(pointer, stream));
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where a program waits for the card. There the driver gives back what its pools hold above their
+ * release thresholds (cuda.h, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), and so do we.
+ */
+#include "backing.h"
+#include "filter.h"
+
+#define SYNCHRONIZE(symbol, parameters, ...)                                                       \
+	CUDA(symbol, parameters)                                                                   \
+	{                                                                                          \
+		CUresult result = REAL(symbol)(__VA_ARGS__);                                       \
+		backings_after_wait();                                                             \
+		return result;                                                                     \
+	}
+
+SYNCHRONIZE(cuStreamSynchronize, (CUstream stream), stream)
+SYNCHRONIZE(cuStreamSynchronize_ptsz, (CUstream stream), stream)
+SYNCHRONIZE(cuEventSynchronize, (CUevent event), event)
+SYNCHRONIZE(cuCtxSynchronize, (void))
+SYNCHRONIZE(cuCtxSynchronize_v2, (CUcontext context), context)
