@@ -6,8 +6,9 @@ Scenario(Docker(), ["gpushare"], Report(sys.stdout)).run()
 """
 
 from .engine import Containerd, Docker, Engine, Host, spawn
-from .memory import Scenario, Sizes
+from .memory import Scenario
 from .report import Check, Report
+from .stage import Sizes
 from .tenant import ProbeFailed, Tenant
 
 __all__ = [

@@ -8,53 +8,22 @@ assumed of the card, so it runs on any card with room.
 
 from __future__ import annotations
 
-import json
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from contextlib import ExitStack
 
-from gpushare.quota.size import format_size
+from gpushare.quota.size import exact_size, format_size
 
-from .engine import Engine, environment, spawn
-from .report import Report
+from . import lending, ways
+from .engine import environment
+from .stage import GIB, OUT_OF_MEMORY, Stage, soon
 from .tenant import ProbeFailed, Tenant
 
-GIB = 1 << 30
-OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-APIS = ("cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocAsync", "cuMemCreate")
-GRANULE = 2 << 20  # the largest that a driver gives device memory in
-SETTLE_SECONDS = 15.0  # the daemon looks every 250 ms; a killed container takes its engine a second
 
-
-@dataclass(frozen=True)
-class Sizes:
-    """What the scenario asks for, in bytes and percent; `small` + `large` fit the card.
-
-    Where its compute is promised to others already the cores are 0: none are asked.
-    """
-
-    small: int = 4 * GIB
-    large: int = 8 * GIB
-    resized: int = 6 * GIB
-    small_cores: int = 30
-    large_cores: int = 60
-
-
-@dataclass
-class Scenario:
-    """Two tenants of `engine`, looked at with the `cli`; `prefix` begins their names."""
-
-    engine: Engine
-    cli: list[str]
-    report: Report
-    prefix: str = ""
-    sizes: Sizes = Sizes()
+class Scenario(Stage):
+    """Goes through every step, in the order in which a reader sees them."""
 
     def run(self) -> bool:
-        """Go through every step; whether all that was claimed held."""
+        """Return whether all that was claimed held."""
         try:
             with ExitStack() as stack:
                 train, serve = self._start_both(stack)
@@ -63,14 +32,15 @@ class Scenario:
                 self._without_gpu()
                 self._filled(train, self.sizes.small, other=serve)
                 self._filled(serve, self.sizes.large, other=train)
-                self._every_api(train)
-                self._resized(train)
+                ways.every_way(self, train)
+                ways.accounted(self, train)
+                self._grown(train)
+                self._shrunk(train)
                 self._killed(serve)
+                lending.lent_and_taken_back(self)
         except ProbeFailed as error:
             self.report.check("every tenant answers", False, error)
         return self.report.held
-
-    # The steps, in the order in which a reader sees them.
 
     def _start_both(self, stack: ExitStack) -> tuple[Tenant, Tenant]:
         sizes = self.sizes
@@ -86,14 +56,18 @@ class Scenario:
             )
         return train, serve
 
+    def _started(self, stack: ExitStack, name: str, memory: int, cores: int) -> Tenant:
+        quota = {"memory": exact_size(memory)} | ({"cores": str(cores)} if cores else {})
+        return self.started(stack, name, quota)
+
     def _listed(self) -> None:
         self.report.title("The host sees both")
-        self._show("ls")
-        self._show("ps")
-        rows = self._tenants()
+        self.show("ls")
+        self.show("ps")
+        rows = self.tenants()
         asked = {
-            self._name("train"): (self.sizes.small, self.sizes.small_cores),
-            self._name("serve"): (self.sizes.large, self.sizes.large_cores),
+            self.full_name("train"): (self.sizes.small, self.sizes.small_cores),
+            self.full_name("serve"): (self.sizes.large, self.sizes.large_cores),
         }
         seen = {
             name: (rows[name]["cards"][0]["memory_bytes"], rows[name]["cards"][0]["cores"])
@@ -104,8 +78,8 @@ class Scenario:
 
     def _too_much_refused(self) -> None:
         self.report.title("A third that does not fit is refused, and told why")
-        size = f"{max(card['memory_bytes'] for card in self._cards()) // GIB + 1}GiB"
-        with self._spawned("third", {"memory": size}) as third:
+        size = f"{max(card['memory_bytes'] for card in self.cards()) // GIB + 1}GiB"
+        with self.spawned("third", {"memory": size}) as third:
             status = third.wait()
         self.report.output(third.errors)
         self.report.check(
@@ -118,7 +92,7 @@ class Scenario:
         if self.engine.name == "host":
             return
         self.report.title("A container that asks for no GPU starts as under runc")
-        with self._spawned("plain", {}) as plain:
+        with self.spawned("plain", {}) as plain:
             status = plain.wait()
         self.report.check(
             "it ran, and found no CUDA driver in it",
@@ -129,7 +103,7 @@ class Scenario:
     def _filled(self, tenant: Tenant, quota: int, other: Tenant) -> None:
         self.report.title(f"{tenant.name} takes all that it was told is free")
         before, neighbour = tenant.ask("info"), other.ask("info")
-        fill = self._fill(tenant, APIS[0], before["free"])
+        fill = self.fill(tenant, ways.PLAIN, before["free"])
         after = tenant.ask("info")
         self.report.check(
             f"{format_size(fill['bytes'])} of {format_size(before['free'])} free taken, to the "
@@ -155,24 +129,13 @@ class Scenario:
         if one["code"] == 0:
             other.ask("free")
 
-    def _every_api(self, tenant: Tenant) -> None:
-        self.report.title(f"The same limit through every way {tenant.name} may allocate")
-        for api in APIS:
-            tenant.ask("free")
-            free = tenant.ask("info")["free"]
-            fill = self._fill(tenant, api, free)
-            self.report.check(
-                f"{api}: {format_size(fill['bytes'])}, then {OUT_OF_MEMORY}",
-                0 <= free - fill["bytes"] < fill["granule"] and fill["result"] == OUT_OF_MEMORY,
-                f"free {free}, {fill}",
-            )
-
-    def _resized(self, tenant: Tenant) -> None:
-        size = format_size(self.sizes.resized).replace(" ", "")
+    def _grown(self, tenant: Tenant) -> None:
         self.report.title(f"{tenant.name} is given more while it runs")
         more = self.sizes.resized - self.sizes.small
+        tenant.ask("free")
+        tenant.ask("fill")
         refused = tenant.ask(f"alloc {more}")
-        self._show("set", self._name("train"), "--memory", size)
+        self.show("set", self.full_name("train"), "--memory", exact_size(self.sizes.resized))
         given = tenant.ask(f"alloc {more}")
         info = tenant.ask("info")
         self.report.check(
@@ -183,89 +146,34 @@ class Scenario:
             f"{refused}, then {given}, {info}",
         )
 
+    def _shrunk(self, tenant: Tenant) -> None:
+        self.report.title(f"{tenant.name} is left less than it uses")
+        self.show("set", self.full_name("train"), "--memory", exact_size(self.sizes.small))
+        refused = tenant.ask("alloc 1")
+        info = tenant.ask("info")
+        self.report.check(
+            f"it keeps what it has and gets not a byte more; it sees "
+            f"{format_size(self.sizes.small)}, all of it used",
+            refused["result"] == OUT_OF_MEMORY
+            and (info["total"], info["free"]) == (self.sizes.small, 0),
+            f"{refused}, {info}",
+        )
+        tenant.ask("free")
+        given = tenant.ask(f"alloc {self.sizes.small // 2 - GIB // 4}")
+        self.report.check("once it fits it is given memory again", given["code"] == 0, given)
+
     def _killed(self, tenant: Tenant) -> None:
         self.report.title(f"{tenant.name} is killed with all its memory in use")
-        index = self._tenants()[tenant.name]["cards"][0]["index"]
-        before = self._free(index)
+        index = self.tenants()[tenant.name]["cards"][0]["index"]
+        before = self.card(index)["free_bytes"]
         kill = self.engine.kill(tenant.name)
         self.report.command(kill)
         subprocess.run(kill, check=True, capture_output=True, env=environment(self.engine))
         tenant.wait()
-        back = _soon(lambda: self._free(index) >= before + self.sizes.large)
-        self._show("ls")
+        back = soon(lambda: self.card(index)["free_bytes"] >= before + self.sizes.large)
+        self.show("ls")
         self.report.check(
             f"its {format_size(self.sizes.large)} are free for others again",
-            back and tenant.name not in self._tenants(),
-            f"free before {before}, now {self._free(index)}",
+            back and tenant.name not in self.tenants(),
+            f"free before {before}, now {self.card(index)['free_bytes']}",
         )
-
-    # What the steps are made of.
-
-    def _fill(self, tenant: Tenant, api: str, free: int) -> dict[str, Any]:
-        """Fill what is free through `api`; a limit that does not hold is not tried to the end.
-
-        On a real card that would take the memory of everybody else on it.
-        """
-        beyond = tenant.ask(f"alloc {api} {free + GRANULE}")
-        if beyond["code"] == 0:
-            tenant.ask("free")
-            raise ProbeFailed(f"{tenant.name} got {beyond} with {free} bytes free")
-        return tenant.ask(f"fill {api}")
-
-    def _name(self, name: str) -> str:
-        return self.prefix + name
-
-    def _started(self, stack: ExitStack, name: str, memory: int, cores: int) -> Tenant:
-        size = format_size(memory).replace(" ", "")
-        quota = {"memory": size} | ({"cores": str(cores)} if cores else {})
-        tenant = stack.enter_context(self._spawned(name, quota))
-        tenant.start()
-        return tenant
-
-    @contextmanager
-    def _spawned(self, name: str, quota: Mapping[str, str]) -> Iterator[Tenant]:
-        full = self._name(name)
-        self.report.command(self.engine.run(full, quota))
-        try:
-            with spawn(self.engine, full, quota) as tenant:
-                yield tenant
-        finally:
-            self.engine.remove(full)
-
-    def _show(self, *words: str) -> None:
-        self.report.command(["gpushare", *words])
-        self.report.output(self._cli(*words))
-
-    def _cli(self, *words: str) -> str:
-        done = subprocess.run(
-            [*self.cli, *words],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=environment(self.engine),
-        )
-        if done.returncode:
-            raise ProbeFailed(f"gpushare {' '.join(words)}: {done.stderr.strip()}")
-        return done.stdout
-
-    def _tenants(self) -> dict[str, dict[str, Any]]:
-        # containerd's names are namespace/id.
-        rows = json.loads(self._cli("ps", "--json"))
-        return {row["name"].rpartition("/")[2]: row for row in rows}
-
-    def _cards(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self._cli("ls", "--json"))
-        return found
-
-    def _free(self, index: int) -> int:
-        return int(next(card["free_bytes"] for card in self._cards() if card["index"] == index))
-
-
-def _soon(holds: Callable[[], bool]) -> bool:
-    """Whether `holds` comes true within SETTLE_SECONDS."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
