@@ -21,13 +21,17 @@ from rich.console import Console
 from rich.text import Text
 
 from gpushare.verify import Docker, Report, Scenario
+from gpushare.verify.report import BOLD
 
 from .stack import Stack
 from .stack.card import real_card
 from .stack.program import Missing
 
-PICTURE = Path(__file__).resolve().parents[1] / "docs" / "pictures" / "demo.svg"
+PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 WIDTH = 112
+WHOLE = "demo.svg"
+#: Steps that have a picture of their own, by how their titles begin.
+APART = {"Where is the memory": "why.svg"}
 
 
 class Tee(io.StringIO):
@@ -58,8 +62,9 @@ def main(argv: list[str] | None = None) -> int:
         print("\ngpushare demo: stopped; nothing is left behind", file=sys.stderr)
         return 130
     if options.record and held:
-        record(screen.getvalue())
-        print(f"\nwrote {PICTURE}")
+        for name, text in pictures(screen.getvalue()).items():
+            record(name, text)
+            print(f"wrote {PICTURES / name}")
     return 0 if held else 1
 
 
@@ -67,7 +72,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev demo", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--keep", action="store_true", help="leave it up until Ctrl-C")
     parser.add_argument(
-        "--record", action="store_true", help=f"write {PICTURE.name} for the README"
+        "--record", action="store_true", help="write the pictures that the README shows"
     )
     return parser.parse_args(argv)
 
@@ -113,12 +118,22 @@ def _wait_to_play(stack: Stack) -> None:
         signal.pause()
 
 
-def record(text: str) -> None:
-    """Draw `text` (with its ANSI colours) as the SVG that the README shows."""
+def pictures(text: str) -> dict[str, str]:
+    """Return what each picture shows of a demonstration that said `text`."""
+    found: dict[str, list[str]] = {}
+    for step in text.strip("\n").split(f"\n\n{BOLD}"):
+        title = step.removeprefix(BOLD)
+        name = next((name for words, name in APART.items() if title.startswith(words)), WHOLE)
+        found.setdefault(name, []).append(f"{BOLD}{title}")
+    return {name: "\n\n".join(steps) for name, steps in found.items()}
+
+
+def record(name: str, text: str) -> None:
+    """Draw `text` (with its ANSI colours) as an SVG that the README shows."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(text.strip("\n")))
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    console.save_svg(str(PICTURE), title="./dev demo")
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    console.save_svg(str(PICTURES / name), title="./dev demo")
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
