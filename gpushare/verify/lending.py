@@ -12,15 +12,9 @@ from .stage import GRANULE, OUT_OF_MEMORY, Stage, soon
 _MIB = 1 << 20
 
 
-def lent_and_taken_back(stage: Stage) -> None:
-    """Lend to one tenant, promise the rest of the card to another, and take that back.
-
-    Not where strangers have a part of the card: they would be refused for as long.
-    """
+def lent_and_taken_back(stage: Stage, index: int) -> None:
+    """On card `index` lend to one tenant, promise the rest to another, and take that back."""
     sizes = stage.sizes
-    index = stage.tenants()[stage.full_name("train")]["cards"][0]["index"]
-    if stage.card(index)["tenants"] > 1:
-        return
     stage.report.title("What nobody was promised is lent, and refused first when it is needed")
     quota = {
         "memory": exact_size(sizes.small),

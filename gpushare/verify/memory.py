@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import ExitStack
+from typing import Any
 
 from gpushare.quota.size import exact_size, format_size
 
@@ -36,8 +37,9 @@ class Scenario(Stage):
                 ways.accounted(self, train)
                 self._grown(train)
                 self._shrunk(train)
-                self._killed(serve)
-                lending.lent_and_taken_back(self)
+                card = self._killed(serve)
+                if card["tenants"] == 1:  # else strangers would be refused for as long
+                    lending.lent_and_taken_back(self, card["index"])
         except ProbeFailed as error:
             self.report.check("every tenant answers", False, error)
         return self.report.held
@@ -162,18 +164,26 @@ class Scenario(Stage):
         given = tenant.ask(f"alloc {self.sizes.small // 2 - GIB // 4}")
         self.report.check("once it fits it is given memory again", given["code"] == 0, given)
 
-    def _killed(self, tenant: Tenant) -> None:
+    def _killed(self, tenant: Tenant) -> dict[str, Any]:
+        """Kill `tenant`; return what is left of its card."""
         self.report.title(f"{tenant.name} is killed with all its memory in use")
         index = self.tenants()[tenant.name]["cards"][0]["index"]
-        before = self.card(index)["free_bytes"]
+        card = self.card(index)
+        wanted = card["free_bytes"] + self.sizes.large
         kill = self.engine.kill(tenant.name)
         self.report.command(kill)
         subprocess.run(kill, check=True, capture_output=True, env=environment(self.engine))
         tenant.wait()
-        back = soon(lambda: self.card(index)["free_bytes"] >= before + self.sizes.large)
+
+        def is_back() -> bool:
+            card.update(self.card(index))
+            return bool(card["free_bytes"] >= wanted)
+
+        back = soon(is_back)
         self.show("ls")
         self.report.check(
             f"its {format_size(self.sizes.large)} are free for others again",
             back and tenant.name not in self.tenants(),
-            f"free before {before}, now {self.card(index)['free_bytes']}",
+            f"{wanted} should be free, {card['free_bytes']} are",
         )
+        return card

@@ -64,9 +64,14 @@ def accounted(stage: Stage, tenant: Tenant) -> None:
     for api in PARTS:
         tenant.ask(f"alloc {api} {one}")
     refused = tenant.ask(f"alloc {stage.sizes.small}")
-    soon(lambda: _explained(_report(stage, tenant)))
+    found: dict[str, Any] = {}
+
+    def is_explained() -> bool:
+        found.update(json.loads(stage.cli_said("why", tenant.name, "--json")))
+        return _explained(found["cards"][0])
+
+    explained = soon(is_explained)
     stage.show("why", tenant.name)
-    found = _report(stage, tenant)
     card = found["cards"][0]
     stage.report.check(
         "its lines add up to what it uses, and that to what it is told is not free",
@@ -80,9 +85,7 @@ def accounted(stage: Stage, tenant: Tenant) -> None:
         all(card["parts"][part] >= size for part, size in taken.items()),
         card["parts"],
     )
-    stage.report.check(
-        "nothing that the driver has is missing from the sum", _explained(found), card
-    )
+    stage.report.check("nothing that the driver has is missing from the sum", explained, card)
     last = found["last_denied"]
     stage.report.check(
         f"what was refused is named: {format_size(stage.sizes.small)}",
@@ -93,13 +96,7 @@ def accounted(stage: Stage, tenant: Tenant) -> None:
     )
 
 
-def _explained(found: Mapping[str, Any]) -> bool:
+def _explained(card: Mapping[str, Any]) -> bool:
     """Whether the driver has no more than the account and what was measured beside it."""
-    card = found["cards"][0]
     told: int | None = card["driver_bytes"]
     return told is not None and told <= card["used_bytes"] - card["parts"]["managed"]
-
-
-def _report(stage: Stage, tenant: Tenant) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(stage.cli_said("why", tenant.name, "--json"))
-    return found
