@@ -23,16 +23,11 @@ PARTS: Final[Mapping[str, str]] = {
     "cuMemAllocAsync": "pools",
     "cuMemAllocFromPoolAsync": "pools",
     "cuMemCreate": "physical",
-    "cuArrayCreate": "arrays",
-    "cuGraphLaunch": "graphs",
-    "cuModuleLoadData": "modules",
 }
-# Pools and graphs take memory from the card in chunks, a module has code beside its variables.
+# Pools take memory from the card in chunks.
 _SLACK: Final[Mapping[str, int]] = {
     "cuMemAllocAsync": 64 * _MIB,
     "cuMemAllocFromPoolAsync": 64 * _MIB,
-    "cuGraphLaunch": 64 * _MIB,
-    "cuModuleLoadData": 64 * _MIB,
 }
 
 
