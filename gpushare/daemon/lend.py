@@ -10,7 +10,7 @@ write the limit before we read what it takes. All of this is the decide thread's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpushare.daemon import hard_limit
 from gpushare.daemon.capacity import Promise, Room
@@ -57,14 +57,14 @@ def lend(node: Node) -> None:
                 _write(promise.key, room.card.uuid, limits[promise.key], node)
 
 
-def make_room(wanted: Mapping[str, int], node: Node) -> bool:
+def make_room(wanted: Mapping[str, int], rooms: Sequence[Room], node: Node) -> bool:
     """Lend no more than leaves room for a promise of `wanted` bytes by card uuid.
 
-    True where a limit had to shrink for it: what is used has to be looked at again, for a tenant
-    may have taken what it still could.
+    True where a limit had to shrink for it: `rooms` have to be looked at again, for a tenant may
+    have taken what it still could.
     """
     shrunk = False
-    for room in node.rooms():
+    for room in rooms:
         more = wanted.get(room.card.uuid, 0)
         lent = sum(promise.memory_bytes + promise.lent_bytes for promise in room.promises)
         if more <= 0 or lent + more <= room.tenants_bytes:

@@ -130,13 +130,14 @@ class Node:
     def _use(self, entry: Entry, number: int, driver: Loaded) -> tuple[int, int]:
         """Return what a tenant uses of a card and what it may use, as far as it can be believed.
 
-        Who stays within its promise is not asked again: it takes what it was promised anyway.
+        Who stays within its promise is not asked again: it takes what it was promised anyway. Who
+        does not run yet uses nothing.
         """
         holding, pages = entry.holdings[number], self.tenants.pages.get(entry.key)
         place = entry.key, holding.uuid
         if holding.whole or pages is None:
             return holding.memory_bytes, holding.memory_bytes
-        known = driver.truth.view.used.get(place)
+        known = driver.truth.view.used.get(place, 0 if entry.state == "reserved" else None)
         if known is not None and known <= holding.memory_bytes == holding.most_bytes:
             return known, holding.memory_bytes
         claimed, limit, most = pages.use(number)

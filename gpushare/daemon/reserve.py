@@ -123,10 +123,11 @@ def _refuse_unsupported(quota: Quota, driver: Loaded) -> None:
 
 def _place(ask: Ask, node: Node) -> tuple[Placed, ...]:
     """Find room where no tenant can be lent any of it, or be about to take it; NoRoom."""
-    placed = place(ask, node.rooms(), node.config.max_shares)
-    while make_room({one.card.uuid: one.memory_bytes for one in placed}, node):
-        placed = place(ask, node.rooms(), node.config.max_shares)
-    return placed
+    while True:
+        rooms = node.rooms()
+        placed = place(ask, rooms, node.config.max_shares)
+        if not make_room({one.card.uuid: one.memory_bytes for one in placed}, rooms, node):
+            return placed
 
 
 def _refuse_low_limit(quota: Quota, placed: tuple[Placed, ...]) -> None:

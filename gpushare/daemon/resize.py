@@ -80,12 +80,13 @@ def _check_room(entry: Entry, holdings: tuple[Holding, ...], node: Node) -> None
         old.uuid: new.memory_bytes - old.memory_bytes
         for old, new in zip(entry.holdings, holdings, strict=True)
     }
-    while make_room(more, node):
-        continue
-    rooms = {room.card.uuid: room for room in node.rooms()}
-    for holding in holdings:
-        if holding.uuid in rooms:
-            grows(rooms[holding.uuid], entry.key, entry.title, holding.memory_bytes)
+    rooms = node.rooms()
+    while make_room(more, rooms, node):
+        rooms = node.rooms()
+    wanted = {holding.uuid: holding.memory_bytes for holding in holdings}
+    for room in rooms:
+        if room.card.uuid in wanted:
+            grows(room, entry.key, entry.title, wanted[room.card.uuid])
 
 
 def _noted(quota: Quota, holdings: tuple[Holding, ...]) -> dict[str, str]:

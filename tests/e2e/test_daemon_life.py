@@ -9,6 +9,7 @@ import os
 import signal
 import stat
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -298,6 +299,52 @@ def test_a_burst_has_what_is_free_and_no_promise_waits_for_it(own: Stack) -> Non
             assert tenant.ask(f"alloc {30 * GIB}")["code"] == 0
             assert promised_to.ask(f"alloc {99 * GIB}")["code"] == 0
         wait_until(lambda: tenant.ask("info")["total"] == 100 * GIB)
+
+
+def test_a_borrower_that_never_stops_asking_has_nothing_of_what_is_promised(own: Stack) -> None:
+    """Promises are made and ended while it takes and frees as fast as it can."""
+    bundle = Bundle(own, quota={"memory": "4GiB", "memory_limit": "139GiB"})
+    [whole] = [card["free_bytes"] for card in asking(own).cards()]
+    stopped = threading.Event()
+    refusals: list[str] = []
+    made = 0
+
+    def take_and_free(tenant: Tenant) -> None:
+        while not stopped.is_set():
+            while tenant.ask(f"alloc {16 * GIB}")["code"] == 0:
+                continue
+            tenant.ask("free")
+
+    with started(bundle) as tenant, ThreadPoolExecutor(1) as thread:
+        running = thread.submit(take_and_free, tenant)
+        try:
+            while made < 5 and len(refusals) < 1000:
+                try:
+                    other = asking(own).open(
+                        {"memory": "60GiB"}, name="other", pid=os.getpid(), rootless=False
+                    )
+                except client.Refused as error:
+                    refusals.append(str(error))
+                    continue
+                made += 1
+                for _ in range(5):
+                    found = row(own, bundle)
+                    assert found is not None
+                    assert found["cards"][0]["used_bytes"] <= whole - 60 * GIB
+                asking(own).release(other["key"], other["id"])
+                # The next look lends it what is free again.
+                wait_until(lambda: limit_of(own, bundle) > whole - 60 * GIB)
+        finally:
+            stopped.set()
+            running.result()
+    assert made == 5
+    assert all("borrowed" in refusal for refusal in refusals)
+
+
+def limit_of(stack: Stack, bundle: Bundle) -> int:
+    found = row(stack, bundle)
+    assert found is not None
+    return found["cards"][0]["limit_bytes"]
 
 
 def test_a_container_that_still_runs_is_not_made_a_second_time(stack: Stack) -> None:

@@ -108,8 +108,9 @@ def test_another_card_is_taken_where_a_borrower_was_faster(
 
 def test_a_promise_that_fits_beside_what_is_lent_shrinks_nobody(node: Node) -> None:
     tenant = burst(node, "10GiB", "40GiB")
-    assert not make_room({fakes.card(0).uuid: 100 * GIB}, node)
-    assert make_room({fakes.card(0).uuid: 101 * GIB}, node)
+    rooms = node.rooms()
+    assert not make_room({fakes.card(0).uuid: 100 * GIB}, rooms, node)
+    assert make_room({fakes.card(0).uuid: 101 * GIB}, rooms, node)
     assert limit(node, tenant) == 39
 
 

@@ -61,20 +61,27 @@ def test_a_quota_below_what_is_used_holds_back_what_comes_and_takes_nothing(node
     ]
 
 
-def test_what_a_tenant_still_has_of_a_larger_quota_is_promised_to_nobody(node: Node) -> None:
+def test_what_a_tenant_still_has_of_a_larger_quota_is_promised_to_nobody(
+    node: Node, program: subprocess.Popen[bytes]
+) -> None:
     tenant = opened(node, memory="100GiB", devices="0")
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     fd = node.tenants.pages[tenant["key"]].status.fd
-    registered.register(fd, 0, os.getpid(), 1)
+    registered.register(fd, 0, program.pid, 1)
     registered.hold(fd, 0, 60 * GIB)
-    set_quota(entry_of(node, tenant), {"memory": "10GiB"}, node)
+    with registered.life(fd, 0):
+        set_quota(entry_of(node, tenant), {"memory": "10GiB"}, node)
     with pytest.raises(NoRoom, match=r"has 80 of 140 GiB free \(train 10 and 50 above it\)"):
         opened(node, memory="81GiB", devices="0")
     registered.hold(fd, 0, 20 * GIB)
     opened(node, memory="81GiB", devices="0")
 
 
-def test_nobody_is_kept_off_a_card_by_claiming_what_cannot_be(node: Node) -> None:
+def test_nobody_is_kept_off_a_card_by_claiming_what_cannot_be(
+    node: Node, program: subprocess.Popen[bytes]
+) -> None:
     tenant = opened(node, memory="4GiB", devices="0")
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     fd = node.tenants.pages[tenant["key"]].status.fd
     registered.register(fd, 0, os.getpid(), 1)
     registered.hold(fd, 0, 1 << 60)
