@@ -20,6 +20,7 @@ import pytest
 
 from gpushare import simulator
 
+from .rank import Ranks, ranks
 from .tenant import MIB, Tenant
 
 HERE = Path(__file__).parent
@@ -131,15 +132,19 @@ def program(*lines: str) -> str:
 
 @pytest.fixture(scope="session")
 def fake_filters() -> Path:
-    """A directory with both filters, over fake_cuda.c and fake_nvml.c."""
+    """A directory with both filters, over fake_cuda.c with fake_memory.c, and fake_nvml.c."""
     with _one_at_a_time():
         folder = build_filters("fake")
         (folder / "driver").mkdir(exist_ok=True)
-        for source, name in (("fake_cuda.c", "libcuda.so.1"), ("fake_nvml.c", "libnvidia-ml.so.1")):
+        sources = {
+            "libcuda.so.1": ("fake_cuda.c", str(HERE / "fake_memory.c")),
+            "libnvidia-ml.so.1": ("fake_nvml.c",),
+        }
+        for name, source in sources.items():
             driver = folder / "driver" / name
             options = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic")
             made = driver.with_suffix(".new")
-            compile_c(made, source, *options, f"-Wl,-soname,{name}").rename(driver)
+            compile_c(made, *source, *options, f"-Wl,-soname,{name}").rename(driver)
     return folder / "lib"
 
 
@@ -233,3 +238,10 @@ def linked_doors_program(tmp_path_factory: pytest.TempPathFactory, simulator_fil
     output = tmp_path_factory.mktemp("doors") / "linked"
     library = str(simulator_filters / "libcuda.so.1")
     return str(compile_c(output, "doors.c", str(HERE / "ways.c"), "-DLINKED", library))
+
+
+@pytest.fixture
+def group(simulated: Container) -> Iterator[Ranks]:
+    """Three processes of a container with 100 MiB of the machine's only card."""
+    with ranks(simulated, 3) as made:
+        yield made

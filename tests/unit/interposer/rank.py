@@ -8,12 +8,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from subprocess import Popen
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .conftest import Container, program
+from .tenant import MIB
+
+if TYPE_CHECKING:
+    from .conftest import Container
+
+SIMULATED_CONTEXT = 104 * MIB  # libhook/simulator/profiles/t4.json
 
 _LOOP = (
+    Path(__file__).with_name("client.py").read_text(),
     "start()",
     "say(None)",
     "for line in sys.stdin:",
@@ -34,6 +41,7 @@ class Rank:
     """A process that has the functions of client.py, and a context."""
 
     process: Popen[str]
+    container: Container
 
     def ask(self, expression: str, name: str = "") -> Any:
         """Return what `expression` is there, and keep it there as `name`.
@@ -61,10 +69,12 @@ class Rank:
 class Ranks:
     """The processes of a container with 100 MiB, and what the driver says of them."""
 
-    def __init__(self, container: Container, count: int, *before: str) -> None:
+    def __init__(self, container: Container, count: int) -> None:
         self.container = container
-        code = program(*before, *_LOOP)
-        self._all = [Rank(container.start(sys.executable, "-c", code)) for _ in range(count)]
+        code = "\n".join(_LOOP)
+        self._all = [
+            Rank(container.start(sys.executable, "-c", code), container) for _ in range(count)
+        ]
         for rank in self._all:
             rank.heard()
 
@@ -74,6 +84,25 @@ class Ranks:
     def __getitem__(self, number: int) -> Rank:
         return self._all[number]
 
+    def used(self, rank: Rank) -> int:
+        """Return what counts against the quota, in MiB, as `rank` sees it."""
+        return int(rank.ask("100 - memory()[0] // MIB"))
+
+    def taken(self, rank: Rank) -> int:
+        """Return what the driver has given beside contexts, in MiB."""
+        driver = self.container.libraries.parent / "driver" / "libcuda.so.1"
+        taken = rank.ask(f"taken_of_card({str(driver)!r})")
+        contexts = sum(one.process.poll() is None for one in self) * SIMULATED_CONTEXT
+        return (int(taken) - contexts) // MIB
+
+    def both(self, rank: Rank) -> tuple[int, int]:
+        """Return (used, taken)."""
+        return self.used(rank), self.taken(rank)
+
+    def reap(self, rank: Rank) -> None:
+        """Let `rank` be refused something, which clears what the dead left."""
+        assert rank.ask("result_of(alloc, 100 * MIB)") == 2
+
     def end(self) -> None:
         """End those that are left."""
         for rank in self._all:
@@ -82,9 +111,9 @@ class Ranks:
 
 
 @contextmanager
-def ranks(container: Container, count: int, *before: str) -> Iterator[Ranks]:
-    """Start `count` processes; each does the lines `before` first."""
-    made = Ranks(container, count, *before)
+def ranks(container: Container, count: int) -> Iterator[Ranks]:
+    """Start `count` processes of `container`."""
+    made = Ranks(container, count)
     try:
         yield made
     finally:

@@ -3,45 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from .conftest import Container
 from .rank import Rank, Ranks, ranks
 from .tenant import MIB
-
-SIMULATED_CONTEXT = 104 * MIB  # libhook/simulator/profiles/t4.json
-
-
-class Group(Ranks):
-    """Three processes of a container with 100 MiB."""
-
-    def used(self, rank: Rank) -> int:
-        """Return what counts against the quota, in MiB, as `rank` sees it."""
-        return int(rank.ask("100 - memory()[0] // MIB"))
-
-    def taken(self, rank: Rank) -> int:
-        """Return what the driver has given beside contexts, in MiB."""
-        driver = self.container.libraries.parent / "driver" / "libcuda.so.1"
-        taken = rank.ask(f"taken_of_card({str(driver)!r})")
-        living = sum(one.process.poll() is None for one in self)
-        return int(taken - living * SIMULATED_CONTEXT) // MIB
-
-    def both(self, rank: Rank) -> tuple[int, int]:
-        """Return (used, taken)."""
-        return self.used(rank), self.taken(rank)
-
-    def reap(self, rank: Rank) -> None:
-        """Let `rank` be refused something, which clears what the dead left."""
-        assert rank.ask("result_of(alloc, 100 * MIB)") == 2
-
-
-@pytest.fixture
-def group(simulated: Container) -> Iterator[Group]:
-    made = Group(simulated, 3)
-    yield made
-    made.end()
 
 
 def give(maker: Rank, takers: list[Rank], size: int = 40 * MIB, *, map_it: bool = True) -> None:
@@ -55,7 +21,7 @@ def give(maker: Rank, takers: list[Rank], size: int = 40 * MIB, *, map_it: bool 
     maker.ask(f"os.close({descriptor})")
 
 
-def test_what_three_map_counts_once(group: Group) -> None:
+def test_what_three_map_counts_once(group: Ranks) -> None:
     maker, *takers = group
     give(maker, takers)
     assert [group.both(rank) for rank in group] == [(40, 40)] * 3
@@ -64,7 +30,7 @@ def test_what_three_map_counts_once(group: Group) -> None:
     assert takers[0].ask("result_of(alloc, 60 * MIB)") == 0
 
 
-def test_all_is_given_back_by_whoever_is_last(group: Group) -> None:
+def test_all_is_given_back_by_whoever_is_last(group: Ranks) -> None:
     maker, *takers = group
     give(maker, takers)
     maker.ask("release(piece)")
@@ -79,7 +45,7 @@ def test_all_is_given_back_by_whoever_is_last(group: Group) -> None:
     assert group.container.tenant.shared() == (0, 0)
 
 
-def test_what_outlives_its_killed_maker_still_counts(group: Group) -> None:
+def test_what_outlives_its_killed_maker_still_counts(group: Ranks) -> None:
     maker, *takers = group
     give(maker, takers)
     maker.kill()
@@ -92,7 +58,7 @@ def test_what_outlives_its_killed_maker_still_counts(group: Group) -> None:
     assert group.both(takers[0]) == (0, 0)
 
 
-def test_a_killed_importer_leaves_the_maker_s_charge(group: Group) -> None:
+def test_a_killed_importer_leaves_the_maker_s_charge(group: Ranks) -> None:
     maker, *takers = group
     give(maker, takers)
     takers[0].kill()
@@ -105,7 +71,7 @@ def test_a_killed_importer_leaves_the_maker_s_charge(group: Group) -> None:
     assert group.both(maker) == (100, 100)
 
 
-def test_the_last_killed_importer_frees_it(group: Group) -> None:
+def test_the_last_killed_importer_frees_it(group: Ranks) -> None:
     maker, *takers = group
     give(maker, takers[:1])
     maker.kill()
@@ -114,7 +80,7 @@ def test_the_last_killed_importer_frees_it(group: Group) -> None:
 
 
 @pytest.mark.parametrize("how", ["mapped", "unmapped"])
-def test_importing_ones_own_exports_gains_nothing(group: Group, how: str) -> None:
+def test_importing_ones_own_exports_gains_nothing(group: Ranks, how: str) -> None:
     """Make, export, import, drop the original: the import keeps the memory, and the charge."""
     (rank, *_) = group
     outcomes = []
@@ -133,7 +99,7 @@ def test_importing_ones_own_exports_gains_nothing(group: Group, how: str) -> Non
     assert group.both(rank) == (90, 90)
 
 
-def test_a_handle_that_was_exported_often_counts_once(group: Group) -> None:
+def test_a_handle_that_was_exported_often_counts_once(group: Ranks) -> None:
     maker, taker, _ = group
     give(maker, [taker])
     pid, descriptor = maker.ask("export(piece)")
@@ -143,7 +109,7 @@ def test_a_handle_that_was_exported_often_counts_once(group: Group) -> None:
     assert group.container.tenant.shared() == (40 * MIB, 40 * MIB)
 
 
-def test_an_import_counts_as_far_as_it_was_mapped(group: Group) -> None:
+def test_an_import_counts_as_far_as_it_was_mapped(group: Ranks) -> None:
     maker, taker, _ = group
     give(maker, [taker], map_it=False)
     shared = [group.container.tenant.shared()]
@@ -158,7 +124,7 @@ def test_an_import_counts_as_far_as_it_was_mapped(group: Group) -> None:
     assert group.both(maker) == (40, 40)
 
 
-def test_an_import_retained_by_its_address_counts_to_its_last_release(group: Group) -> None:
+def test_an_import_retained_by_its_address_counts_to_its_last_release(group: Ranks) -> None:
     maker, taker, _ = group
     give(maker, [taker])
     taker.ask("retain(where + 6 * MIB)", "another")
@@ -170,7 +136,7 @@ def test_an_import_retained_by_its_address_counts_to_its_last_release(group: Gro
     assert group.both(maker) == (0, 0)
 
 
-def test_ranks_that_all_share_with_all_count_each_piece_once(group: Group) -> None:
+def test_ranks_that_all_share_with_all_count_each_piece_once(group: Ranks) -> None:
     """As the peers of a collective library do: everybody's buffer is mapped by everybody."""
     for rank in group:
         rank.ask("shareable(20 * MIB)", "own")
@@ -183,7 +149,7 @@ def test_ranks_that_all_share_with_all_count_each_piece_once(group: Group) -> No
     assert group[0].ask("result_of(alloc, 40 * MIB)") == 0
 
 
-def test_a_failed_export_and_import_leave_no_trace(group: Group) -> None:
+def test_a_failed_export_and_import_leave_no_trace(group: Ranks) -> None:
     (rank, *_) = group
     rank.ask("create(4 * MIB)", "private")
     assert "refused" in rank.ask("export(private)")
@@ -192,7 +158,7 @@ def test_a_failed_export_and_import_leave_no_trace(group: Group) -> None:
     assert group.both(rank) == (4, 4)
 
 
-def test_memory_that_sleeps_and_wakes_is_all_given_back(group: Group) -> None:
+def test_memory_that_sleeps_and_wakes_is_all_given_back(group: Ranks) -> None:
     """Many small pieces in one reservation, unmapped in one call, released, and made anew."""
     (rank, *_) = group
     rank.ask("reserve_address(80 * MIB)", "where")
