@@ -355,6 +355,7 @@ typedef struct CUipcEventHandle {
 
 typedef enum CUexternalMemoryHandleType {
 	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
+	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32 = 2,
 } CUexternalMemoryHandleType;
 
 typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {

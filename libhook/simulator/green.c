@@ -16,6 +16,7 @@
 struct CUdevResourceDesc_st {
 	uint64_t kind;
 	unsigned int multiprocessors;
+	CUdevResourceDesc next;
 };
 
 struct CUgreenCtx_st {
@@ -74,7 +75,9 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *count,
 	return CUDA_SUCCESS;
 }
 
-/* There is no call that would destroy a description. */
+static struct latch latch;
+static CUdevResourceDesc descriptions; /* there is no call that would destroy one */
+
 CUresult cuDevResourceGenerateDesc(
 	CUdevResourceDesc *description, CUdevResource *resources, unsigned int count)
 {
@@ -87,6 +90,10 @@ CUresult cuDevResourceGenerateDesc(
 	made->kind = DESCRIPTION_KIND;
 	for (unsigned int i = 0; i < count; i++)
 		made->multiprocessors += resources[i].sm.smCount;
+	latch_take(&latch);
+	made->next = descriptions;
+	descriptions = made;
+	latch_drop(&latch);
 	*description = made;
 	return CUDA_SUCCESS;
 }

@@ -64,7 +64,8 @@ static void *contents(const struct region *region)
 
 static bool map_file(const struct region *region, int fd)
 {
-	return mmap(contents(region), region->units * UNIT_BYTES, PROT_READ | PROT_WRITE,
+	return region->units > 0 &&
+	       mmap(contents(region), region->units * UNIT_BYTES, PROT_READ | PROT_WRITE,
 		       MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) != MAP_FAILED;
 }
 
@@ -332,6 +333,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle opaque, unsi
 	REQUIRE(pointer && flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUDA_ERROR_INVALID_VALUE);
 	memcpy(&handle, &opaque, sizeof(handle));
 	REQUIRE(handle.magic == HANDLE_MAGIC && handle.card < device_entries() &&
+			handle.region_bytes >= UNIT_BYTES &&
 			handle.region_bytes / UNIT_BYTES < UINT32_MAX,
 		CUDA_ERROR_INVALID_HANDLE);
 	/* The real driver's answer to a process that opens its own handle. */
