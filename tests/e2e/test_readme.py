@@ -229,6 +229,7 @@ OUTCOMES: Mapping[str, Row] = {
     "nothing": Row(None),
     "`GPUSHARE_MEMORY=4GiB`": Row(4 * GIB, "best-effort"),
     "`GPUSHARE_MEMORY=4GiB`, `GPUSHARE_CORES=30`": Row(4 * GIB, "fixed-share", 30),
+    "`GPUSHARE_MEMORY=4GiB`, `GPUSHARE_MEMORY_LIMIT=8GiB`": Row(8 * GIB, "best-effort"),
     "`GPUSHARE_COUNT=1`": Row(139 * GIB, "", 100, whole=True),
 }
 
@@ -293,6 +294,15 @@ def shows_containers(said: str, _: Ready) -> None:
     assert re.match(r"train +0 +0\.0/\d\.0 GiB +-/30 % ", row)
 
 
+def says_where_it_is(said: str, ready: Ready) -> None:
+    heading, *lines = said.splitlines()
+    assert re.match(r"train +card 0 +H200 +0\.0/4\.0 GiB", heading)
+    shown = dict(re.findall(r"^  (\w+) +[+]?(\d+) ", "\n".join(lines), re.MULTILINE))
+    assert shown["used"] == "0"
+    assert int(shown["quota"]) == 4 * GIB
+    assert ready.show("why", "train")["cards"][0]["used_bytes"] == 0
+
+
 def has_resized(_: str, ready: Ready) -> None:
     assert ready.show("inspect", "train")["cards"][0]["memory_bytes"] == 6 * GIB
 
@@ -310,6 +320,7 @@ def proves_the_limits(said: str, _: Ready) -> None:
 DAILY: Mapping[str, Callable[[str, Ready], None]] = {
     "gpushare ls": shows_cards,
     "gpushare ps": shows_containers,
+    "gpushare why train": says_where_it_is,
     "gpushare set train --memory 6GiB": has_resized,
     "gpushare doctor": finds_nothing_wrong,
     "gpushare verify --memory": proves_the_limits,
