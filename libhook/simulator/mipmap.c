@@ -16,13 +16,19 @@ bool mipmap_valid(CUmipmappedArray mipmap)
 	return mipmap && mipmap->kind == OBJECT_MIPMAP;
 }
 
+/* Layers, the faces of a cube among them, are not a direction in which a level is smaller. */
+static bool has_layers(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+{
+	return descriptor->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
+}
+
 /* Down to one element in each direction. */
 static unsigned int most_levels(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
 	size_t longest = descriptor->Width | descriptor->Height;
 	unsigned int levels = 1;
 
-	if (!(descriptor->Flags & CUDA_ARRAY3D_LAYERED))
+	if (!has_layers(descriptor))
 		longest |= descriptor->Depth;
 	while (longest >>= 1)
 		levels++;
@@ -43,7 +49,7 @@ static CUresult lay_out(CUmipmappedArray mipmap, size_t *bytes)
 
 		level.Width = halved(level.Width, i);
 		level.Height = halved(level.Height, i);
-		if (!(level.Flags & CUDA_ARRAY3D_LAYERED))
+		if (!has_layers(&level))
 			level.Depth = halved(level.Depth, i);
 		result = array_lay_out(&mipmap->levels[i], &level);
 		if (result != CUDA_SUCCESS)

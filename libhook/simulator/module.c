@@ -253,12 +253,12 @@ CUresult cuModuleUnload(CUmodule module)
 	return CUDA_SUCCESS;
 }
 
-/* 2: functions are loaded when they are first used, as drivers since 12.2 do. */
+/* 1: functions come with their module. Drivers since 12.2 load them when they are first used. */
 CUresult cuModuleGetLoadingMode(CUmodule_loading_mode *mode)
 {
 	REQUIRE_DRIVER();
 	REQUIRE(mode, CUDA_ERROR_INVALID_VALUE);
-	*mode = 2;
+	*mode = 1;
 	return CUDA_SUCCESS;
 }
 
