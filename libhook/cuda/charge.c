@@ -53,22 +53,29 @@ static void give_back(const struct allocation *charged)
 		ledger_release(charged->card, charged->kind, charged->bytes);
 }
 
-void charge_note(const struct allocation *allocation)
+static void note_in(struct allocations *table, const struct allocation *allocation)
 {
 	struct allocation stale;
 
 	/* Without an entry the bytes stay charged until the process ends: too much, never too
 	 * little. */
-	if (!allocations_add(&buffers, allocation, &stale))
+	if (!allocations_add(table, allocation, &stale))
 		log_line(LOG_WARNING, "no memory to note an allocation of %llu bytes",
 			(unsigned long long)allocation->bytes);
 	else if (stale.bytes)
 		give_back(&stale);
 }
 
-CUresult charge_settle(const struct charge *charge, CUresult result, const CUdeviceptr *pointer)
+void charge_note(const struct allocation *allocation)
 {
-	struct allocation allocation = {.bytes = charge->bytes,
+	note_in(&buffers, allocation);
+}
+
+CUresult charge_settle_in(
+	struct allocations *table, const struct charge *charge, CUresult result, uint64_t handle)
+{
+	struct allocation allocation = {.handle = handle,
+		.bytes = charge->bytes,
 		.owner = (uintptr_t)charge->context,
 		.card = (uint16_t)charge->card,
 		.kind = (uint16_t)charge->kind};
@@ -77,12 +84,16 @@ CUresult charge_settle(const struct charge *charge, CUresult result, const CUdev
 		ledger_release(charge->card, charge->kind, charge->bytes);
 		return result;
 	}
-	allocation.handle = *pointer;
-	charge_note(&allocation);
+	note_in(table, &allocation);
 	return result;
 }
 
-CUresult charge_free(const struct allocation *charged, CUresult result)
+CUresult charge_settle(const struct charge *charge, CUresult result, const CUdeviceptr *pointer)
+{
+	return charge_settle_in(&buffers, charge, result, result == CUDA_SUCCESS ? *pointer : 0);
+}
+
+CUresult charge_free(struct allocations *table, const struct allocation *charged, CUresult result)
 {
 	struct allocation stale;
 
@@ -91,7 +102,7 @@ CUresult charge_free(const struct allocation *charged, CUresult result)
 	if (result == CUDA_SUCCESS)
 		give_back(charged);
 	else
-		allocations_add(&buffers, charged, &stale);
+		allocations_add(table, charged, &stale);
 	return result;
 }
 
@@ -118,11 +129,11 @@ static bool ends_with(const struct allocation *charged, void *which)
 	return true;
 }
 
-void charge_end_context(CUcontext context, unsigned card)
+void charge_end_in(struct allocations *table, CUcontext context, unsigned card)
 {
 	struct ended ended = {.context = context, .card = card};
 
-	allocations_take_all(&buffers, ends_with, &ended);
+	allocations_take_all(table, ends_with, &ended);
 	for (card = 0; card < GPUSHARE_MAX_CARDS; card++) {
 		if (ended.exported_bytes[card])
 			ledger_unexport(card, ended.exported_bytes[card]);

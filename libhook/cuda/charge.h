@@ -41,20 +41,25 @@ CUresult charge_reserve_current(struct charge *charge, enum gpushare_kind kind, 
 /* After the driver's answer: keep the charge under *pointer, or give it back. Return `result`. */
 CUresult charge_settle(const struct charge *charge, CUresult result, const CUdeviceptr *pointer);
 
+/* As charge_settle, for what has a handle in a table of its own. */
+CUresult charge_settle_in(
+	struct allocations *table, const struct charge *charge, CUresult result, uint64_t handle);
+
 /* Enter memory that is charged already. */
 void charge_note(const struct allocation *allocation);
 
-/* Give back what `pointer` was charged if freeing it succeeds. `freeing` is evaluated once, when
- * the entry is out of the table: after, the driver may have given the address to another thread. */
-#define CHARGE_FREE(pointer, freeing)                                                              \
+/* Give back what `handle` was charged if freeing it succeeds. `freeing` is evaluated once, when
+ * the entry is out of the table: after, the driver may have given the handle to another thread. */
+#define CHARGE_FREE_IN(table, handle, freeing)                                                     \
 	({                                                                                         \
 		struct allocation charged_;                                                        \
-		bool known_ = allocations_take(&buffers, (pointer), &charged_);                    \
-		charge_free(known_ ? &charged_ : NULL, (freeing));                                 \
+		bool known_ = allocations_take((table), (handle), &charged_);                      \
+		charge_free((table), known_ ? &charged_ : NULL, (freeing));                        \
 	})
-CUresult charge_free(const struct allocation *charged, CUresult result);
+#define CHARGE_FREE(pointer, freeing) CHARGE_FREE_IN(&buffers, pointer, freeing)
+CUresult charge_free(struct allocations *table, const struct allocation *charged, CUresult result);
 
-/* A context has ended, `card`'s primary one if NULL, and took its memory along. */
-void charge_end_context(CUcontext context, unsigned card);
+/* A context has ended, `card`'s primary one if NULL, and took what is in `table` along. */
+void charge_end_in(struct allocations *table, CUcontext context, unsigned card);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lock order: `primaries`, then the driver's own locks. It is held while the driver makes or ends a
- * primary context, which calls nobody back but this thread's own tools: hence recursive.
+ * Contexts that the program makes for itself.
+ *
+ * Lock order: `attaching`, then the driver's own locks.
  */
 #include "context.h"
 
@@ -9,21 +10,46 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "array.h"
 #include "backing.h"
 #include "cards.h"
 #include "charge.h"
+#include "context_limit.h"
+#include "context_primary.h"
 #include "external.h"
 #include "ipc.h"
+#include "library.h"
+#include "load.h"
 #include "quota/ledger.h"
 
 static struct allocations created; /* by cuCtxCreate: handle and card */
 static _Atomic unsigned created_count;
 
-static pthread_mutex_t primaries = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static struct primary {
-	bool is_counted;
-	uint64_t bytes; /* its price when it was */
-} primary[GPUSHARE_MAX_CARDS];
+static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
+static struct allocations attached; /* with how often, beside its creation */
+
+/* Contexts that have been seen to be counted, for whoever makes one current again and again. */
+#define SEEN 64
+static _Atomic(CUcontext) seen[SEEN];
+
+static _Atomic(CUcontext) *seen_place(CUcontext context)
+{
+	return &seen[((uintptr_t)context * UINT64_C(0x9e3779b97f4a7c15)) >> 58];
+}
+
+void context_end_memory(CUcontext context, unsigned card)
+{
+	/* Another context may be given the same handle. */
+	for (unsigned i = 0; i < SEEN; i++)
+		atomic_store(&seen[i], NULL);
+	charge_end_in(&buffers, context, card);
+	ipc_end_context(context, card);
+	external_end_context(context, card);
+	backings_after_context(card);
+	arrays_end_context(context, card);
+	loads_end_context(context, card);
+	limits_end_context(context, card);
+}
 
 CUcontext context_owner(void)
 {
@@ -35,15 +61,6 @@ CUcontext context_owner(void)
 		return NULL;
 	struct allocation entry;
 	return allocations_find(&created, (uintptr_t)current, &entry) ? current : NULL;
-}
-
-/* A context has ended, `card`'s primary one if NULL, and its memory with it. */
-static void memory_end(CUcontext context, unsigned card)
-{
-	charge_end_context(context, card);
-	ipc_end_context(context, card);
-	external_end_context(context, card);
-	backings_after_context(card);
 }
 
 static CUresult context_reserve(struct charge *charge, CUdevice device)
@@ -124,7 +141,8 @@ static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontex
 
 	if (known && result == CUDA_SUCCESS) {
 		atomic_fetch_sub(&created_count, 1);
-		memory_end(context, entry.card);
+		allocations_take(&attached, (uintptr_t)context, &stale);
+		context_end_memory(context, entry.card);
 		ledger_release_context(entry.card, entry.bytes);
 	} else if (known) {
 		allocations_add(&created, &entry, &stale);
@@ -142,104 +160,99 @@ CUDA(cuCtxDestroy_v2, (CUcontext context))
 	return context_destroy(REAL(cuCtxDestroy_v2), context);
 }
 
-enum primary_state { PRIMARY_NOT_TOLD, PRIMARY_INACTIVE, PRIMARY_ACTIVE };
-
-static enum primary_state primary_state(CUdevice device)
+/* How often `context` is attached beside its creation, `change` more from now on. Under the lock.
+ */
+static uint32_t attached_change(CUcontext context, uint32_t change)
 {
-	unsigned int flags;
-	int active = 0;
+	struct allocation entry = {.handle = (uintptr_t)context}, stale;
 
-	if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS)
-		return PRIMARY_NOT_TOLD;
-	return active ? PRIMARY_ACTIVE : PRIMARY_INACTIVE;
+	allocations_take(&attached, entry.handle, &entry);
+	const uint32_t before = entry.references;
+	entry.references += change;
+	if (entry.references)
+		allocations_add(&attached, &entry, &stale);
+	return before;
 }
 
-/* One that is there already, for cudart makes it through the driver's export tables, takes nothing
- * more: refused, it would be charged beside what the daemon has measured of it. */
-static bool primary_reserve(unsigned card, CUdevice device)
+CUDA(cuCtxAttach, (CUcontext * context, unsigned int flags))
 {
-	uint64_t *bytes = &primary[card].bytes;
-
-	primary[card].is_counted = primary_state(device) == PRIMARY_ACTIVE
-					   ? ledger_count_context(card, bytes)
-					   : ledger_reserve_context(card, bytes);
-	return primary[card].is_counted;
-}
-
-static void primary_uncount(unsigned card)
-{
-	if (primary[card].is_counted)
-		ledger_release_context(card, primary[card].bytes);
-	primary[card].is_counted = false;
-}
-
-CUDA(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
-{
-	unsigned card;
-	CUresult result = card_of_device(&card, device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	pthread_mutex_lock(&primaries);
-	bool counted_before = primary[card].is_counted;
-	if (!counted_before && !primary_reserve(card, device))
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	if (result == CUDA_SUCCESS) {
-		result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-		if (result != CUDA_SUCCESS && !counted_before)
-			primary_uncount(card);
-	}
-	pthread_mutex_unlock(&primaries);
+	pthread_mutex_lock(&attaching);
+	CUresult result = REAL(cuCtxAttach)(context, flags);
+	if (result == CUDA_SUCCESS)
+		attached_change(*context, 1);
+	pthread_mutex_unlock(&attaching);
 	return result;
 }
 
-/* The driver ends the primary context, or it does not: others may still hold it. */
-static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device)
+/* The last one ends the context. */
+CUDA(cuCtxDetach, (CUcontext context))
 {
-	unsigned card;
-	bool granted = card_of_device(&card, device) == CUDA_SUCCESS;
+	CUresult result;
 
-	pthread_mutex_lock(&primaries);
-	enum primary_state before = primary_state(device);
-	CUresult result = end(device);
-	if (granted && before == PRIMARY_ACTIVE && primary_state(device) == PRIMARY_INACTIVE) {
-		memory_end(NULL, card);
-		primary_uncount(card);
+	pthread_mutex_lock(&attaching);
+	if (attached_change(context, 0) == 0) {
+		result = context_destroy(REAL(cuCtxDetach), context);
+	} else {
+		result = REAL(cuCtxDetach)(context);
+		if (result == CUDA_SUCCESS)
+			attached_change(context, (uint32_t)-1);
 	}
-	pthread_mutex_unlock(&primaries);
+	pthread_mutex_unlock(&attaching);
 	return result;
 }
 
-CUDA(cuDevicePrimaryCtxRelease, (CUdevice device))
+/* Out of the way of those that do it often. */
+__attribute__((noinline, cold)) static void meet(CUcontext context)
 {
-	return primary_end(REAL(cuDevicePrimaryCtxRelease), device);
+	struct allocation entry;
+	CUdevice device;
+
+	if (!allocations_find(&created, (uintptr_t)context, &entry) &&
+		REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS)
+		primary_meet(device);
+	atomic_store(seen_place(context), context);
 }
 
-CUDA(cuDevicePrimaryCtxRelease_v2, (CUdevice device))
+/* What becomes current may be a primary context that was made through the driver's export tables,
+ * as cudart does: this is where we first see it. */
+static CUresult met(CUresult result, CUcontext context)
 {
-	return primary_end(REAL(cuDevicePrimaryCtxRelease_v2), device);
+	if (result == CUDA_SUCCESS && context &&
+		atomic_load_explicit(seen_place(context), memory_order_acquire) != context)
+		meet(context);
+	return result;
 }
 
-CUDA(cuDevicePrimaryCtxReset, (CUdevice device))
+CUDA(cuCtxSetCurrent, (CUcontext context))
 {
-	return primary_end(REAL(cuDevicePrimaryCtxReset), device);
+	return met(REAL(cuCtxSetCurrent)(context), context);
 }
 
-CUDA(cuDevicePrimaryCtxReset_v2, (CUdevice device))
+CUDA(cuCtxPushCurrent, (CUcontext context))
 {
-	return primary_end(REAL(cuDevicePrimaryCtxReset_v2), device);
+	return met(REAL(cuCtxPushCurrent)(context), context);
+}
+
+CUDA(cuCtxPushCurrent_v2, (CUcontext context))
+{
+	return met(REAL(cuCtxPushCurrent_v2)(context), context);
 }
 
 void contexts_after_fork_in_child(void)
 {
-	/* The child has none of its parent's contexts, as far as it can use them. */
-	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
-		primary[card].is_counted = false;
+	/* The child has none of its parent's contexts, as far as it can use them. The lock is made
+	 * anew: it is held while the driver ends a context, too long to be taken before a fork. */
+	pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
+
+	attaching = unlocked;
 	allocations_forget(&created);
+	allocations_forget(&attached);
 	atomic_store(&created_count, 0);
-	/* Made anew rather than unlocked: a recursive mutex is its owner's only, and the child's
-	 * thread is not the one that locked it. Nor is it locked before a fork: another thread may
-	 * hold it for as long as the driver takes to make a context. */
-	pthread_mutex_t unlocked = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-	primaries = unlocked;
+	for (unsigned i = 0; i < SEEN; i++)
+		atomic_store(&seen[i], NULL);
+	primaries_after_fork_in_child();
+	arrays_after_fork_in_child();
+	loads_after_fork_in_child();
+	libraries_after_fork_in_child();
+	limits_after_fork_in_child();
 }

@@ -117,7 +117,7 @@ CUDA(cuMemFree_v2, (CUdeviceptr pointer))
 	struct allocation charged;
 
 	if (allocations_take(&buffers, pointer, &charged))
-		return charge_free(&charged, REAL(cuMemFree_v2)(pointer));
+		return charge_free(&buffers, &charged, REAL(cuMemFree_v2)(pointer));
 	return external_free_buffer(pointer, REAL(cuMemFree_v2));
 }
 

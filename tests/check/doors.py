@@ -15,13 +15,8 @@ from .symbols import FILTERS
 
 #: Classified as mediated, and not written yet.
 PENDING = """
-    cuArray3DCreate cuArrayCreate cuArrayDestroy cuMipmappedArrayCreate cuMipmappedArrayDestroy
-    cuCtxAttach cuCtxDetach cuCtxSetLimit
-    cuGreenCtxCreate cuGreenCtxDestroy
     cuDeviceGraphMemTrim cuGraphExecDestroy cuGraphExecUpdate cuGraphInstantiate
     cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphUpload
-    cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload
-    cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary cuModuleUnload
 """
 
 

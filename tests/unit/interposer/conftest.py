@@ -132,12 +132,16 @@ def program(*lines: str) -> str:
 
 @pytest.fixture(scope="session")
 def fake_filters() -> Path:
-    """A directory with both filters, over fake_cuda.c with fake_memory.c, and fake_nvml.c."""
+    """A directory with both filters, over the fake drivers of this folder."""
     with _one_at_a_time():
         folder = build_filters("fake")
         (folder / "driver").mkdir(exist_ok=True)
         sources = {
-            "libcuda.so.1": ("fake_cuda.c", str(HERE / "fake_memory.c")),
+            "libcuda.so.1": (
+                "fake_cuda.c",
+                str(HERE / "fake_context.c"),
+                str(HERE / "fake_memory.c"),
+            ),
             "libnvidia-ml.so.1": ("fake_nvml.c",),
         }
         for name, source in sources.items():

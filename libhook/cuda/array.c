@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "array.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "array_size.h"
+#include "channel/log.h"
+#include "charge.h"
+
+static struct allocations arrays; /* mipmapped ones too */
+
+/* Their memory comes from elsewhere, page by page, through cuMemMapArrayAsync, which is refused
+ * too. */
+static CUresult refuse_without_memory(void)
+{
+	static _Atomic bool said;
+
+	if (!atomic_exchange(&said, true))
+		log_line(LOG_WARNING,
+			"a sparse array, or one of deferred mapping, is refused on a shared card");
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static bool has_no_memory(unsigned int flags)
+{
+	return flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
+}
+
+static CUresult array_reserve(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+{
+	if (has_no_memory(descriptor->Flags))
+		return refuse_without_memory();
+	return charge_reserve_current(charge, GPUSHARE_KIND_ARRAY, array_bytes(descriptor));
+}
+
+static CUresult array_settle(const struct charge *charge, CUresult result, const CUarray *array)
+{
+	return charge_settle_in(
+		&arrays, charge, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
+}
+
+/* Without a descriptor the driver says what is wrong. */
+CUDA(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor))
+{
+	struct charge charge;
+
+	if (!array || !descriptor)
+		return REAL(cuArrayCreate_v2)(array, descriptor);
+	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,
+		.Height = descriptor->Height,
+		.Format = descriptor->Format,
+		.NumChannels = descriptor->NumChannels};
+	CUresult result = array_reserve(&charge, &whole);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return array_settle(&charge, REAL(cuArrayCreate_v2)(array, descriptor), array);
+}
+
+CUDA(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor))
+{
+	struct charge charge;
+
+	if (!array || !descriptor)
+		return REAL(cuArray3DCreate_v2)(array, descriptor);
+	CUresult result = array_reserve(&charge, descriptor);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return array_settle(&charge, REAL(cuArray3DCreate_v2)(array, descriptor), array);
+}
+
+/* The interface of CUDA before 3.2, with sizes of 32 bits. */
+CUDA(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor))
+{
+	struct charge charge;
+
+	if (!array || !descriptor)
+		return REAL(cuArrayCreate)(array, descriptor);
+	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,
+		.Height = descriptor->Height,
+		.Format = descriptor->Format,
+		.NumChannels = descriptor->NumChannels};
+	CUresult result = array_reserve(&charge, &whole);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return array_settle(&charge, REAL(cuArrayCreate)(array, descriptor), array);
+}
+
+CUDA(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor))
+{
+	struct charge charge;
+
+	if (!array || !descriptor)
+		return REAL(cuArray3DCreate)(array, descriptor);
+	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,
+		.Height = descriptor->Height,
+		.Depth = descriptor->Depth,
+		.Format = descriptor->Format,
+		.NumChannels = descriptor->NumChannels,
+		.Flags = descriptor->Flags};
+	CUresult result = array_reserve(&charge, &whole);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return array_settle(&charge, REAL(cuArray3DCreate)(array, descriptor), array);
+}
+
+CUDA(cuArrayDestroy, (CUarray array))
+{
+	return CHARGE_FREE_IN(&arrays, (uintptr_t)array, REAL(cuArrayDestroy)(array));
+}
+
+CUDA(cuMipmappedArrayCreate,
+	(CUmipmappedArray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels))
+{
+	struct charge charge;
+
+	if (!array || !descriptor)
+		return REAL(cuMipmappedArrayCreate)(array, descriptor, levels);
+	if (has_no_memory(descriptor->Flags))
+		return refuse_without_memory();
+	CUresult result = charge_reserve_current(
+		&charge, GPUSHARE_KIND_ARRAY, mipmap_bytes(descriptor, levels));
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMipmappedArrayCreate)(array, descriptor, levels);
+	return charge_settle_in(
+		&arrays, &charge, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
+}
+
+CUDA(cuMipmappedArrayDestroy, (CUmipmappedArray array))
+{
+	return CHARGE_FREE_IN(&arrays, (uintptr_t)array, REAL(cuMipmappedArrayDestroy)(array));
+}
+
+void arrays_end_context(CUcontext context, unsigned card)
+{
+	charge_end_in(&arrays, context, card);
+}
+
+void arrays_after_fork_in_child(void)
+{
+	allocations_forget(&arrays);
+}

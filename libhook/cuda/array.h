@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Arrays: memory that has a handle and no address. Levels of a mipmapped array, and arrays of other
+ * interfaces' memory, have no memory of their own.
+ */
+#ifndef GPUSHARE_CUDA_ARRAY_H
+#define GPUSHARE_CUDA_ARRAY_H
+
+#include "filter.h"
+
+/* A context has ended, `card`'s primary one if NULL. */
+void arrays_end_context(CUcontext context, unsigned card);
+
+void arrays_after_fork_in_child(void);
+
+#endif

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A card's primary context, of which a process has one, and green contexts: each is a part of the
+ * card's multiprocessors on the primary context, which it retains (cuGreenCtxCreate in cuda.h).
+ *
+ * Lock order: `primaries`, then the driver's own locks. It is held while the driver makes or ends a
+ * primary context, which calls nobody back but this thread's own tools: hence recursive.
+ */
+#include "context_primary.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "cards.h"
+#include "charge.h"
+#include "context.h"
+#include "quota/ledger.h"
+
+static pthread_mutex_t primaries = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static struct primary {
+	bool is_counted;
+	uint64_t bytes; /* its price when it was */
+} primary[GPUSHARE_MAX_CARDS];
+
+static struct allocations green; /* contexts, with their device as what they belong to */
+
+enum primary_state { PRIMARY_NOT_TOLD, PRIMARY_INACTIVE, PRIMARY_ACTIVE };
+
+static enum primary_state primary_state(CUdevice device)
+{
+	unsigned int flags;
+	int active = 0;
+
+	if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS)
+		return PRIMARY_NOT_TOLD;
+	return active ? PRIMARY_ACTIVE : PRIMARY_INACTIVE;
+}
+
+/* One that is there already, for cudart makes it through the driver's export tables, takes nothing
+ * more: refused, it would be charged beside what the daemon has measured of it. */
+static bool primary_reserve(unsigned card, CUdevice device)
+{
+	uint64_t *bytes = &primary[card].bytes;
+
+	primary[card].is_counted = primary_state(device) == PRIMARY_ACTIVE
+					   ? ledger_count_context(card, bytes)
+					   : ledger_reserve_context(card, bytes);
+	return primary[card].is_counted;
+}
+
+static void primary_uncount(unsigned card)
+{
+	if (primary[card].is_counted)
+		ledger_release_context(card, primary[card].bytes);
+	primary[card].is_counted = false;
+}
+
+void primary_meet(CUdevice device)
+{
+	unsigned card;
+
+	if (card_of_device(&card, device) != CUDA_SUCCESS)
+		return;
+	pthread_mutex_lock(&primaries);
+	if (!primary[card].is_counted && primary_state(device) == PRIMARY_ACTIVE)
+		primary[card].is_counted = ledger_count_context(card, &primary[card].bytes);
+	pthread_mutex_unlock(&primaries);
+}
+
+/* Take the lock and the price of a primary context that is not counted yet; `counted_before` tells
+ * primary_settle whether it was. Nothing is held after an error. */
+static CUresult primary_begin(unsigned *card, CUdevice device, bool *counted_before)
+{
+	CUresult result = card_of_device(card, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&primaries);
+	*counted_before = primary[*card].is_counted;
+	if (*counted_before || primary_reserve(*card, device))
+		return CUDA_SUCCESS;
+	pthread_mutex_unlock(&primaries);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult primary_settle(unsigned card, CUresult result, bool counted_before)
+{
+	if (result != CUDA_SUCCESS && !counted_before)
+		primary_uncount(card);
+	pthread_mutex_unlock(&primaries);
+	return result;
+}
+
+CUDA(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
+{
+	unsigned card;
+	bool counted_before;
+	CUresult result = primary_begin(&card, device, &counted_before);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+	return primary_settle(card, result, counted_before);
+}
+
+CUDA(cuGreenCtxCreate,
+	(CUgreenCtx * context, CUdevResourceDesc resources, CUdevice device, unsigned int flags))
+{
+	unsigned card;
+	bool counted_before;
+	struct allocation stale;
+	CUresult result = primary_begin(&card, device, &counted_before);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuGreenCtxCreate)(context, resources, device, flags);
+	if (result == CUDA_SUCCESS)
+		allocations_add(&green,
+			&(struct allocation){
+				.handle = (uintptr_t)*context, .owner = (uint64_t)device},
+			&stale);
+	return primary_settle(card, result, counted_before);
+}
+
+/* After the driver's answer: it has ended the primary context, or not: others may still hold it. */
+static void primary_look(CUdevice device, enum primary_state before)
+{
+	unsigned card;
+
+	if (before != PRIMARY_ACTIVE || primary_state(device) != PRIMARY_INACTIVE ||
+		card_of_device(&card, device) != CUDA_SUCCESS)
+		return;
+	context_end_memory(NULL, card);
+	primary_uncount(card);
+}
+
+static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device)
+{
+	pthread_mutex_lock(&primaries);
+	enum primary_state before = primary_state(device);
+	CUresult result = end(device);
+	primary_look(device, before);
+	pthread_mutex_unlock(&primaries);
+	return result;
+}
+
+CUDA(cuDevicePrimaryCtxRelease, (CUdevice device))
+{
+	return primary_end(REAL(cuDevicePrimaryCtxRelease), device);
+}
+
+CUDA(cuDevicePrimaryCtxRelease_v2, (CUdevice device))
+{
+	return primary_end(REAL(cuDevicePrimaryCtxRelease_v2), device);
+}
+
+CUDA(cuDevicePrimaryCtxReset, (CUdevice device))
+{
+	return primary_end(REAL(cuDevicePrimaryCtxReset), device);
+}
+
+CUDA(cuDevicePrimaryCtxReset_v2, (CUdevice device))
+{
+	return primary_end(REAL(cuDevicePrimaryCtxReset_v2), device);
+}
+
+CUDA(cuGreenCtxDestroy, (CUgreenCtx context))
+{
+	struct allocation entry, stale;
+
+	pthread_mutex_lock(&primaries);
+	bool known = allocations_take(&green, (uintptr_t)context, &entry);
+	enum primary_state before = known ? primary_state((CUdevice)entry.owner) : PRIMARY_NOT_TOLD;
+	CUresult result = REAL(cuGreenCtxDestroy)(context);
+	if (known && result == CUDA_SUCCESS)
+		primary_look((CUdevice)entry.owner, before);
+	else if (known)
+		allocations_add(&green, &entry, &stale);
+	pthread_mutex_unlock(&primaries);
+	return result;
+}
+
+void primaries_after_fork_in_child(void)
+{
+	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
+		primary[card].is_counted = false;
+	allocations_forget(&green);
+	/* Made anew rather than unlocked: a recursive mutex is its owner's only, and the child's
+	 * thread is not the one that locked it. Nor is it locked before a fork: another thread may
+	 * hold it for as long as the driver takes to make a context. */
+	pthread_mutex_t unlocked = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+	primaries = unlocked;
+}
