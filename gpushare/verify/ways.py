@@ -23,11 +23,14 @@ PARTS: Final[Mapping[str, str]] = {
     "cuMemAllocAsync": "pools",
     "cuMemAllocFromPoolAsync": "pools",
     "cuMemCreate": "physical",
+    "cuArrayCreate": "arrays",
+    "cuModuleLoadData": "modules",
 }
-# Pools take memory from the card in chunks.
+# Pools take memory from the card in chunks, a module has code beside its variables.
 _SLACK: Final[Mapping[str, int]] = {
     "cuMemAllocAsync": 64 * _MIB,
     "cuMemAllocFromPoolAsync": 64 * _MIB,
+    "cuModuleLoadData": 64 * _MIB,
 }
 
 
