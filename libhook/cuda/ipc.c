@@ -32,7 +32,8 @@ CUDA(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr pointer))
 	struct allocation buffer;
 	CUresult result = REAL(cuIpcGetMemHandle)(handle, pointer);
 
-	if (result != CUDA_SUCCESS || !allocations_find_at(&buffers, pointer, &buffer))
+	if (result != CUDA_SUCCESS || !allocations_find_at(&buffers, pointer, &buffer) ||
+		buffer.kind != GPUSHARE_KIND_BUFFER)
 		return result;
 	if (allocations_mark(&buffers, buffer.handle, CHARGE_EXPORTED, 0, &buffer) &&
 		!(buffer.references & CHARGE_EXPORTED))
