@@ -7,6 +7,7 @@
 #include "array_size.h"
 #include "channel/log.h"
 #include "charge.h"
+#include "external.h"
 
 static struct allocations arrays; /* mipmapped ones too */
 
@@ -129,7 +130,11 @@ CUDA(cuMipmappedArrayCreate,
 
 CUDA(cuMipmappedArrayDestroy, (CUmipmappedArray array))
 {
-	return CHARGE_FREE_IN(&arrays, (uintptr_t)array, REAL(cuMipmappedArrayDestroy)(array));
+	struct allocation charged;
+
+	if (allocations_take(&arrays, (uintptr_t)array, &charged))
+		return charge_free(&arrays, &charged, REAL(cuMipmappedArrayDestroy)(array));
+	return external_free_array(array, REAL(cuMipmappedArrayDestroy));
 }
 
 void arrays_end_context(CUcontext context, unsigned card)

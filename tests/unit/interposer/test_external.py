@@ -59,3 +59,31 @@ def test_an_import_that_fails_leaves_no_trace(simulated: Container) -> None:
         "say(refused != 0, nothing, unknown != 0, memory()[0] // MIB)",
     )
     assert said == [True, 1, True, 90]
+
+
+def test_an_array_in_a_destroyed_import_keeps_its_charge(fake: Container) -> None:
+    said = fake.says(
+        "start()",
+        "imported, array = import_external(60 * MIB), c_void_p()",
+        "where = (byref(array), c_void_p(imported), None)",
+        "call('cuExternalMemoryGetMappedMipmappedArray', *where)",
+        "destroy_external(imported)",
+        "before = memory()[0] // MIB",
+        "call('cuMipmappedArrayDestroy', array)",
+        "say(before, memory()[0] // MIB)",
+    )
+    assert said == [40, 100]
+
+
+def test_a_destruction_that_fails_keeps_the_charge(fake: Container) -> None:
+    said = fake.says(
+        "start()",
+        "imported = import_external(60 * MIB)",
+        "os.environ['FAKE_CUDA_FAIL'] = '1'",
+        "failed = result_of(destroy_external, imported)",
+        "before = memory()[0] // MIB",
+        "del os.environ['FAKE_CUDA_FAIL']",
+        "destroy_external(imported)",
+        "say(failed, before, memory()[0] // MIB)",
+    )
+    assert said == [719, 40, 100]
