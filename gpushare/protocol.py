@@ -141,7 +141,7 @@ class WhyCard(TypedDict):
     used_bytes: int
     parts: dict[str, int]
     contexts: int
-    context_bytes: int  # the price of one; 0: a whole card
+    context_bytes: int  # the price of one
     pool_kept_bytes: int  # of pools: free, kept for their next allocation
     exported_bytes: int  # of used: the tenant's other processes may map it
     imported_bytes: int  # the most that one process maps of others'; counted where it was made

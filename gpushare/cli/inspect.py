@@ -10,6 +10,7 @@ import click
 
 from gpushare.cli import session as shared
 from gpushare.cli.ps import cores, memory, name
+from gpushare.cli.summary import count
 from gpushare.cli.table import printable
 from gpushare.quota.size import format_size
 
@@ -71,10 +72,14 @@ def _card(card: TenantCard, *, whole: bool) -> Iterator[str]:
             freed = f"it gets nothing more until it frees {format_size(card['over_bytes'])}"
             yield _line("  over", freed)
         yield _line("  buffers", format_size(card["buffer_bytes"]))
-        yield _line("  contexts", f"{format_size(card['overhead_bytes'])} in {card['contexts']}")
+        yield _line("  overhead", f"{format_size(card['overhead_bytes'])}: {_overhead(card)}")
     yield _line("  cores", cores(card))
     if not whole:
         yield _line("  denied", f"{card['denied']} allocations over the quota")
+
+
+def _overhead(card: TenantCard) -> str:
+    return f"{count(card['contexts'], 'context')}, modules, the driver's own"
 
 
 def _line(key: str, value: str) -> str:

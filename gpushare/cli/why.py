@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpushare.protocol import Denied, Why, WhyCard, WhyProcess
 
 WIDTH: Final = 80
+NO_DRIVER: Final = "has a share, and gpushared no driver to ask; gpushare doctor says why"
 COMMAND: Final = re.compile(r"gpushare set \S+ --memory \S+")
 GLUE: Final = "\0"
 HEADINGS: Final = ("PID", "INSIDE", "NAME", "HELD", "MOST OF IT", "DRIVER", "DENIED")
@@ -50,7 +51,8 @@ def command(session: Session, container: str) -> None:
 
 def _blocks(report: Why) -> Iterator[list[str]]:
     if not report["cards"]:
-        yield [printable(f"{report['name']} has no GPU: {report['why'] or 'see gpushare doctor'}")]
+        none = f"has no GPU: {report['why']}" if report["state"] == "none" else NO_DRIVER
+        yield [printable(f"{report['name']} {none}")]
         return
     for card in report["cards"]:
         yield list(_card(report, card))
@@ -62,7 +64,7 @@ def _blocks(report: Why) -> Iterator[list[str]]:
 
 
 def _said(report: Why) -> Iterator[str]:
-    if any(card["context_bytes"] for card in report["cards"]):
+    if not _is_whole(report):
         yield from wrapped(_refused(report["denied"], report["last_denied"]))
     if report["stale"]:
         yield from wrapped(f"The driver's figures are old: {report['stale']}.")
@@ -75,7 +77,7 @@ def _card(report: Why, card: WhyCard) -> Iterator[str]:
     yield printable(f"{report['name']}  card {card['index']}  {card['model']}  {use}")
     for part, size in card["parts"].items():
         if size:
-            yield line(part, size, _note(part, card))
+            yield line(part, size, "" if _is_whole(report) else _note(part, card))
     yield line("used", card["used_bytes"], "the sum")
     lent, most = card["limit_bytes"] - card["memory_bytes"], card["memory_limit_bytes"]
     yield line("quota", card["memory_bytes"])
@@ -90,7 +92,7 @@ def _card(report: Why, card: WhyCard) -> Iterator[str]:
     if card["driver_bytes"] is not None:
         managed = ", without managed memory" if card["parts"]["managed"] else ""
         yield line("driver", card["driver_bytes"], f"its own figure{managed}")
-    if card["drift_bytes"] is not None and card["context_bytes"]:
+    if card["drift_bytes"] is not None and not _is_whole(report):
         yield line("drift", card["drift_bytes"], sign="+")
     yield from wrapped(f"{card['drift'][0].upper()}{card['drift'][1:]}.", "  ")
 
@@ -102,9 +104,12 @@ def line(what: str, size: int, note: str = "", sign: str = "") -> str:
     return f"  {what:<9} {size:>{sign}15}  {shown:<9}  {note}".rstrip()
 
 
+def _is_whole(report: Why) -> bool:
+    """Whether its cards are whole: they have no account."""
+    return report["isolation"] == "exclusive"
+
+
 def _note(part: str, card: WhyCard) -> str:
-    if not card["context_bytes"]:
-        return ""
     if part == "contexts":
         price = card["context_bytes"]
         each = f", {format_size(price)} each" if card["contexts"] * price else ""

@@ -17,14 +17,14 @@ _MOST_PIDS: Final = 8
 def advice(report: Why, holders: Sequence[WhyProcess]) -> list[str]:
     """Return what to do about `report`, whose processes are `holders`; nothing where all is well.
 
-    Of a tenant without an account there is nothing to say.
+    Of whole cards, which have no account, there is nothing to say.
     """
-    found: list[str] = []
-    for card in report["cards"]:
-        if card["context_bytes"]:
-            found += _of_card(report, card, holders)
-    found += _strangers(report, holders)
-    return found
+    if report["isolation"] == "exclusive":
+        return []
+    of_cards = [
+        sentence for card in report["cards"] for sentence in _of_card(report, card, holders)
+    ]
+    return [*of_cards, *_strangers(holders)]
 
 
 def _of_card(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
@@ -120,9 +120,7 @@ def _orphaned(card: WhyCard) -> Iterator[str]:
         )
 
 
-def _strangers(report: Why, holders: Sequence[WhyProcess]) -> Iterator[str]:
-    if report["isolation"] not in {"interposer", "driver", "advice"}:
-        return
+def _strangers(holders: Sequence[WhyProcess]) -> Iterator[str]:
     for row in holders:
         if not row["accounted"]:
             size = sum(held["driver_bytes"] or 0 for held in row["cards"])

@@ -135,6 +135,7 @@ def test_inspect_shows_value_and_source(cli: Cli, daemon: FakeDaemon) -> None:
     output = cli("inspect", "tra").output
     assert "memory      4GiB   (env)" in output
     assert "  buffers   3.4 GiB" in output
+    assert "  overhead  500 MiB: 1 context, modules, the driver's own" in output
     assert "process     4242 (in the container 1)  python  3.9 GiB" in output
     assert daemon.requests == [{"op": "tenant", "name": "tra"}]
 
@@ -155,7 +156,7 @@ def test_inspect_of_a_whole_card_has_no_account(cli: Cli, daemon: FakeDaemon) ->
     daemon.answers["tenant"] = [{"ok": True, "tenant": whole}]
     shown = cli("inspect", "train").output
     assert "  memory    5.0/140.0 GiB\n" in shown
-    assert not any(word in shown for word in ("buffers", "contexts", "denied"))
+    assert not any(word in shown for word in ("buffers", "overhead", "denied"))
 
 
 def test_inspect_of_who_got_no_gpu_says_why_and_what_to_add(cli: Cli, daemon: FakeDaemon) -> None:

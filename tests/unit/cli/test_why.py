@@ -191,7 +191,8 @@ def test_a_whole_card_has_one_part_and_no_drift(cli: Cli, daemon: FakeDaemon) ->
     )
     stranger = process(accounted=False, cards=[])
     daemon.answers["why"] = answer(
-        report(cards=[whole], advice=[], denied=0, last_denied=None), stranger
+        report(cards=[whole], isolation="exclusive", advice=[], denied=0, last_denied=None),
+        stranger,
     )
     lines = cli("why", "train").output.splitlines()
     assert "  A whole card has no account." in lines
@@ -201,10 +202,18 @@ def test_a_whole_card_has_one_part_and_no_drift(cli: Cli, daemon: FakeDaemon) ->
 
 
 def test_of_who_got_no_gpu_it_says_why(cli: Cli, daemon: FakeDaemon) -> None:
-    daemon.answers["why"] = answer(report(cards=[], why="add -e GPUSHARE_MEMORY=4GiB"))
+    none = report(state="none", cards=[], why="add -e GPUSHARE_MEMORY=4GiB")
+    daemon.answers["why"] = answer(none)
     result = cli("why", "train")
     assert (result.exit_code, result.output) == (
         *(0, "train has no GPU: add -e GPUSHARE_MEMORY=4GiB\n"),
+    )
+
+
+def test_without_a_driver_there_is_nothing_to_tell(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.answers["why"] = answer(report(cards=[]))
+    assert cli("why", "train").output == (
+        "train has a share, and gpushared no driver to ask; gpushare doctor says why\n"
     )
 
 

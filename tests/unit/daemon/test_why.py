@@ -283,6 +283,25 @@ def test_workers_that_hold_a_context_and_nothing_else_are_named(bound: Bound) ->
     ]
 
 
+def test_each_card_of_several_has_its_sum_and_its_advice(node: Node, program: Program) -> None:
+    tenant = opened(node, memory="4GiB", count="2")
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    fd = node.tenants.pages[tenant["key"]].status.fd
+    living = processes.look(program.pid)
+    assert living is not None
+    registered.register(fd, 0, program.pid, living.starttime, denied=1, denied_bytes=3 * GIB)
+    registered.hold(fd, 0, GIB)
+    registered.hold(fd, 0, 2 * GIB, card=1, kinds={abi.KIND_ARRAY: 2 * GIB})
+    report, (holder,) = why.why(entry_of(node, tenant), node)
+    assert [card["used_bytes"] for card in report["cards"]] == [GIB, 2 * GIB]
+    assert [card["parts"]["arrays"] for card in report["cards"]] == [0, 2 * GIB]
+    assert [held["bytes"] for held in holder["cards"]] == [GIB, 2 * GIB]
+    told = [sentence for sentence in report["advice"] if "refused last" in sentence]
+    assert [sentence.partition(":")[0] for sentence in told] == [
+        f"card {report['cards'][1]['index']}"
+    ]
+
+
 def test_a_whole_card_has_the_driver_s_figure_and_no_account(node: Node, program: Program) -> None:
     tenant = opened(node, count="1")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
