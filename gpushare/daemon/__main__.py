@@ -70,9 +70,10 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
     stop = threading.Event()
     _on_signals(loop, config)
     node.watch.ended = lambda key: node.decide.submit(lambda: release.process_ended(key, node))
-    # Everything that is promised is known before anybody can ask.
-    release.adopt(node)
-    release.reconcile(node)
+    # Everything that is promised is known before anybody can ask. A tenant whose process has ended
+    # meanwhile is released by a job of the decide thread, which alone may use the ledger.
+    node.decide.run(lambda: release.adopt(node))
+    node.decide.run(lambda: release.reconcile(node))
     lending = Lending(node)
     readers = Worker("read")
     server = Server(config.socket, node, startup.read_gid(config), readers)

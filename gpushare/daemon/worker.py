@@ -24,6 +24,24 @@ class Worker:
         """Run `job` after those that were submitted before; what it raises is logged."""
         self._jobs.put(job)
 
+    def run(self, job: Callable[[], Any]) -> None:
+        """Run `job` as `submit` does, and wait for its end; raise what it raises."""
+        done = threading.Event()
+        failed: list[BaseException] = []
+
+        def noted() -> None:
+            try:
+                job()
+            except BaseException as error:  # noqa: BLE001 - raised again by the one who waits
+                failed.append(error)
+            finally:
+                done.set()
+
+        self._jobs.put(noted)
+        done.wait()
+        if failed:
+            raise failed[0]
+
     def finish(self, seconds: float) -> None:
         """Wait at most `seconds` until everything submitted so far is done; nothing runs after."""
         self._jobs.put(None)
