@@ -48,7 +48,8 @@ struct backing {
 	struct backing *next;
 };
 
-/* Enter one that calloc made and that has its calls, kind, card and threshold. */
+/* Enter one that has its calls, kind, card and threshold, and is 0 else. It is freed when it is
+ * over. */
 void backing_begin(struct backing *backing);
 
 /* Reserve `bytes`, which may be 0, before the driver is asked; false when the quota has no room for

@@ -15,6 +15,7 @@
 #include "charge.h"
 #include "context.h"
 #include "external.h"
+#include "graph_memory.h"
 #include "ipc.h"
 #include "pieces.h"
 #include "pool.h"
@@ -53,6 +54,7 @@ static void after_in_child(void)
 	page_lock_after_fork_in_child();
 	backings_after_fork_in_child();
 	pools_after_fork_in_child();
+	graph_memory_after_fork_in_child();
 	external_after_fork_in_child();
 	ipc_after_fork_in_child();
 	pieces_after_fork_in_child();

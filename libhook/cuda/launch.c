@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What starts work: past the gate, then a tail call.
+ * What starts work: past the gate, then a tail call, but for graphs that allocate.
  */
 #include "filter.h"
+#include "graph_memory.h"
 #include "share/gate.h"
 
 #define LAUNCH(symbol, parameters, ...)                                                            \
@@ -31,5 +32,17 @@ LAUNCH(cuLaunchKernelEx,
 LAUNCH(cuLaunchKernelEx_ptsz,
 	(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
 	config, function, parameters, extra)
-LAUNCH(cuGraphLaunch, (CUgraphExec graph, CUstream stream), graph, stream)
-LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec graph, CUstream stream), graph, stream)
+/* Most graphs allocate nothing. */
+#define LAUNCH_GRAPH(symbol, null_stream)                                                          \
+	CUDA(symbol, (CUgraphExec graph, CUstream stream))                                         \
+	{                                                                                          \
+		gate_pass();                                                                       \
+		if (__builtin_expect(                                                              \
+			    atomic_load_explicit(&graphs_allocating, memory_order_relaxed) == 0,   \
+			    1))                                                                    \
+			return REAL(symbol)(graph, stream);                                        \
+		return graph_start(REAL(symbol), graph, stream, null_stream);                      \
+	}
+
+LAUNCH_GRAPH(cuGraphLaunch, NULL_IS_LEGACY)
+LAUNCH_GRAPH(cuGraphLaunch_ptsz, NULL_IS_PER_THREAD)

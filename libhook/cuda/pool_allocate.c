@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Allocating from pools, and freeing into them. While a stream is captured nothing is allocated or
- * freed: the calls make nodes of a graph, and graph_memory.c charges what those take.
+ * Allocating from pools, and freeing into them. In a stream that is captured the calls make nodes
+ * of a graph, and graph_memory.c charges what those take.
  */
 #include <stdbool.h>
 
 #include "cards.h"
 #include "pool.h"
-#include "quota/ledger.h"
+#include "stream.h"
 
 /* Allocations begin at multiples of this (cuMemAllocAsync: "suitably aligned"; never seen below).
  */
@@ -17,8 +17,6 @@
  * more than one growth. */
 #define LOOK_BYTES (UINT64_C(2) << 20)
 
-enum flavour { LEGACY, PER_THREAD };
-
 /* One allocation, from before the driver is asked. */
 struct taking {
 	struct pool *pool;
@@ -26,19 +24,6 @@ struct taking {
 	uint64_t reserved;
 	bool is_looked_at; /* afterwards */
 };
-
-static bool is_captured(CUstream stream, enum flavour flavour)
-{
-	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-	CUresult result;
-
-	/* The legacy default stream is never captured. */
-	if (stream == CU_STREAM_LEGACY || (!stream && flavour == LEGACY))
-		return false;
-	result = flavour == LEGACY ? REAL(cuStreamIsCapturing)(stream, &status)
-				   : REAL(cuStreamIsCapturing_ptsz)(stream, &status);
-	return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
 
 /* What `live` is more than the pool is known to hold, or will by what others reserved; but never
  * more than this allocation. */
@@ -96,17 +81,10 @@ static CUresult take(struct taking *taking, size_t bytes, CUmemoryPool handle, C
 	return result == CUDA_SUCCESS ? reserve(taking, bytes) : result;
 }
 
-static void wait_for(CUstream stream, enum flavour flavour)
-{
-	if (flavour == LEGACY)
-		REAL(cuStreamSynchronize)(stream);
-	else
-		REAL(cuStreamSynchronize_ptsz)(stream);
-}
-
 /* Have the driver give up what it took. It can only when the stream has passed the free, which lies
  * behind all that the stream has still to do. */
-static void undo(struct taking *taking, CUdeviceptr pointer, CUstream stream, enum flavour flavour)
+static void undo(
+	struct taking *taking, CUdeviceptr pointer, CUstream stream, enum null_stream null_stream)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	const struct pool *pool = taking->pool;
@@ -116,13 +94,13 @@ static void undo(struct taking *taking, CUdeviceptr pointer, CUstream stream, en
 	uint64_t held;
 
 	REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-	if (flavour == LEGACY)
+	if (null_stream == NULL_IS_LEGACY)
 		REAL(cuMemFreeAsync)(pointer, stream);
 	else
 		REAL(cuMemFreeAsync_ptsz)(pointer, stream);
 	REAL(cuMemPoolTrimTo)(pool->handle, keep);
 	if (backing->calls->held(backing, &held) && held > keep) {
-		wait_for(stream, flavour);
+		stream_wait(stream, null_stream);
 		REAL(cuMemPoolTrimTo)(pool->handle, keep);
 	}
 	REAL(cuThreadExchangeStreamCaptureMode)(&mode);
@@ -150,7 +128,7 @@ static void note(const struct taking *taking, CUdeviceptr pointer)
 }
 
 static CUresult taken(struct taking *taking, CUresult result, const CUdeviceptr *pointer,
-	CUstream stream, enum flavour flavour)
+	CUstream stream, enum null_stream null_stream)
 {
 	if (!pool_is_charged(taking->pool))
 		return result;
@@ -162,7 +140,7 @@ static CUresult taken(struct taking *taking, CUresult result, const CUdeviceptr 
 		return result;
 	}
 	if (taking->is_looked_at && !backing_settle(&taking->pool->backing, &taking->reserved)) {
-		undo(taking, *pointer, stream, flavour);
+		undo(taking, *pointer, stream, null_stream);
 		withdraw(taking);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -174,26 +152,26 @@ CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 {
 	struct taking taking;
 
-	if (is_captured(stream, LEGACY))
+	if (stream_is_captured(stream, NULL_IS_LEGACY))
 		return REAL(cuMemAllocAsync)(pointer, bytes, stream);
 	CUresult result = take(&taking, bytes, NULL, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync)(pointer, bytes, stream);
-	return taken(&taking, result, pointer, stream, LEGACY);
+	return taken(&taking, result, pointer, stream, NULL_IS_LEGACY);
 }
 
 CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 {
 	struct taking taking;
 
-	if (is_captured(stream, PER_THREAD))
+	if (stream_is_captured(stream, NULL_IS_PER_THREAD))
 		return REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
 	CUresult result = take(&taking, bytes, NULL, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
-	return taken(&taking, result, pointer, stream, PER_THREAD);
+	return taken(&taking, result, pointer, stream, NULL_IS_PER_THREAD);
 }
 
 CUDA(cuMemAllocFromPoolAsync,
@@ -201,13 +179,13 @@ CUDA(cuMemAllocFromPoolAsync,
 {
 	struct taking taking;
 
-	if (is_captured(stream, LEGACY))
+	if (stream_is_captured(stream, NULL_IS_LEGACY))
 		return REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
 	CUresult result = take(&taking, bytes, pool, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
-	return taken(&taking, result, pointer, stream, LEGACY);
+	return taken(&taking, result, pointer, stream, NULL_IS_LEGACY);
 }
 
 CUDA(cuMemAllocFromPoolAsync_ptsz,
@@ -215,25 +193,25 @@ CUDA(cuMemAllocFromPoolAsync_ptsz,
 {
 	struct taking taking;
 
-	if (is_captured(stream, PER_THREAD))
+	if (stream_is_captured(stream, NULL_IS_PER_THREAD))
 		return REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
 	CUresult result = take(&taking, bytes, pool, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
-	return taken(&taking, result, pointer, stream, PER_THREAD);
+	return taken(&taking, result, pointer, stream, NULL_IS_PER_THREAD);
 }
 
 CUDA(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream))
 {
-	if (is_captured(stream, LEGACY))
+	if (stream_is_captured(stream, NULL_IS_LEGACY))
 		return REAL(cuMemFreeAsync)(pointer, stream);
 	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync)(pointer, stream));
 }
 
 CUDA(cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream))
 {
-	if (is_captured(stream, PER_THREAD))
+	if (stream_is_captured(stream, NULL_IS_PER_THREAD))
 		return REAL(cuMemFreeAsync_ptsz)(pointer, stream);
 	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync_ptsz)(pointer, stream));
 }

@@ -646,6 +646,7 @@ typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS {
 
 /* Opaque to both libraries. */
 typedef struct CUctxCreateParams CUctxCreateParams;
+typedef struct CUgraphExecUpdateResultInfo CUgraphExecUpdateResultInfo;
 typedef struct CUexecAffinityParam CUexecAffinityParam;
 typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
 typedef struct CUDA_TEXTURE_DESC CUDA_TEXTURE_DESC;
@@ -1119,6 +1120,10 @@ CUDA_WITH_PTSZ(cuGraphInstantiateWithParams,
 CUresult cuGraphInstantiate(
 	CUgraphExec *instance, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes);
 CUresult cuGraphExecDestroy(CUgraphExec instance);
+CUresult cuGraphExecUpdate(
+	CUgraphExec instance, CUgraph graph, CUgraphNode *error_node, int *update_result);
+CUresult cuGraphExecUpdate_v2(
+	CUgraphExec instance, CUgraph graph, CUgraphExecUpdateResultInfo *update_result);
 CUresult cuGraphExecGetFlags(CUgraphExec instance, uint64_t *flags);
 
 /* the profiler's two, in cudaProfiler.h */

@@ -326,3 +326,69 @@ def charged() -> int:
 def taken() -> int:
     """As taken_of_card, of the driver that BEHIND names."""
     return taken_of_card(os.environ["BEHIND"])
+
+
+class AllocationNode(ctypes.Structure):
+    _fields_ = (
+        ("pool", PoolProperties),
+        ("access", c_void_p),
+        ("access_count", c_size_t),
+        ("size", c_size_t),
+        ("pointer", c_uint64),
+    )
+
+
+class InstantiateParameters(ctypes.Structure):
+    _fields_ = (
+        ("flags", c_uint64),
+        ("stream", c_void_p),
+        ("error_node", c_void_p),
+        ("result", c_int),
+    )
+
+
+UPLOAD = 2
+
+
+def graph_new() -> c_void_p:
+    graph = c_void_p()
+    call("cuGraphCreate", byref(graph), 0)
+    return graph
+
+
+def graph_that_keeps(size: int) -> tuple[c_void_p, int]:
+    """A graph that allocates, and the address of that."""
+    graph = graph_new()
+    return graph, allocation_node(graph, None, size)[1]
+
+
+def allocation_node(graph: c_void_p, after: c_void_p | None, size: int) -> tuple[c_void_p, int]:
+    node = c_void_p()
+    parameters = AllocationNode(PoolProperties(1, 0, DEVICE, 0), None, 0, size)
+    before = (byref(after), c_size_t(1)) if after else (None, c_size_t(0))
+    call("cuGraphAddMemAllocNode", byref(node), graph, *before, byref(parameters))
+    return node, int(parameters.pointer)
+
+
+def graph_of(*sizes: int) -> c_void_p:
+    """A graph that allocates and frees, one size after the other."""
+    graph = graph_new()
+    after = None
+    for size in sizes:
+        node, pointer = allocation_node(graph, after, size)
+        after = c_void_p()
+        freed = (byref(node), c_size_t(1), c_uint64(pointer))
+        call("cuGraphAddMemFreeNode", byref(after), graph, *freed)
+    return graph
+
+
+def instance(graph: c_void_p, by: str = "cuGraphInstantiateWithFlags", flags: int = 0) -> c_void_p:
+    """Make it executable."""
+    made = c_void_p()
+    if "Params" in by:
+        call(by, byref(made), graph, byref(InstantiateParameters(flags)))
+    elif "Flags" in by:
+        call(by, byref(made), graph, c_uint64(flags))
+    else:
+        call(by, byref(made), graph, None, None, c_size_t(0))
+    return made

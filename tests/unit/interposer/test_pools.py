@@ -98,12 +98,12 @@ class TestGrowth:
         with pooled.start(sys.executable, "-c", program(*code)) as process:
             assert process.stdout
             assert process.stdout.readline() == "[0]\n"
-            simulator.fail(_device(pooled), allocations=1, error=999)
+            simulator.fail(device_of(pooled), allocations=1, error=999)
             said, _ = process.communicate("\n")
         assert said == "[999, 0]\n[64, 64]\n"
 
 
-def _device(container: Container) -> Path:
+def device_of(container: Container) -> Path:
     return Path(container.env["GPUSHARE_SIM_DEVICE"])
 
 

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The driver takes memory for a graph when it is first uploaded or launched, and keeps it for the
+ * graph's next launch, or another graph's, until it is trimmed. Graphs of one stream may share
+ * memory, those of several have their own (CUDA programming guide, "Graph memory nodes").
+ *
+ * Lock order: `making`, then the books of backing.c.
+ */
+#include "graph_memory.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "backing.h"
+#include "cards.h"
+#include "channel/log.h"
+#include "quota/allocations.h"
+#include "quota/usage.h"
+
+/* A device's memory for graphs. */
+struct reserve {
+	struct backing backing;
+	CUdevice device;
+	_Atomic uint64_t trims; /* how often it was */
+	bool is_known;
+};
+
+static struct reserve reserves[GPUSHARE_MAX_CARDS];
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+/* An executable graph that allocates. The program uses one from one thread at a time. */
+struct executable {
+	struct graph_demand demand;
+	uintptr_t stream;		    /* to which it was last given; 0: to none yet */
+	uint64_t trims[GPUSHARE_MAX_CARDS]; /* of its cards' reserves, by then */
+};
+
+static struct allocations executables; /* owner: the struct executable */
+_Atomic unsigned graphs_allocating;
+
+static struct reserve *reserve_of(const struct backing *backing)
+{
+	return &reserves[backing->card];
+}
+
+static bool reserve_held(const struct backing *backing, uint64_t *bytes)
+{
+	return REAL(cuDeviceGetGraphMemAttribute)(reserve_of(backing)->device,
+		       CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, bytes) == CUDA_SUCCESS;
+}
+
+static void reserve_trim(struct backing *backing)
+{
+	struct reserve *reserve = reserve_of(backing);
+
+	atomic_fetch_add(&reserve->trims, 1);
+	REAL(cuDeviceGraphMemTrim)(reserve->device);
+}
+
+static void reserve_emptied(struct backing *backing)
+{
+	atomic_fetch_add(&reserve_of(backing)->trims, 1);
+}
+
+static bool reserve_is_over(const struct backing *backing)
+{
+	(void)backing; /* it is the device's */
+	return false;
+}
+
+static const struct backing_calls reserve_calls = {.held = reserve_held,
+	.trim = reserve_trim,
+	.emptied = reserve_emptied,
+	.is_over = reserve_is_over};
+
+static CUresult reserve_know(unsigned card)
+{
+	struct reserve *reserve = &reserves[card];
+	unsigned other;
+	int count = 0;
+	CUresult result = CUDA_SUCCESS;
+
+	pthread_mutex_lock(&making);
+	if (!reserve->is_known) {
+		result = REAL(cuDeviceGetCount)(&count);
+		for (CUdevice device = 0; device < count; device++)
+			if (card_of_device(&other, device) == CUDA_SUCCESS && other == card)
+				reserve->device = device;
+		reserve->backing.calls = &reserve_calls;
+		reserve->backing.kind = GPUSHARE_KIND_GRAPH;
+		reserve->backing.card = card;
+		atomic_store(&reserve->backing.threshold, UINT64_MAX);
+		backing_begin(&reserve->backing);
+		reserve->is_known = true;
+	}
+	pthread_mutex_unlock(&making);
+	return result;
+}
+
+static struct executable *executable_find(CUgraphExec graph)
+{
+	struct allocation entry;
+
+	return allocations_find(&executables, (uintptr_t)graph, &entry)
+		       ? (struct executable *)entry.owner
+		       : NULL;
+}
+
+static void executable_add(CUgraphExec graph, struct executable *executable)
+{
+	struct allocation stale;
+	struct allocation entry = {.handle = (uintptr_t)graph, .owner = (uintptr_t)executable};
+
+	if (allocations_add(&executables, &entry, &stale))
+		atomic_fetch_add(&graphs_allocating, 1);
+	else
+		log_line(LOG_WARNING, "no memory to note a graph that allocates");
+}
+
+CUresult graph_note(CUgraphExec graph, const struct graph_demand *demand)
+{
+	struct executable *executable = executable_find(graph);
+	CUresult result = CUDA_SUCCESS;
+
+	if (executable) {
+		executable->demand = *demand;
+		executable->stream = 0;
+	} else {
+		executable = calloc(1, sizeof(*executable));
+		if (!executable)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		executable->demand = *demand;
+		executable_add(graph, executable);
+	}
+	for (unsigned i = 0; i < demand->card_count && result == CUDA_SUCCESS; i++)
+		result = reserve_know(demand->cards[i].card);
+	return result;
+}
+
+/* Of streams that are named alike, the caller's default one is another for each thread. */
+static uintptr_t stream_key(CUstream stream, enum null_stream null_stream)
+{
+	if (stream == CU_STREAM_PER_THREAD || (!stream && null_stream == NULL_IS_PER_THREAD))
+		return (uintptr_t)pthread_self();
+	return stream ? (uintptr_t)stream : (uintptr_t)CU_STREAM_LEGACY;
+}
+
+/* Whether it has its memory from when it was given to this stream before. */
+static bool is_backed(const struct executable *executable, uintptr_t stream)
+{
+	const struct graph_demand *demand = &executable->demand;
+
+	if (executable->stream != stream)
+		return false;
+	for (unsigned i = 0; i < demand->card_count; i++)
+		if (executable->trims[i] != atomic_load(&reserves[demand->cards[i].card].trims))
+			return false;
+	return true;
+}
+
+static struct backing *backing_on(const struct executable *executable, unsigned i)
+{
+	return &reserves[executable->demand.cards[i].card].backing;
+}
+
+/* Whether the quota has room for all that it may take. */
+static bool most_fits(const struct executable *executable)
+{
+	for (unsigned i = 0; i < executable->demand.card_count; i++) {
+		const struct card_demand *demand = &executable->demand.cards[i];
+		if (usage_of(demand->card) + demand->most > limit_bytes(demand->card))
+			return false;
+	}
+	return true;
+}
+
+static void count_from(
+	const struct executable *executable, unsigned first, const uint64_t *reserved)
+{
+	for (unsigned i = first; i < executable->demand.card_count; i++)
+		backing_count(backing_on(executable, i), reserved[i]);
+}
+
+static bool reserve_all(struct executable *executable, const uint64_t *bytes)
+{
+	executable->stream = 0;
+	for (unsigned i = 0; i < executable->demand.card_count; i++) {
+		unsigned card = executable->demand.cards[i].card;
+		executable->trims[i] = atomic_load(&reserves[card].trims);
+		if (backing_reserve(backing_on(executable, i), bytes[i]))
+			continue;
+		while (i-- > 0)
+			backing_count(backing_on(executable, i), bytes[i]);
+		return false;
+	}
+	return true;
+}
+
+/* Have the driver give up what it took: it can once the stream has passed the upload. */
+static void undo_upload(const struct executable *executable, unsigned first, CUstream stream,
+	enum null_stream null_stream)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	stream_wait(stream, null_stream);
+	for (unsigned i = first; i < executable->demand.card_count; i++)
+		reserve_trim(backing_on(executable, i));
+	REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+}
+
+static CUresult upload(CUgraphExec graph, CUstream stream, enum null_stream null_stream)
+{
+	return null_stream == NULL_IS_LEGACY ? REAL(cuGraphUpload)(graph, stream)
+					     : REAL(cuGraphUpload_ptsz)(graph, stream);
+}
+
+/* There is no room for all that it may take, but it may take less: what other graphs of the stream
+ * have it can use as well. An upload shows, and can be undone, unlike a launch. */
+static CUresult upload_within_quota(struct executable *executable, CUgraphExec graph,
+	CUstream stream, enum null_stream null_stream)
+{
+	const unsigned count = executable->demand.card_count;
+	uint64_t reserved[GPUSHARE_MAX_CARDS];
+	unsigned settled = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t charged = atomic_load(&backing_on(executable, i)->charged);
+		uint64_t least = executable->demand.cards[i].least;
+		reserved[i] = least > charged ? least - charged : 0;
+	}
+	if (!reserve_all(executable, reserved))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = upload(graph, stream, null_stream);
+	while (result == CUDA_SUCCESS && settled < count &&
+		backing_settle(backing_on(executable, settled), &reserved[settled]))
+		settled++;
+	if (result == CUDA_SUCCESS && settled < count) {
+		undo_upload(executable, settled, stream, null_stream);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	count_from(executable, settled, reserved);
+	return result;
+}
+
+static CUresult start_within_quota(struct executable *executable,
+	CUresult (*start)(CUgraphExec graph, CUstream stream), CUgraphExec graph, CUstream stream,
+	enum null_stream null_stream)
+{
+	const uintptr_t key = stream_key(stream, null_stream);
+	uint64_t reserved[GPUSHARE_MAX_CARDS] = {0};
+
+	if (!is_backed(executable, key)) {
+		if (most_fits(executable)) {
+			for (unsigned i = 0; i < executable->demand.card_count; i++)
+				reserved[i] = executable->demand.cards[i].most;
+		} else {
+			CUresult result =
+				upload_within_quota(executable, graph, stream, null_stream);
+			if (result != CUDA_SUCCESS)
+				return result;
+		}
+	}
+	if (!reserve_all(executable, reserved))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = start(graph, stream);
+	count_from(executable, 0, reserved);
+	if (result == CUDA_SUCCESS)
+		executable->stream = key;
+	return result;
+}
+
+CUresult graph_start(CUresult (*start)(CUgraphExec graph, CUstream stream), CUgraphExec graph,
+	CUstream stream, enum null_stream null_stream)
+{
+	struct executable *executable = executable_find(graph);
+
+	if (!executable || stream_is_captured(stream, null_stream))
+		return start(graph, stream);
+	return start_within_quota(executable, start, graph, stream, null_stream);
+}
+
+/* Its memory is kept for other graphs. */
+CUDA(cuGraphExecDestroy, (CUgraphExec graph))
+{
+	struct executable *executable = NULL;
+	struct allocation entry;
+
+	/* Before: after, the driver may have given the handle to another thread. */
+	if (atomic_load_explicit(&graphs_allocating, memory_order_relaxed) > 0 &&
+		allocations_take(&executables, (uintptr_t)graph, &entry)) {
+		executable = (struct executable *)entry.owner;
+		atomic_fetch_sub(&graphs_allocating, 1);
+	}
+	CUresult result = REAL(cuGraphExecDestroy)(graph);
+	if (!executable)
+		return result;
+	if (result != CUDA_SUCCESS) {
+		executable_add(graph, executable);
+		return result;
+	}
+	for (unsigned i = 0; i < executable->demand.card_count; i++)
+		backing_look(backing_on(executable, i));
+	free(executable);
+	return result;
+}
+
+CUDA(cuDeviceGraphMemTrim, (CUdevice device))
+{
+	unsigned card;
+	CUresult result = REAL(cuDeviceGraphMemTrim)(device);
+
+	if (result == CUDA_SUCCESS && card_of_device(&card, device) == CUDA_SUCCESS) {
+		atomic_fetch_add(&reserves[card].trims, 1);
+		backings_look(card);
+	}
+	return result;
+}
+
+void graph_memory_after_fork_in_child(void)
+{
+	pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
+
+	allocations_forget(&executables);
+	atomic_store(&graphs_allocating, 0);
+	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
+		reserves[card] = (struct reserve){0};
+	making = unlocked; /* another thread may have held it */
+}
