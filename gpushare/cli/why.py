@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpushare.protocol import Denied, Why, WhyCard, WhyProcess
 
 WIDTH: Final = 80
+MOST_SHOWN: Final = 20  # processes, those that hold most first
 NO_DRIVER: Final = "has a share, and gpushared no driver to ask; gpushare doctor says why"
 COMMAND: Final = re.compile(r"gpushare set \S+ --memory \S+")
 GLUE: Final = "\0"
@@ -56,8 +57,13 @@ def _blocks(report: Why) -> Iterator[list[str]]:
         return
     for card in report["cards"]:
         yield list(_card(report, card))
-    if report["processes"]:
-        yield [table(HEADINGS, map(_process, report["processes"]))]
+    processes = report["processes"]
+    if processes:
+        rest = len(processes) - MOST_SHOWN
+        yield [
+            table(HEADINGS, map(_process, processes[:MOST_SHOWN])),
+            *([f"and {rest} that hold less; --json has all"] if rest > 0 else []),
+        ]
     said = list(_said(report))
     if said:
         yield said

@@ -171,6 +171,15 @@ def test_no_line_is_wider_than_a_terminal(cli: Cli, daemon: FakeDaemon) -> None:
     assert "free" not in words
 
 
+def test_of_many_processes_those_that_hold_most_are_shown(cli: Cli, daemon: FakeDaemon) -> None:
+    many = [process(pid=number) for number in range(1000, 1300)]
+    daemon.answers["why"] = answer(report(), *many)
+    shown = cli("why", "train").output
+    assert re.findall(r"^(\d{4}) ", shown, re.MULTILINE) == [str(n) for n in range(1000, 1020)]
+    assert "\nand 280 that hold less; --json has all\n" in shown
+    assert len(json.loads(cli("why", "train", "--json").output)["processes"]) == 300
+
+
 def test_a_command_to_type_stays_on_one_line(cli: Cli, daemon: FakeDaemon) -> None:
     command = "gpushare set a-container-of-a-long-name --memory 6656MiB"
     daemon.answers["why"] = answer(report(advice=[f"for what was refused it takes: {command}"]))
