@@ -24,12 +24,14 @@ PARTS: Final[Mapping[str, str]] = {
     "cuMemAllocFromPoolAsync": "pools",
     "cuMemCreate": "physical",
     "cuArrayCreate": "arrays",
+    "cuGraphLaunch": "graphs",
     "cuModuleLoadData": "modules",
 }
-# Pools take memory from the card in chunks, a module has code beside its variables.
+# Pools and graphs take memory from the card in chunks, a module has code beside its variables.
 _SLACK: Final[Mapping[str, int]] = {
     "cuMemAllocAsync": 64 * _MIB,
     "cuMemAllocFromPoolAsync": 64 * _MIB,
+    "cuGraphLaunch": 64 * _MIB,
     "cuModuleLoadData": 64 * _MIB,
 }
 
