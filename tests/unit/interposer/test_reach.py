@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
+from libhook.table import doors, elf
 
 from .conftest import HERE, Container, compile_c, program
 from .tenant import MIB, receive
@@ -178,3 +179,9 @@ def test_a_program_that_asks_first_is_told_that_what_is_refused_is_not_there(
         f"say(*map(ask, {[sparse, deferred, endpoint, warp_size]}))",
     )
     assert said == [0, 0, 0, warp_size]
+
+
+def test_the_filters_do_with_each_call_as_the_table_says(fake_filters: Path) -> None:
+    lines = doors.assign(doors.read(doors.SOURCE.read_text()), doors.exported())
+    filters = [elf.read(fake_filters / name) for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
+    assert list(doors.unlike(lines, filters)) == []
