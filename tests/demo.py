@@ -110,7 +110,7 @@ def _wait_to_play(stack: Stack) -> None:
         f"  export PATH={Path(sys.executable).parent}:$PATH",
         "  docker run --rm -it --network none --runtime=gpushare -e GPUSHARE_MEMORY=4GiB \\",
         "      --name mine gpushare-probe          # then type: info, fill, free, spin 1000000 100",
-        "  gpushare ps; gpushare inspect mine; gpushare set mine --memory 6GiB",
+        "  gpushare ps; gpushare why mine; gpushare set mine --memory 6GiB",
         "\nCtrl-C here takes it down.",
     ]
     with suppress(KeyboardInterrupt):
