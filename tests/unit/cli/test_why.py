@@ -247,7 +247,7 @@ def test_a_container_that_is_not_there_is_an_error_with_candidates(
     cli: Cli, daemon: FakeDaemon
 ) -> None:
     daemon.answers["why"] = refusal(CODE_UNKNOWN, "no container is called", candidates=["train"])
-    result = cli("why", "trian")
+    result = cli("why", "tra")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "gpushare: no container is called\n  train\n"
 
