@@ -15,69 +15,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cuda_driver.h"
 #include "ways.h"
 
-#define FUNCTIONS(X)                                                                               \
-	X(cuArray3DCreate_v2)                                                                      \
-	X(cuArrayDestroy)                                                                          \
-	X(cuCtxGetLimit)                                                                           \
-	X(cuCtxSetCurrent)                                                                         \
-	X(cuCtxSetLimit)                                                                           \
-	X(cuCtxSynchronize)                                                                        \
-	X(cuDeviceGetMemPool)                                                                      \
-	X(cuDeviceGraphMemTrim)                                                                    \
-	X(cuDevicePrimaryCtxRetain)                                                                \
-	X(cuGraphAddMemAllocNode)                                                                  \
-	X(cuGraphAddMemFreeNode)                                                                   \
-	X(cuGraphCreate)                                                                           \
-	X(cuGraphDestroy)                                                                          \
-	X(cuGraphExecDestroy)                                                                      \
-	X(cuGraphInstantiateWithFlags)                                                             \
-	X(cuGraphLaunch)                                                                           \
-	X(cuInit)                                                                                  \
-	X(cuMemAddressFree)                                                                        \
-	X(cuMemAddressReserve)                                                                     \
-	X(cuMemAllocAsync)                                                                         \
-	X(cuMemAllocAsync_ptsz)                                                                    \
-	X(cuMemAllocFromPoolAsync)                                                                 \
-	X(cuMemAllocFromPoolAsync_ptsz)                                                            \
-	X(cuMemAllocManaged)                                                                       \
-	X(cuMemAllocPitch_v2)                                                                      \
-	X(cuMemAlloc_v2)                                                                           \
-	X(cuMemCreate)                                                                             \
-	X(cuMemFreeAsync)                                                                          \
-	X(cuMemFreeAsync_ptsz)                                                                     \
-	X(cuMemFree_v2)                                                                            \
-	X(cuMemGetInfo_v2)                                                                         \
-	X(cuMemMap)                                                                                \
-	X(cuMemPoolCreate)                                                                         \
-	X(cuMemPoolTrimTo)                                                                         \
-	X(cuMemRelease)                                                                            \
-	X(cuMemUnmap)                                                                              \
-	X(cuMipmappedArrayCreate)                                                                  \
-	X(cuMipmappedArrayDestroy)                                                                 \
-	X(cuModuleLoadData)                                                                        \
-	X(cuModuleUnload)
-
 static struct {
-#define MEMBER(function) __typeof__(&function) function;
-	FUNCTIONS(MEMBER)
-#undef MEMBER
+#define FUNCTION(function) __typeof__(&function) function;
+#include "doors.inc"
+#undef FUNCTION
 } cu;
 
 static void find_functions(finder *find)
 {
-#define FIND_ONE(function) FIND(&cu.function, find, function);
-	FUNCTIONS(FIND_ONE)
-#undef FIND_ONE
+#define FUNCTION(function) FIND(&cu.function, find, function);
+#include "doors.inc"
+#undef FUNCTION
 }
 
 #define MOST 4096
 #define MIB ((size_t)1 << 20)
 #define CUDA_FLOAT 0x20
+#define ROW ((size_t)4096 * 4 * 4) /* bytes, of an array */
 
 struct held {
 	const struct door *door; /* NULL: nothing here */
@@ -89,6 +49,7 @@ struct held {
 		CUmipmappedArray mipmapped;
 		CUgraphExec executable;
 		CUmodule module;
+		CUexternalMemory external;
 	};
 };
 
@@ -194,10 +155,10 @@ static CUresult give_mapped(const struct held *held)
 
 static CUresult take_array(struct held *held)
 {
-	CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 1024,
-		.Height = (held->bytes + 4095) / 4096,
+	CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 4096,
+		.Height = (held->bytes + ROW - 1) / ROW,
 		.Format = CUDA_FLOAT,
-		.NumChannels = 1};
+		.NumChannels = 4};
 
 	return cu.cuArray3DCreate_v2(&held->array, &shape);
 }
@@ -209,10 +170,10 @@ static CUresult give_array(const struct held *held)
 
 static CUresult take_mipmapped(struct held *held)
 {
-	CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 1024,
-		.Height = (held->bytes + 4095) / 4096,
+	CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 4096,
+		.Height = (held->bytes + ROW - 1) / ROW,
 		.Format = CUDA_FLOAT,
-		.NumChannels = 1};
+		.NumChannels = 4};
 
 	return cu.cuMipmappedArrayCreate(&held->mipmapped, &shape, 1);
 }
@@ -299,6 +260,24 @@ static CUresult give_limit(const struct held *held)
 	return cu.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_bytes);
 }
 
+/* The driver takes the descriptor where it takes the memory. */
+static CUresult take_external(struct held *held)
+{
+	CUDA_EXTERNAL_MEMORY_HANDLE_DESC description = {
+		.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = held->bytes};
+
+	description.handle.fd = (int)syscall(SYS_memfd_create, "external", 0);
+	CUresult result = cu.cuImportExternalMemory(&held->external, &description);
+	if (result != CUDA_SUCCESS)
+		close(description.handle.fd);
+	return result;
+}
+
+static CUresult give_external(const struct held *held)
+{
+	return cu.cuDestroyExternalMemory(held->external);
+}
+
 static const struct door doors[] = {
 	{"buffer", take_buffer, give_buffer},
 	{"pitch", take_pitch, give_buffer},
@@ -314,6 +293,7 @@ static const struct door doors[] = {
 	{"graph", take_graph, give_graph},
 	{"module", take_module, give_module},
 	{"limit", take_limit, give_limit},
+	{"external", take_external, give_external},
 };
 
 #define DOORS (sizeof(doors) / sizeof(doors[0]))
