@@ -84,12 +84,13 @@ static void send_message(const struct gpushare_message *message)
 	int saved = errno;
 
 	pthread_mutex_lock(&sending);
-	if (descriptor_is_ours() && !send_once(message)) {
+	bool sent = descriptor_is_ours() && send_once(message);
+	if (!sent && descriptor_is_ours()) {
 		close(descriptor); /* the daemon was started anew */
 		descriptor = -1;
-	} else if (!descriptor_is_ours() && reconnect()) {
-		send_once(message);
 	}
+	if (!sent && reconnect())
+		send_once(message);
 	pthread_mutex_unlock(&sending);
 	errno = saved;
 }

@@ -168,6 +168,16 @@ static bool nothing_was_pending(
 	return bytes == own_bytes && words == before;
 }
 
+/* The limit is read after all sums: the daemon lowers it before it looks at what is held, so that
+ * one of the two sees the other. */
+static inline bool is_within(unsigned card)
+{
+	uint64_t used = usage_of(card);
+
+	loads_in_order();
+	return used <= limit_bytes(card);
+}
+
 /* Decide with the page's lock held: whoever else is refused withdraws and waits for the lock, so
  * what is pending beside our own bytes settles soon, and then the sum is exact. */
 static bool publish_locked(struct gpushare_usage *usage, int number, unsigned card, uint64_t bytes)
@@ -178,7 +188,7 @@ static bool publish_locked(struct gpushare_usage *usage, int number, unsigned ca
 	atomic_fetch_add(&usage->held[number], bytes);
 	for (uint64_t waited_ns = 0;; waited_ns += (uint64_t)pause.tv_nsec) {
 		uint64_t before = sum_of(usage->pending, process_count());
-		if (usage_of(card) <= limit_bytes(card))
+		if (is_within(card))
 			return true;
 		if (nothing_was_pending(usage, bytes, before) || waited_ns > SETTLE_WAIT_NS)
 			break;
@@ -246,7 +256,7 @@ static inline bool publish(struct gpushare_usage *usage, int number, unsigned ca
 	if (may_fit(card, bytes)) {
 		atomic_fetch_add(&usage->pending[number], GPUSHARE_PENDING_BEGIN + bytes);
 		atomic_fetch_add(&usage->held[number], bytes);
-		if (__builtin_expect(usage_of(card) <= limit_bytes(card), 1))
+		if (__builtin_expect(is_within(card), 1))
 			return true;
 		/* Withdrawn before the wait: who holds the lock waits for it. */
 		atomic_fetch_sub(&usage->held[number], bytes);

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,32 @@ def test_the_daemon_hears_of_the_process_and_of_its_first_refusal(container: Con
             assert receive(connection) is None
     text = f"card 0: {102 * MIB} bytes refused: 0 of {100 * MIB} bytes are in use"
     assert refused == Message(abi.MESSAGE_LOG, 6, process.pid, text)
+
+
+def test_a_daemon_that_was_started_anew_hears_the_next_message(container: Container) -> None:
+    process = None
+    with container.tenant.listen() as listener:
+        process = container.start(
+            sys.executable,
+            "-c",
+            program("start()", "say()", "input()", "result_of(alloc, 102 * MIB)"),
+        )
+        connection, _ = listener.accept()
+        connection.close()
+        assert process.stdout
+        process.stdout.readline()
+    (container.tenant.directory / abi.SOCKET_NAME).unlink()
+    with process, container.tenant.listen() as listener:
+        time.sleep(1)  # it tries once a second at the most
+        assert process.stdin
+        process.stdin.write("\n")
+        process.stdin.flush()
+        connection, _ = listener.accept()
+        with connection:
+            heard = receive(connection)
+        process.communicate()
+    assert heard
+    assert "bytes refused" in heard.text
 
 
 def test_a_daemon_that_does_not_listen_holds_nobody_up(container: Container) -> None:
