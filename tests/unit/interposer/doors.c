@@ -183,18 +183,17 @@ static CUresult give_mipmapped(const struct held *held)
 	return cu.cuMipmappedArrayDestroy(held->mipmapped);
 }
 
-/* A graph that allocates and frees, launched once: its memory stays the graphs' own. */
-static CUresult graph_build(CUgraph graph, size_t bytes)
+/* What a graph allocates and does not free itself is the program's, as any other memory. */
+static CUresult graph_build(CUgraph graph, struct held *held)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS allocation = {
 		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
 			.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}},
-		.bytesize = bytes};
-	CUgraphNode taken, given;
-	CUresult result = cu.cuGraphAddMemAllocNode(&taken, graph, NULL, 0, &allocation);
+		.bytesize = held->bytes};
+	CUgraphNode node;
+	CUresult result = cu.cuGraphAddMemAllocNode(&node, graph, NULL, 0, &allocation);
 
-	if (result == CUDA_SUCCESS)
-		result = cu.cuGraphAddMemFreeNode(&given, graph, &taken, 1, allocation.dptr);
+	held->address = allocation.dptr;
 	return result;
 }
 
@@ -206,7 +205,7 @@ static CUresult take_graph(struct held *held)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = graph_build(graph, held->bytes);
+	result = graph_build(graph, held);
 	if (result == CUDA_SUCCESS)
 		result = cu.cuGraphInstantiateWithFlags(&executable, graph, 0);
 	if (result == CUDA_SUCCESS)
@@ -220,11 +219,11 @@ static CUresult take_graph(struct held *held)
 
 static CUresult give_graph(const struct held *held)
 {
-	CUresult result = cu.cuCtxSynchronize();
+	CUresult result = cu.cuMemFreeAsync(held->address, NULL);
 
 	if (result == CUDA_SUCCESS)
-		result = cu.cuGraphExecDestroy(held->executable);
-	return result == CUDA_SUCCESS ? cu.cuDeviceGraphMemTrim(0) : result;
+		result = cu.cuCtxSynchronize();
+	return result == CUDA_SUCCESS ? cu.cuGraphExecDestroy(held->executable) : result;
 }
 
 static CUresult take_module(struct held *held)

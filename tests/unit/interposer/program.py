@@ -15,7 +15,7 @@ NOT_PERMITTED: Final = 800
 #: Every way of doors.c to take memory, in the order in which frameworks come to them.
 DOORS: Final = (
     *("buffer", "pitch", "managed", "async", "async_ptsz", "pool", "pool_ptsz"),
-    *("physical", "mapped", "array", "mipmapped", "module", "limit", "external"),
+    *("physical", "mapped", "array", "mipmapped", "graph", "module", "limit", "external"),
 )
 
 
