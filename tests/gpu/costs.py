@@ -7,16 +7,14 @@ process.
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare import abi
 from gpushare.host import namespace
 from gpushare.host.driver import CUDA
-from tests.bench.native import compile_program
 
+from . import programs
 from .driver import Driver
 from .filtered import tenancy
 from .process import run
@@ -32,8 +30,8 @@ CALLS = {
 
 
 def rows(driver: Driver) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as folder, tenancy(driver) as tenant:
-        program = _compiled(Path(folder) / "driver")
+    program = programs.program("calls")
+    with tenancy(driver) as tenant:
         for call, what in CALLS.items():
             bare, filtered, added = timed(program, call, tenant)
             yield Row(f"{what}: bare", bare, "ns", "median of rounds")
@@ -51,10 +49,3 @@ def timed(program: Path, call: str, tenant: Tenancy) -> tuple[float, float, floa
     except ValueError as error:
         raise NotMeasured(f"{call}: {done.stderr.strip() or done.stdout!r}") from error
     return bare, filtered, added
-
-
-def _compiled(output: Path) -> Path:
-    try:
-        return compile_program("driver.c", output)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise NotMeasured(f"tests/bench/driver.c cannot be compiled: {error}") from error

@@ -10,7 +10,7 @@ from gpushare.host.driver import CUDA, NVML
 from gpushare.quota.size import format_size
 from gpushare.verify.stage import OUT_OF_MEMORY
 from gpushare.verify.ways import PARTS, slack_bytes
-from libhook.table import elf
+from libhook.table import doors, elf
 
 from . import built, overhead
 from .driver import Driver
@@ -56,6 +56,13 @@ def rows(driver: Driver) -> Iterator[Row]:
             yield Row("allocations refused", tenant.denied)
         yield from _lookups(driver, tenant)
         yield Row("said to the daemon", len(tenant.messages), detail=tuple(tenant.messages))
+
+
+def ours() -> set[str]:
+    """Return the symbols of the driver that the filters stand before."""
+    table = doors.read(doors.SOURCE.read_text())
+    assigned = doors.assign(table, doors.exported())
+    return {symbol for symbol, door in assigned.items() if not door.passes}
 
 
 def _libraries(filters: Path) -> Iterator[Row]:
@@ -129,4 +136,10 @@ def _lookups(driver: Driver, tenant: Tenancy) -> Iterator[Row]:
         "cuGetProcAddress_v2 through the filter answers as many look-ups as without",
         bare["answered"] == through["answered"],
         f"{through['answered']} of {through['asked']}, without {bare['answered']}",
+    )
+    past = sorted(ours() & set(through["suffixed_elsewhere"]))
+    yield Row.claim(
+        f"of {len(through['suffixed'])} names with a suffix that it answers none leads past it",
+        not past,
+        ", ".join(past[:20]),
     )

@@ -2,12 +2,12 @@
 """nvidia-smi as a tenant: what it prints, and by which names it reaches NVML.
 
 The loader itself says which names were looked up, in which library each was found (LD_DEBUG,
-ld.so(8)). Which tables of undocumented functions a program asks for, recorder.c tells.
+ld.so(8)). Which tables of undocumented functions a program asks for, and which lists of processes,
+recorder.c tells. A process of no tenant is started to see whether it shows.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import built
+from . import built, overhead, programs
 from .driver import Driver
 from .filtered import tenancy
 from .process import Child, run
@@ -29,7 +29,17 @@ MIB = 1 << 20
 ALLOCATED = 256 * MIB
 LOOKUP = re.compile(r"symbol=(nvml\w+);\s+lookup in file=(\S+)")
 FOLDERS = ("/usr/local/nvidia/bin", "/opt/bin", "/usr/lib/wsl/lib")
-RECORDER = Path(__file__).resolve().parent / "recorder.c"
+LIST = re.compile(r" (?:count|error) -?\d+$")
+NUMBER = re.compile(r"(?<![\w.-])\d+(?![\w.-]|\s*MiB)")
+LISTINGS = {
+    "nvidia-smi": (),
+    "nvidia-smi --query-compute-apps": (
+        "--query-compute-apps=pid,used_memory",
+        "--format=csv,noheader",
+    ),
+    "nvidia-smi -q": ("-q", "-d", "PIDS"),
+    "nvidia-smi pmon": ("pmon", "-c", "1"),
+}
 
 
 def rows(driver: Driver) -> Iterator[Row]:
@@ -40,8 +50,9 @@ def rows(driver: Driver) -> Iterator[Row]:
             process.ask(f"alloc {ALLOCATED}")
             yield from _memory(program, tenant)
             yield from _printed(program, tenant)
+            yield from processes(driver, program, tenant, process.process.pid)
+            yield from _recorded(program, tenant)
         yield from _names(program, tenant)
-        yield from _tables(program, tenant)
 
 
 def find(driver: Driver) -> str:
@@ -104,27 +115,51 @@ def _names(program: str, tenant: Tenancy) -> Iterator[Row]:
     yield Row("of them found past the filter", len(past), detail=tuple(past))
 
 
-def _tables(program: str, tenant: Tenancy) -> Iterator[Row]:
+def _recorded(program: str, tenant: Tenancy) -> Iterator[Row]:
+    """What it asks of the driver beside names: undocumented tables, lists of processes."""
     name = "tables of undocumented functions asked for"
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        yield Row(name, missing="no C compiler for tests/gpu/recorder.c")
+    try:
+        library = programs.program("recorder")
+    except NotMeasured as error:
+        yield Row(name, missing=str(error))
         return
     with tempfile.TemporaryDirectory() as folder:
-        library, log = f"{folder}/recorder.so", Path(folder) / "log"
-        compile_ = [compiler, "-shared", "-fPIC", "-o", library, str(RECORDER)]
-        compiled = run(compile_, os.environ)
-        if compiled.returncode:
-            yield Row(name, missing=_said(compiled))
-            return
+        log = Path(folder) / "log"
         audit = [f"LD_AUDIT={library}", f"GPU_RECORDER_LOG={log}"]
         done = run(tenant.command(["env", *audit, program]), tenant.environment)
-        asked = log.read_text().split("\n") if log.exists() else []
+        lines = log.read_text().splitlines() if log.exists() else []
     if done.returncode:
         yield Row(name, missing=f"nvidia-smi under the recorder ended with {done.returncode}")
         return
-    tables = tuple(sorted({line for line in asked if line}))
+    lists = tuple(line for line in lines if LIST.search(line))
+    tables = tuple(sorted(set(lines) - set(lists)))
     yield Row(name, len(tables), detail=tables)
+    note = "none: its processes come by one of the tables" if tables and not lists else ""
+    yield Row("exported lists of processes asked for", len(lists), note=note, detail=lists)
+
+
+def processes(driver: Driver, program: str, tenant: Tenancy, own: int) -> Iterator[Row]:
+    """Which processes it shows: process `own` is the tenant's, another is started that is not."""
+    with overhead.probe(driver, "foreign") as foreign:
+        foreign.ask("context")
+        foreign.ask(f"alloc {ALLOCATED}")
+        stranger = foreign.process.pid
+        for how, arguments in LISTINGS.items():
+            done = run(tenant.command([program, *arguments]), tenant.environment)
+            if done.returncode:
+                yield Row(f"{how}: its processes", missing=_said(done))
+                continue
+            shown = pids(done.stdout)
+            yield Row(f"{how}: shows the tenant's process", "yes" if own in shown else "no")
+            lines = [line.strip() for line in done.stdout.splitlines() if str(stranger) in line]
+            yield Row.claim(
+                f"{how}: shows no process of others", stranger not in shown, " / ".join(lines)
+            )
+
+
+def pids(text: str) -> set[int]:
+    """Return every whole number in `text` that is no size: a pid that is shown is among them."""
+    return {int(number) for number in NUMBER.findall(text)}
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:

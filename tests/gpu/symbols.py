@@ -71,5 +71,9 @@ def lookups(driver: Driver) -> Iterator[Row]:
         f"{len(different)} differ",
     )
     yield Row("look-ups answered with an address", seen["answered"], note=f"of {seen['asked']}")
+    names = tuple(seen["suffixed"])
+    yield Row("names with a suffix that it answers, cuMemAlloc_v2", len(names), detail=names)
+    elsewhere = tuple(seen["suffixed_elsewhere"])
+    yield Row("of them not dlsym's address", len(elsewhere), detail=elsewhere)
     if different:
         yield Row("look-ups that differ", len(different), detail=different)

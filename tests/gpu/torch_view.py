@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch as a tenant: its view of memory, its out-of-memory error, graphs, its other allocator."""
+"""PyTorch as a tenant: its view of memory, its out-of-memory error, graphs, each allocator."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from .filtered import tenancy
 from .process import ask, child, environment
 from .report import NotMeasured, Row
 
-#: The allocator that maps memory piecewise (cuMemCreate); the variable's name changed in 2.9.
-EXPANDABLE = {
-    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+#: How PyTorch takes memory, by the name of it in the report: its own cache of cudaMalloc's memory,
+#: the one that maps it piecewise (cuMemCreate), the driver's pools.
+ALLOCATORS = {
+    "caching": "",
+    "expandable_segments": "expandable_segments:True",
+    "cudaMallocAsync": "backend:cudaMallocAsync",
 }
+#: The first is the variable's name before 2.9.
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+CHECKS = ("view", "matmul", "graph", "full", "retry", "captured")
 CHUNK_BYTES = 64 << 20
 PRECISION = 1e-2  # TF32's is 3e-4
 SECONDS = 180.0
@@ -27,12 +32,14 @@ SECONDS = 180.0
 def rows(driver: Driver) -> Iterator[Row]:
     importable(environment(driver.env))
     with tenancy(driver) as tenant:
-        argv = tenant.command(child("pytorch"))
-        yield from judged(ask(argv, tenant.environment, SECONDS), tenant.memory_bytes)
-        argv = tenant.command(child("pytorch", "view", "full"))
-        env = {**tenant.environment, **EXPANDABLE}
-        for row in judged(ask(argv, env, SECONDS), tenant.memory_bytes):
-            yield renamed(row, "expandable_segments: ")
+        for name, setting in ALLOCATORS.items():
+            argv = tenant.command(child("pytorch", *CHECKS))
+            env = {**tenant.environment, **(dict.fromkeys(VARIABLES, setting) if setting else {})}
+            try:
+                for row in judged(ask(argv, env, SECONDS), tenant.memory_bytes):
+                    yield renamed(row, f"{name}: ")
+            except NotMeasured as error:
+                yield Row(name, missing=str(error))
 
 
 def importable(env: Mapping[str, str]) -> None:
@@ -50,38 +57,72 @@ def judged(seen: Mapping[str, Any], quota_bytes: int) -> Iterator[Row]:
     for name, error in errors.items():
         yield Row.claim(f"PyTorch {seen['torch']}: {name}", False, error)
     if view := seen.get("view"):
-        yield Row.claim(
-            f"torch.cuda.mem_get_info and total_memory say {format_size(quota_bytes)}",
-            view["total"] == view["total_memory"] == quota_bytes and view["free"] <= quota_bytes,
-            view,
-        )
-        yield Row("torch.cuda.mem_get_info: free", view["free"], "bytes")
+        yield from _view(view, quota_bytes)
     if "matmul" in seen:
         good = seen["matmul"] < PRECISION
         yield Row.claim("a matrix product is right", good, f"relative error {seen['matmul']}")
     if "graph" in seen:
         yield Row.claim("a CUDA graph replays", seen["graph"], "other numbers came out")
-    if full := seen.get("full"):
-        yield from _full(full, quota_bytes)
+    if taken := seen.get("full"):
+        error = "torch.cuda.OutOfMemoryError"
+        yield from full(taken, quota_bytes, "", error, CHUNK_BYTES)
+    if retry := seen.get("retry"):
+        yield from _retry(retry)
+    if captured := seen.get("captured"):
+        yield from _captured(captured, quota_bytes)
 
 
-def _full(full: Mapping[str, Any], quota_bytes: int) -> Iterator[Row]:
+def _view(view: Mapping[str, Any], quota_bytes: int) -> Iterator[Row]:
     yield Row.claim(
-        "at the quota it raises torch.cuda.OutOfMemoryError",
-        bool(full.get("is_out_of_memory")),
-        f"{full['error'] or 'no error'} {full['message']}",
+        f"torch.cuda.mem_get_info and total_memory say {format_size(quota_bytes)}",
+        view["total"] == view["total_memory"] == quota_bytes and view["free"] <= quota_bytes,
+        view,
     )
+    yield Row("torch.cuda.mem_get_info: free", view["free"], "bytes")
+    if backend := view.get("backend"):
+        yield Row("the allocator's backend", backend)
+
+
+def full(
+    taken: Mapping[str, Any], quota_bytes: int, prefix: str, error: str, chunk_bytes: int
+) -> Iterator[Row]:
+    """Return what an allocator did at the quota, where one chunk more is `error`."""
+    said = f"{taken['error'] or 'no error'} {taken['message']}"
+    refused = bool(taken.get("is_out_of_memory"))
+    yield Row.claim(f"{prefix}at the quota it raises {error}", refused, said)
     yield Row.claim(
-        "never more than the quota",
-        0 < full["reserved"] <= quota_bytes and full["free"] < CHUNK_BYTES,
-        full,
+        f"{prefix}never more than the quota",
+        0 < taken["reserved"] <= quota_bytes and taken["free"] < chunk_bytes,
+        taken,
     )
-    yield Row("given until then", full["given"], "bytes", full["message"])
+    yield Row(f"{prefix}given until then", taken["given"], "bytes", taken["message"])
+    yield Row(f"{prefix}free then", taken["free"], "bytes", "as the program sees it")
     yield Row.claim(
-        "emptied, its memory is free again",
-        full["free_after"] >= full["free"] + full["given"] - CHUNK_BYTES,
-        full,
+        f"{prefix}emptied, its memory is free again",
+        taken["free_after"] >= taken["free"] + taken["given"] - chunk_bytes,
+        taken,
     )
+
+
+def _retry(retry: Mapping[str, Any]) -> Iterator[Row]:
+    """The allocator was refused one large piece, freed what it had cached, and asked again."""
+    yield Row.claim("refused, it frees its cache and gets it", retry["given"], retry)
+    yield Row("asked for in one piece", retry["asked"], "bytes", f"{retry['cached']} were cached")
+    yield Row.claim("after a refusal one that fits is given", retry["after"], retry)
+
+
+def _captured(captured: Mapping[str, Any], quota_bytes: int) -> Iterator[Row]:
+    """What graphs that allocate hold; one more step is refused, and the process goes on."""
+    yield Row.claim(
+        "graphs that allocate stop at the quota",
+        captured["is_out_of_memory"] and captured["reserved"] <= quota_bytes,
+        captured,
+    )
+    yield Row(
+        "held by graphs", captured["held"], "bytes", f"{captured['graphs']} graphs, then refused"
+    )
+    yield Row.claim("the graphs before it still replay", captured["replays"], captured)
+    yield Row.claim("deleted, their memory is free again", captured["recovers"], captured)
 
 
 def renamed(row: Row, prefix: str) -> Row:

@@ -69,6 +69,23 @@ def difference(library: Library, question: Question, expected: str | None) -> st
     return f"{asked}: {'/'.join(sorted(names)) or 'no exported symbol'}, expected {expected}"
 
 
+def suffixed(library: Library, lines: list[Line], version: int) -> tuple[list[str], list[str]]:
+    """Return the exported symbols that answer as names too, and those of them that lead elsewhere.
+
+    A program that asks for cuMemAlloc_v2, not for cuMemAlloc, must get what dlsym would give it.
+    """
+    names = {line.name for line in lines}
+    answered, elsewhere = [], []
+    for symbol in sorted({line.symbol for line in lines} - names):
+        address, _ = library.ask(Question(symbol, version, 0))
+        if address is None:
+            continue
+        answered.append(symbol)
+        if symbol not in library.symbols.get(address, set()):
+            elsewhere.append(symbol)
+    return answered, elsewhere
+
+
 def main() -> None:
     lines = cuda_lines()
     library = Library(sys.argv[1], lines)
@@ -76,8 +93,11 @@ def main() -> None:
     asked = questions(lines, version)
     found = [difference(library, question, expected) for question, expected in asked.items()]
     answered = sum(library.ask(question)[0] is not None for question in asked)
+    by_suffix, elsewhere = suffixed(library, lines, version)
     answer = {
         "version": version,
+        "suffixed": by_suffix,
+        "suffixed_elsewhere": elsewhere,
         "asked": len(asked),
         "answered": answered,
         "differences": [text for text in found if text],

@@ -25,6 +25,7 @@ def view(torch: Any) -> object:
         "total_memory": properties.total_memory,
         "devices": torch.cuda.device_count(),
         "name": properties.name,
+        "backend": torch.cuda.get_allocator_backend(),
     }
 
 
@@ -73,6 +74,64 @@ def full(torch: Any) -> object:
     return answer
 
 
+def retry(torch: Any) -> object:
+    """Cache nearly everything in small pieces, then ask for one that only they together make room
+    for; then for more than there is, and once more for one that fits."""
+    free, _ = torch.cuda.mem_get_info()
+    count = max(2, int(free * 0.9) // CHUNK_BYTES)
+    held = [torch.empty(CHUNK_BYTES, dtype=torch.uint8, device="cuda") for _ in range(count)]
+    held.clear()
+    answer: dict[str, object] = {"cached": torch.cuda.memory_reserved()}
+    asked = (count - 1) * CHUNK_BYTES
+    answer |= {"asked": asked, "given": _gets(torch, asked)}
+    answer["beyond"] = _gets(torch, 2 * free)
+    answer["after"] = _gets(torch, CHUNK_BYTES)
+    torch.cuda.empty_cache()
+    return answer
+
+
+def _gets(torch: Any, size: int) -> bool:
+    try:
+        made = torch.empty(size, dtype=torch.uint8, device="cuda")
+    except torch.cuda.OutOfMemoryError:
+        return False
+    made.fill_(1)
+    torch.cuda.synchronize()
+    return True
+
+
+def captured(torch: Any) -> object:
+    """Capture graphs that allocate until one is refused: what they hold, and what works then."""
+    free_before = torch.cuda.mem_get_info()[0]
+    made: list[tuple[Any, Any]] = []
+    answer: dict[str, object] = {"is_out_of_memory": False, "error": ""}
+    size = max(CHUNK_BYTES, free_before // 8)
+    for _ in range(16):
+        recorded = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(recorded):
+                kept = torch.ones(size, dtype=torch.uint8, device="cuda")
+            recorded.replay()  # with cudaMallocAsync it is the launch that takes the memory
+            torch.cuda.synchronize()
+        except RuntimeError as error:  # of the capture's end, where memory was refused within it
+            said = f"{error} {error.__context__ or ''}"
+            answer |= {"is_out_of_memory": "out of memory" in said.lower(), "error": said[:300]}
+            break
+        made.append((recorded, kept))
+    answer |= {"graphs": len(made), "reserved": torch.cuda.memory_reserved()}
+    answer["held"] = free_before - torch.cuda.mem_get_info()[0]
+    for recorded, _ in made:
+        recorded.replay()
+    torch.cuda.synchronize()
+    answer["replays"] = bool(made) and all(int(kept[:64].sum()) == 64 for _, kept in made)
+    recorded = kept = None
+    made.clear()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    answer["recovers"] = torch.cuda.mem_get_info()[0] > free_before - size
+    return answer
+
+
 def version(torch: Any) -> object:
     return {"torch": torch.__version__, "cuda": torch.version.cuda}
 
@@ -83,6 +142,8 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "matmul": matmul,
     "graph": graph,
     "full": full,
+    "retry": retry,
+    "captured": captured,
 }
 
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.gpu import __main__ as main
 from tests.gpu import driver as found
 from tests.gpu.driver import Driver, NoDriver
 from tests.gpu.process import environment
+from tests.gpu.report import Report, Row
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -60,8 +63,41 @@ def test_a_wrong_word_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_all_measures_what_probe_does_and_more() -> None:
-    assert [*main.ALL][: len(main.PROBE)] == [*main.PROBE]
-    assert len(main.ALL) > len(main.PROBE)
+    everything = main.chosen(["all"])
+    assert everything[: len(main.PROBE)] == [*main.PROBE] == main.chosen(["probe"])
+    assert len(everything) > len(main.PROBE)
+
+
+def test_parts_are_measured_once_and_in_their_own_order() -> None:
+    assert main.chosen(["doors", "probe", "symbols"]) == [*main.PROBE, "doors"]
+
+
+def test_no_part_is_begun_once_the_time_is_over_and_the_report_says_so(
+    driver: Driver, tmp_path: Path
+) -> None:
+    report = Report({"model": driver.model, "date": "2026-01-02"})
+    out = tmp_path / "report"
+    main.measure(driver, ["machine", "doors"], report, out, seconds=0)
+    assert [section.title for section in report.sections] == [
+        *(main.PARTS[part].title for part in ("machine", "doors")),
+    ]
+    assert {row.missing for row in report.rows} == {"0 of 0 seconds had passed"}
+    assert "## Every way by every door" in out.with_suffix(".md").read_text()
+
+
+def test_what_was_measured_is_written_before_the_next_part_begins(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_: Driver) -> Iterator[Row]:
+        yield Row("first", 1)
+        raise KeyboardInterrupt
+
+    out = tmp_path / "report"
+    monkeypatch.setitem(main.PARTS, "symbols", main.Part("Killed", killed))
+    report = Report({"model": driver.model, "date": "2026-01-02"})
+    with pytest.raises(KeyboardInterrupt):
+        main.measure(driver, ["machine", "symbols"], report, out, math.inf)
+    assert "## The machine" in out.with_suffix(".md").read_text()
 
 
 @pytest.mark.usefixtures("namespaces")
@@ -75,11 +111,12 @@ def test_the_probe_runs_through_on_the_simulated_driver(
     assert status == 0, shown
     report = json.loads(out.with_suffix(".json").read_text())
     assert report["facts"]["model"] == driver.model
-    assert [section["title"] for section in report["sections"]] == [*main.PROBE]
+    assert [section["title"] for section in report["sections"]] == [
+        *(main.PARTS[part].title for part in main.PROBE),
+    ]
     rows = {row["name"]: row for section in report["sections"] for row in section["rows"]}
     assert rows["libcuda: missing"]["value"] == 0
     assert rows["libcuda: not in the table"]["value"] == 0
-    assert rows["cuMemGetInfo: bare"]["value"] > 0
-    # No arithmetic runs there, so nothing is claimed of slices.
-    assert "this driver ran none" in rows["2 contexts, one thread each"]["missing"]
+    assert rows["card 0: UUID"]["value"].startswith("GPU-")
+    assert rows["card 0: memory limits on cgroups"]["value"].startswith("not supported")
     assert out.read_text().startswith(f"# {driver.model}, ")

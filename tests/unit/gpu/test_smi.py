@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.gpu import smi
+from tests.gpu import filtered, programs, smi
 from tests.gpu.driver import Driver
 from tests.gpu.report import NotMeasured
 
@@ -17,6 +18,8 @@ from tests.gpu.report import NotMeasured
 STAND_IN = """#!{python}
 import sys
 import pynvml
+LISTED = []
+LISTINGS = ("-q", "pmon", "--query-compute-apps=pid,used_memory")
 pynvml.nvmlInit()
 cards = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
 if len(sys.argv) == 1:
@@ -24,8 +27,12 @@ if len(sys.argv) == 1:
 for card in cards:
     memory = pynvml.nvmlDeviceGetMemoryInfo(card)
     total, used, free = (size >> 20 for size in (memory.total, memory.used, memory.free))
-    queried = f"{{total}}, {{used}}, {{free}}"
-    print(queried if len(sys.argv) > 1 else f"| {{used}}MiB / {{total}}MiB |")
+    if any(word in sys.argv[1:2] for word in LISTINGS):
+        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(card) + LISTED:
+            print(getattr(process, "pid", process), f"{{used}}MiB")
+    else:
+        queried = f"{{total}}, {{used}}, {{free}}"
+        print(queried if len(sys.argv) > 1 else f"| {{used}}MiB / {{total}}MiB |")
 """
 
 
@@ -71,16 +78,50 @@ def test_a_program_like_it_sees_the_slice_and_is_followed_by_name(driver: Driver
     assert "nvmlInit_v2" in by_name["NVML names it looks up"].detail
     assert by_name["of them not in our table"].value == 0
     assert by_name["tables of undocumented functions asked for"].value == 0
+    assert by_name["exported lists of processes asked for"].value == 0
+    assert by_name["nvidia-smi -q: shows the tenant's process"].value == "yes"
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_a_foreign_process_that_shows_is_a_claim_lost(driver: Driver, stand_in: Path) -> None:
+    """A driver whose lists go around the filter, by a table of its own say."""
+    with filtered.tenancy(driver) as tenant:
+        text = stand_in.read_text()
+        every = "[*map(int, filter(str.isdigit, __import__('os').listdir('/proc')))]"
+        stand_in.write_text(text.replace("LISTED = []", f"LISTED = {every}"))
+        rows = [*smi.processes(driver, str(stand_in), tenant, own=os.getpid())]
+    lost = [row.name for row in rows if row.held is False]
+    assert "nvidia-smi -q: shows no process of others" in lost
+    shown = next(row for row in rows if row.name == "nvidia-smi -q: shows the tenant's process")
+    assert shown.value == "yes"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("|    0   N/A  N/A      4711      C   python      525MiB |", {0, 4711}),
+        ("4711, 525 MiB", {4711}),
+        ("Driver Version: 580.159.04", set()),
+        ("|  12.5 / 3C-4711 |", set()),
+    ],
+)
+def test_a_pid_is_a_number_on_its_own(text: str, expected: set[int]) -> None:
+    assert smi.pids(text) == expected
 
 
 ASKING = r"""
 #include <dlfcn.h>
+#define LIST "nvmlDeviceGetComputeRunningProcesses_v3"
 int main(int argc, char **argv)
 {
     int (*ask)(const void **, const void *);
     const void *table;
     *(void **)&ask = dlsym(dlopen(argv[argc - 1], RTLD_NOW), "nvmlInternalGetExportTable");
     ask(&table, 0);
+    int (*list)(void *, unsigned *, void *);
+    unsigned count = 0;
+    *(void **)&list = dlsym(dlopen(argv[argc - 1], RTLD_NOW), LIST);
+    list(0, &count, 0);
     return ask(&table, "0123456789abcdef") - 42;
 }
 """
@@ -90,23 +131,28 @@ int nvmlInternalGetExportTable(const void **table, const void *id)
     *table = id;
     return id ? 42 : 1;
 }
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *processes)
+{
+    *count = 3;
+    return device || processes;
+}
 """
 
 
 def test_the_recorder_writes_down_each_table_asked_for_and_changes_nothing(tmp_path: Path) -> None:
-    asking, answering, recorder = (tmp_path / name for name in ("asking", "answering", "recorder"))
+    asking, answering = (tmp_path / name for name in ("asking", "answering"))
     for made, source, *flags in (
         (asking, ASKING, "-ldl"),
         (answering, ANSWERING, "-shared", "-fPIC"),
-        (recorder, smi.RECORDER.read_text(), "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"),
     ):
         file = made.with_suffix(".c")
         file.write_text(source)
         subprocess.run(["gcc", "-o", made, file, *flags], check=True)
     log = tmp_path / "log"
-    env = {"LD_AUDIT": str(recorder), "GPU_RECORDER_LOG": str(log)}
+    env = {"LD_AUDIT": str(programs.program("recorder")), "GPU_RECORDER_LOG": str(log)}
     subprocess.run([asking, answering], env=env, check=True)
     assert log.read_text().splitlines() == [
         "nvmlInternalGetExportTable unreadable",
+        "nvmlDeviceGetComputeRunningProcesses_v3 count 3",
         f"nvmlInternalGetExportTable {b'0123456789abcdef'.hex()}",
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from libhook.table import elf
-from tests.gpu import symbols
+from tests.gpu import filtered, symbols
 from tests.gpu.driver import Driver
 from tests.gpu.table import Line, Question, answer, cuda_lines, nvml_symbols, questions
 
@@ -142,13 +142,53 @@ def test_a_driver_that_answers_otherwise_is_found_out(driver: Driver, tmp_path: 
         "-Wl,-Bsymbolic",
     )
     fake = Driver(**{**vars(driver), "cuda": other, "env": {}})
-    claim, answered, different = symbols.lookups(fake)
+    claim, answered, suffixed, elsewhere, different = symbols.lookups(fake)
     assert not claim.held
     assert "cuMemAlloc, 12000, 0: cuMemAlloc, expected cuMemAlloc_v2" in different.detail
     assert "cuMemAlloc, 2000, 0: cuMemAlloc, expected cuMemAlloc" not in different.detail
     assert "cuInit, 12000, 0: not found, error 500, expected cuInit" in different.detail
+    assert suffixed.value == elsewhere.value == 0
     assert answered.value == sum(name == "cuMemAlloc" for name in _asked_names())
 
 
 def _asked_names() -> list[str]:
     return [question.name for question in questions(cuda_lines(), 12000)]
+
+
+def test_a_name_with_its_suffix_that_leads_elsewhere_is_found_out(
+    driver: Driver, tmp_path: Path
+) -> None:
+    """A driver that answers to cuMemAlloc_v2 too, with what it gives for cuMemAlloc."""
+    other = compile_library(
+        tmp_path,
+        r"""
+        #include <string.h>
+        #include <stdint.h>
+        int cuDriverGetVersion(int *version) { *version = 12000; return 0; }
+        int cuMemAlloc(void) { return 1; }
+        int cuMemAlloc_v2(void) { return 2; }
+        int cuMemFree_v2(void) { return 3; }
+        int cuGetProcAddress_v2(const char *name, void **found, int version,
+                                uint64_t flags, int *status)
+        {
+            *found = strcmp(name, "cuMemAlloc_v2") ? 0 : (void *)cuMemAlloc;
+            if (!strcmp(name, "cuMemFree_v2"))
+                *found = (void *)cuMemFree_v2;
+            *status = *found ? 0 : 1;
+            return *found ? 0 : 500;
+        }
+        """,
+        "-Wl,-Bsymbolic",
+    )
+    fake = Driver(**{**vars(driver), "cuda": other, "env": {}})
+    rows = {row.name: row for row in symbols.lookups(fake)}
+    assert rows["names with a suffix that it answers, cuMemAlloc_v2"].detail == (
+        *("cuMemAlloc_v2", "cuMemFree_v2"),
+    )
+    assert rows["of them not dlsym's address"].detail == ("cuMemAlloc_v2",)
+
+
+def test_what_the_filters_stand_before_is_read_from_the_table() -> None:
+    ours = filtered.ours()
+    assert {"cuMemAlloc_v2", "cuMemGetInfo_v2", "cuMemAllocAsync_ptsz"} <= ours
+    assert "cuDriverGetVersion" not in ours

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,6 +56,88 @@ class Card:
 
     def synchronize(self) -> None:
         pass
+
+
+class Tensor:
+    """Memory of a Caching card; what is no longer used is cached."""
+
+    def fill_(self, _: int) -> None:
+        pass
+
+
+class Caching(Card):
+    """A Card whose allocator caches what is freed, and frees its cache before it gives up."""
+
+    def __init__(self, room: int, *, frees_its_cache: bool = True) -> None:
+        super().__init__(room)
+        self.frees_its_cache = frees_its_cache
+        self.cached = 0
+        self.live: dict[int, int] = {}
+
+    @property
+    def used(self) -> int:
+        return CONTEXT + sum(self.live.values()) + self.cached
+
+    def empty(self, size: int, **_: object) -> Any:
+        if self.used + size > self.room and self.frees_its_cache:
+            self.cached = 0
+        if self.used + size > self.room:
+            raise OutOfMemory("CUDA out of memory.")
+        made = Tensor()
+        self.live[id(made)] = size
+        weakref.finalize(made, self.free, id(made))
+        return made
+
+    def free(self, key: int) -> None:
+        self.cached += self.live.pop(key)
+
+    def memory_reserved(self) -> int:
+        return self.used - CONTEXT
+
+    def empty_cache(self) -> None:
+        self.cached = 0
+
+
+def test_an_allocator_that_frees_its_cache_gets_the_large_piece() -> None:
+    torch = Caching(QUOTA)
+    rows = [*judged({"torch": "2", "errors": {}, "retry": pytorch.retry(torch)}, QUOTA)]
+    assert lost(rows) == []
+    assert sum(row.held is True for row in rows) == 2
+    assert torch.used == CONTEXT
+
+
+def test_one_that_does_not_is_a_claim_lost() -> None:
+    torch = Caching(QUOTA, frees_its_cache=False)
+    rows = [*judged({"torch": "2", "errors": {}, "retry": pytorch.retry(torch)}, QUOTA)]
+    assert lost(rows) == ["refused, it frees its cache and gets it"]
+
+
+CAPTURED = {
+    "is_out_of_memory": True,
+    "error": "CUDA out of memory",
+    "graphs": 7,
+    "reserved": 3 * GIB,
+    "held": 3 * GIB,
+    "replays": True,
+    "recovers": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, []),
+        ({"is_out_of_memory": False}, ["graphs that allocate stop at the quota"]),
+        ({"reserved": 5 * GIB}, ["graphs that allocate stop at the quota"]),
+        ({"replays": False}, ["the graphs before it still replay"]),
+        ({"recovers": False}, ["deleted, their memory is free again"]),
+    ],
+)
+def test_graphs_that_allocate_are_held_to_the_quota(
+    change: dict[str, object], expected: list[str]
+) -> None:
+    answer = {"torch": "2", "errors": {}, "captured": {**CAPTURED, **change}}
+    assert lost([*judged(answer, QUOTA)]) == expected
 
 
 def seen(room: int) -> dict[str, Any]:

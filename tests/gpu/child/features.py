@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints, as one JSON object, what NVML says a driver and its cards can do. It changes nothing.
+
+Each question stands alone: the answer is a text, NVML's own words where it refuses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable, Iterator
+from ctypes import byref
+
+import pynvml
+
+CGROUP = b"/sys/fs/cgroup"
+ENABLED = {0: "disabled", 1: "enabled"}
+
+
+class Limits(ctypes.Structure):
+    """nvmlGetMemoryLimits_v1_t; the pynvml of older drivers does not have it."""
+
+    _fields_ = (
+        ("cgroup", ctypes.c_char_p),
+        ("soft_bytes", ctypes.c_ulonglong),
+        ("hard_bytes", ctypes.c_ulonglong),
+        ("used_bytes", ctypes.c_ulonglong),
+    )
+
+
+def limits(card: object) -> str:
+    """What nvmlDeviceGetMemoryLimits_v1 says of a cgroup that nobody limited."""
+    library = pynvml.nvmlLib
+    if not hasattr(library, "nvmlDeviceGetMemoryLimits_v1"):
+        return "this driver has no nvmlDeviceGetMemoryLimits_v1"
+    code = library.nvmlDeviceGetMemoryLimits_v1(card, byref(Limits(CGROUP)))
+    said = {0: "success", 3: "not supported", 6: "not found"}.get(code, "another answer")
+    return f"{said} ({code}) to {CGROUP.decode()}"
+
+
+def instances(card: object) -> str:
+    """MIG: the mode now, the mode after a reset, and how many instances there may be."""
+    now, pending = pynvml.nvmlDeviceGetMigMode(card)
+    most = pynvml.nvmlDeviceGetMaxMigDeviceCount(card)
+    made = sum(_is_there(card, number) for number in range(most))
+    then = ENABLED.get(pending, pending)
+    return f"{ENABLED.get(now, now)}, then {then}; {made} of at most {most} instances"
+
+
+def _is_there(card: object, number: int) -> bool:
+    try:
+        pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, number)
+    except pynvml.NVMLError:
+        return False
+    return True
+
+
+def memory(card: object) -> str:
+    """What version 1 and version 2 of the same question say of the card's memory."""
+    first = pynvml.nvmlDeviceGetMemoryInfo(card)
+    second = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
+    return (
+        f"v1: total {first.total}, used {first.used}, free {first.free}; "
+        f"v2: total {second.total}, used {second.used}, free {second.free}, "
+        f"reserved {second.reserved}"
+    )
+
+
+def listed(card: object) -> str:
+    """How many processes each list has, of compute, graphics and MPS."""
+    lists = ("Compute", "Graphics", "MPSCompute")
+    counts = [
+        f"{name} {len(getattr(pynvml, f'nvmlDeviceGet{name}RunningProcesses')(card))}"
+        for name in lists
+    ]
+    return ", ".join(counts)
+
+
+def bar1(card: object) -> object:
+    return pynvml.nvmlDeviceGetBAR1MemoryInfo(card).bar1Total
+
+
+#: Answered by a function here, or by the one of pynvml that is named, where it has it.
+QUESTIONS: dict[str, Callable[[object], object] | str] = {
+    "UUID": "nvmlDeviceGetUUID",
+    "MIG": instances,
+    "memory limits on cgroups": limits,
+    "memory": memory,
+    "compute mode": "nvmlDeviceGetComputeMode",
+    "persistence mode": "nvmlDeviceGetPersistenceMode",
+    "addressing mode": "nvmlDeviceGetAddressingMode",
+    "virtualisation mode": "nvmlDeviceGetVirtualizationMode",
+    "accounting mode": "nvmlDeviceGetAccountingMode",
+    "BAR1": bar1,
+    "processes": listed,
+}
+
+
+def answers(card: object) -> Iterator[tuple[str, str]]:
+    for name, question in QUESTIONS.items():
+        try:
+            call = getattr(pynvml, question) if isinstance(question, str) else question
+            said = call(card)
+        except (pynvml.NVMLError, AttributeError, TypeError) as error:
+            said = f"refused: {error}"
+        yield name, said.decode() if isinstance(said, bytes) else str(said)
+
+
+def main() -> None:
+    pynvml.nvmlInit()
+    cards = [
+        dict(answers(pynvml.nvmlDeviceGetHandleByIndex(number)))
+        for number in range(pynvml.nvmlDeviceGetCount())
+    ]
+    sys.stdout.write(json.dumps({"cards": cards}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process on the bare driver takes of the card, step by step, as three accounts have it.
+
+The card's used memory and the process's are NVML's, read by a process that has no context; what is
+free is cuMemGetInfo's, read by the process itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from gpushare.verify import ProbeFailed
+
+from . import overhead
+from .driver import Driver
+from .process import Child, child, environment
+from .report import NotMeasured, Row, quantity
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Bytes used of the card and by the process; `process` None where NVML does not list it."""
+
+    card: int
+    process: int | None
+    free: int | None
+
+    def since(self, before: Reading) -> Reading:
+        """Return what was taken since `before`: `free` is by how much it fell."""
+        return Reading(
+            self.card - before.card,
+            None if self.process is None else self.process - (before.process or 0),
+            None if self.free is None or before.free is None else before.free - self.free,
+        )
+
+    @property
+    def taken(self) -> int:
+        """cuMemGetInfo's figure, NVML's of the card before there is a context."""
+        return self.card if self.free is None else self.free
+
+    def __str__(self) -> str:
+        listed = "does not list it" if self.process is None else quantity(self.process, "bytes")
+        return f"NVML: of the card {quantity(self.card, 'bytes')}, of the process {listed}"
+
+
+class Weighed:
+    """A child of `kind` on the bare driver, and what its steps take."""
+
+    def __init__(self, driver: Driver, kind: str, *more: str, **env: str) -> None:
+        self.driver = driver
+        self.has_context = False
+        self._watcher = overhead.probe(driver, "watcher")
+        argv = child(kind, str(driver.cuda), *more)
+        self.process = Child(kind, argv, environment(driver.env, env))
+        self.process.start()
+
+    def __enter__(self) -> Weighed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.process.close()
+        self._watcher.close()
+
+    def context(self) -> Reading:
+        """Make its context, and return what that took."""
+        before = self.read()
+        self.process.ask("context")
+        self.has_context = True
+        return self.read().since(before)
+
+    def read(self) -> Reading:
+        shown = overhead.card(self._watcher, self.driver)
+        pid = self.process.process.pid
+        own = [entry["bytes"] for entry in shown["processes"] if entry["pid"] == pid]
+        free = self.process.ask("info")["free"] if self.has_context else None
+        return Reading(shown["used"], own[0] if own else None, free)
+
+    def step(self, name: str, command: str, note: str = "") -> Iterator[Row]:
+        """Do `command`; the row is what it took, or why it could not be done."""
+        try:
+            grown, answer = self.grown(command)
+        except (NotMeasured, ProbeFailed) as error:
+            yield Row(name, missing=str(error))
+            return
+        yield taken(name, grown, "; ".join(filter(None, (note, said(answer)))))
+
+    def grown(self, command: str) -> tuple[Reading, dict[str, Any]]:
+        before = self.read()
+        answer = self.process.ask(command)
+        return self.read().since(before), answer
+
+    def steps(self, steps: Sequence[tuple[str, str]]) -> Iterator[Row]:
+        """Do one after another; each is a name and a command."""
+        for name, command in steps:
+            yield from self.step(name, command)
+
+
+@contextmanager
+def weighed(driver: Driver, kind: str, *more: str, **env: str) -> Iterator[Weighed]:
+    """Run a child of `kind` that has a context; NotMeasured where it cannot."""
+    try:
+        with Weighed(driver, kind, *more, **env) as made:
+            made.context()
+            yield made
+    except ProbeFailed as error:
+        raise NotMeasured(str(error)) from error
+
+
+def taken(name: str, grown: Reading, note: str = "") -> Row:
+    """Return the row of what was taken, in one unit and the other accounts beside it."""
+    return Row(name, grown.taken, "bytes", "; ".join(filter(None, (note, str(grown)))))
+
+
+def said(answer: dict[str, Any]) -> str:
+    """Return what a child said beside doing it, in words."""
+    told = {key: value for key, value in answer.items() if key != "event"}
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in told.items())
