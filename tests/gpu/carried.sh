@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures on a machine without a network: what it lacks was carried there in one folder.
 #
-#   sh tests/gpu/carried.sh FOLDER probe|all [--out /ABSOLUTE/FILE] [OPTION...]
+#   sh tests/gpu/carried.sh FOLDER [WHAT...] [--out /ABSOLUTE/FILE] [OPTION...]
 #
 # FOLDER holds the wheel that `./dev package` makes, wheels of what it needs and this machine's
 # Python has not (tomlkit, say), and, for containers, runc's .deb and libseccomp2's. The machine's

@@ -35,8 +35,9 @@ DOORS = (
 #: Of these one larger one is taken, not one more: there is one heap, and graphs of one stream use
 #: the same memory one after another.
 ONE_AT_A_TIME = ("graph", "limit")
-#: A pool grows by more than a granule; how far from the quota it stops is a figure of the report.
-COARSE_BYTES = {"async": 64 * MIB, "pool": 64 * MIB, "graph": 64 * MIB, "limit": 16 * MIB}
+#: Pools and graphs take memory in chunks, a module has code beside its variables, and a heap is
+#: rounded; how far from the quota each stops is a figure of the report.
+COARSE_BYTES = dict.fromkeys(("async", "pool", "graph", "module", "limit"), 64 * MIB)
 PLAIN = "dlopen"
 WAYS = (
     *("linked", "global", "deepbind", "dlmopen", "absolute", "dlvsym"),

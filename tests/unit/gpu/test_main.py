@@ -120,3 +120,32 @@ def test_the_probe_runs_through_on_the_simulated_driver(
     assert rows["card 0: UUID"]["value"].startswith("GPU-")
     assert rows["card 0: memory limits on cgroups"]["value"].startswith("not supported")
     assert out.read_text().startswith(f"# {driver.model}, ")
+
+
+#: What runs no kernel's code and has no engine: the simulated driver has all of it.
+WHOLE = [part for part in main.PARTS if part not in {"slices", "throughput", "latency"}]
+#: What a machine of the tests need not have, or a driver in a folder has not.
+MAY_BE_MISSING = {"smi", "torch", "cupy", "host", "runc", "pytorch"}
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_the_whole_of_it_runs_through_on_the_simulated_driver(
+    driver: Driver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report"
+    status = main.main([*WHOLE, "--driver", str(driver.named), "--out", str(out)])
+    assert status == 0, capsys.readouterr().out
+    report = json.loads(out.with_suffix(".json").read_text())
+    sections = {section["title"]: section["rows"] for section in report["sections"]}
+    assert [*sections] == [main.PARTS[part].title for part in WHOLE]
+    for part in WHOLE:
+        missing = [row for row in sections[main.PARTS[part].title] if row["missing"]]
+        if part in MAY_BE_MISSING:
+            continue
+        # cudart asks whether a driver is genuine, which the simulated one does not answer.
+        assert [row for row in missing if not row["name"].startswith("cudart")] == [], part
+    text = out.with_suffix(".md").read_text()
+    assert [title for title in sections if f"## {title}\n" not in text] == []
+    doors = {row["name"]: row for row in sections["Every way by every door"]}
+    assert doors["procaddress-v1: every door gives the quota and not more"]["held"] is True
+    assert doors["graph: charged"]["value"] == doors["graph: NVML, of the process"]["value"]
