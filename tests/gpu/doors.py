@@ -27,7 +27,8 @@ from .tenancy import Tenancy
 OUT_OF_MEMORY = 2
 ANSWER_SECONDS = 90.0
 MIB = 1 << 20
-#: In the order in which frameworks come to them; those of doors.c.
+#: In the order in which frameworks come to them; those of doors.c, but for external memory: only
+#: another interface of the driver's (Vulkan, OpenGL) exports what a real one imports.
 DOORS = (
     *("buffer", "pitch", "managed", "async", "async_ptsz", "pool", "pool_ptsz"),
     *("physical", "mapped", "array", "mipmapped", "graph", "module", "limit"),

@@ -78,7 +78,7 @@ def _digest(made: Program) -> str:
     """Return what stands for everything that `made` is compiled from."""
     seen = hashlib.sha256(repr(made).encode())
     headers = (*(ROOT / "libhook" / "include").glob("*.h"), *(ROOT / "libhook/table").glob("*.inc"))
-    near = {path for source in made.sources for path in (ROOT / source).parent.glob("*.h")}
+    near = {path for source in made.sources for path in (ROOT / source).parent.glob("*.[hi]*")}
     sources = {ROOT / source for source in made.sources}
     for path in sorted({*headers, *near, *sources}):
         seen.update(path.read_bytes())

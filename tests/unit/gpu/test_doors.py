@@ -41,8 +41,8 @@ class Room(Doors):
         return 0
 
 
-def test_the_doors_are_those_of_the_unit_tests() -> None:
-    assert doors.DOORS == program.DOORS
+def test_the_doors_are_those_of_the_unit_tests_that_a_real_driver_has() -> None:
+    assert (*doors.DOORS, "external") == program.DOORS
 
 
 @pytest.mark.parametrize("room", [0, GRANULE, 6 * MIB, 62 * MIB, 64 * MIB])
