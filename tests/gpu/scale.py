@@ -8,7 +8,7 @@ free is cuMemGetInfo's, read by the process itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -53,10 +53,12 @@ class Weighed:
     def __init__(self, driver: Driver, kind: str, *more: str, **env: str) -> None:
         self.driver = driver
         self.has_context = False
-        self._watcher = overhead.probe(driver, "watcher")
-        argv = child(kind, str(driver.cuda), *more)
-        self.process = Child(kind, argv, environment(driver.env, env))
-        self.process.start()
+        with ExitStack() as stack:
+            self._watcher = stack.enter_context(overhead.probe(driver, "watcher"))
+            argv = child(kind, str(driver.cuda), *more)
+            self.process = stack.enter_context(Child(kind, argv, environment(driver.env, env)))
+            self.process.start()
+            self._ends = stack.pop_all()
 
     def __enter__(self) -> Weighed:
         return self
@@ -67,8 +69,9 @@ class Weighed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.process.close()
-        self._watcher.close()
+        if kind is ProbeFailed:
+            self.process.process.kill()  # it hangs, or is gone: it is not waited for twice
+        self._ends.close()
 
     def context(self) -> Reading:
         """Make its context, and return what that took."""
@@ -85,10 +88,13 @@ class Weighed:
         return Reading(shown["used"], own[0] if own else None, free)
 
     def step(self, name: str, command: str, note: str = "") -> Iterator[Row]:
-        """Do `command`; the row is what it took, or why it could not be done."""
+        """Do `command`; the row is what it took, or why the driver did not do it.
+
+        ProbeFailed where the process is gone, or gives no answer any more.
+        """
         try:
             grown, answer = self.grown(command)
-        except (NotMeasured, ProbeFailed) as error:
+        except NotMeasured as error:
             yield Row(name, missing=str(error))
             return
         yield taken(name, grown, "; ".join(filter(None, (note, said(answer)))))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from libhook.table import elf
+from libhook.table.generate import OF_DRIVER
 
 from .driver import Driver
 from .process import ask, child, environment
@@ -32,7 +33,7 @@ def compare(
 ) -> Comparison:
     """Compare `exported` with what is `expected`, and with what `later` releases add."""
     due, future = set(expected), set(later)
-    there = {name for name in exported if name.startswith(prefix)}
+    there = {name for name in exported if OF_DRIVER.fullmatch(name) and name.startswith(prefix)}
     return Comparison(
         common=len(due & there),
         missing=tuple(sorted(due - there)),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpushare.verify import ProbeFailed
 from tests.gpu import kept, loads, shared, takes
 from tests.gpu.driver import Driver
 from tests.gpu.report import Row
@@ -130,3 +131,21 @@ def test_a_process_that_nvml_does_not_list_has_the_others_figures() -> None:
 def test_before_there_is_a_context_it_is_the_card_that_is_read() -> None:
     grown = Reading(card=5, process=2, free=None).since(Reading(card=3, process=None, free=None))
     assert (grown.taken, grown.process) == (2, 2)
+
+
+def test_a_process_that_gives_no_answer_is_ended_and_not_asked_again(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def silent(event: str) -> dict[str, object]:
+        asked.append(event)
+        raise ProbeFailed(f"memory gave no answer to {event}")
+
+    def hanging(process: Weighed) -> Iterator[Row]:
+        monkeypatch.setattr(process.process, "answer", silent)
+        yield from takes.linear(process)
+
+    (row,) = takes.alone(driver, hanging)
+    assert (row.name, row.missing) == ("the rest of hanging", "memory gave no answer to info")
+    assert asked == ["info"]
