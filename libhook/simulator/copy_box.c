@@ -29,7 +29,7 @@ static bool side_in_array(struct side *side, const struct place *place, size_t b
 	CUarray array = place->array;
 	size_t offset;
 
-	if (!array_valid(array))
+	if (!array || !array_valid(array))
 		return false;
 	side->row_bytes = array->row_bytes;
 	side->slice_bytes = array->row_bytes * array->rows;

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 struct message {
-	char path[64]; /* of the device file */
+	char path[256]; /* of the device file */
 	CUmemPoolPtrExportData pointer;
 	union {
 		char room[CMSG_SPACE(sizeof(int))];
@@ -36,17 +36,22 @@ static void send_pool(int peer, CUmemoryPool pool, CUdeviceptr pointer)
 	struct message message = {.path = ""};
 	struct iovec bytes;
 	struct msghdr header = header_of(&message, &bytes);
+	struct cmsghdr *first = CMSG_FIRSTHDR(&header);
+	const char *path = getenv(SIM_DEVICE_ENV);
 	int fd;
 
-	strcpy(message.path, getenv(SIM_DEVICE_ENV));
+	EXPECT(path && first);
+	if (!path || !first)
+		return;
+	snprintf(message.path, sizeof(message.path), "%s", path);
 	EXPECT_EQUAL(cuMemPoolExportPointer(&message.pointer, pointer), CUDA_SUCCESS);
 	EXPECT_EQUAL(cuMemPoolExportToShareableHandle(
 			     &fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
 		CUDA_SUCCESS);
-	*CMSG_FIRSTHDR(&header) = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+	*first = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
 		.cmsg_type = SCM_RIGHTS,
 		.cmsg_len = CMSG_LEN(sizeof(fd))};
-	memcpy(CMSG_DATA(CMSG_FIRSTHDR(&header)), &fd, sizeof(fd));
+	memcpy(CMSG_DATA(first), &fd, sizeof(fd));
 	EXPECT(sendmsg(peer, &header, 0) > 0);
 	close(fd);
 }
@@ -66,7 +71,11 @@ static void import(int peer)
 	int fd;
 
 	EXPECT(recvmsg(peer, &header, 0) > 0);
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof(fd));
+	struct cmsghdr *first = CMSG_FIRSTHDR(&header);
+	EXPECT(first);
+	if (!first)
+		return;
+	memcpy(&fd, CMSG_DATA(first), sizeof(fd));
 	setenv(SIM_DEVICE_ENV, message.path, 1);
 	EXPECT_EQUAL(cuInit(0), CUDA_SUCCESS);
 	EXPECT_EQUAL(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
