@@ -241,6 +241,15 @@ class Seen:
     free: int
 
 
+def seen(driver: Driver, tenant: Tenancy, watcher: Child, pid: int) -> Seen:
+    """Look at process `pid` of `tenant`; `watcher` is a process on the bare driver."""
+    claims = [claim for claim in tenant.status.claims(1) if claim.pid == pid]
+    shown = overhead.card(watcher, driver)
+    own = [entry["bytes"] for entry in shown["processes"] if entry["pid"] == pid]
+    free = watcher.ask("info")["free"]
+    return Seen(claims[0].held[0] if claims else Held(), own[0] if own else None, free)
+
+
 @dataclass
 class Account:
     """The three accounts of one process of the tenant."""
@@ -251,12 +260,7 @@ class Account:
     process: Doors
 
     def read(self) -> Seen:
-        pid = self.process.process.pid
-        claims = [claim for claim in self.tenant.status.claims(1) if claim.pid == pid]
-        shown = overhead.card(self.watcher, self.driver)
-        own = [entry["bytes"] for entry in shown["processes"] if entry["pid"] == pid]
-        free = self.watcher.ask("info")["free"]
-        return Seen(claims[0].held[0] if claims else Held(), own[0] if own else None, free)
+        return seen(self.driver, self.tenant, self.watcher, self.process.process.pid)
 
     def grown(self, door: str, before: Seen) -> Iterator[Row]:
         now = self.read()

@@ -8,11 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.quota.size import format_size
+from gpushare.verify import ProbeFailed
 
+from . import doors, overhead
 from .driver import Driver
 from .filtered import tenancy
-from .process import ask, child, environment
-from .report import NotMeasured, Row
+from .process import Child, ask, child, environment
+from .report import NotMeasured, Row, quantity
+from .tenancy import Tenancy
 
 #: How PyTorch takes memory, by the name of it in the report: its own cache of cudaMalloc's memory,
 #: the one that maps it piecewise (cuMemCreate), the driver's pools.
@@ -38,8 +41,27 @@ def rows(driver: Driver) -> Iterator[Row]:
             try:
                 for row in judged(ask(argv, env, SECONDS), tenant.memory_bytes):
                     yield renamed(row, f"{name}: ")
-            except NotMeasured as error:
+                yield from _drift(driver, tenant, name, env)
+            except (NotMeasured, ProbeFailed) as error:
                 yield Row(name, missing=str(error))
+
+
+def _drift(driver: Driver, tenant: Tenancy, name: str, env: Mapping[str, str]) -> Iterator[Row]:
+    """What NVML has of a process that multiplied matrices and holds a GiB, beyond its charge."""
+    with overhead.probe(driver, "watcher") as watcher:
+        watcher.ask("context")
+        with Child("torch", tenant.command(child("pytorch", "hold")), env) as process:
+            process.start()
+            now = doors.seen(driver, tenant, watcher, process.process.pid)
+    charged = now.charged.held_bytes
+    kinds = [f"{what} {now.charged.kinds[kind]}" for kind, what in doors.KINDS.items()]
+    note = f"{now.charged.contexts} contexts; bytes: {', '.join(kinds)}"
+    yield Row(f"{name}: charged with a GiB and a matrix product", charged, "bytes", note)
+    if now.process is None:
+        yield Row(f"{name}: drift", missing="NVML does not list the process")
+        return
+    note = f"NVML has {quantity(now.process, 'bytes')} of the process"
+    yield Row(f"{name}: drift", now.process - charged, "bytes", note)
 
 
 def importable(env: Mapping[str, str]) -> None:

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.gpu import torch_view
 from tests.gpu.child import pytorch
+from tests.gpu.driver import Driver
+from tests.gpu.filtered import tenancy
 from tests.gpu.process import environment
 from tests.gpu.report import NotMeasured, Row
 from tests.gpu.torch_view import importable, judged
@@ -204,3 +207,40 @@ def test_a_pytorch_that_cannot_be_imported_says_why(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(NotMeasured, match=r"libcudart\.so\.13: no such file"):
         importable(environment())
+
+
+#: As much of torch as `hold` calls, by the driver itself.
+STAND_IN = """
+from types import SimpleNamespace
+from tests.gpu.cuda import Cuda
+card = Cuda()
+card.use_context()
+class Tensor:
+    def __init__(self, size):
+        self.address = card.allocate(size)
+    def __matmul__(self, other):
+        return Tensor(64 << 20)
+__version__ = "2"
+uint8 = None
+cuda = SimpleNamespace(synchronize=card.synchronize)
+def ones(shape, **_):
+    return Tensor(shape if isinstance(shape, int) else 4 * shape[0] * shape[1])
+"""
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_the_drift_is_what_nvml_has_of_the_process_beyond_its_charge(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text(STAND_IN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with tenancy(driver) as tenant:
+        told = tenant.grant.context_bytes(0)
+        charged, drift = torch_view._drift(driver, tenant, "caching", tenant.environment)
+        assert charged.value == told + GIB + 2 * (64 << 20)
+        assert charged.note.startswith("1 contexts; bytes: buffer 1207959552, context 5")
+        assert drift.value == 0
+
+        tenant.grant.set_context(0, told - (100 << 20))
+        _, drift = torch_view._drift(driver, tenant, "caching", tenant.environment)
+        assert drift.value == 100 << 20
