@@ -27,6 +27,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 BUILD = ROOT / "build" / "tests" / "interposer"
 T4 = ROOT / "libhook" / "simulator" / "profiles" / "t4.json"
+DOORS_PROGRAM = ("doors_program.c", *(str(HERE / name) for name in ("doors.c", "ways.c")))
 LIGHT_CONTEXT_BYTES = 2 * MIB
 FAKE_UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in (1, 2)]
 
@@ -231,17 +232,16 @@ def container(request: pytest.FixtureRequest) -> Container:
 
 @pytest.fixture(scope="session")
 def doors_program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """doors.c, which finds the driver as it is told."""
-    output = tmp_path_factory.mktemp("doors") / "doors"
-    return str(compile_c(output, "doors.c", str(HERE / "ways.c")))
+    """doors_program.c, which finds the driver as it is told."""
+    return str(compile_c(tmp_path_factory.mktemp("doors") / "doors", *DOORS_PROGRAM))
 
 
 @pytest.fixture(scope="session")
 def linked_doors_program(tmp_path_factory: pytest.TempPathFactory, simulator_filters: Path) -> str:
-    """doors.c, linked against the driver's library."""
+    """doors_program.c, linked against the driver's library."""
     output = tmp_path_factory.mktemp("doors") / "linked"
     library = str(simulator_filters / "libcuda.so.1")
-    return str(compile_c(output, "doors.c", str(HERE / "ways.c"), "-DLINKED", library))
+    return str(compile_c(output, *DOORS_PROGRAM, "-DLINKED", library))
 
 
 @pytest.fixture

@@ -1,64 +1,19 @@
-/* SPDX-License-Identifier: Apache-2.0
- *
- * A CUDA program that takes device memory through the door it is told to, one a line:
- *
- *     take DOOR BYTES    -> ok NUMBER | error CODE
- *     give NUMBER        -> ok | error CODE
- *     sync | trim        -> ok | error CODE    wait for the card; let pools and graphs keep nothing
- *     info               -> ok FREE TOTAL
- *
- * or, with a seed behind, takes and gives at random until it is killed; it says "ready" before.
- *
- *     doors WAY [SEED]    finds the driver by WAY (ways.h)
- */
-#include <inttypes.h>
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "doors.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "cuda_driver.h"
-#include "ways.h"
+struct functions cu;
 
-static struct {
-#define FUNCTION(function) __typeof__(&function) function;
-#include "doors.inc"
-#undef FUNCTION
-} cu;
-
-static void find_functions(finder *find)
-{
-#define FUNCTION(function) FIND(&cu.function, find, function);
-#include "doors.inc"
-#undef FUNCTION
-}
-
-#define MOST 4096
 #define MIB ((size_t)1 << 20)
 #define CUDA_FLOAT 0x20
 #define ROW ((size_t)4096 * 4 * 4) /* bytes, of an array */
 
-struct held {
-	const struct door *door; /* NULL: nothing here */
-	size_t bytes;
-	CUmemGenericAllocationHandle handle;
-	CUdeviceptr address;
-	union {
-		CUarray array;
-		CUmipmappedArray mipmapped;
-		CUgraphExec executable;
-		CUmodule module;
-		CUexternalMemory external;
-	};
-};
-
-struct door {
-	const char *name;
-	CUresult (*take)(struct held *held);
-	CUresult (*give)(const struct held *held);
-};
-
+static CUdevice device;
+static CUcontext context;
 static CUmemoryPool own_pool;
 static size_t heap_bytes; /* before anybody raised it */
 
@@ -117,7 +72,7 @@ static CUresult take_pool_ptsz(struct held *held)
 static CUmemAllocationProp on_card(void)
 {
 	return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
 }
 
 static CUresult take_physical(struct held *held)
@@ -188,7 +143,7 @@ static CUresult graph_build(CUgraph graph, struct held *held)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS allocation = {
 		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-			.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}},
+			.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}},
 		.bytesize = held->bytes};
 	CUgraphNode node;
 	CUresult result = cu.cuGraphAddMemAllocNode(&node, graph, NULL, 0, &allocation);
@@ -277,7 +232,7 @@ static CUresult give_external(const struct held *held)
 	return cu.cuDestroyExternalMemory(held->external);
 }
 
-static const struct door doors[] = {
+const struct door doors[] = {
 	{"buffer", take_buffer, give_buffer},
 	{"pitch", take_pitch, give_buffer},
 	{"managed", take_managed, give_buffer},
@@ -295,174 +250,57 @@ static const struct door doors[] = {
 	{"external", take_external, give_external},
 };
 
-#define DOORS (sizeof(doors) / sizeof(doors[0]))
+const size_t door_count = sizeof(doors) / sizeof(doors[0]);
 
-static struct held holding[MOST];
-
-static void die(const char *what, CUresult result)
+const struct door *door_named(const char *name)
 {
-	fprintf(stderr, "%s: CUDA error %d\n", what, (int)result);
-	exit(2);
+	for (size_t i = 0; i < door_count; i++)
+		if (strcmp(doors[i].name, name) == 0)
+			return &doors[i];
+	return NULL;
 }
 
-static void start(void)
+static void find_functions(finder *find)
+{
+#define FUNCTION(function) FIND(&cu.function, find, function);
+#include "doors.inc"
+#undef FUNCTION
+}
+
+CUresult doors_open(finder *find, CUdevice ordinal)
 {
 	CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
-	CUcontext context;
-	CUresult result = cu.cuInit(0);
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal}};
 
+	find_functions(find);
+	device = ordinal;
+	CUresult result = cu.cuInit(0);
 	if (result == CUDA_SUCCESS)
-		result = cu.cuDevicePrimaryCtxRetain(&context, 0);
+		result = cu.cuDevicePrimaryCtxRetain(&context, device);
 	if (result == CUDA_SUCCESS)
-		result = cu.cuCtxSetCurrent(context);
+		result = doors_enter();
 	if (result == CUDA_SUCCESS)
 		result = cu.cuMemPoolCreate(&own_pool, &properties);
 	if (result == CUDA_SUCCESS)
 		result = cu.cuCtxGetLimit(&heap_bytes, CU_LIMIT_MALLOC_HEAP_SIZE);
-	if (result != CUDA_SUCCESS)
-		die("start", result);
-}
-
-static const struct door *door_named(const char *name)
-{
-	for (size_t i = 0; i < DOORS; i++)
-		if (strcmp(doors[i].name, name) == 0)
-			return &doors[i];
-	fprintf(stderr, "there is no door %s\n", name);
-	exit(2);
-}
-
-/* The number of what was taken, or minus the error. */
-static int take(const struct door *door, size_t bytes)
-{
-	struct held held = {.door = door, .bytes = bytes};
-	CUresult result = door->take(&held);
-	int number = 0;
-
-	if (result != CUDA_SUCCESS)
-		return -(int)result;
-	while (number < MOST && holding[number].door)
-		number++;
-	if (number == MOST)
-		die("too much is held", CUDA_SUCCESS);
-	holding[number] = held;
-	return number;
-}
-
-static CUresult give(int number)
-{
-	struct held *held = &holding[number];
-	CUresult result = held->door->give(held);
-
-	if (result == CUDA_SUCCESS)
-		held->door = NULL;
 	return result;
 }
 
-static CUresult trim(void)
+CUresult doors_enter(void)
+{
+	return cu.cuCtxSetCurrent(context);
+}
+
+CUresult doors_trim(void)
 {
 	CUmemoryPool pool;
 	CUresult result = cu.cuCtxSynchronize();
 
 	if (result == CUDA_SUCCESS)
-		result = cu.cuDeviceGetMemPool(&pool, 0);
+		result = cu.cuDeviceGetMemPool(&pool, device);
 	if (result == CUDA_SUCCESS)
 		result = cu.cuMemPoolTrimTo(pool, 0);
 	if (result == CUDA_SUCCESS)
 		result = cu.cuMemPoolTrimTo(own_pool, 0);
-	return result == CUDA_SUCCESS ? cu.cuDeviceGraphMemTrim(0) : result;
-}
-
-static void answer(CUresult result)
-{
-	if (result == CUDA_SUCCESS)
-		printf("ok\n");
-	else
-		printf("error %d\n", (int)result);
-}
-
-static void answer_info(void)
-{
-	size_t left, total;
-	CUresult result = cu.cuMemGetInfo_v2(&left, &total);
-
-	if (result == CUDA_SUCCESS)
-		printf("ok %zu %zu\n", left, total);
-	else
-		answer(result);
-}
-
-static void serve(void)
-{
-	char line[128], word[16], name[32];
-	size_t number;
-
-	while (fgets(line, sizeof(line), stdin)) {
-		if (sscanf(line, "take %31s %zu", name, &number) == 2) {
-			int taken = take(door_named(name), number);
-			if (taken >= 0)
-				printf("ok %d\n", taken);
-			else
-				printf("error %d\n", -taken);
-		} else if (sscanf(line, "give %zu", &number) == 1 && number < MOST) {
-			answer(give((int)number));
-		} else if (sscanf(line, "%15s", word) != 1) {
-			continue;
-		} else if (strcmp(word, "sync") == 0) {
-			answer(cu.cuCtxSynchronize());
-		} else if (strcmp(word, "trim") == 0) {
-			answer(trim());
-		} else if (strcmp(word, "info") == 0) {
-			answer_info();
-		} else {
-			fprintf(stderr, "not understood: %s", line);
-			exit(2);
-		}
-		fflush(stdout);
-	}
-}
-
-static uint32_t draw(uint32_t *state)
-{
-	*state = *state * 1664525 + 1013904223;
-	return *state >> 8;
-}
-
-static void mix(uint32_t state)
-{
-	int taken[8];
-	int count = 0;
-
-	for (;;) {
-		uint32_t drawn = draw(&state);
-		if (count > 0 && (drawn & 1 || count == 8)) {
-			int which = (int)(draw(&state) % (uint32_t)count);
-			if (give(taken[which]) != CUDA_SUCCESS)
-				exit(3);
-			taken[which] = taken[--count];
-		} else {
-			int number = take(
-				&doors[draw(&state) % DOORS], (draw(&state) % 8 + 1) * 2 * MIB);
-			if (number >= 0)
-				taken[count++] = number;
-		}
-		if (drawn % 16 == 2)
-			trim();
-	}
-}
-
-int main(int argc, char **argv)
-{
-	if (argc < 2)
-		return 2;
-	find_functions(way_named(argv[1]));
-	start();
-	if (argc == 3) {
-		printf("ready\n");
-		fflush(stdout);
-		mix((uint32_t)strtoul(argv[2], NULL, 10));
-	}
-	serve();
-	return 0;
+	return result == CUDA_SUCCESS ? cu.cuDeviceGraphMemTrim(device) : result;
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running doors.c: what it is told, and what it answers."""
+"""A running doors_program.c: what it is told, and what it answers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ class Refused(Exception):
 
 
 class Program:
-    """One process that has the driver, and a context on the container's card."""
+    """One process that has the driver, and a context on one of the container's cards."""
 
-    def __init__(self, container: Container, path: str, way: str = "dlopen") -> None:
-        self.process = container.start(path, way)
+    def __init__(
+        self, container: Container, path: str, way: str = "dlopen", device: int = 0
+    ) -> None:
+        self.process = container.start(path, way, str(device))
 
     def ask(self, line: str) -> list[int]:
         """Return the numbers behind "ok"; Refused where the driver refused."""

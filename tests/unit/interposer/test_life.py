@@ -37,7 +37,7 @@ def container(simulated_container: SimulatedContainer, light_profile: Path) -> C
 def _killed(container: Container, path: str, draw: random.Random) -> None:
     """Start some that take and give at random, and kill each at a moment drawn at random."""
     started = [
-        container.start(path, "dlopen", str(draw.randrange(1 << 31))) for _ in range(AT_ONCE)
+        container.start(path, "dlopen", "0", str(draw.randrange(1 << 31))) for _ in range(AT_ONCE)
     ]
     for process in started:
         assert process.stdout
