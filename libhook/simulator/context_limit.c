@@ -72,7 +72,9 @@ CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 	REQUIRE_CONTEXT(context);
 	REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE((unsigned int)limit < LIMITS, CUDA_ERROR_UNSUPPORTED_LIMIT);
+	latch_take(&context->latch);
 	*value = context->limits[limit];
+	latch_drop(&context->latch);
 	return CUDA_SUCCESS;
 }
 

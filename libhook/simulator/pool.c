@@ -11,8 +11,8 @@
 #define HOST SIM_CARDS /* the place after the cards' */
 
 struct latch pools_latch;
-static CUmemoryPool pools;
-static CUmemoryPool defaults[SIM_CARDS + 1], current[SIM_CARDS + 1];
+static _Atomic(CUmemoryPool) pools; /* written under the latch */
+static _Atomic(CUmemoryPool) defaults[SIM_CARDS + 1], current[SIM_CARDS + 1];
 
 bool pool_valid(CUmemoryPool pool)
 {
@@ -224,10 +224,9 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool pool)
 	return cuMemSetMemPool(&location, CU_MEM_ALLOCATION_TYPE_PINNED, pool);
 }
 
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+static CUresult attribute_read(
+	const struct CUmemPoolHandle_st *pool, CUmemPool_attribute attribute, void *value)
 {
-	REQUIRE_DRIVER();
-	REQUIRE(pool_valid(pool) && value, CUDA_ERROR_INVALID_VALUE);
 	switch (attribute) {
 	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
 		memcpy(value, &pool->release_threshold, sizeof(uint64_t));
@@ -251,10 +250,20 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 	return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
+	CUresult result;
+
 	REQUIRE_DRIVER();
 	REQUIRE(pool_valid(pool) && value, CUDA_ERROR_INVALID_VALUE);
+	latch_take(&pools_latch);
+	result = attribute_read(pool, attribute, value);
+	latch_drop(&pools_latch);
+	return result;
+}
+
+static CUresult attribute_write(CUmemoryPool pool, CUmemPool_attribute attribute, const void *value)
+{
 	switch (attribute) {
 	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
 		memcpy(&pool->release_threshold, value, sizeof(uint64_t));
@@ -270,6 +279,18 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 		memcpy(&pool->reuse[attribute - 1], value, sizeof(int));
 	}
 	return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+	CUresult result;
+
+	REQUIRE_DRIVER();
+	REQUIRE(pool_valid(pool) && value, CUDA_ERROR_INVALID_VALUE);
+	latch_take(&pools_latch);
+	result = attribute_write(pool, attribute, value);
+	latch_drop(&pools_latch);
+	return result;
 }
 
 /* A card always reaches its own pool; another does as far as it reaches the pool's card. */
