@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lock order: `books`, then the driver's own locks and the page's lock. It is held while the driver
- * says what it holds, and while it trims before a refusal; never while bytes are reserved, for that
- * may come back here to refresh the books.
+ * says what it holds, while it trims before a refusal, and while it ends a pool; never while bytes
+ * are reserved, for that may come back here to refresh the books.
  */
 #include "backing.h"
 
@@ -138,6 +138,16 @@ void backing_look(struct backing *backing)
 	pthread_mutex_lock(&books);
 	look(backing);
 	note_kept(backing->card);
+	pthread_mutex_unlock(&books);
+}
+
+void backings_hold(void)
+{
+	pthread_mutex_lock(&books);
+}
+
+void backings_let_go(void)
+{
 	pthread_mutex_unlock(&books);
 }
 

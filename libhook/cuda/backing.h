@@ -66,6 +66,11 @@ void backing_count(struct backing *backing, uint64_t reserved);
 /* It may have shrunk. */
 void backing_look(struct backing *backing);
 
+/* Between these two no other thread asks the driver about any of them: the handle of one can end.
+ */
+void backings_hold(void);
+void backings_let_go(void);
+
 /* Bytes of it were freed, of which the driver may give some back. */
 void backing_freed(struct backing *backing, uint64_t bytes);
 

@@ -108,17 +108,24 @@ void pool_forget(CUmemoryPool handle)
 }
 
 /* Frees that streams have not come to yet may hold some of it even where nothing is live. */
-void pool_end(struct pool *pool)
+CUresult pool_destroy(struct pool *pool)
 {
 	unsigned card = pool->backing.card;
-	bool is_empty = atomic_load(&pool->backing.charged) == 0;
 
-	atomic_store(&pool->backing.threshold, 0);
-	atomic_store(&pool->ended, true);
-	if (is_empty)
+	backings_hold();
+	bool is_empty = atomic_load(&pool->backing.charged) == 0;
+	CUresult result = REAL(cuMemPoolDestroy)(pool->handle);
+	if (result == CUDA_SUCCESS) {
+		atomic_store(&pool->backing.threshold, 0);
+		atomic_store(&pool->ended, true);
+	}
+	backings_let_go();
+	/* From here on another thread may have freed an empty one. */
+	if (result == CUDA_SUCCESS && is_empty)
 		backings_look(card);
-	else
+	else if (result == CUDA_SUCCESS)
 		atomic_store(&backings_may_shrink, true);
+	return result;
 }
 
 static CUresult pool_new(CUmemoryPool handle, enum gpushare_kind kind, unsigned card)

@@ -49,8 +49,9 @@ static inline bool pool_is_charged(const struct pool *pool)
 void pool_forget(CUmemoryPool handle);
 void pool_remember(CUmemoryPool handle, struct pool *pool);
 
-/* Its handle is no more; it is itself when the last of its memory is freed. */
-void pool_end(struct pool *pool);
+/* End it in the driver: its handle is no more; it is itself until the last of its memory is freed.
+ */
+CUresult pool_destroy(struct pool *pool);
 
 void pools_after_fork_in_child(void);
 

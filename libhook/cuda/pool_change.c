@@ -45,11 +45,10 @@ CUDA(cuMemPoolDestroy, (CUmemoryPool handle))
 		backing_look(&pool->backing);
 	}
 	pool_forget(handle);
-	CUresult result = REAL(cuMemPoolDestroy)(handle);
+	CUresult result =
+		pool_is_charged(pool) ? pool_destroy(pool) : REAL(cuMemPoolDestroy)(handle);
 	if (result != CUDA_SUCCESS)
 		pool_remember(handle, pool);
-	else if (pool_is_charged(pool))
-		pool_end(pool);
 	return result;
 }
 
