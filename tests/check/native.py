@@ -19,6 +19,7 @@ def configure(name: str, sanitize: str = "") -> Path:
         *("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "--log-level=WARNING"),
         *("-DCMAKE_C_COMPILER=gcc", "-DGPUSHARE_ZIG=OFF", "-DGPUSHARE_WERROR=ON"),
         *("-DGPUSHARE_TESTS=ON", f"-DGPUSHARE_SANITIZE={sanitize}"),
+        f"-DGPUSHARE_DRIVER_DIR={folder}/lib/simulator",
     )
     return folder
 

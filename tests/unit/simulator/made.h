@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A device file for one C test program: two cards of 1 GiB, of which 64 MiB are reserved.
+ * A driver for one C test program, with the cards of device_file.h.
  */
 #ifndef GPUSHARE_TESTS_SIMULATOR_MADE_H
 #define GPUSHARE_TESTS_SIMULATOR_MADE_H
 
 #include "cuda_driver.h"
-#include "device.h"
-
-#define MIB (UINT64_C(1) << 20)
-#define CARD_BYTES (1024 * MIB)
-#define RESERVED_BYTES (64 * MIB)
-#define CONTEXT_BYTES (32 * MIB)
+#include "device_file.h"
 
 /* Make the file, name it in the environment, start the driver and a context on card 0. */
 CUcontext made_context(void);

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The filter over the simulator, both as they are built here: threads that take memory through all
+ * doors at once and give back each other's, while contexts, pools and streams are made and
+ * destroyed, memory is exported and imported, the process forks, and others wait and look. For the
+ * sanitizers; what is left at the end is known exactly.
+ */
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "device_file.h"
+#include "doors.h"
+#include "nvml_api.h"
+#include "tenant.h"
+
+#define QUOTA (384 * MIB)
+#define PLACES 24
+
+#define ROUNDS 2000
+
+static pthread_mutex_t swapping = PTHREAD_MUTEX_INITIALIZER;
+static struct held places[PLACES];
+static _Atomic unsigned int taken, refused;
+
+static uint32_t draw(uint32_t *state)
+{
+	*state = *state * 1664525 + 1013904223;
+	return *state >> 8;
+}
+
+/* Put something into a place, for what is there. */
+static struct held swap(uint32_t place, struct held held)
+{
+	pthread_mutex_lock(&swapping);
+	struct held there = places[place];
+	places[place] = held;
+	pthread_mutex_unlock(&swapping);
+	return there;
+}
+
+static void give(struct held held)
+{
+	if (held.door)
+		CHECK(held.door->give(&held) == CUDA_SUCCESS);
+}
+
+static void take(const struct door *door, uint32_t place, size_t bytes)
+{
+	struct held held = {.door = door, .bytes = bytes};
+	CUresult result = door->take(&held);
+
+	if (result == CUDA_SUCCESS) {
+		taken++;
+		give(swap(place, held));
+		return;
+	}
+	/* The heap is there once. */
+	CHECK(result == CUDA_ERROR_OUT_OF_MEMORY ||
+		(result == CUDA_ERROR_NOT_PERMITTED && door == door_named("limit")));
+	refused++;
+	give(swap(place, (struct held){0}));
+}
+
+static void *take_and_give(void *seed)
+{
+	uint32_t state = (uint32_t)(uintptr_t)seed;
+
+	CHECK(doors_enter() == CUDA_SUCCESS);
+	for (int round = 0; round < ROUNDS; round++) {
+		const struct door *door = &doors[draw(&state) % door_count];
+		uint32_t place = draw(&state) % PLACES;
+		take(door, place, (draw(&state) % 16 + 1) * 2 * MIB);
+	}
+	return NULL;
+}
+
+static void *wait_and_look(void *unused)
+{
+	size_t left, total;
+
+	CHECK(doors_enter() == CUDA_SUCCESS);
+	for (int round = 0; round < ROUNDS / 4; round++) {
+		CHECK(cuMemGetInfo_v2(&left, &total) == CUDA_SUCCESS);
+		CHECK(left <= total && total == QUOTA);
+		CHECK(doors_trim() == CUDA_SUCCESS);
+	}
+	return unused;
+}
+
+static void *look_by_nvml(void *unused)
+{
+	nvmlProcessInfo_v2_t processes[4];
+	nvmlMemory_t memory;
+	nvmlDevice_t card;
+
+	CHECK(nvmlInit_v2() == NVML_SUCCESS);
+	CHECK(nvmlDeviceGetHandleByIndex_v2(0, &card) == NVML_SUCCESS);
+	for (int round = 0; round < ROUNDS / 4; round++) {
+		unsigned int count = sizeof(processes) / sizeof(processes[0]);
+		CHECK(nvmlDeviceGetMemoryInfo(card, &memory) == NVML_SUCCESS);
+		CHECK(memory.total == QUOTA && memory.used + memory.free == QUOTA);
+		CHECK(nvmlDeviceGetComputeRunningProcesses_v3(card, &count, processes) ==
+			NVML_SUCCESS);
+		CHECK(count == 1 && processes[0].pid == (unsigned int)getpid());
+	}
+	CHECK(nvmlShutdown() == NVML_SUCCESS);
+	return unused;
+}
+
+/* Imported where it was exported, it stays until both handles are gone. */
+static void export_physical(void)
+{
+	const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUmemGenericAllocationHandle made, imported;
+	int descriptor;
+	CUresult result = cuMemCreate(&made, 2 * MIB, &properties, 0);
+
+	CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+	if (result != CUDA_SUCCESS)
+		return;
+	CHECK(cuMemExportToShareableHandle(&descriptor, made,
+		      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+	CHECK(cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)descriptor,
+		      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
+	close(descriptor);
+	CHECK(cuMemRelease(made) == CUDA_SUCCESS);
+	CHECK(cuMemRelease(imported) == CUDA_SUCCESS);
+}
+
+static void export_buffer(void)
+{
+	CUipcMemHandle handle;
+	CUdeviceptr pointer;
+	CUresult result = cuMemAlloc_v2(&pointer, 2 * MIB);
+
+	CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+	if (result != CUDA_SUCCESS)
+		return;
+	CHECK(cuIpcGetMemHandle(&handle, pointer) == CUDA_SUCCESS);
+	CHECK(cuMemFree_v2(pointer) == CUDA_SUCCESS);
+}
+
+static void *export_memory(void *unused)
+{
+	CHECK(doors_enter() == CUDA_SUCCESS);
+	for (int round = 0; round < ROUNDS / 4; round++) {
+		export_physical();
+		export_buffer();
+	}
+	return unused;
+}
+
+/* Whatever a context has ends with it. */
+static void *make_contexts(void *unused)
+{
+	for (int round = 0; round < ROUNDS / 4; round++) {
+		CUdeviceptr pointer;
+		CUcontext context;
+		CUresult result = cuCtxCreate_v2(&context, 0, 0);
+
+		CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+		if (result != CUDA_SUCCESS)
+			continue;
+		cuMemAlloc_v2(&pointer, 2 * MIB);
+		cuMemAllocManaged(&pointer, 2 * MIB, CU_MEM_ATTACH_GLOBAL);
+		CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+	}
+	return unused;
+}
+
+/* A pool is destroyed while some of it is held; the rest of it ends with that. */
+static void *make_pools(void *unused)
+{
+	const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+
+	CHECK(doors_enter() == CUDA_SUCCESS);
+	for (int round = 0; round < ROUNDS / 2; round++) {
+		CUdeviceptr pointer;
+		CUmemoryPool pool;
+		CUstream stream;
+
+		CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+		CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+		CUresult result = cuMemAllocFromPoolAsync(&pointer, 2 * MIB, pool, stream);
+		CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+		CHECK(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
+		if (result == CUDA_SUCCESS)
+			CHECK(cuMemFreeAsync(pointer, stream) == CUDA_SUCCESS);
+		CHECK(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+	}
+	return unused;
+}
+
+/* It has no driver, and must not wait for a lock that a thread of its parent held. */
+static void ask_in_child(void)
+{
+	CUdeviceptr pointer;
+	size_t left, total;
+
+	alarm(60);
+	CHECK(cuMemAlloc_v2(&pointer, 2 * MIB) != CUDA_SUCCESS);
+	CHECK(cuMemAllocAsync(&pointer, 2 * MIB, NULL) != CUDA_SUCCESS);
+	cuMemFree_v2(2 * MIB);
+	cuMemGetInfo_v2(&left, &total);
+	CHECK(cuInit(0) != CUDA_SUCCESS);
+}
+
+static void *fork_children(void *unused)
+{
+	for (int round = 0; round < ROUNDS / 16; round++)
+		CHECK(in_child(ask_in_child) == 0);
+	return unused;
+}
+
+static void all_at_once(void)
+{
+	void *(*const bodies[])(void *) = {take_and_give, take_and_give, take_and_give,
+		wait_and_look, look_by_nvml, make_contexts, make_pools, export_memory,
+		fork_children};
+	const size_t count = sizeof(bodies) / sizeof(bodies[0]);
+	pthread_t threads[sizeof(bodies) / sizeof(bodies[0])];
+
+	for (size_t i = 0; i < count; i++)
+		CHECK(pthread_create(&threads[i], NULL, bodies[i], (void *)(uintptr_t)(i + 1)) ==
+			0);
+	for (size_t i = 0; i < count; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+static void nothing_is_left_of_many_threads_work(void)
+{
+	all_at_once();
+	CHECK(taken > 0 && refused > 0);
+	for (uint32_t place = 0; place < PLACES; place++)
+		give(swap(place, (struct held){0}));
+	CHECK(doors_trim() == CUDA_SUCCESS);
+	CHECK(tenant_used_bytes() == 0);
+}
+
+int main(void)
+{
+	device_file_make();
+	tenant_create(QUOTA);
+	strcpy(tenant_card()->uuid, FIRST_CARD_UUID);
+	CHECK(doors_open(NULL, 0) == CUDA_SUCCESS);
+	TEST(nothing_is_left_of_many_threads_work,
+		"what many threads took at once through every door is given back to the last byte");
+	return 0;
+}
