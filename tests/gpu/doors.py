@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every way to the driver by every door to memory, to the quota's last granule and one step past.
 
-The program is that of the unit tests (tests/unit/interposer/doors.c), here over the real driver.
+The program is the unit tests' (tests/unit/interposer/doors_program.c), here over the real driver.
 For the plain way each door's account is set beside the driver's two: what NVML says that the
 process has, and by how much another process sees the card's free memory fall.
 """
@@ -59,7 +59,7 @@ KINDS = {
 
 
 class Doors(Child):
-    """A running doors.c, whose answers are "ok NUMBER..." and "error CODE"."""
+    """A running doors_program.c, whose answers are "ok NUMBER..." and "error CODE"."""
 
     def __init__(self, tenant: Tenancy, way: str) -> None:
         program = programs.program("linked-doors" if way == "linked" else "doors")

@@ -34,7 +34,7 @@ class Program:
     links: bool = False
 
 
-DOORS = ("tests/unit/interposer/doors.c", "tests/unit/interposer/ways.c")
+DOORS = tuple(f"tests/unit/interposer/{name}.c" for name in ("doors_program", "doors", "ways"))
 PROGRAMS = {
     "doors": Program(DOORS),
     "linked-doors": Program(DOORS, ("-DLINKED",), links=True),
