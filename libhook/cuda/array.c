@@ -137,7 +137,7 @@ CUDA(cuMipmappedArrayDestroy, (CUmipmappedArray array))
 	return external_free_array(array, REAL(cuMipmappedArrayDestroy));
 }
 
-void arrays_end_context(CUcontext context, unsigned card)
+void arrays_end_context(uint64_t context, unsigned card)
 {
 	charge_end_in(&arrays, context, card);
 }

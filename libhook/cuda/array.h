@@ -8,8 +8,8 @@
 
 #include "filter.h"
 
-/* A context has ended, `card`'s primary one if NULL. */
-void arrays_end_context(CUcontext context, unsigned card);
+/* A context has ended, `card`'s primary one if 0. */
+void arrays_end_context(uint64_t context, unsigned card);
 
 void arrays_after_fork_in_child(void);
 

@@ -16,7 +16,7 @@ CUresult charge_reserve(
 	charge->kind = kind;
 	charge->card = card;
 	charge->bytes = bytes;
-	charge->context = NULL;
+	charge->context = 0;
 	return ledger_reserve(card, kind, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -76,7 +76,7 @@ CUresult charge_settle_in(
 {
 	struct allocation allocation = {.handle = handle,
 		.bytes = charge->bytes,
-		.owner = (uintptr_t)charge->context,
+		.owner = charge->context,
 		.card = (uint16_t)charge->card,
 		.kind = (uint16_t)charge->kind};
 
@@ -107,7 +107,7 @@ CUresult charge_free(struct allocations *table, const struct allocation *charged
 }
 
 struct ended {
-	CUcontext context;
+	uint64_t context;
 	unsigned card;
 	uint64_t bytes[GPUSHARE_MAX_CARDS][GPUSHARE_KINDS];
 	uint64_t exported_bytes[GPUSHARE_MAX_CARDS];
@@ -118,7 +118,7 @@ static bool ends_with(const struct allocation *charged, void *which)
 {
 	struct ended *ended = which;
 
-	if (charged->owner != (uintptr_t)ended->context ||
+	if (charged->owner != ended->context ||
 		(!ended->context && charged->card != ended->card))
 		return false;
 	if (charged->references & CHARGE_EXPORTED)
@@ -129,7 +129,7 @@ static bool ends_with(const struct allocation *charged, void *which)
 	return true;
 }
 
-void charge_end_in(struct allocations *table, CUcontext context, unsigned card)
+void charge_end_in(struct allocations *table, uint64_t context, unsigned card)
 {
 	struct ended ended = {.context = context, .card = card};
 

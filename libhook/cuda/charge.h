@@ -17,7 +17,7 @@ struct charge {
 	unsigned card;
 	enum gpushare_kind kind;
 	uint64_t bytes;
-	CUcontext context; /* whose end is this memory's end; NULL: the card's primary context */
+	uint64_t context; /* context_owner()'s: whose end is this memory's end */
 };
 
 /* Marks of an entry of `buffers`, in its references: the lower bits are for the cards where it is
@@ -59,7 +59,7 @@ void charge_note(const struct allocation *allocation);
 #define CHARGE_FREE(pointer, freeing) CHARGE_FREE_IN(&buffers, pointer, freeing)
 CUresult charge_free(struct allocations *table, const struct allocation *charged, CUresult result);
 
-/* A context has ended, `card`'s primary one if NULL, and took what is in `table` along. */
-void charge_end_in(struct allocations *table, CUcontext context, unsigned card);
+/* A context has ended, `card`'s primary one if 0, and took what is in `table` along. */
+void charge_end_in(struct allocations *table, uint64_t context, unsigned card);
 
 #endif

@@ -22,7 +22,7 @@
 #include "load.h"
 #include "quota/ledger.h"
 
-static struct allocations created; /* by cuCtxCreate: handle and card */
+static struct allocations created; /* by cuCtxCreate; the owner is context_owner's number */
 static _Atomic unsigned created_count;
 
 static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
@@ -37,7 +37,7 @@ static _Atomic(CUcontext) *seen_place(CUcontext context)
 	return &seen[((uintptr_t)context * UINT64_C(0x9e3779b97f4a7c15)) >> 58];
 }
 
-void context_end_memory(CUcontext context, unsigned card)
+void context_end_memory(uint64_t context, unsigned card)
 {
 	/* Another context may be given the same handle. */
 	for (unsigned i = 0; i < SEEN; i++)
@@ -51,16 +51,16 @@ void context_end_memory(CUcontext context, unsigned card)
 	limits_end_context(context, card);
 }
 
-CUcontext context_owner(void)
+uint64_t context_owner(void)
 {
 	CUcontext current = NULL;
 
 	/* Programs that only ever use the primary context are most; they need not ask. */
 	if (atomic_load_explicit(&created_count, memory_order_acquire) == 0 ||
 		REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS)
-		return NULL;
+		return 0;
 	struct allocation entry;
-	return allocations_find(&created, (uintptr_t)current, &entry) ? current : NULL;
+	return allocations_find(&created, (uintptr_t)current, &entry) ? entry.owner : 0;
 }
 
 static CUresult context_reserve(struct charge *charge, CUdevice device)
@@ -75,6 +75,7 @@ static CUresult context_reserve(struct charge *charge, CUdevice device)
 static CUresult context_settle(
 	const struct charge *charge, CUresult result, const CUcontext *context)
 {
+	static _Atomic uint64_t last_number;
 	struct allocation stale;
 
 	if (result != CUDA_SUCCESS) {
@@ -83,6 +84,7 @@ static CUresult context_settle(
 	}
 	struct allocation entry = {.handle = (uintptr_t)*context,
 		.bytes = charge->bytes,
+		.owner = atomic_fetch_add(&last_number, 1) + 1,
 		.card = (uint16_t)charge->card};
 	if (allocations_add(&created, &entry, &stale))
 		atomic_fetch_add(&created_count, 1);
@@ -142,7 +144,7 @@ static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontex
 	if (known && result == CUDA_SUCCESS) {
 		atomic_fetch_sub(&created_count, 1);
 		allocations_take(&attached, (uintptr_t)context, &stale);
-		context_end_memory(context, entry.card);
+		context_end_memory(entry.owner, entry.card);
 		ledger_release_context(entry.card, entry.bytes);
 	} else if (known) {
 		allocations_add(&created, &entry, &stale);

@@ -7,11 +7,13 @@
 
 #include "filter.h"
 
-/* The context with which memory allocated now by this thread will end: NULL is the primary one. */
-CUcontext context_owner(void);
+/* The context with which memory allocated now by this thread will end: 0 is the primary one. A
+ * number that no other context of the process is ever given, unlike a handle: as soon as the driver
+ * has ended one, another thread's new context may have the handle of it. */
+uint64_t context_owner(void);
 
-/* `context` has ended, `card`'s primary one if NULL: give back what it took along. */
-void context_end_memory(CUcontext context, unsigned card);
+/* `context` has ended, `card`'s primary one if 0: give back what it took along. */
+void context_end_memory(uint64_t context, unsigned card);
 
 void contexts_after_fork_in_child(void);
 

@@ -114,7 +114,7 @@ static void settle(struct change *change, uint64_t bytes)
 		ledger_release(charge->card, charge->kind, charge->bytes - bytes);
 	const struct allocation entry = {.handle = change->handle,
 		.bytes = bytes,
-		.owner = (uintptr_t)charge->context,
+		.owner = charge->context,
 		.card = (uint16_t)charge->card,
 		.kind = (uint16_t)charge->kind,
 		.references = (uint32_t)(change->initial / VALUE_UNIT)};
@@ -157,7 +157,7 @@ CUDA(cuCtxSetLimit, (CUlimit limit, size_t value))
 }
 
 struct ended {
-	CUcontext context;
+	uint64_t context;
 	unsigned card;
 	uint64_t bytes;
 };
@@ -166,13 +166,13 @@ static bool ends_with(const struct allocation *charged, void *which)
 {
 	struct ended *ended = which;
 
-	if (charged->owner != (uintptr_t)ended->context || charged->card != ended->card)
+	if (charged->owner != ended->context || charged->card != ended->card)
 		return false;
 	ended->bytes += charged->bytes;
 	return true;
 }
 
-void limits_end_context(CUcontext context, unsigned card)
+void limits_end_context(uint64_t context, unsigned card)
 {
 	struct ended ended = {.context = context, .card = card};
 

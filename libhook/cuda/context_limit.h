@@ -7,8 +7,8 @@
 
 #include "filter.h"
 
-/* A context has ended, `card`'s primary one if NULL. */
-void limits_end_context(CUcontext context, unsigned card);
+/* A context has ended, `card`'s primary one if 0. */
+void limits_end_context(uint64_t context, unsigned card);
 
 void limits_after_fork_in_child(void);
 

@@ -130,7 +130,7 @@ static void primary_look(CUdevice device, enum primary_state before)
 	if (before != PRIMARY_ACTIVE || primary_state(device) != PRIMARY_INACTIVE ||
 		card_of_device(&card, device) != CUDA_SUCCESS)
 		return;
-	context_end_memory(NULL, card);
+	context_end_memory(0, card);
 	primary_uncount(card);
 }
 

@@ -98,7 +98,7 @@ CUDA(cuImportExternalMemory,
 	pthread_mutex_lock(&books);
 	struct allocation import = {.handle = ++last_import,
 		.bytes = charge.bytes,
-		.owner = (uintptr_t)charge.context,
+		.owner = charge.context,
 		.card = (uint16_t)charge.card,
 		.kind = GPUSHARE_KIND_EXTERNAL};
 	allocations_add(&imports, &import, &stale);
@@ -160,7 +160,7 @@ CUresult external_free_array(CUmipmappedArray array, CUresult (*real)(CUmipmappe
 }
 
 struct ended {
-	CUcontext context;
+	uint64_t context;
 	unsigned card;
 	uint64_t bytes[GPUSHARE_MAX_CARDS];
 };
@@ -169,14 +169,14 @@ static bool ends_with(const struct allocation *import, void *which)
 {
 	struct ended *ended = which;
 
-	if (import->owner != (uintptr_t)ended->context ||
+	if (import->owner != ended->context ||
 		(!ended->context && import->card != ended->card))
 		return false;
 	ended->bytes[import->card] += import->bytes;
 	return true;
 }
 
-void external_end_context(CUcontext context, unsigned card)
+void external_end_context(uint64_t context, unsigned card)
 {
 	struct ended ended = {.context = context, .card = card};
 

@@ -14,8 +14,8 @@ CUresult external_free_buffer(CUdeviceptr pointer, CUresult (*real)(CUdeviceptr 
 /* The same for an array of levels in an import. */
 CUresult external_free_array(CUmipmappedArray array, CUresult (*real)(CUmipmappedArray array));
 
-/* A context has ended, `card`'s primary one if NULL, and took its imports along. */
-void external_end_context(CUcontext context, unsigned card);
+/* A context has ended, `card`'s primary one if 0, and took its imports along. */
+void external_end_context(uint64_t context, unsigned card);
 
 void external_before_fork(void);
 void external_after_fork_in_parent(void);

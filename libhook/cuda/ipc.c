@@ -19,12 +19,12 @@
 static pthread_mutex_t books = PTHREAD_MUTEX_INITIALIZER;
 
 /* By address; opened again in the same context it has the same one (cuIpcOpenMemHandle), and one
- * reference more. The owner is the context: one that was created, or the card of a primary one. */
+ * reference more. The owner is the context: one that was created, or a card's primary one. */
 static struct allocations opened;
 
-static uint64_t owner_of(CUcontext context, unsigned card)
+static uint64_t owner_of(uint64_t context, unsigned card)
 {
-	return context ? (uintptr_t)context : card + 1;
+	return context ? context : UINT64_MAX - card;
 }
 
 CUDA(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr pointer))
@@ -145,7 +145,7 @@ static bool ends_with(const struct allocation *entry, void *which)
 	return true;
 }
 
-void ipc_end_context(CUcontext context, unsigned card)
+void ipc_end_context(uint64_t context, unsigned card)
 {
 	struct ended ended = {.owner = owner_of(context, card)};
 

@@ -7,8 +7,8 @@
 
 #include "filter.h"
 
-/* A context has ended, `card`'s primary one if NULL, and closed what was opened in it. */
-void ipc_end_context(CUcontext context, unsigned card);
+/* A context has ended, `card`'s primary one if 0, and closed what was opened in it. */
+void ipc_end_context(uint64_t context, unsigned card);
 
 void ipc_before_fork(void);
 void ipc_after_fork_in_parent(void);

@@ -171,7 +171,7 @@ bool load_is_charged(uint64_t handle)
 	       allocations_find(&managed_parts, handle, &entry);
 }
 
-void loads_end_context(CUcontext context, unsigned card)
+void loads_end_context(uint64_t context, unsigned card)
 {
 	charge_end_in(&device_parts, context, card);
 	charge_end_in(&managed_parts, context, card);

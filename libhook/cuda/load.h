@@ -45,8 +45,8 @@ void load_free(const struct loaded *loaded, CUresult result);
 /* Whether something is charged under `handle`. */
 bool load_is_charged(uint64_t handle);
 
-/* A context has ended, `card`'s primary one if NULL. */
-void loads_end_context(CUcontext context, unsigned card);
+/* A context has ended, `card`'s primary one if 0. */
+void loads_end_context(uint64_t context, unsigned card);
 
 void loads_after_fork_in_child(void);
 

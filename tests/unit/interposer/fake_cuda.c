@@ -6,6 +6,7 @@
  * FAKE_CUDA_FAIL=1    every allocation fails with CUDA_ERROR_LAUNCH_FAILED
  * FAKE_CUDA_CAPTURES  number of the stream that is being captured
  * FAKE_CUDA_DEVICES   uuid numbers in the order in which they are visible, e.g. "10"
+ * when_destroyed      what another thread does as soon as a context has ended
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -142,10 +143,15 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
+EXPORT extern void (*when_destroyed)(void);
+void (*when_destroyed)(void);
+
 CUresult cuCtxDestroy_v2(CUcontext context)
 {
 	if (context == current)
 		current = NULL;
+	if (when_destroyed)
+		when_destroyed();
 	return CUDA_SUCCESS;
 }
 

@@ -162,3 +162,22 @@ def test_what_a_checkpoint_moved_to_the_host_stays_charged(fake: Container) -> N
         "say(seen, memory()[0])",
     )
     assert said == [[40, 2, 40, 2], 100 * MIB]
+
+
+def test_what_a_new_context_with_an_ended_one_s_handle_has_stays_charged(fake: Container) -> None:
+    """The driver gives a handle again before the filter has heard that it is free."""
+    fake.tenant.set_context_bytes(PRICE)
+    open_behind(fake).python(
+        "behind = ctypes.CDLL(os.environ['BEHIND'])",
+        "first = start()",
+        "alloc(20 * MIB)",
+        "def another():",
+        "    context()",
+        "    alloc(30 * MIB)",
+        "called = ctypes.CFUNCTYPE(None)(another)",
+        "hook = c_void_p.in_dll(behind, 'when_destroyed')",
+        "hook.value = ctypes.cast(called, c_void_p).value",
+        "call('cuCtxDestroy_v2', first)",
+        "os._exit(0)",
+    )
+    assert fake.tenant.used() == (PRICE + 30 * MIB, 1)
