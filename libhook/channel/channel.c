@@ -81,8 +81,9 @@ static bool send_once(const struct gpushare_message *message)
 
 static void send_message(const struct gpushare_message *message)
 {
-	int saved = errno;
+	int saved = errno, cancellation;
 
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation); /* the lock would stay */
 	pthread_mutex_lock(&sending);
 	bool sent = descriptor_is_ours() && send_once(message);
 	if (!sent && descriptor_is_ours()) {
@@ -92,6 +93,7 @@ static void send_message(const struct gpushare_message *message)
 	if (!sent && reconnect())
 		send_once(message);
 	pthread_mutex_unlock(&sending);
+	pthread_setcancelstate(cancellation, NULL);
 	errno = saved;
 }
 

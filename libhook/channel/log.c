@@ -2,6 +2,7 @@
 #include "log.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -40,7 +41,11 @@ static void to_stderr(const char *text)
 {
 	char line[GPUSHARE_MESSAGE_TEXT_BYTES + 16];
 	int length = snprintf(line, sizeof(line), "gpushare: %s\n", text);
+	int cancellation;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation); /* callers hold locks */
 	ssize_t written = write(STDERR_FILENO, line, (size_t)length);
+	pthread_setcancelstate(cancellation, NULL);
 	(void)written; /* nowhere is left to say so */
 }
 

@@ -7,6 +7,8 @@
  */
 #include "allocations.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -35,15 +37,24 @@ static uint32_t home(const struct allocation_shard *shard, uint64_t handle)
  */
 #define SPINS 256
 
-static void shard_lock(struct allocation_shard *shard)
+static void pause_thread(void)
 {
 	const struct timespec pause = {.tv_nsec = 20000};
+	int saved = errno, cancellation;
 
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation); /* callers hold locks */
+	nanosleep(&pause, NULL);
+	pthread_setcancelstate(cancellation, NULL);
+	errno = saved;
+}
+
+static void shard_lock(struct allocation_shard *shard)
+{
 	while (atomic_exchange_explicit(&shard->locked, true, memory_order_acquire))
 		for (int spins = 0; atomic_load_explicit(&shard->locked, memory_order_relaxed);
 			spins++)
 			if (spins >= SPINS)
-				nanosleep(&pause, NULL);
+				pause_thread();
 }
 
 static void shard_unlock(struct allocation_shard *shard)

@@ -27,6 +27,7 @@
 static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
 static int descriptor = -1;
 static int life_sign = -1; /* the record that carries ours */
+static int cancellation;   /* the holder's, which is not cancelled: the lock would stay */
 
 static struct flock byte(short type, off_t offset)
 {
@@ -100,15 +101,18 @@ static bool lock_byte_within(off_t offset, uint64_t wait_ns)
 
 bool page_lock(void)
 {
-	int saved = errno;
+	int saved = errno, before;
 
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
 	pthread_mutex_lock(&threads);
+	cancellation = before;
 	bool locked = (descriptor_is_ours() || open_descriptor()) &&
 		      lock_byte_within(0, PAGE_LOCK_WAIT_NS);
 	if (!locked) {
 		log_line(LOG_ERROR, "%s/%s: the lock could not be taken (errno %d)",
 			pages.directory, GPUSHARE_STATUS_NAME, errno);
 		pthread_mutex_unlock(&threads);
+		pthread_setcancelstate(before, NULL);
 	}
 	errno = saved;
 	return locked;
@@ -116,12 +120,13 @@ bool page_lock(void)
 
 void page_unlock(void)
 {
-	int saved = errno;
+	int saved = errno, before = cancellation;
 	struct flock lock = byte(F_UNLCK, 0);
 
 	if (descriptor_is_ours())
 		fcntl(descriptor, F_OFD_SETLK, &lock);
 	pthread_mutex_unlock(&threads);
+	pthread_setcancelstate(before, NULL);
 	errno = saved;
 }
 

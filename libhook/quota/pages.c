@@ -125,11 +125,12 @@ bool pages_are_open(void)
 
 const char *pages_open(enum pages_access access)
 {
-	int saved = errno;
+	int saved = errno, cancellation;
 	const char *why = NULL;
 
 	if (pages_are_open())
 		return NULL;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation); /* the lock would stay */
 	pthread_mutex_lock(&opening);
 	if (!pages_are_open()) {
 		why = map_pages(access);
@@ -137,6 +138,7 @@ const char *pages_open(enum pages_access access)
 			atomic_store_explicit(&opened, true, memory_order_release);
 	}
 	pthread_mutex_unlock(&opening);
+	pthread_setcancelstate(cancellation, NULL);
 	errno = saved;
 	return why;
 }

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "channel/channel.h"
 #include "quota/ledger.h"
 #include "quota/usage.h"
 #include "tenant.h"
@@ -247,6 +248,33 @@ static void threads_share_out_every_byte(void)
 	CHECK(tenant_used_bytes() == 1000 * MIB);
 }
 
+static void *join_and_say(void *unused)
+{
+	pthread_cancel(pthread_self()); /* acts at the first call that waits for anything */
+	ledger_join();
+	channel_hello();
+	return unused;
+}
+
+/* In a child, which ends where a lock stayed locked. */
+static void be_cancelled(void)
+{
+	pthread_t thread;
+
+	alarm(20);
+	pthread_create(&thread, NULL, join_and_say, NULL);
+	pthread_join(thread, NULL);
+	CHECK(ledger_join() == NULL);
+	channel_hello();
+	channel_log(0, "still there");
+}
+
+static void a_cancelled_thread_leaves_no_lock(void)
+{
+	tenant_reset(16 * MIB);
+	CHECK(in_child(be_cancelled) == 0);
+}
+
 int main(void)
 {
 	tenant_create(MIB);
@@ -267,5 +295,6 @@ int main(void)
 	TEST(undecided_bytes_are_never_given_twice, "what others never decide stays theirs");
 	TEST(threads_give_back_exactly, "threads leave nothing behind");
 	TEST(threads_share_out_every_byte, "threads get every byte between them and no more");
+	TEST(a_cancelled_thread_leaves_no_lock, "a thread that is cancelled leaves no lock");
 	return 0;
 }
