@@ -118,8 +118,7 @@ static bool ends_with(const struct allocation *charged, void *which)
 {
 	struct ended *ended = which;
 
-	if (charged->owner != ended->context ||
-		(!ended->context && charged->card != ended->card))
+	if (charged->owner != ended->context || (!ended->context && charged->card != ended->card))
 		return false;
 	if (charged->references & CHARGE_EXPORTED)
 		ended->exported_bytes[charged->card] += charged->bytes;

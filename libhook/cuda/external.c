@@ -169,8 +169,7 @@ static bool ends_with(const struct allocation *import, void *which)
 {
 	struct ended *ended = which;
 
-	if (import->owner != ended->context ||
-		(!ended->context && import->card != ended->card))
+	if (import->owner != ended->context || (!ended->context && import->card != ended->card))
 		return false;
 	ended->bytes[import->card] += import->bytes;
 	return true;
