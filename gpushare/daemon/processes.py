@@ -73,10 +73,9 @@ def may_map(pid: int, inode: int) -> bool:
         maps = b""
     if not maps:  # gone, not ours to look into, or its first thread has ended and others go on
         return look(pid) is not None
-    # address, permissions, offset, device, inode, path (proc(5)); the last line may be cut short
-    fields = (line.split(maxsplit=5) for line in maps.splitlines())
-    wanted = b"%d" % inode
-    return len(maps) >= _MOST_BYTES or any(len(line) > 4 and line[4] == wanted for line in fields)
+    # address, permissions, offset, device, inode, path (proc(5)): no other field between spaces is
+    # decimal, but for words of a path
+    return len(maps) >= _MOST_BYTES or b" %d " % inode in maps
 
 
 def owner_of(pid: int) -> int | None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import random
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,8 @@ class Status:
     def __init__(self, directory: int) -> None:
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         self.fd = os.open(abi.STATUS_NAME, flags, dir_fd=directory)
+        # By how many cards were asked for: what was read last, as a hash, and what it said.
+        self._known: dict[int, tuple[int, tuple[Claim, ...]]] = {}
 
     @classmethod
     def make(cls, directory: int, *, owner: int | None = None) -> Status:
@@ -53,23 +56,22 @@ class Status:
         """Close the descriptor."""
         os.close(self.fd)
 
-    def claims(self, cards: int) -> list[Claim]:
-        """Return what each registered process claims; fewer where the tenant broke the file."""
+    def claims(self, cards: int) -> tuple[Claim, ...]:
+        """Return what each registered process claims; fewer where the tenant broke the file.
+
+        It is the same object as before where the file says the same: most looks find nothing new.
+        """
         header = os.pread(self.fd, abi.STATUS_HEADER_BYTES, 0)
         if len(header) < abi.STATUS_HEADER_BYTES:
-            return []
+            return ()
         high_water = min(abi.STATUS_HEADER.unpack(header)[2], abi.MAX_PROCESSES)
         records = os.pread(self.fd, high_water * abi.PROCESS_BYTES, abi.STATUS_PROCESS_OFFSET)
         usages = [_Usage.read(self.fd, card, high_water) for card in range(cards)]
-        found: list[Claim] = []
-        for number in range(len(records) // abi.PROCESS_BYTES):
-            pid, _, starttime, denied, denied_bytes = abi.PROCESS.unpack_from(
-                records, number * abi.PROCESS_BYTES
-            )
-            if pid:
-                held = tuple(usage.of(number) for usage in usages)
-                found.append(Claim(number, pid, starttime, denied, denied_bytes, held))
-        return found
+        read = hash((records, *((usage.details, *usage.words.values()) for usage in usages)))
+        known = self._known.get(cards)
+        if known is None or known[0] != read:
+            known = self._known[cards] = read, tuple(_claims(records, usages))
+        return known[1]
 
     def reap(self, is_alive: Callable[[int, int], bool], cards: int) -> int:
         """Free the records of processes that are dead, and return how many there were.
@@ -78,9 +80,11 @@ class Status:
         lock on their record. Nothing is done while a process of the tenant holds the page's lock:
         we never wait for a tenant.
         """
+        claims = self.claims(cards)
+        # In any order: `is_alive` may give up before the end of them.
         dead = [
             claim
-            for claim in self.claims(cards)
+            for claim in random.sample(claims, len(claims))
             if not self._is_locked(claim.number) and not is_alive(claim.pid, claim.starttime)
         ]
         if not dead or not self._lock(0):
@@ -136,6 +140,15 @@ class Status:
 
     def _unlock(self, offset: int) -> None:
         fcntl.fcntl(self.fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0))
+
+
+def _claims(records: bytes, usages: Sequence[_Usage]) -> Iterator[Claim]:
+    whole = records[: len(records) - len(records) % abi.PROCESS_BYTES]
+    for number, record in enumerate(abi.PROCESS.iter_unpack(whole)):
+        pid, _, starttime, denied, denied_bytes = record
+        if pid:
+            held = tuple(usage.of(number) for usage in usages)
+            yield Claim(number, pid, starttime, denied, denied_bytes, held)
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,8 @@ class Pages:
     denials: Denials = field(default_factory=Denials)
     lock: threading.Lock = field(default_factory=threading.Lock)
     closed: bool = False
+    # What was claimed at the last look, and the sums of it.
+    _summed: tuple[tuple[Claim, ...] | None, tuple[Account, ...]] = (None, ())
 
     @classmethod
     def make(
@@ -103,9 +105,9 @@ class Pages:
         with self.lock:
             return closed if self.closed else function(self)
 
-    def claims(self) -> list[Claim]:
+    def claims(self) -> tuple[Claim, ...]:
         """Return what the tenant's processes say that they use."""
-        return self.look(Pages._observed, [])
+        return self.look(Pages._observed, ())
 
     def reap(self, is_alive: Callable[[int, int], bool]) -> int:
         """Free the records of dead processes (Status.reap), and return how many there were."""
@@ -116,14 +118,22 @@ class Pages:
 
         return self.look(free, 0)
 
-    def _observed(self) -> list[Claim]:
+    def _observed(self) -> tuple[Claim, ...]:
         claims = self.status.claims(self.grant.card_count)
-        self.denials.observe(claims)
+        if claims is not self._summed[0]:
+            self.denials.observe(claims)
+            self._summed = claims, accounts(claims, self.grant.card_count)
         return claims
 
     def accounts(self) -> tuple[Account, ...]:
         """Return the sums of the claims, by the tenant's card number."""
-        return accounts(self.claims(), self.grant.card_count)
+
+        def summed(pages: Pages) -> tuple[Account, ...]:
+            pages._observed()
+            return pages._summed[1]
+
+        found = self.look(summed, None)
+        return accounts((), self.grant.card_count) if found is None else found
 
     def use(self, number: int) -> tuple[int, int, int]:
         """Return what the tenant says that it uses of card `number`, and what it may use, in bytes.

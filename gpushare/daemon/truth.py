@@ -14,7 +14,9 @@ or the daemon, has just left behind.
 
 from __future__ import annotations
 
+import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -101,10 +103,12 @@ class ForeignUse:
         self._marks: dict[str, HighWater] = {}
         self._suspects: dict[str, frozenset[int]] = {}
         self._known: dict[int, float] = {}  # pid of a tenant or ours -> when last seen as such
+        self._lock = threading.Lock()  # of _known: the probe is excused by the thread that runs it
 
     def excuse(self, pid: int, now: float) -> None:
-        """Note that `pid` is a tenant's, or the daemon's own."""
-        self._known[pid] = now
+        """Note that `pid` is a tenant's, or the daemon's own. Any thread may."""
+        with self._lock:
+            self._known[pid] = now
 
     def observe(
         self, now: float, card: str, strangers: tuple[Use, ...], *, first: bool
@@ -113,10 +117,11 @@ class ForeignUse:
 
         At the `first` look they count at once: whoever was there before the daemon is foreign.
         """
-        self._known = {
-            pid: seen for pid, seen in self._known.items() if now - seen < _GRACE_SECONDS
-        }
-        unexcused = [use for use in strangers if use.pid not in self._known]
+        with self._lock:
+            self._known = {
+                pid: seen for pid, seen in self._known.items() if now - seen < _GRACE_SECONDS
+            }
+            unexcused = [use for use in strangers if use.pid not in self._known]
         before = self._suspects.get(card, frozenset())
         self._suspects[card] = frozenset(use.pid for use in unexcused)
         foreign = tuple(
@@ -181,15 +186,24 @@ class Truth:
         self._foreign.excuse(pid, time.monotonic())
 
     def look(self) -> None:
-        """Look once, and write what was found into the tenants' grant pages."""
+        """Look once, and write what was found into the tenants' grant pages.
+
+        Whatever goes wrong makes the view stale and is no end of looking: nobody else looks.
+        """
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - see above
+            if not self.view.stale:
+                log("look-failed", "error", traceback=traceback.format_exc())
+            self._go_stale(f"gpushared could not look ({type(error).__name__}); see its log")
+
+    def _look(self) -> None:
         now = time.monotonic()
         entries = self._ledger.entries
         pages = dict(self._tenants.pages)
         if now - self._reaped >= _REAP_SECONDS:
             self._reaped = now
-            cgroups = processes.Cgroups.mounted()
-            for key in pages.keys() & entries.keys():
-                reap(entries[key], pages[key], cgroups)
+            self._reap(entries, pages)
         before = {key: held.accounts() for key, held in pages.items()}
         try:
             sample = self._driver.sample()
@@ -207,6 +221,14 @@ class Truth:
                 used |= self._measure(entries[key], held, owned, before[key], after[key])
         self._forget(pages)
         self._publish(now, sample, owned, used)
+
+    def _reap(self, entries: Mapping[str, Entry], pages: Mapping[str, Pages]) -> None:
+        cgroups = processes.Cgroups.mounted()
+        for key in pages.keys() & entries.keys():
+            try:
+                reap(entries[key], pages[key], cgroups)
+            except OSError as error:  # the others do not wait for it
+                log("reap-failed", "error", tenant=key, error=str(error))
 
     def _measure(
         self,
@@ -234,8 +256,11 @@ class Truth:
             share = min(100, sum(use.utilisation or 0 for use in uses))
             pages.look(_write(number, measured, share), None)
             if _tells_of_contexts(overhead, after[number], measured, len(uses)):
-                beside = measured + after[number].kinds[abi.KIND_CONTEXT]
-                each = beside // after[number].contexts
+                contexts = after[number].contexts
+                price = pages.look(_priced(number), 0)  # no context is charged at more than that
+                each = measured // contexts + min(
+                    after[number].kinds[abi.KIND_CONTEXT] // contexts, price
+                )
                 self._learned(self._cards[holding.uuid], entry.key, each)
             used[entry.key, holding.uuid] = after[number].used_bytes(measured)
         return used
@@ -299,6 +324,10 @@ def _owned(uses: tuple[Use, ...], owners: Owners) -> tuple[tuple[str | None, Use
 
 def _published(number: int) -> Callable[[Pages], int]:
     return lambda pages: pages.grant.overhead_bytes(number)
+
+
+def _priced(number: int) -> Callable[[Pages], int]:
+    return lambda pages: pages.grant.context_bytes(number)
 
 
 def _write(number: int, overhead_bytes: int, utilisation: int) -> Callable[[Pages], None]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import gpushare
 from gpushare import abi
@@ -57,7 +58,7 @@ def _mode(room: Room) -> str:
 def tenant_row(entry: Entry, node: Node) -> Tenant:
     """Return one row of `gpushare ps`."""
     pages = node.tenants.pages.get(entry.key)
-    claims = [] if pages is None else pages.claims()
+    claims = () if pages is None else pages.claims()
     sums = accounts(claims, len(entry.holdings))
     cards = _card_rows(entry, sums, node)
     return Tenant(
@@ -142,7 +143,7 @@ def _uses(entry: Entry, uuid: str, driver: Loaded) -> list[Use]:
     return [use for card, use in seen if card == uuid]
 
 
-def _process_rows(entry: Entry, claims: list[Claim], node: Node) -> list[TenantProcess]:
+def _process_rows(entry: Entry, claims: Sequence[Claim], node: Node) -> list[TenantProcess]:
     """Return the processes that hold the driver: those that say so, and those it knows of."""
     by_driver: dict[int, int | None] = {}
     if node.driver is not None:

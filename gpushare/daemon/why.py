@@ -45,7 +45,7 @@ _Seen = Sequence[tuple[str, Use]]
 def why(entry: Entry, node: Node) -> tuple[Why, list[WhyProcess]]:
     """Return the report on a tenant, and the processes that belong to it."""
     pages, driver = node.tenants.pages.get(entry.key), node.driver
-    claims = [] if pages is None else pages.claims()
+    claims = () if pages is None else pages.claims()
     seen = () if driver is None else driver.truth.view.processes.get(entry.key, ())
     holders = _holders(entry, claims, seen, driver) if entry.state == "bound" else []
     report = Why(

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -266,7 +268,7 @@ def test_what_a_process_was_refused_is_counted_after_its_end(
     assert process is not None
     claim(tenant, 1, 1, GIB, denied=3)  # dead, and the first look reaps it
     truth.look()
-    assert (tenant.claims(), denied()) == ([], 3)
+    assert (tenant.claims(), denied()) == ((), 3)
     claim(tenant, child, process.starttime, GIB, denied=2)
     assert denied() == 5
     claim(tenant, child, process.starttime, GIB)  # another program in the same process: from 0
@@ -278,7 +280,7 @@ def test_what_a_process_was_refused_is_counted_after_its_end(
 def test_a_closed_tenant_is_left_alone(node: Node, truth: Truth, tenant: Pages) -> None:
     node.tenants.remove("0" * 16)
     truth.look()
-    assert tenant.claims() == []
+    assert tenant.claims() == ()
 
 
 def test_a_process_of_nobody_is_foreign(driver: FakeDriver, truth: Truth) -> None:
@@ -331,3 +333,79 @@ def test_the_cgroup_says_whose_a_process_is(
     owned = [use.pid for _, use in truth.view.processes[entry.key]]
     assert owned == [7]
     assert {one.pid for one in truth.view.cards[CARD].foreign} == {8, 9}
+
+
+def test_a_look_that_fails_is_not_the_last(
+    driver: FakeDriver,
+    truth: Truth,
+    tenant: Pages,
+    child: int,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("what nobody thought of")
+
+    driver.uses = {CARD: (Use(child, 2 * GIB),)}
+    driver.during = fail
+    truth.look()
+    truth.look()
+    assert "RuntimeError" in truth.view.stale
+    assert capfd.readouterr().err.count("look-failed") == 1
+    driver.during = lambda: None
+    for _ in range(4):
+        truth.look()
+    assert not truth.view.stale
+    assert tenant.grant.overhead_bytes(0) == GIB
+
+
+def test_a_tenant_that_cannot_be_reaped_is_not_in_the_way(
+    truth: Truth, tenant: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del tenant
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(processes, "members", broken)
+    truth.look()
+    assert not truth.view.stale
+
+
+def test_a_probe_may_be_excused_while_foreign_processes_are_looked_for() -> None:
+    """The calibration thread excuses it again and again."""
+    foreign, stop = ForeignUse(60), threading.Event()
+
+    def excuse() -> None:
+        for pid in itertools.takewhile(lambda _: not stop.is_set(), itertools.cycle(range(5000))):
+            foreign.excuse(pid, 0.0)
+
+    thread = threading.Thread(target=excuse)
+    thread.start()
+    try:
+        for now in range(200):
+            foreign.observe(5.0 + 10 * (now % 2), CARD, (), first=False)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_what_contexts_take_is_no_more_than_what_they_are_charged_and_the_driver_has_beside(
+    node: Node, driver: FakeDriver, tenant: Pages, child: int
+) -> None:
+    """One that notes its buffers as contexts would make everybody's dear."""
+    learned: list[int] = []
+    truth = Truth(
+        driver,
+        node.ledger,
+        node.tenants,
+        foreign_half_life=60,
+        learned=lambda _card, _key, size: learned.append(size),
+    )
+    driver.uses = {CARD: (Use(child, 3 * GIB + 100 * MIB),)}
+    kinds = {abi.KIND_CONTEXT: 3 * GIB}
+    registered.hold(tenant.status.fd, 0, 3 * GIB, contexts=1, kinds=kinds)
+    for price, told in ((0, 100 * MIB), (500 * MIB, 600 * MIB)):
+        tenant.grant.set_context(0, price)
+        for _ in range(4):
+            truth.look()
+        assert learned[-1] == told
