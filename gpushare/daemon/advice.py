@@ -121,13 +121,21 @@ def _orphaned(card: WhyCard) -> Iterator[str]:
 
 
 def _strangers(holders: Sequence[WhyProcess]) -> Iterator[str]:
-    for row in holders:
-        if not row["accounted"]:
-            size = sum(held["driver_bytes"] or 0 for held in row["cards"])
-            yield (
-                f"process {_pid(row)} ({row['name']}) has {format_size(size)} and no account: it "
-                "did not go through the filter libraries; what it has counts as beyond"
-            )
+    strangers = [(row, _seen_of(row)) for row in holders if not row["accounted"]]
+    strangers.sort(key=lambda stranger: -stranger[1])
+    for row, size in strangers[:_MOST_PIDS]:
+        yield (
+            f"process {_pid(row)} ({row['name']}) has {format_size(size)} and no account: it "
+            "did not go through the filter libraries; what it has counts as beyond"
+        )
+    rest = strangers[_MOST_PIDS:]
+    if rest:
+        yield f"so it is with {len(rest)} more, {format_size(sum(size for _, size in rest))}"
+
+
+def _seen_of(row: WhyProcess) -> int:
+    """Return what the driver says that a process has, of all cards."""
+    return sum(held["driver_bytes"] or 0 for held in row["cards"])
 
 
 def _held_on(row: WhyProcess, card: WhyCard) -> int:

@@ -130,19 +130,24 @@ class Node:
     def _use(self, entry: Entry, number: int, driver: Loaded) -> tuple[int, int]:
         """Return what a tenant uses of a card and what it may use, as far as it can be believed.
 
-        Who stays within its promise is not asked again: it takes what it was promised anyway. Who
-        does not run yet uses nothing.
+        Never less than the driver said at the last look, whatever it claims. Who stays within its
+        promise, and was never allowed more, is not asked again: it takes what it was promised
+        anyway. Who does not run yet uses nothing.
         """
         holding, pages = entry.holdings[number], self.tenants.pages.get(entry.key)
         place = entry.key, holding.uuid
-        if holding.whole or pages is None:
+        if holding.whole:
             return holding.memory_bytes, holding.memory_bytes
+        seen = driver.truth.view.driver_bytes(*place)
+        if pages is None:
+            return seen, holding.memory_bytes
         known = driver.truth.view.used.get(place, 0 if entry.state == "reserved" else None)
-        if known is not None and known <= holding.memory_bytes == holding.most_bytes:
-            return known, holding.memory_bytes
+        most = max(holding.most_bytes, pages.grant.most_bytes(number))
+        if known is not None and max(known, seen) <= holding.memory_bytes == most:
+            return max(known, seen), holding.memory_bytes
         claimed, limit, most = pages.use(number)
         # A tenant that claims more than it can have would keep others off the card.
-        return min(claimed, max(most, driver.truth.view.driver_bytes(*place))), limit
+        return max(seen, min(claimed, most)), limit
 
 
 def simulator_env(files: DriverFiles) -> dict[str, str]:
