@@ -37,9 +37,11 @@ def impose(entry: Entry, node: Node) -> str:
     """
     if entry.isolation not in {DRIVER, INTERPOSER} or not entry.shared:
         return entry.isolation
-    directory = _directory(entry)
     driver = node.driver
-    if driver is None or directory is None or not _may_hold(entry, driver):
+    if driver is None or not _may_hold(entry, driver):
+        return INTERPOSER
+    directory = _directory(entry)
+    if directory is None:
         return INTERPOSER
     try:
         for number in range(len(entry.holdings)):
@@ -80,8 +82,10 @@ def lift(entry: Entry, node: Node) -> None:
 
 def _follow(entry: Entry, number: int, limit_bytes: int, node: Node) -> None:
     """Have the driver hold the new limit too, where it holds this tenant's."""
+    if entry.isolation != DRIVER or node.driver is None:
+        return
     directory = _directory(entry)
-    if entry.isolation != DRIVER or node.driver is None or directory is None:
+    if directory is None:
         return
     try:
         _set(entry, number, limit_bytes, directory, node.driver)

@@ -47,7 +47,9 @@ def has_borrower(node: Node) -> bool:
 
 
 def lend(node: Node) -> None:
-    """Let every tenant use what it may now; of a card that is not well nothing changes."""
+    """Let every tenant use what it may now; of a card that is not heard or not well none more."""
+    if node.loaded().truth.view.stale:
+        return
     for room in node.rooms():
         if room.health != "ok":
             continue

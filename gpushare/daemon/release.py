@@ -171,6 +171,7 @@ def _adopt_pages(entry: Entry, node: Node) -> bool:
     try:
         pages = Pages.adopt(node.mounts.open(entry.key))
         node.tenants.add(entry.key, pages)
+        _write_again(entry, pages)
         tenant_socket = TenantSocket.listen(entry.key, pages.directory)
     except OSError as error:
         log("pages-lost", "error", tenant=entry.key, name=entry.title, error=str(error))
@@ -181,3 +182,12 @@ def _adopt_pages(entry: Entry, node: Node) -> bool:
         return True
     node.loop.call(lambda: node.watch.hear(tenant_socket))
     return True
+
+
+def _write_again(entry: Entry, pages: Pages) -> None:
+    """Have the pages say what the ledger does: a daemon may have ended between the two."""
+    for number, holding in enumerate(entry.holdings):
+        found = pages.grant.memory_bytes(number), pages.grant.limit_bytes(number)
+        limit_bytes = max(holding.memory_bytes, min(found[1], holding.most_bytes))
+        if found != (holding.memory_bytes, limit_bytes):
+            pages.write_limit(number, holding.memory_bytes, limit_bytes)

@@ -51,7 +51,9 @@ def set_quota(entry: Entry, asked: Mapping[str, str], node: Node) -> Entry:
     quotas = {**entry.quota, **{key: f"{text} operator" for key, text in values.items()}}
     resized = node.ledger.resize(entry.key, holdings, quotas)
     for number, holding in enumerate(holdings):
-        hard_limit.change(resized, number, holding.memory_bytes, node)
+        # What it was lent it keeps until it is decided anew: it may be in the middle of using it.
+        lent = min(pages.grant.limit_bytes(number), holding.most_bytes)
+        hard_limit.change(resized, number, max(lent, holding.memory_bytes), node)
     lend(node)
     log("tenant-resized", tenant=entry.key, name=entry.title, **values)
     return node.ledger.entries[entry.key]

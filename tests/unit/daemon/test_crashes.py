@@ -20,9 +20,11 @@ from gpushare.daemon.host import Command, open_tenant
 from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.mounts import TenantMounts
 from gpushare.daemon.node import Node
+from gpushare.daemon.resize import set_quota
 from gpushare.daemon.status import Status
 from gpushare.daemon.tenant_socket import TenantSocket
 from gpushare.daemon.tenants import Tenants
+from gpushare.quota import parse_size
 
 from . import fakes
 from .fakes import GIB
@@ -135,3 +137,21 @@ def test_who_runs_keeps_its_memory_through_a_crash_while_it_is_bound(
     with fakes.node(tmp_path) as node, killed(Ledger, "bind", before=before):
         running(node, program)
     assert free_after(tmp_path) == (140 * GIB if before else 136 * GIB)
+
+
+@pytest.mark.parametrize("memory", ["1GiB", "100GiB"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_quota_whose_change_was_cut_off_is_one_after_a_restart(
+    tmp_path: Path, before: bool, memory: str
+) -> None:
+    """What the tenant reads and what others are not given are the same."""
+    with fakes.node(tmp_path) as node:
+        tenant = open_tenant(ME, {"memory": "4GiB"}, node)
+        with killed(Grant, "set_memory", before=before):
+            set_quota(node.ledger.entries[tenant["key"]], {"memory": memory}, node)
+    with fakes.again(tmp_path) as node:
+        release.adopt(node)
+        [holding] = node.ledger.entries[tenant["key"]].holdings
+        grant = node.tenants.pages[tenant["key"]].grant
+        assert grant.memory_bytes(0) == grant.limit_bytes(0) == holding.memory_bytes
+        assert holding.memory_bytes == parse_size(memory)

@@ -237,3 +237,28 @@ def test_a_tenant_reads_no_limit_below_its_quota(node: Node) -> None:
     memory = int.from_bytes(page[abi.GRANT_CARD_MEMORY_BYTES :][:8], "little")
     most = int.from_bytes(page[abi.GRANT_CARD_MEMORY_LIMIT_BYTES :][:8], "little")
     assert (memory, most) == (10 * GIB, 20 * GIB)
+
+
+def test_nothing_is_lent_on_figures_that_are_old(tmp_path: Path) -> None:
+    driver = fakes.FakeDriver()
+    with fakes.node(tmp_path, driver) as node:
+        truth = node.loaded().truth
+        driver.fault = "it hangs"
+        truth.look()
+        tenant = burst(node)
+        assert limit(node, tenant) == 10
+        driver.fault = ""
+        truth.look()
+        lend(node)
+        assert limit(node, tenant) == 140
+
+
+def test_a_change_of_its_quota_takes_nothing_back_that_stays_lent(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be using it at that very moment."""
+    tenant = burst(node)
+    written: list[int] = []
+    during(monkeypatch, lambda: written.append(limit(node, tenant)))
+    set_quota(entry_of(node, tenant), {"memory-limit": "120GiB"}, node)
+    assert [*written, limit(node, tenant)] == [140, 120]
