@@ -19,3 +19,26 @@ nvmlReturn_t card_of_device(unsigned *card, nvmlDevice_t device)
 			return NVML_SUCCESS;
 	return NVML_ERROR_NO_PERMISSION;
 }
+
+static bool has_granted_instance(nvmlDevice_t device)
+{
+	unsigned int most, card;
+
+	if (REAL(nvmlDeviceGetMaxMigDeviceCount)(device, &most) != NVML_SUCCESS)
+		return false;
+	for (unsigned int index = 0; index < most; index++) {
+		nvmlDevice_t instance;
+		if (REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, index, &instance) ==
+				NVML_SUCCESS &&
+			card_of_device(&card, instance) == NVML_SUCCESS)
+			return true;
+	}
+	return false;
+}
+
+bool device_is_shown(nvmlDevice_t device)
+{
+	unsigned card;
+
+	return card_of_device(&card, device) == NVML_SUCCESS || has_granted_instance(device);
+}

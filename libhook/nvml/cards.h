@@ -5,9 +5,14 @@
 #ifndef GPUSHARE_NVML_CARDS_H
 #define GPUSHARE_NVML_CARDS_H
 
+#include <stdbool.h>
+
 #include "filter.h"
 
 /* NVML_ERROR_NO_PERMISSION: the device was not granted; else as nvmlDeviceGetUUID. */
 nvmlReturn_t card_of_device(unsigned *card, nvmlDevice_t device);
+
+/* Granted, or the card of an instance that was: the second has no card_of_device. */
+bool device_is_shown(nvmlDevice_t device);
 
 #endif

@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which devices there are: the granted ones, numbered from 0 in the real library's order.
+ * Which devices there are: the granted ones, and the card of a granted instance, by which programs
+ * find that; numbered from 0 in the real library's order.
  */
-#include <stdbool.h>
-
 #include "cards.h"
 
-static bool is_granted(nvmlDevice_t device)
-{
-	unsigned card;
-
-	return card_of_device(&card, device) == NVML_SUCCESS;
-}
-
-/* The granted device number `wanted`, and how many there are up to and with it. */
-static nvmlReturn_t find_granted(unsigned int wanted, nvmlDevice_t *device, unsigned int *count)
+/* The shown device number `wanted`, and how many there are up to and with it. */
+static nvmlReturn_t find_shown(unsigned int wanted, nvmlDevice_t *device, unsigned int *count)
 {
 	unsigned int all;
 	nvmlReturn_t result = REAL(nvmlDeviceGetCount_v2)(&all);
@@ -24,7 +16,7 @@ static nvmlReturn_t find_granted(unsigned int wanted, nvmlDevice_t *device, unsi
 		nvmlDevice_t candidate;
 		/* One that this process may not open does not hide those behind it. */
 		if (REAL(nvmlDeviceGetHandleByIndex_v2)(index, &candidate) != NVML_SUCCESS ||
-			!is_granted(candidate))
+			!device_is_shown(candidate))
 			continue;
 		*device = candidate;
 		if ((*count)++ == wanted)
@@ -33,13 +25,13 @@ static nvmlReturn_t find_granted(unsigned int wanted, nvmlDevice_t *device, unsi
 	return result == NVML_SUCCESS ? NVML_ERROR_INVALID_ARGUMENT : result;
 }
 
-static nvmlReturn_t count_granted(unsigned int *count)
+static nvmlReturn_t count_shown(unsigned int *count)
 {
 	nvmlDevice_t device;
 
 	if (!count)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	nvmlReturn_t result = find_granted(UINT32_MAX, &device, count);
+	nvmlReturn_t result = find_shown(UINT32_MAX, &device, count);
 	return result == NVML_ERROR_INVALID_ARGUMENT ? NVML_SUCCESS : result;
 }
 
@@ -47,23 +39,23 @@ static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *device)
 {
 	unsigned int count;
 
-	return device ? find_granted(index, device, &count) : NVML_ERROR_INVALID_ARGUMENT;
+	return device ? find_shown(index, device, &count) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* As if a device that was not granted were not there. */
+/* As if the others were not there. */
 static nvmlReturn_t hide(nvmlReturn_t result, nvmlDevice_t *device)
 {
-	return result != NVML_SUCCESS || is_granted(*device) ? result : NVML_ERROR_NOT_FOUND;
+	return result != NVML_SUCCESS || device_is_shown(*device) ? result : NVML_ERROR_NOT_FOUND;
 }
 
 NVML(nvmlDeviceGetCount, (unsigned int *count))
 {
-	return count_granted(count);
+	return count_shown(count);
 }
 
 NVML(nvmlDeviceGetCount_v2, (unsigned int *count))
 {
-	return count_granted(count);
+	return count_shown(count);
 }
 
 NVML(nvmlDeviceGetHandleByIndex, (unsigned int index, nvmlDevice_t *device))
@@ -108,7 +100,7 @@ NVML(nvmlDeviceGetIndex, (nvmlDevice_t device, unsigned int *index))
 	nvmlReturn_t result = REAL(nvmlDeviceGetIndex)(device, index);
 
 	for (unsigned int i = 0; result == NVML_SUCCESS; i++) {
-		result = find_granted(i, &candidate, &count);
+		result = find_shown(i, &candidate, &count);
 		if (result == NVML_SUCCESS && candidate == device) {
 			*index = i;
 			break;
@@ -123,16 +115,16 @@ NVML(nvmlDeviceGetMigDeviceHandleByIndex,
 	return hide(REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, index, partition), partition);
 }
 
-/* Leave the granted ones in a list. Without an array the call told how many there would be: room
+/* Leave the shown ones in a list. Without an array the call told how many there would be: room
  * for too many does no harm. */
-static nvmlReturn_t keep_granted(nvmlReturn_t result, unsigned int *count, nvmlDevice_t *devices)
+static nvmlReturn_t keep_shown(nvmlReturn_t result, unsigned int *count, nvmlDevice_t *devices)
 {
 	unsigned int kept = 0;
 
 	if (result != NVML_SUCCESS || !devices)
 		return result;
 	for (unsigned int i = 0; i < *count; i++)
-		if (is_granted(devices[i]))
+		if (device_is_shown(devices[i]))
 			devices[kept++] = devices[i];
 	*count = kept;
 	return NVML_SUCCESS;
@@ -144,7 +136,7 @@ NVML(nvmlDeviceGetTopologyNearestGpus,
 	bool asks = count && *count == 0;
 	nvmlReturn_t result = REAL(nvmlDeviceGetTopologyNearestGpus)(device, level, count, devices);
 
-	return keep_granted(result, count, asks ? NULL : devices);
+	return keep_shown(result, count, asks ? NULL : devices);
 }
 
 NVML(nvmlSystemGetTopologyGpuSet, (unsigned int cpu, unsigned int *count, nvmlDevice_t *devices))
@@ -152,10 +144,10 @@ NVML(nvmlSystemGetTopologyGpuSet, (unsigned int cpu, unsigned int *count, nvmlDe
 	bool asks = count && *count == 0;
 	nvmlReturn_t result = REAL(nvmlSystemGetTopologyGpuSet)(cpu, count, devices);
 
-	return keep_granted(result, count, asks ? NULL : devices);
+	return keep_shown(result, count, asks ? NULL : devices);
 }
 
 NVML(nvmlUnitGetDevices, (nvmlUnit_t unit, unsigned int *count, nvmlDevice_t *devices))
 {
-	return keep_granted(REAL(nvmlUnitGetDevices)(unit, count, devices), count, devices);
+	return keep_shown(REAL(nvmlUnitGetDevices)(unit, count, devices), count, devices);
 }

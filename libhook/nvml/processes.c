@@ -15,6 +15,7 @@ struct list {
 	nvmlProcessDetail_v1_t *details;
 	unsigned int capacity;
 	unsigned int count;
+	unsigned int gpu_instance, compute_instance;
 };
 
 static void append(const struct own_process *process, void *data)
@@ -30,16 +31,24 @@ static void append(const struct own_process *process, void *data)
 	} else if (list->v2) {
 		nvmlProcessInfo_v2_t entry = {.pid = process->pid,
 			.usedGpuMemory = process->bytes,
-			.gpuInstanceId = NO_INSTANCE,
-			.computeInstanceId = NO_INSTANCE};
+			.gpuInstanceId = list->gpu_instance,
+			.computeInstanceId = list->compute_instance};
 		list->v2[i] = entry;
 	} else if (list->details) {
 		nvmlProcessDetail_v1_t entry = {.pid = process->pid,
 			.usedGpuMemory = process->bytes,
-			.gpuInstanceId = NO_INSTANCE,
-			.computeInstanceId = NO_INSTANCE};
+			.gpuInstanceId = list->gpu_instance,
+			.computeInstanceId = list->compute_instance};
 		list->details[i] = entry;
 	}
+}
+
+static void find_instance(nvmlDevice_t device, struct list *list)
+{
+	if (REAL(nvmlDeviceGetGpuInstanceId)(device, &list->gpu_instance) != NVML_SUCCESS)
+		list->gpu_instance = NO_INSTANCE;
+	if (REAL(nvmlDeviceGetComputeInstanceId)(device, &list->compute_instance) != NVML_SUCCESS)
+		list->compute_instance = NO_INSTANCE;
 }
 
 /* As documented of all of them: too small an array, or none, is told the size that would do. */
@@ -52,6 +61,7 @@ static nvmlReturn_t list_compute(nvmlDevice_t device, unsigned int *count, struc
 		return result;
 	if (!count || (*count > 0 && !list->v1 && !list->v2 && !list->details))
 		return NVML_ERROR_INVALID_ARGUMENT;
+	find_instance(device, list);
 	list->capacity = *count;
 	own_processes(card, append, list);
 	*count = list->count;

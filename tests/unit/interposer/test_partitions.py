@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container with one instance of a partitioned card (MIG): the quota holds as on a whole card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpushare import simulator
+
+from .conftest import T4, Container
+from .program import DOORS, OUT_OF_MEMORY, Program, Refused
+from .tenant import MIB, Tenant
+from .test_nvml import holding, nvml
+
+UNAVAILABLE = 46
+NO_PERMISSION, NOT_FOUND = 4, 6
+QUOTA = 300 * MIB
+STEP = 64 * MIB
+
+
+@pytest.fixture
+def container(tmp_path: Path, simulator_filters: Path) -> Container:
+    """300 MiB of the second instance of the second card."""
+    made = simulator.create(
+        tmp_path / "cards",
+        T4.with_name("h200.json"),
+        cards=2,
+        mig=("3g.71gb", "1g.18gb"),
+        folder=simulator_filters / "simulator",
+    )
+    tenant = Tenant(tmp_path / "tenant", [made.instances[3]], QUOTA)
+    names = {"INSTANCE": made.instances[3], "SIBLING": made.instances[2], "CARD": made.uuids[1]}
+    env = {**made.env, **names, "CUDA_VISIBLE_DEVICES": made.instances[3]}
+    return Container(simulator_filters, tenant, env)
+
+
+def test_no_door_gives_more_than_the_quota(container: Container, doors_program: str) -> None:
+    with Program(container, doors_program) as program:
+        free = program.free()
+        assert (free, program.total()) == (QUOTA, QUOTA)
+        for door in DOORS:
+            with pytest.raises(Refused) as refused:
+                program.take(door, QUOTA + 2 * MIB)
+            assert refused.value.code == OUT_OF_MEMORY, door
+            number = program.take(door, STEP)
+            assert container.tenant.used()[0] >= STEP, door
+            program.give(number)
+            program.trim()
+            assert program.free() == free, door
+
+
+@pytest.mark.parametrize("name", ["SIBLING", "CARD"])
+def test_what_was_not_granted_of_the_card_is_not_had(name: str, container: Container) -> None:
+    container.env["CUDA_VISIBLE_DEVICES"] = container.env[name]
+    said = container.says("say(result_of(call, 'cuInit', 0), result_of(context))")
+    # Of a partitioned card the driver shows instances only.
+    assert said == ([0, UNAVAILABLE] if name == "SIBLING" else [100, 3])
+
+
+def test_nvml_shows_the_instance_as_the_slice(container: Container) -> None:
+    with holding(container, "start()", "alloc(20 * MIB)") as process:
+        said = nvml(
+            container,
+            "instance = nvmlDeviceGetHandleByUUID(os.environ['INSTANCE'])",
+            "memory = nvmlDeviceGetMemoryInfo(instance)",
+            "(process,) = nvmlDeviceGetComputeRunningProcesses(instance)",
+            "size = nvmlDeviceGetAttributes(instance).memorySizeMB",
+            "who = (process.pid, process.usedGpuMemory, process.gpuInstanceId)",
+            "say(memory.total, memory.used, size, *who)",
+        )
+        assert said == [QUOTA, 20 * MIB, 300, process.pid, 20 * MIB, 2]
+
+
+def test_nvml_finds_the_instance_on_its_card_and_nothing_beside_it(container: Container) -> None:
+    said = nvml(
+        container,
+        "(card,) = cards()",
+        "found = []",
+        "for index in range(nvmlDeviceGetMaxMigDeviceCount(card)):",
+        "    try: found.append(nvmlDeviceGetMigDeviceHandleByIndex(card, index))",
+        "    except NVMLError_NotFound: pass",
+        "def code(function, *arguments):",
+        "    try: function(*arguments)",
+        "    except NVMLError as error: return error.value",
+        "memory = code(nvmlDeviceGetMemoryInfo, card)",
+        "processes = code(nvmlDeviceGetComputeRunningProcesses, card)",
+        "sibling = code(nvmlDeviceGetHandleByUUID, os.environ['SIBLING'])",
+        "names = [nvmlDeviceGetUUID(card)] + [nvmlDeviceGetUUID(one) for one in found]",
+        "say(names, nvmlDeviceGetIndex(card), memory, processes, sibling)",
+    )
+    names = [container.env["CARD"], container.env["INSTANCE"]]
+    assert said == [names, 0, NO_PERMISSION, NO_PERMISSION, NOT_FOUND]
