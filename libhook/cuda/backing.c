@@ -153,12 +153,10 @@ void backings_let_go(void)
 
 void backing_freed(struct backing *backing, uint64_t bytes)
 {
-	bool may_shrink = atomic_load(&backing->charged) >
-			  atomic_load_explicit(&backing->threshold, memory_order_relaxed);
-
 	/* The last touch: with nothing live, another thread may free an ended pool's backing. */
 	atomic_fetch_sub(&backing->live, bytes);
-	if (may_shrink && !atomic_load_explicit(&backings_may_shrink, memory_order_relaxed))
+	/* Also where the threshold lets the driver keep it: then what is kept is noted. */
+	if (!atomic_load_explicit(&backings_may_shrink, memory_order_relaxed))
 		atomic_store(&backings_may_shrink, true);
 }
 
@@ -212,10 +210,10 @@ void backings_look_shrunk(void)
 	atomic_store(&backings_may_shrink, false); /* before looking: a free may come in between */
 	for (struct backing *backing = first; backing; backing = backing->next) {
 		uint64_t threshold = atomic_load(&backing->threshold);
+		cards[backing->card] = true;
 		if (atomic_load(&backing->charged) <= threshold)
 			continue;
 		look(backing);
-		cards[backing->card] = true;
 		/* Of what is free some was in use when the program stopped waiting. */
 		uint64_t charged = atomic_load(&backing->charged);
 		more |= charged > threshold && charged > atomic_load(&backing->live);

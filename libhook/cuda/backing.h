@@ -78,7 +78,7 @@ void backing_freed(struct backing *backing, uint64_t bytes);
 void backings_look(unsigned card);
 void backings_after_context(unsigned card);
 
-/* Whether any may have shrunk when the program has waited for something. */
+/* Whether any may have shrunk, or keep more, when the program has waited for something. */
 #pragma GCC visibility push(hidden)
 extern _Atomic bool backings_may_shrink;
 #pragma GCC visibility pop

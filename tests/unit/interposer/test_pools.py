@@ -160,6 +160,18 @@ class TestThreshold:
         assert pooled.tenant.kind(abi.KIND_POOL) == 2 * CHUNK == pooled.tenant.used()[0]
         assert pooled.tenant.pool_kept() == 12 * MIB
 
+    def test_what_is_freed_and_kept_is_noted_where_the_program_waits(
+        self, pooled: Container
+    ) -> None:
+        pooled.python(
+            *START,
+            "pool_threshold(pool_default(), KEEP_ALL)",
+            "free_async(alloc_async(3 * CHUNK))",
+            "sync()",
+            "os._exit(0)",
+        )
+        assert pooled.tenant.pool_kept() == pooled.tenant.used()[0] == 3 * CHUNK
+
     def test_a_trim_gives_back_exactly(self, pooled: Container) -> None:
         said = ends_at(
             pooled,
