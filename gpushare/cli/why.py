@@ -81,9 +81,20 @@ def _said(report: Why) -> Iterator[str]:
 def _card(report: Why, card: WhyCard) -> Iterator[str]:
     use = format_use(card["used_bytes"], card["memory_bytes"], card["limit_bytes"])
     yield printable(f"{report['name']}  card {card['index']}  {card['model']}  {use}")
+    yield from _whole(card) if _is_whole(report) else _share(card)
+    yield from wrapped(f"{card['drift'][0].upper()}{card['drift'][1:]}.", "  ")
+
+
+def _whole(card: WhyCard) -> Iterator[str]:
+    yield line("used", card["used_bytes"])
+    yield line("card", card["memory_bytes"])
+    yield line("free", card["memory_bytes"] - card["used_bytes"])
+
+
+def _share(card: WhyCard) -> Iterator[str]:
     for part, size in card["parts"].items():
         if size:
-            yield line(part, size, "" if _is_whole(report) else _note(part, card))
+            yield line(part, size, _note(part, card))
     yield line("used", card["used_bytes"], "the sum")
     lent, most = card["limit_bytes"] - card["memory_bytes"], card["memory_limit_bytes"]
     yield line("quota", card["memory_bytes"])
@@ -98,9 +109,8 @@ def _card(report: Why, card: WhyCard) -> Iterator[str]:
     if card["driver_bytes"] is not None:
         managed = ", without managed memory" if card["parts"]["managed"] else ""
         yield line("driver", card["driver_bytes"], f"its own figure{managed}")
-    if card["drift_bytes"] is not None and not _is_whole(report):
+    if card["drift_bytes"] is not None:
         yield line("drift", card["drift_bytes"], sign="+")
-    yield from wrapped(f"{card['drift'][0].upper()}{card['drift'][1:]}.", "  ")
 
 
 def line(what: str, size: int, note: str = "", sign: str = "") -> str:

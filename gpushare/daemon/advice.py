@@ -35,7 +35,7 @@ def _of_card(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Itera
         *_too_small(report, card),
         *_kept(report, card),
         *_idle_contexts(card, holders),
-        *_orphaned(card),
+        *_orphaned(card, holders),
     ):
         yield on + sentence
 
@@ -58,9 +58,9 @@ def _borrowed(report: Why, card: WhyCard) -> Iterator[str]:
     if borrowed > 0:
         size = exact_size(_rounded_up(card["used_bytes"]))
         yield (
-            f"{format_size(borrowed)} of it are borrowed, above the quota, and the first to be "
-            f"refused when the card fills; to keep them: gpushare set {report['name']} "
-            f"--memory {size}"
+            f"{format_size(borrowed)} is borrowed above its quota: nobody takes it away, but once "
+            "the card is full this container is refused first; to have it promised: "
+            f"gpushare set {report['name']} --memory {size}"
         )
 
 
@@ -77,17 +77,23 @@ def _too_small(report: Why, card: WhyCard) -> Iterator[str]:
         )
 
 
+def _is_short(report: Why, card: WhyCard) -> bool:
+    """Whether it is over, or would be refused again what it was refused last."""
+    last = report["last_denied"]
+    return card["limit_bytes"] - card["used_bytes"] < (0 if last is None else last["bytes"])
+
+
 def _kept(report: Why, card: WhyCard) -> Iterator[str]:
-    kept = card["pool_kept_bytes"]
-    if kept and (report["denied"] or kept * _MUCH >= card["memory_bytes"]):
+    kept, is_short = card["pool_kept_bytes"], _is_short(report, card)
+    if kept and (is_short or kept * _MUCH >= card["memory_bytes"]):
         yield (
             f"its memory pools keep {format_size(kept)} that nobody uses: torch.cuda.empty_cache() "
             "or cuMemPoolTrimTo gives it back"
         )
     buffers = card["parts"]["buffers"]
-    if report["denied"] and buffers * 2 >= card["used_bytes"]:
+    if is_short and buffers * 2 >= card["used_bytes"]:
         yield (
-            "most of it are buffers; a framework keeps freed ones for itself: "
+            "most of it is buffers; a framework keeps freed ones for itself: "
             "torch.cuda.empty_cache() gives them back"
         )
 
@@ -99,6 +105,8 @@ def _idle_contexts(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str
         for row in holders
         for held in row["cards"]
         if held["index"] == card["index"] and set(held["parts"]) == {"contexts"}
+        # Who maps what another has made does something with it.
+        if not held["imported_bytes"]
     ]
     size = format_size(sum(size for _, size in idle))
     if len(holders) == 1:
@@ -106,17 +114,23 @@ def _idle_contexts(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str
     if len(idle) == 1:
         yield f"process {_pid(idle[0][0])} holds a context and nothing else, {size}"
     elif idle:
-        pids = ", ".join(_pid(row) for row, _ in idle[:_MOST_PIDS])
-        more = ", ..." if len(idle) > _MOST_PIDS else ""
-        yield f"{len(idle)} processes hold a context and nothing else, {size}: {pids}{more}"
+        pids = _pids([row for row, _ in idle])
+        yield f"{len(idle)} processes hold a context and nothing else, {size}: {pids}"
 
 
-def _orphaned(card: WhyCard) -> Iterator[str]:
+def _orphaned(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
     orphaned = card["parts"]["orphaned"]
     if orphaned:
+        who = [
+            row
+            for row in holders
+            if any(
+                held["index"] == card["index"] and held["imported_bytes"] for held in row["cards"]
+            )
+        ]
         yield (
-            f"{format_size(orphaned)} are shared memory whose maker has ended: free when the last "
-            "process that maps it has"
+            f"{format_size(orphaned)} is shared memory whose maker has ended: free once no process "
+            f"maps it any more ({_pids(who)})"
         )
 
 
@@ -144,6 +158,10 @@ def _held_on(row: WhyProcess, card: WhyCard) -> int:
 
 def _pid(row: WhyProcess) -> str:
     return f"{row['container_pid']} (in the container)" if row["pid"] is None else str(row["pid"])
+
+
+def _pids(rows: Sequence[WhyProcess]) -> str:
+    return ", ".join([*map(_pid, rows[:_MOST_PIDS]), *(["..."] if rows[_MOST_PIDS:] else [])])
 
 
 def _rounded_up(size: int) -> int:

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Denial:
-    """One refused allocation; `seen` is seconds since the epoch, None: before the first look."""
+    """One refused allocation; `seen` is seconds since the epoch, None where it is not known."""
 
     bytes: int
     pid: int  # in its own pid namespace
@@ -45,9 +45,9 @@ class Denials:
     """
 
     last: Denial | None = None
+    watched: bool = False  # so that what is new was refused since the last look
     _ended: int = 0
     _held: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    _looked: bool = False
 
     @property
     def total(self) -> int:
@@ -62,9 +62,9 @@ class Denials:
         )
         for claim in claims:
             if claim.denied > self._held.get((claim.number, claim.pid, claim.starttime), 0):
-                seen = time.time() if self._looked else None
+                seen = time.time() if self.watched else None
                 self.last = Denial(claim.denied_bytes, claim.pid, seen)
-        self._held, self._looked = held, True
+        self._held, self.watched = held, True
 
 
 @dataclass
@@ -86,7 +86,8 @@ class Pages:
     ) -> Pages:
         """Write both files in the directory open at `directory`, which is owned from now on."""
         try:
-            return cls(directory, Grant.make(directory, key, cards), _status(directory, owner))
+            grant, status = Grant.make(directory, key, cards), _status(directory, owner)
+            return cls(directory, grant, status, Denials(watched=True))
         except BaseException:
             os.close(directory)
             raise

@@ -19,6 +19,7 @@ from gpushare.daemon.bind import bind
 from gpushare.daemon.cards import Use
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.node import Node
+from gpushare.daemon.tenants import Denials
 from gpushare.daemon.why import parts
 from gpushare.protocol import Opened, Why, WhyProcess
 
@@ -199,7 +200,12 @@ def test_shared_memory_whose_maker_has_ended_has_a_part(bound: Bound) -> None:
     (row,) = report["cards"]
     assert row["parts"]["orphaned"] == 512 * MIB
     assert row["used_bytes"] == GIB + 512 * MIB
-    assert any("512 MiB are shared memory" in sentence for sentence in report["advice"])
+    assert report["advice"] == [
+        (
+            "512 MiB is shared memory whose maker has ended: free once no process maps it any more "
+            f"({bound.program.pid})"
+        )
+    ]
 
 
 def test_the_last_refusal_outlives_its_process(bound: Bound) -> None:
@@ -226,12 +232,41 @@ def test_the_last_refusal_outlives_its_process(bound: Bound) -> None:
 
 def test_of_a_refusal_before_this_daemon_looked_the_time_is_not_known(bound: Bound) -> None:
     bound.refuse(GIB)
+    bound.node.tenants.pages[bound.opened["key"]].denials = Denials()
     report, _ = bound.report()
     assert report["last_denied"] == {
         "bytes": GIB,
         "container_pid": bound.program.pid,
         "seen": None,
     }
+
+
+def test_of_a_refusal_at_the_very_start_the_time_is_known(bound: Bound) -> None:
+    bound.refuse(GIB)
+    last = bound.report()[0]["last_denied"]
+    assert last is not None
+    assert last["seen"] is not None
+
+
+def test_what_was_refused_once_and_fits_by_now_gives_no_advice(bound: Bound) -> None:
+    registered.hold(bound.fd, 0, 2 * GIB)
+    bound.refuse(GIB)
+    report, _ = bound.report()
+    assert (report["denied"], report["advice"]) == (1, [])
+    bound.refuse(3 * GIB, times=2)
+    assert any("most of it is buffers" in sentence for sentence in bound.report()[0]["advice"])
+
+
+def test_who_borrows_is_told_what_that_means(bound: Bound) -> None:
+    registered.hold(bound.fd, 0, 3 * GIB)
+    lent = replace(bound.entry.holdings[0], memory_bytes=2 * GIB)
+    report, _ = why.why(replace(bound.entry, holdings=(lent,)), bound.node)
+    assert report["advice"] == [
+        (
+            "1 GiB is borrowed above its quota: nobody takes it away, but once the card is full "
+            "this container is refused first; to have it promised: gpushare set train --memory 3GiB"
+        )
+    ]
 
 
 def test_who_is_over_after_a_shrink_is_told_who_holds_most(bound: Bound) -> None:
@@ -243,7 +278,11 @@ def test_who_is_over_after_a_shrink_is_told_who_holds_most(bound: Bound) -> None
         (
             "it has 1 GiB more than it may: nothing is given until it fits; free some (process "
             f"{bound.program.pid} holds most), or: gpushare set train --memory 3GiB"
-        )
+        ),
+        (
+            "most of it is buffers; a framework keeps freed ones for itself: "
+            "torch.cuda.empty_cache() gives them back"
+        ),
     ]
 
 
@@ -281,6 +320,14 @@ def test_workers_that_hold_a_context_and_nothing_else_are_named(bound: Bound) ->
             f"{bound.program.pid}, 999 (in the container)"
         )
     ]
+
+
+def test_a_worker_that_maps_what_another_made_is_not_called_idle(bound: Bound) -> None:
+    registered.hold(bound.fd, 0, 2 * GIB, exported_bytes=GIB)
+    registered.register(bound.fd, 1, 999, 1)
+    only = {abi.KIND_CONTEXT: CONTEXT}
+    registered.hold(bound.fd, 1, CONTEXT, kinds=only, contexts=1, imported_bytes=GIB)
+    assert bound.report()[0]["advice"] == []
 
 
 def test_each_card_of_several_has_its_sum_and_its_advice(node: Node, program: Program) -> None:
