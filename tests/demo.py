@@ -90,9 +90,7 @@ def _demonstrate(report: Report, *, keep: bool) -> bool:
         stack.start_daemon()
         docker.prepare(stack.installation.probe)
         held = _scenario(docker, stack, report).run()
-        claims = len(report.checks)
-        lost = [check for check in report.checks if not check.held]
-        report.title(f"{claims - len(lost)} of {claims} claims held")
+        report.title(report.summary)
         if keep:
             _wait_to_play(stack)
     return held

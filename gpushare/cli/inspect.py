@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gpushare.cli.session import Session
     from gpushare.protocol import Tenant, TenantCard
 
+KEY_WIDTH: Final = len("memory-percent") + 2  # the longest key of a quota
+
 
 @shared.command("inspect", example="gpushare inspect train")
 @click.argument("container")
@@ -27,8 +29,8 @@ def command(session: Session, container: str) -> None:
     """Show everything about one container.
 
     That is its quota and where it came from, its cards, its processes. Where its memory is, byte by
-    byte, says `gpushare why`. CONTAINER is its engine's
-    name, the start of its id, or namespace/pod/container.
+    byte, says `gpushare why`. CONTAINER is its engine's name, the start of its id, or
+    namespace/pod/container.
     """
     tenant = session.client.tenant(container)
     session.show(tenant, lambda: "\n".join(_lines(tenant)))
@@ -71,11 +73,11 @@ def _card(card: TenantCard, *, whole: bool) -> Iterator[str]:
         if card["over_bytes"]:
             freed = f"it gets nothing more until it frees {format_size(card['over_bytes'])}"
             yield _line("  over", freed)
-        yield _line("  buffers", format_size(card["buffer_bytes"]))
+        yield _line("  allocated", format_size(card["buffer_bytes"]))
         yield _line("  overhead", f"{format_size(card['overhead_bytes'])}: {_overhead(card)}")
     yield _line("  cores", cores(card))
     if not whole:
-        yield _line("  denied", f"{card['denied']} allocations over the quota")
+        yield _line("  denied", f"{count(card['denied'], 'allocation')} over the quota")
 
 
 def _overhead(card: TenantCard) -> str:
@@ -83,4 +85,4 @@ def _overhead(card: TenantCard) -> str:
 
 
 def _line(key: str, value: str) -> str:
-    return printable(f"{key:<12}{value}")
+    return printable(f"{key:<{KEY_WIDTH}}{value}")

@@ -27,9 +27,9 @@ def command(session: Session) -> None:
     """List the cards and what is free on each.
 
     MEMORY is what a card has for programs. PROMISED is the sum of the containers' quotas, used or
-    not; LENT (where some is) what containers may use above theirs at the moment; FOREIGN what
-    processes of no container hold (`--json` names them); FREE what a container may still ask for:
-    what is lent and not used is part of it.
+    not; LENT (where some is) what containers may use, or still have, above theirs at the moment;
+    FOREIGN what processes of no container hold (`--json` names them); FREE what a container may
+    still ask for: what is lent and not used is part of it.
 
     CORES is the part of the compute that is promised. TENANTS is how many containers have a part
     of the card, and how many may. MODE is free (none has), shared, or exclusive (one has all).

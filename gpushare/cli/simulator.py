@@ -30,7 +30,10 @@ def command() -> None:
 def create(
     session: Session, directory: Path, profile: str, cards: int, driver_version: str | None
 ) -> None:
-    """Make cards in DIRECTORY: a device file and a CDI spec to name in gpushare.yaml."""
+    """Make simulated cards in a folder.
+
+    That is a device file and a CDI spec, which is to be named in gpushare.yaml.
+    """
     try:
         made = simulator.create(directory, profile, cards=cards, driver_version=driver_version)
     except simulator.ProfileError as error:

@@ -38,9 +38,10 @@ WAYS: Final = ("docker", "containerd", "host")
 def command(session: Session, memory: bool, way: str | None) -> None:  # noqa: ARG001
     """Prove on this host that quotas hold.
 
-    Starts two tenants, goes to their quotas and over, resizes one, kills one. Each step prints the
-    command that it runs. Nothing of it stays. The exit status is 1 when anything that gpushare
-    claims did not happen.
+    Starts two tenants, goes to their quotas and over through each way to allocate, looks where the
+    memory is, resizes one, kills one, and lends to a third. Each step prints the command that it
+    runs. Nothing of it stays. The exit status is 1 when anything that gpushare claims did not
+    happen.
     """
     cards = session.client.cards()
     if not cards:
@@ -55,6 +56,7 @@ def command(session: Session, memory: bool, way: str | None) -> None:  # noqa: A
         held = Scenario(engine, _ourselves(), report, "gpushare-verify-", sizes).run()
     finally:
         engine.finish()
+    report.title(report.summary)
     if session.json:
         session.show([asdict(check) for check in report.checks], str)
     if not held:

@@ -33,6 +33,12 @@ class Report:
         """Whether there was something to hold, and all of it did."""
         return bool(self.checks) and all(check.held for check in self.checks)
 
+    @property
+    def summary(self) -> str:
+        """Say how many claims held."""
+        held = sum(check.held for check in self.checks)
+        return f"{held} of {len(self.checks)} claims held"
+
     def title(self, text: str) -> None:
         """Begin a step."""
         self._line(f"\n{BOLD}{text}{PLAIN}")

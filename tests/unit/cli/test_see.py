@@ -11,6 +11,7 @@ import pytest
 from gpushare.cli import ls, ps
 from gpushare.cli.group import SECTIONS
 from gpushare.protocol import CODE_UNKNOWN
+from gpushare.quota.keys import KEYS
 
 from .conftest import CARD, GIB, STATUS, tenant
 from .fake_daemon import FakeDaemon, refusal, rows
@@ -133,10 +134,10 @@ def test_the_socket_that_is_named_is_asked_whatever_the_environment_says(
 
 def test_inspect_shows_value_and_source(cli: Cli, daemon: FakeDaemon) -> None:
     output = cli("inspect", "tra").output
-    assert "memory      4GiB   (env)" in output
-    assert "  buffers   3.4 GiB" in output
-    assert "  overhead  500 MiB: 1 context, modules, the driver's own" in output
-    assert "process     4242 (in the container 1)  python  3.9 GiB" in output
+    assert "\nmemory          4GiB   (env)\n" in output
+    assert "  allocated     3.4 GiB" in output
+    assert "  overhead      500 MiB: 1 context, modules, the driver's own" in output
+    assert "process         4242 (in the container 1)  python  3.9 GiB" in output
     assert daemon.requests == [{"op": "tenant", "name": "tra"}]
 
 
@@ -144,19 +145,27 @@ def test_inspect_shows_what_is_lent(cli: Cli, daemon: FakeDaemon) -> None:
     lent = tenant("train", 5, 4, memory_limit_bytes=8 * GIB, limit_bytes=6 * GIB, over_bytes=0)
     daemon.answers["tenant"] = [{"ok": True, "tenant": lent}]
     lines = cli("inspect", "train").output.splitlines()
-    assert "  memory    5.0/4.0+2.0 GiB" in lines
-    assert "  lent      2 GiB now, up to 8 GiB with the quota while the card has it" in lines
-    assert "  borrowed  1 GiB" in lines
+    assert "  memory        5.0/4.0+2.0 GiB" in lines
+    assert "  lent          2 GiB now, up to 8 GiB with the quota while the card has it" in lines
+    assert "  borrowed      1 GiB" in lines
     daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("train", 4, 2)}]
-    assert "  over      it gets nothing more until it frees 2 GiB" in cli("inspect", "train").output
+    shown = cli("inspect", "train").output
+    assert "  over          it gets nothing more until it frees 2 GiB" in shown
+
+
+def test_inspect_keeps_the_longest_key_from_its_value(cli: Cli, daemon: FakeDaemon) -> None:
+    quota = dict.fromkeys(KEYS, "4GiB env")
+    daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("train", 1, 4) | {"quota": quota}}]
+    lines = cli("inspect", "train").output.splitlines()
+    assert {f"{key:<16}4GiB   (env)" for key in KEYS} <= set(lines)
 
 
 def test_inspect_of_a_whole_card_has_no_account(cli: Cli, daemon: FakeDaemon) -> None:
     whole = tenant("train", 5, 140, isolation="exclusive", overhead_bytes=0, contexts=0)
     daemon.answers["tenant"] = [{"ok": True, "tenant": whole}]
     shown = cli("inspect", "train").output
-    assert "  memory    5.0/140.0 GiB\n" in shown
-    assert not any(word in shown for word in ("buffers", "overhead", "denied"))
+    assert "  memory        5.0/140.0 GiB\n" in shown
+    assert not any(word in shown for word in ("allocated", "overhead", "denied"))
 
 
 def test_inspect_of_who_got_no_gpu_says_why_and_what_to_add(cli: Cli, daemon: FakeDaemon) -> None:
@@ -164,8 +173,8 @@ def test_inspect_of_who_got_no_gpu_says_why_and_what_to_add(cli: Cli, daemon: Fa
     none |= {"cards": [], "processes": [], "quota": {}, "policy": "", "isolation": ""}
     daemon.answers["tenant"] = [{"ok": True, "tenant": none}]
     lines = cli("inspect", "web").output.splitlines()
-    assert "why         add -e GPUSHARE_MEMORY=4GiB" in lines
-    assert {"pid         -", "policy      -", "isolation   -"} <= set(lines)
+    assert "why             add -e GPUSHARE_MEMORY=4GiB" in lines
+    assert {"pid             -", "policy          -", "isolation       -"} <= set(lines)
 
 
 def test_an_ambiguous_name_lists_the_candidates(cli: Cli, daemon: FakeDaemon) -> None:

@@ -22,6 +22,11 @@ def test_nothing_claimed_is_nothing_held() -> None:
     assert not Report(checks=[Check("one", held=True), Check("two", held=False)]).held
 
 
+def test_the_summary_counts_what_held() -> None:
+    checks = [Check("one", held=True), Check("two", held=False), Check("three", held=True)]
+    assert Report(checks=checks).summary == "2 of 3 claims held"
+
+
 def test_a_command_can_be_typed_as_it_is_shown() -> None:
     stream = io.StringIO()
     Report(stream).command(["docker", "run", "-e", "A=two words"])
