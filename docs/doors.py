@@ -20,11 +20,21 @@ with a whole card nothing stands before the driver.
 - *refused*: the answer is the error named; the driver is not asked.
 - *passes*: the driver's own answer.
 
-*measured* under *audit*: the call may take memory of the card beyond what is charged when it is
-made. It is in the driver's figure of the tenant's processes, which the daemon reads, and counts as
-[overhead](../explanation/memory-accounting.md) about a second later; a tenant that is over its
-quota then gets nothing more until it is within. *no-memory*: the name sounds like an allocation,
-and nothing of a card is taken. `./dev check doors` holds the libraries to this page."""
+The word before a colon says what is done: *charged*, the bytes count before the driver is asked,
+and over the quota the answer is CUDA_ERROR_OUT_OF_MEMORY; *freed*, exactly those are given back;
+*settled*, the charge follows what the driver then holds; *counted* and *recorded*, who has what,
+so that it is charged once; *gated*, it waits where it has to.
+
+*measured* under *audit* is a door that is open so far: the call may take memory of the card beyond
+what is charged when it is made. It is in the driver's figure of the tenant's processes, which the
+daemon reads, and counts as [overhead](../explanation/memory-accounting.md), the line `beyond` of
+`gpushare why`, about a second later; a tenant that is over its quota then gets nothing more until
+it is within. *no-memory*: the name sounds like an allocation, and nothing of a card is taken.
+
+OpenCL, Vulkan, OpenGL, EGL, OptiX and the video codecs do not come through these calls: NVIDIA's
+libraries for them are not in a container that shares a card, only in one with a whole card.
+
+`./dev check doors` holds the libraries to this page."""
 
 
 def doors() -> Iterator[str]:
@@ -34,8 +44,9 @@ def doors() -> Iterator[str]:
     yield from INTRO.splitlines()
     yield ""
     counts = Counter(door.kind for door in assigned.values())
-    rows = [(kind, str(counts[kind])) for kind in CLASSES]
-    yield from table(("class", "symbols"), rows)
+    open_doors = Counter(door.kind for door in assigned.values() if door.audit == "measured")
+    rows = [(kind, str(counts[kind]), str(open_doors[kind])) for kind in CLASSES]
+    yield from table(("class", "symbols", "of them measured"), rows)
     for group in dict.fromkeys(door.group for door in found):
         yield from (f"## {group}", "")
         members = [door for door in found if door.group == group]
