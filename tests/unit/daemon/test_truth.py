@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import threading
@@ -372,21 +371,25 @@ def test_a_tenant_that_cannot_be_reaped_is_not_in_the_way(
 
 
 def test_a_probe_may_be_excused_while_foreign_processes_are_looked_for() -> None:
-    """The calibration thread excuses it again and again."""
-    foreign, stop = ForeignUse(60), threading.Event()
+    """It is, on the calibration thread, again and again."""
+    foreign = ForeignUse(60)
+    for pid in (1, 2):
+        foreign.excuse(pid, 5.0)
+    late = threading.Thread(target=lambda: foreign.excuse(3, 5.0))
 
-    def excuse() -> None:
-        for pid in itertools.takewhile(lambda _: not stop.is_set(), itertools.cycle(range(5000))):
-            foreign.excuse(pid, 0.0)
+    class Now(float):
+        """The moment of a look in the middle of which one more is excused."""
 
-    thread = threading.Thread(target=excuse)
-    thread.start()
-    try:
-        for now in range(200):
-            foreign.observe(5.0 + 10 * (now % 2), CARD, (), first=False)
-    finally:
-        stop.set()
-        thread.join()
+        def __sub__(self, other: float) -> float:
+            if late.ident is None:
+                late.start()
+                late.join(0.2)  # it may have to wait for the look
+            return float(self) - other
+
+    probe = (Use(3, GIB),)
+    foreign.observe(Now(5.0), CARD, probe, first=False)
+    late.join()
+    assert foreign.observe(6.0, CARD, probe, first=True).foreign == ()
 
 
 def test_what_contexts_take_is_no_more_than_what_they_are_charged_and_the_driver_has_beside(
