@@ -24,7 +24,10 @@ _F_OFD_GETLK: Final = 36
 _F_OFD_SETLK: Final = 37
 _WORD: Final = 8
 # Imports before exports: what is freed must not look like an orphan in between.
-_WORDS: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_PENDING, abi.USAGE_EXPORTED)
+_READ: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_EXPORTED)
+_CLEARED: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_PENDING, abi.USAGE_EXPORTED)
+_NO_DETAIL: Final = bytes(abi.DETAIL_BYTES)
+_NOTHING: Final = Held()
 
 
 class Status:
@@ -65,6 +68,8 @@ class Status:
         if len(header) < abi.STATUS_HEADER_BYTES:
             return ()
         high_water = min(abi.STATUS_HEADER.unpack(header)[2], abi.MAX_PROCESSES)
+        if not high_water:
+            return ()
         records = os.pread(self.fd, high_water * abi.PROCESS_BYTES, abi.STATUS_PROCESS_OFFSET)
         usages = [_Usage.read(self.fd, card, high_water) for card in range(cards)]
         read = hash((records, *((usage.details, *usage.words.values()) for usage in usages)))
@@ -161,31 +166,34 @@ class _Usage:
     @classmethod
     def read(cls, fd: int, card: int, count: int) -> _Usage:
         base = abi.status_usage_offset(card)
-        words = {field: os.pread(fd, count * _WORD, base + field) for field in _WORDS}
+        words = {field: os.pread(fd, count * _WORD, base + field) for field in _READ}
         return cls(words, os.pread(fd, count * abi.DETAIL_BYTES, base + abi.USAGE_DETAIL))
 
     @staticmethod
     def clear(fd: int, card: int, number: int) -> None:
         base = abi.status_usage_offset(card)
-        for field in _WORDS:
+        for field in _CLEARED:
             os.pwrite(fd, bytes(_WORD), base + field + number * _WORD)
         detail = base + abi.USAGE_DETAIL + number * abi.DETAIL_BYTES
         os.pwrite(fd, bytes(abi.DETAIL_BYTES), detail)
 
     def of(self, number: int) -> Held:
         """Return what process `number` holds; nothing where the file ends before it."""
-        if len(self.details) < (number + 1) * abi.DETAIL_BYTES:
-            return Held()
-        *kinds, kept, contexts = abi.DETAIL.unpack_from(self.details, number * abi.DETAIL_BYTES)
-        held = self._word(abi.USAGE_HELD, number)
+        detail = self.details[number * abi.DETAIL_BYTES : (number + 1) * abi.DETAIL_BYTES]
+        if len(detail) < abi.DETAIL_BYTES:
+            return _NOTHING
+        imported, held, exported = (self._word(field, number) for field in _READ)
+        if detail == _NO_DETAIL and not (imported or held or exported):
+            return _NOTHING  # most processes use one card of a tenant's
+        *kinds, kept, contexts = abi.DETAIL.unpack(detail)
         kinds[abi.KIND_BUFFER] = max(0, held - sum(kinds[abi.KIND_BUFFER + 1 :]))
         return Held(
             held_bytes=held,
             kinds=tuple(kinds),
             contexts=contexts,
             pool_kept_bytes=kept,
-            exported_bytes=self._word(abi.USAGE_EXPORTED, number),
-            imported_bytes=self._word(abi.USAGE_IMPORTED, number),
+            exported_bytes=exported,
+            imported_bytes=imported,
         )
 
     def _word(self, field: int, number: int) -> int:
