@@ -16,9 +16,12 @@
 /* What the driver backs memory in (CU_MEM_ALLOC_GRANULARITY_MINIMUM of all cards so far). */
 #define PAGE_BYTES (UINT64_C(2) << 20)
 
+/* A node that allocates, or frees. */
 struct range {
 	unsigned card;
-	uint64_t begin, end;
+	bool frees;
+	CUdeviceptr pointer;
+	uint64_t begin, end; /* of an allocation */
 };
 
 struct ranges {
@@ -44,7 +47,7 @@ static bool ranges_add(struct ranges *ranges, const struct range *range)
 static CUresult add_allocation(struct ranges *ranges, CUgraphNode node)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS parameters;
-	struct range range;
+	struct range range = {.frees = false};
 	CUresult result = REAL(cuGraphMemAllocNodeGetParams)(node, &parameters);
 
 	if (result != CUDA_SUCCESS || location_is_host(&parameters.poolProps.location))
@@ -52,9 +55,20 @@ static CUresult add_allocation(struct ranges *ranges, CUgraphNode node)
 	result = card_of_location(&range.card, &parameters.poolProps.location);
 	if (result != CUDA_SUCCESS)
 		return result;
+	range.pointer = parameters.dptr;
 	range.begin = parameters.dptr / PAGE_BYTES * PAGE_BYTES;
 	range.end =
 		(parameters.dptr + parameters.bytesize + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+	return ranges_add(ranges, &range) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult add_free(struct ranges *ranges, CUgraphNode node)
+{
+	struct range range = {.frees = true};
+	CUresult result = REAL(cuGraphMemFreeNodeGetParams)(node, &range.pointer);
+
+	if (result != CUDA_SUCCESS)
+		return result;
 	return ranges_add(ranges, &range) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -70,6 +84,8 @@ static CUresult add_node(struct ranges *ranges, CUgraphNode node)
 		return result;
 	if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
 		return add_allocation(ranges, node);
+	if (type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+		return add_free(ranges, node);
 	if (type != CU_GRAPH_NODE_TYPE_GRAPH)
 		return CUDA_SUCCESS;
 	result = REAL(cuGraphChildGraphNodeGetGraph)(node, &child);
@@ -97,7 +113,7 @@ static int by_address(const void *a, const void *b)
 {
 	const struct range *one = a, *other = b;
 
-	return (one->begin > other->begin) - (one->begin < other->begin);
+	return (one->pointer > other->pointer) - (one->pointer < other->pointer);
 }
 
 static struct card_demand *card_demand(struct graph_demand *demand, unsigned card)
@@ -109,13 +125,14 @@ static struct card_demand *card_demand(struct graph_demand *demand, unsigned car
 	return &demand->cards[demand->card_count++];
 }
 
-static void sum(struct graph_demand *demand, struct ranges *ranges)
+static void sum(struct graph_demand *demand, const struct ranges *ranges)
 {
 	uint64_t counted_to = 0;
 
-	qsort(ranges->ranges, ranges->count, sizeof(struct range), by_address);
 	for (size_t i = 0; i < ranges->count; i++) {
 		const struct range *range = &ranges->ranges[i];
+		if (range->frees)
+			continue;
 		struct card_demand *on_card = card_demand(demand, range->card);
 		uint64_t begin = range->begin > counted_to ? range->begin : counted_to;
 		uint64_t bytes = range->end - range->begin;
@@ -128,14 +145,37 @@ static void sum(struct graph_demand *demand, struct ranges *ranges)
 	}
 }
 
+/* An address may be of several nodes, each of which is to be freed. A graph may also free what
+ * another one allocated. */
+static void find_outliving(struct graph_demand *demand, const struct ranges *ranges)
+{
+	for (size_t i = 0, next; i < ranges->count; i = next) {
+		const struct range *allocation = NULL;
+		size_t allocated = 0;
+		for (next = i; next < ranges->count &&
+			       ranges->ranges[next].pointer == ranges->ranges[i].pointer;
+			next++) {
+			if (ranges->ranges[next].frees)
+				continue;
+			allocation = &ranges->ranges[next];
+			allocated++;
+		}
+		if (allocated > next - i - allocated)
+			card_demand(demand, allocation->card)->outlives = true;
+	}
+}
+
 CUresult graph_demand(struct graph_demand *demand, CUgraph graph)
 {
 	struct ranges ranges = {0};
 	CUresult result = add_graph(&ranges, graph);
 
 	*demand = (struct graph_demand){0};
-	if (result == CUDA_SUCCESS && ranges.count > 0)
+	if (result == CUDA_SUCCESS && ranges.count > 0) {
+		qsort(ranges.ranges, ranges.count, sizeof(struct range), by_address);
 		sum(demand, &ranges);
+		find_outliving(demand, &ranges);
+	}
 	free(ranges.ranges);
 	return result;
 }

@@ -16,6 +16,7 @@ struct card_demand {
 	unsigned card;
 	uint64_t most;	/* the addresses of all nodes: no more is ever behind them */
 	uint64_t least; /* the largest node */
+	bool outlives;	/* some of it the graph does not free: a launch takes that for longer */
 };
 
 struct graph_demand {

@@ -55,7 +55,8 @@ CUDA(cuGraphInstantiateWithFlags, (CUgraphExec * instance, CUgraph graph, unsign
 static CUresult upload(CUgraphExec instance, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters,
 	CUresult (*real)(CUgraphExec instance, CUstream stream), enum null_stream null_stream)
 {
-	CUresult result = graph_start(real, instance, parameters->hUploadStream, null_stream);
+	CUresult result =
+		graph_start(GRAPH_UPLOAD, real, instance, parameters->hUploadStream, null_stream);
 
 	if (result != CUDA_SUCCESS) {
 		cuGraphExecDestroy(instance);
@@ -115,7 +116,7 @@ CUDA(cuGraphExecUpdate_v2,
 #define UPLOAD(symbol, null_stream)                                                                \
 	CUDA(symbol, (CUgraphExec graph, CUstream stream))                                         \
 	{                                                                                          \
-		return graph_start(REAL(symbol), graph, stream, null_stream);                      \
+		return graph_start(GRAPH_UPLOAD, REAL(symbol), graph, stream, null_stream);        \
 	}
 
 UPLOAD(cuGraphUpload, NULL_IS_LEGACY)

@@ -21,7 +21,7 @@
 struct reserve {
 	struct backing backing;
 	CUdevice device;
-	_Atomic uint64_t trims; /* how often it was */
+	_Atomic uint64_t trims; /* how often it was, or a graph took of it what it does not free */
 	bool is_known;
 };
 
@@ -31,6 +31,7 @@ static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 /* An executable graph that allocates. The program uses one from one thread at a time. */
 struct executable {
 	struct graph_demand demand;
+	bool is_launched;
 	uintptr_t stream;		    /* to which it was last given; 0: to none yet */
 	uint64_t trims[GPUSHARE_MAX_CARDS]; /* of its cards' reserves, by then */
 };
@@ -117,12 +118,30 @@ static void executable_add(CUgraphExec graph, struct executable *executable)
 		log_line(LOG_WARNING, "no memory to note a graph that allocates");
 }
 
+static bool demands_are_equal(const struct graph_demand *one, const struct graph_demand *other)
+{
+	bool equal = one->card_count == other->card_count;
+
+	for (unsigned i = 0; i < one->card_count && equal; i++) {
+		const struct card_demand *of_one = &one->cards[i], *of_other = &other->cards[i];
+		equal = of_one->card == of_other->card && of_one->most == of_other->most &&
+			of_one->outlives == of_other->outlives;
+	}
+	return equal;
+}
+
 CUresult graph_note(CUgraphExec graph, const struct graph_demand *demand)
 {
 	struct executable *executable = executable_find(graph);
 	CUresult result = CUDA_SUCCESS;
 
+	for (unsigned i = 0; i < demand->card_count && result == CUDA_SUCCESS; i++)
+		result = reserve_know(demand->cards[i].card);
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (executable) {
+		/* What it has taken for good it has, unless that is now something else. */
+		executable->is_launched &= demands_are_equal(&executable->demand, demand);
 		executable->demand = *demand;
 		executable->stream = 0;
 	} else {
@@ -132,9 +151,7 @@ CUresult graph_note(CUgraphExec graph, const struct graph_demand *demand)
 		executable->demand = *demand;
 		executable_add(graph, executable);
 	}
-	for (unsigned i = 0; i < demand->card_count && result == CUDA_SUCCESS; i++)
-		result = reserve_know(demand->cards[i].card);
-	return result;
+	return CUDA_SUCCESS;
 }
 
 /* Of streams that are named alike, the caller's default one is another for each thread. */
@@ -186,9 +203,11 @@ static bool reserve_all(struct executable *executable, const uint64_t *bytes)
 	executable->stream = 0;
 	for (unsigned i = 0; i < executable->demand.card_count; i++) {
 		unsigned card = executable->demand.cards[i].card;
-		executable->trims[i] = atomic_load(&reserves[card].trims);
-		if (backing_reserve(backing_on(executable, i), bytes[i]))
+		if (backing_reserve(backing_on(executable, i), bytes[i])) {
+			/* What is trimmed before that, this start takes anew. */
+			executable->trims[i] = atomic_load(&reserves[card].trims);
 			continue;
+		}
 		while (i-- > 0)
 			backing_count(backing_on(executable, i), bytes[i]);
 		return false;
@@ -243,15 +262,44 @@ static CUresult upload_within_quota(struct executable *executable, CUgraphExec g
 	return result;
 }
 
-static CUresult start_within_quota(struct executable *executable,
-	CUresult (*start)(CUgraphExec graph, CUstream stream), CUgraphExec graph, CUstream stream,
+static bool outlives(const struct executable *executable)
+{
+	for (unsigned i = 0; i < executable->demand.card_count; i++)
+		if (executable->demand.cards[i].outlives)
+			return true;
+	return false;
+}
+
+/* The first launch of a graph that does not free all takes it for good. No upload shows how much
+ * that will be, and what other graphs have of it they need anew. */
+static void take_for_good(
+	const struct executable *executable, CUstream stream, enum null_stream null_stream)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	if (!most_fits(executable)) {
+		/* What has run can be trimmed before a refusal. */
+		REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+		stream_wait(stream, null_stream);
+		REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	}
+	for (unsigned i = 0; i < executable->demand.card_count; i++)
+		atomic_fetch_add(&reserves[executable->demand.cards[i].card].trims, 1);
+}
+
+static CUresult start_within_quota(enum graph_start start, struct executable *executable,
+	CUresult (*real)(CUgraphExec graph, CUstream stream), CUgraphExec graph, CUstream stream,
 	enum null_stream null_stream)
 {
 	const uintptr_t key = stream_key(stream, null_stream);
+	const bool for_good =
+		start == GRAPH_LAUNCH && !executable->is_launched && outlives(executable);
 	uint64_t reserved[GPUSHARE_MAX_CARDS] = {0};
 
-	if (!is_backed(executable, key)) {
-		if (most_fits(executable)) {
+	if (for_good)
+		take_for_good(executable, stream, null_stream);
+	if (for_good || !is_backed(executable, key)) {
+		if (for_good || most_fits(executable)) {
 			for (unsigned i = 0; i < executable->demand.card_count; i++)
 				reserved[i] = executable->demand.cards[i].most;
 		} else {
@@ -263,21 +311,23 @@ static CUresult start_within_quota(struct executable *executable,
 	}
 	if (!reserve_all(executable, reserved))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = start(graph, stream);
+	CUresult result = real(graph, stream);
 	count_from(executable, 0, reserved);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
 		executable->stream = key;
+		executable->is_launched |= start == GRAPH_LAUNCH;
+	}
 	return result;
 }
 
-CUresult graph_start(CUresult (*start)(CUgraphExec graph, CUstream stream), CUgraphExec graph,
-	CUstream stream, enum null_stream null_stream)
+CUresult graph_start(enum graph_start start, CUresult (*real)(CUgraphExec graph, CUstream stream),
+	CUgraphExec graph, CUstream stream, enum null_stream null_stream)
 {
 	struct executable *executable = executable_find(graph);
 
 	if (!executable || stream_is_captured(stream, null_stream))
-		return start(graph, stream);
-	return start_within_quota(executable, start, graph, stream, null_stream);
+		return real(graph, stream);
+	return start_within_quota(start, executable, real, graph, stream, null_stream);
 }
 
 /* Its memory is kept for other graphs. */

@@ -21,10 +21,12 @@ extern _Atomic unsigned graphs_allocating;
 /* Know `graph` by what its nodes may take; again after an update. */
 CUresult graph_note(CUgraphExec graph, const struct graph_demand *demand);
 
-/* Have `start`, the driver's upload or launch, act on `graph` if the quota has room for what the
+enum graph_start { GRAPH_UPLOAD, GRAPH_LAUNCH };
+
+/* Have `real`, the driver's upload or launch, act on `graph` if the quota has room for what the
  * graph allocates. */
-CUresult graph_start(CUresult (*start)(CUgraphExec graph, CUstream stream), CUgraphExec graph,
-	CUstream stream, enum null_stream null_stream);
+CUresult graph_start(enum graph_start start, CUresult (*real)(CUgraphExec graph, CUstream stream),
+	CUgraphExec graph, CUstream stream, enum null_stream null_stream);
 
 void graph_memory_after_fork_in_child(void);
 

@@ -41,7 +41,7 @@ LAUNCH(cuLaunchKernelEx_ptsz,
 			    atomic_load_explicit(&graphs_allocating, memory_order_relaxed) == 0,   \
 			    1))                                                                    \
 			return REAL(symbol)(graph, stream);                                        \
-		return graph_start(REAL(symbol), graph, stream, null_stream);                      \
+		return graph_start(GRAPH_LAUNCH, REAL(symbol), graph, stream, null_stream);        \
 	}
 
 LAUNCH_GRAPH(cuGraphLaunch, NULL_IS_LEGACY)

@@ -194,6 +194,38 @@ class TestReserve:
         )
         assert said == [2, 60, 0, 100]
 
+    @pytest.mark.parametrize("before", ["launch(plain)", "launch(plain); upload(keeping)"])
+    def test_what_outlives_a_launch_is_no_other_graph_s_any_more(
+        self, before: str, graphing: Container
+    ) -> None:
+        said = ends_at(
+            graphing,
+            "upload = lambda graph: call('cuGraphUpload', graph, None)",
+            "plain = instance(graph_of(60 * MIB))",
+            "keeping, pointer = graph_that_keeps(60 * MIB)",
+            "keeping = instance(keeping)",
+            f"{before}",
+            "first = result_of(launch, keeping)",
+            "again = result_of(launch, plain)",
+            "free_async(pointer)",
+            "say(first, again, result_of(launch, keeping))",
+        )
+        assert said == [0, 2, 0, 60]
+
+    def test_what_outlives_a_launch_leaves_other_graphs_without(self, graphing: Container) -> None:
+        said = ends_at(
+            graphing,
+            "plain = instance(graph_of(60 * MIB))",
+            "keeping, pointer = graph_that_keeps(40 * MIB)",
+            "keeping = instance(keeping)",
+            "launch(plain)",
+            "launch(keeping)",
+            "sync()",
+            "trim()",
+            "say(result_of(launch, plain), charged() // MIB)",
+        )
+        assert said == [0, 100, 100]
+
     def test_graphs_of_one_stream_share_it(self, graphing: Container) -> None:
         """Though there would be no room for both."""
         said = ends_at(
