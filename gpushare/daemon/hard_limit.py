@@ -8,7 +8,8 @@ interposer, which stays in front of them: it has the view, and it counts what th
 A tenant is held by the `driver` once its limits are set and were read back as they were set. When
 the driver refuses, or says another thing than it was told, the interposer holds the quota alone, as
 with every older driver; that is logged, and shown as the tenant's isolation. Removing a cgroup
-clears its limits. All of this is the decide thread's.
+clears its limits. What a driver that does not answer still holds is set right when it answers. All
+of this is the decide thread's.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ def impose(entry: Entry, node: Node) -> str:
     if entry.isolation not in {DRIVER, INTERPOSER} or not entry.shared:
         return entry.isolation
     driver = node.driver
+    if driver is None and entry.isolation == DRIVER:
+        node.tenants.limits_left.add(entry.key)  # by an earlier daemon: they hold on
+        return DRIVER
     if driver is None or not _may_hold(entry, driver):
         return INTERPOSER
     directory = _directory(entry)
@@ -48,9 +52,24 @@ def impose(entry: Entry, node: Node) -> str:
             _set(entry, number, _limit_bytes(entry, number, node), directory, driver)
     except DriverError as error:
         log("driver-limits-failed", "warning", tenant=entry.key, name=entry.title, why=str(error))
-        _clear(entry, directory, driver)
+        _clear(entry, directory, node, driver)
         return INTERPOSER
+    node.tenants.limits_left.discard(entry.key)
     return DRIVER
+
+
+def set_right(node: Node) -> None:
+    """Set the limits anew that the driver holds, or may, and that are not what the pages say."""
+    if node.driver is None:
+        return
+    for key in list(node.tenants.limits_left):
+        entry = node.ledger.entries.get(key)
+        if entry is None or entry.state != "bound":
+            node.tenants.limits_left.discard(key)
+            continue
+        isolation = impose(entry, node)
+        if isolation != entry.isolation:
+            node.ledger.isolate(key, isolation)
 
 
 def change(entry: Entry, number: int, limit_bytes: int, node: Node) -> None:
@@ -77,7 +96,7 @@ def lift(entry: Entry, node: Node) -> None:
     if entry.isolation == DRIVER and node.driver is not None:
         directory = _directory(entry)
         if directory is not None and directory.is_dir():
-            _clear(entry, directory, node.driver)
+            _clear(entry, directory, node, node.driver)
 
 
 def _follow(entry: Entry, number: int, limit_bytes: int, node: Node) -> None:
@@ -91,7 +110,7 @@ def _follow(entry: Entry, number: int, limit_bytes: int, node: Node) -> None:
         _set(entry, number, limit_bytes, directory, node.driver)
     except DriverError as error:
         log("driver-limits-failed", "warning", tenant=entry.key, name=entry.title, why=str(error))
-        _clear(entry, directory, node.driver)
+        _clear(entry, directory, node, node.driver)
         node.ledger.isolate(entry.key, INTERPOSER)
 
 
@@ -110,11 +129,14 @@ def _is_close(found: Limits, wanted: Limits) -> bool:
     return all(abs(one - other) < _ROUNDING_BYTES for one, other in pairs)
 
 
-def _clear(entry: Entry, directory: Path, driver: Loaded) -> None:
+def _clear(entry: Entry, directory: Path, node: Node, driver: Loaded) -> None:
+    """Clear the limits, now or, where the driver does not do it, as soon as it does."""
+    node.tenants.limits_left.discard(entry.key)
     for holding in entry.holdings:
         try:
             driver.nvml.set_limits(holding.uuid, directory, NO_LIMITS)
         except DriverError as error:
+            node.tenants.limits_left.add(entry.key)
             log(
                 "driver-limits-left", "warning", tenant=entry.key, card=holding.uuid, why=str(error)
             )

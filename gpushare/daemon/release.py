@@ -93,7 +93,7 @@ def process_ended(key: str, node: Node, attempt: int = 0) -> None:
 
 
 def reconcile(node: Node) -> None:
-    """Look at every entry: release what is gone, expire what was never bound.
+    """Look at every entry: release what is gone, expire what was never bound, set limits right.
 
     One that cannot be released keeps its promise, and is looked at again; the others do not wait.
     """
@@ -102,6 +102,7 @@ def reconcile(node: Node) -> None:
             _look_again(entry, node)
         except OSError as error:
             log("release-failed", "error", tenant=entry.key, name=entry.title, error=str(error))
+    hard_limit.set_right(node)
 
 
 def _look_again(entry: Entry, node: Node) -> None:

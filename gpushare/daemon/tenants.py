@@ -175,6 +175,8 @@ class Tenants:
         self.pages: Mapping[str, Pages] = MappingProxyType({})
         # The runtime that is making a container which is only reserved yet; the decide thread's.
         self.makers: dict[str, Process] = {}
+        # Of whom the driver may hold other limits than their pages say; the decide thread's.
+        self.limits_left: set[str] = set()
 
     def add(self, key: str, pages: Pages) -> None:
         """Hold `pages` for tenant `key`."""

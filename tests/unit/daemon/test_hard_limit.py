@@ -13,11 +13,11 @@ import pytest
 from gpushare.daemon import bind as binding
 from gpushare.daemon import hard_limit, processes
 from gpushare.daemon.bind import NotHeld, bind
-from gpushare.daemon.cards import Limits
+from gpushare.daemon.cards import DriverError, Limits
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.lend import lend
 from gpushare.daemon.node import Node
-from gpushare.daemon.release import adopt, end
+from gpushare.daemon.release import adopt, end, reconcile
 from gpushare.daemon.resize import set_quota
 from gpushare.daemon.views import tenant_row
 from gpushare.protocol import Opened
@@ -186,3 +186,46 @@ def test_a_daemon_that_starts_again_sets_them_again(
     with fakes.node(tmp_path, driver) as after:
         adopt(after)
         assert entry_of(after, tenant).isolation == "interposer"
+
+
+def silent(*_: object) -> None:
+    raise DriverError("the NVIDIA driver does not answer")
+
+
+def test_what_a_silent_driver_still_holds_is_set_right_when_it_answers(
+    node: Node,
+    driver: FakeDriver,
+    program: subprocess.Popen[bytes],
+    cgroup: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its program was told of more than the driver would give it."""
+    tenant = bound(node, program, memory="10GiB", devices="0")
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, "set_limits", silent)
+        set_quota(entry_of(node, tenant), {"memory": "20GiB"}, node)
+        reconcile(node)
+        assert driver.held[CARD, cgroup] == Limits(10 * GIB, 10 * GIB)
+        assert entry_of(node, tenant).isolation == "interposer"
+    reconcile(node)
+    assert driver.held[CARD, cgroup] == Limits(20 * GIB, 20 * GIB)
+    assert entry_of(node, tenant).isolation == "driver"
+    driver.held.clear()
+    reconcile(node)
+    assert driver.held == {}, "once is enough"
+
+
+def test_a_driver_that_is_loaded_late_is_told_what_was_changed_without_it(
+    tmp_path: Path, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+) -> None:
+    with fakes.node(tmp_path, driver) as before:
+        tenant = bound(before, program, memory="4GiB", devices="0")
+    with fakes.node(tmp_path, driver) as after:
+        loaded, after.driver = after.driver, None
+        adopt(after)
+        reconcile(after)
+        assert entry_of(after, tenant).isolation == "driver", "it holds without the daemon"
+        hard_limit.change(entry_of(after, tenant), 0, 5 * GIB, after)
+        after.driver = loaded
+        reconcile(after)
+        assert driver.held == {(CARD, cgroup): Limits(4 * GIB, 5 * GIB)}
