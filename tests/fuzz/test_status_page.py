@@ -78,4 +78,4 @@ def test_whatever_a_tenant_writes_is_only_a_claim(
         reaped = status.reap(lambda _pid, _starttime: False, CARDS)
         assert reaped <= len(claims)
         if size is None:  # a page that is whole is clean then
-            assert status.claims(CARDS) == []
+            assert status.claims(CARDS) == ()
