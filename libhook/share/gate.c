@@ -7,11 +7,12 @@
 static const _Atomic uint32_t always_open = GPUSHARE_GATE_OPEN;
 static const _Atomic uint32_t look_at_each = UINT32_MAX;
 
-const _Atomic uint32_t *gate_word = &always_open; /* before cuInit there is nothing to launch */
+const _Atomic uint32_t *_Atomic gate_word =
+	&always_open; /* before cuInit there is nothing to launch */
 
 void gate_watch(void)
 {
-	gate_word = pages.card_count == 1 ? &grant_card(0)->gate_mode : &look_at_each;
+	atomic_store(&gate_word, pages.card_count == 1 ? &grant_card(0)->gate_mode : &look_at_each);
 }
 
 /* Whoever closes gates without libraries that wait at them must hear of it. */

@@ -14,7 +14,7 @@
 /* The word to look at: of the tenant's only card, or one that is never open where there are several
  * and each must be looked at. */
 #pragma GCC visibility push(hidden)
-extern const _Atomic uint32_t *gate_word;
+extern const _Atomic uint32_t *_Atomic gate_word;
 #pragma GCC visibility pop
 
 /* Start looking at the grant page. Needs pages_open. */
@@ -25,8 +25,10 @@ void gate_wait(void);
 
 static inline void gate_pass(void)
 {
+	const _Atomic uint32_t *word = atomic_load_explicit(&gate_word, memory_order_relaxed);
+
 	if (__builtin_expect(
-		    atomic_load_explicit(gate_word, memory_order_relaxed) != GPUSHARE_GATE_OPEN, 0))
+		    atomic_load_explicit(word, memory_order_relaxed) != GPUSHARE_GATE_OPEN, 0))
 		gate_wait();
 }
 

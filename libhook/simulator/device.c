@@ -14,6 +14,7 @@
 struct sim_device *device;
 
 static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool attached; /* all of the rest is there */
 static int device_fd = -1;
 static uint64_t own_tag;
 /* On a page that the kernel empties in a forked child: a child owns neither the parent's place nor
@@ -22,7 +23,7 @@ static _Atomic bool *survived;
 
 enum device_state device_state(void)
 {
-	if (!device)
+	if (!atomic_load_explicit(&attached, memory_order_acquire))
 		return DEVICE_ABSENT;
 	return atomic_load_explicit(survived, memory_order_relaxed) ? DEVICE_READY : DEVICE_FORKED;
 }
@@ -163,14 +164,15 @@ static void attach(void)
 		return;
 	}
 	inherit_place();
+	atomic_store_explicit(&attached, true, memory_order_release);
 }
 
 enum device_state device_attach(void)
 {
-	if (device)
+	if (atomic_load_explicit(&attached, memory_order_acquire))
 		return device_state();
 	pthread_mutex_lock(&attaching);
-	if (!device)
+	if (!atomic_load(&attached))
 		attach();
 	pthread_mutex_unlock(&attaching);
 	return device_state();
@@ -179,7 +181,7 @@ enum device_state device_attach(void)
 enum device_state device_attach_child(void)
 {
 	pthread_mutex_lock(&attaching);
-	if (device && !atomic_load(survived) && take_place()) {
+	if (atomic_load(&attached) && !atomic_load(survived) && take_place()) {
 		atomic_store(survived, true);
 		inherit_place();
 	}

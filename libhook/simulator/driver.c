@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "driver.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,6 +15,20 @@ CUresult driver_status(void)
 	return device_state() == DEVICE_READY ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+/* Threads may all begin with cuInit; the first looks for the devices. */
+static bool start(void)
+{
+	static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+
+	pthread_mutex_lock(&starting);
+	if (!atomic_load(&driver_started)) {
+		devices_find();
+		atomic_store_explicit(&driver_started, device_count() > 0, memory_order_release);
+	}
+	pthread_mutex_unlock(&starting);
+	return atomic_load(&driver_started);
+}
+
 CUresult cuInit(unsigned int flags)
 {
 	REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
@@ -25,12 +40,7 @@ CUresult cuInit(unsigned int flags)
 	case DEVICE_READY:
 		break;
 	}
-	if (!atomic_load(&driver_started))
-		devices_find();
-	if (device_count() == 0)
-		return CUDA_ERROR_NO_DEVICE;
-	atomic_store_explicit(&driver_started, true, memory_order_release);
-	return CUDA_SUCCESS;
+	return start() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
 /* Answers before cuInit too, as the real one does; without a device it is the newest simulated. */
