@@ -5,9 +5,10 @@
 #include "pieces.h"
 
 /* By object, card and offset, mixed into one number: an unbind names the same three as its bind, or
- * the driver promises nothing. The owner is the piece that is bound, `bytes` the object's number.
- */
+ * the driver promises nothing. The owner is the piece that is bound, `bytes` the object's number,
+ * `references` that of the bind: one after the other. */
 static struct allocations binds;
+static uint32_t last_bind;
 
 static uint64_t mixed(uint64_t number)
 {
@@ -21,43 +22,63 @@ static uint64_t bind_key(uint64_t object, unsigned card, size_t offset)
 	return mixed(mixed(object * GPUSHARE_MAX_CARDS + card) + offset) | 1;
 }
 
-static void bound(CUmemGenericAllocationHandle handle, unsigned card, size_t offset, uint64_t piece)
+/* The object and what is to be bound to it, both held: other threads may let go of them while the
+ * driver binds. 0 where it is in no books. */
+struct bind {
+	uint64_t object;
+	uint64_t piece;
+};
+
+static struct bind bind_memory(
+	CUmemGenericAllocationHandle handle, CUmemGenericAllocationHandle memory)
 {
-	uint64_t object = piece_of_handle(handle);
-
-	if (!object || !piece)
-		return;
-	piece_is_multicast(object);
-	struct allocation bind = {
-		.handle = bind_key(object, card, offset), .bytes = object, .owner = piece};
-	piece_hold(piece);
-	piece_put(&binds, &bind);
-}
-
-static CUresult bound_memory(CUresult result, CUmemGenericAllocationHandle handle, CUdevice device,
-	size_t offset, CUmemGenericAllocationHandle memory)
-{
-	unsigned card;
-
-	if (result != CUDA_SUCCESS || card_of_device(&card, device) != CUDA_SUCCESS)
-		return result;
 	pieces_lock();
-	bound(handle, card, offset, piece_of_handle(memory));
+	struct bind bind = {piece_of_handle(handle), piece_of_handle(memory)};
+	piece_hold(bind.object);
+	piece_hold(bind.piece);
 	pieces_unlock();
-	return result;
+	return bind;
 }
 
-static CUresult bound_address(CUresult result, CUmemGenericAllocationHandle handle, CUdevice device,
-	size_t offset, CUdeviceptr pointer)
+static struct bind bind_address(CUmemGenericAllocationHandle handle, CUdeviceptr pointer)
 {
-	struct allocation mapping;
-	unsigned card;
-
-	if (result != CUDA_SUCCESS || card_of_device(&card, device) != CUDA_SUCCESS)
-		return result;
 	pieces_lock();
-	if (allocations_find_at(&piece_mappings, pointer, &mapping))
-		bound(handle, card, offset, mapping.owner);
+	struct bind bind = {piece_of_handle(handle), piece_hold_mapped(pointer)};
+	piece_hold(bind.object);
+	pieces_unlock();
+	return bind;
+}
+
+/* The piece's reference is the bind's from now on. */
+static void bound(const struct bind *bind, unsigned card, size_t offset)
+{
+	const uint64_t key = bind_key(bind->object, card, offset);
+	const struct allocation entry = {.handle = key,
+		.bytes = bind->object,
+		.owner = bind->piece,
+		.references = ++last_bind};
+	struct allocation stale;
+
+	piece_is_multicast(bind->object);
+	/* It was unbound with a range around it, or the driver would not have bound this. */
+	if (allocations_take(&binds, key, &stale))
+		piece_drop(stale.owner);
+	piece_put(&binds, &entry);
+}
+
+static CUresult bind_settle(
+	const struct bind *bind, CUresult result, CUdevice device, size_t offset)
+{
+	unsigned card;
+	const bool known = result == CUDA_SUCCESS && bind->object && bind->piece &&
+			   card_of_device(&card, device) == CUDA_SUCCESS;
+
+	pieces_lock();
+	if (known)
+		bound(bind, card, offset);
+	else
+		piece_drop(bind->piece);
+	piece_drop(bind->object);
 	pieces_unlock();
 	return result;
 }
@@ -112,51 +133,73 @@ CUDA(cuMulticastBindMem,
 	(CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory,
 		size_t memory_offset, size_t bytes, unsigned long long flags))
 {
-	CUresult result =
-		REAL(cuMulticastBindMem)(handle, offset, memory, memory_offset, bytes, flags);
+	const CUdevice device = device_of_memory(memory);
+	const struct bind bind = bind_memory(handle, memory);
 
-	return bound_memory(result, handle, device_of_memory(memory), offset, memory);
+	return bind_settle(&bind,
+		REAL(cuMulticastBindMem)(handle, offset, memory, memory_offset, bytes, flags),
+		device, offset);
 }
 
 CUDA(cuMulticastBindMem_v2, (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
 				    CUmemGenericAllocationHandle memory, size_t memory_offset,
 				    size_t bytes, unsigned long long flags))
 {
-	CUresult result = REAL(cuMulticastBindMem_v2)(
-		handle, device, offset, memory, memory_offset, bytes, flags);
+	const struct bind bind = bind_memory(handle, memory);
 
-	return bound_memory(result, handle, device, offset, memory);
+	return bind_settle(&bind,
+		REAL(cuMulticastBindMem_v2)(
+			handle, device, offset, memory, memory_offset, bytes, flags),
+		device, offset);
 }
 
 CUDA(cuMulticastBindAddr, (CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer,
 				  size_t bytes, unsigned long long flags))
 {
-	CUresult result = REAL(cuMulticastBindAddr)(handle, offset, pointer, bytes, flags);
+	const CUdevice device = device_of_address(pointer);
+	const struct bind bind = bind_address(handle, pointer);
 
-	return bound_address(result, handle, device_of_address(pointer), offset, pointer);
+	return bind_settle(&bind, REAL(cuMulticastBindAddr)(handle, offset, pointer, bytes, flags),
+		device, offset);
 }
 
 CUDA(cuMulticastBindAddr_v2, (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
 				     CUdeviceptr pointer, size_t bytes, unsigned long long flags))
 {
-	CUresult result =
-		REAL(cuMulticastBindAddr_v2)(handle, device, offset, pointer, bytes, flags);
+	const struct bind bind = bind_address(handle, pointer);
 
-	return bound_address(result, handle, device, offset, pointer);
+	return bind_settle(&bind,
+		REAL(cuMulticastBindAddr_v2)(handle, device, offset, pointer, bytes, flags), device,
+		offset);
+}
+
+/* Unless it was bound after those that the driver has undone. */
+static void unbound(uint64_t object, unsigned card, size_t offset, uint32_t last)
+{
+	const uint64_t key = bind_key(object, card, offset);
+	struct allocation bind;
+
+	if (!allocations_find(&binds, key, &bind) || (int32_t)(bind.references - last) > 0)
+		return;
+	allocations_take(&binds, key, &bind);
+	piece_drop(bind.owner);
 }
 
 CUDA(cuMulticastUnbind,
 	(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t bytes))
 {
-	struct allocation bind;
 	unsigned card;
+
+	pieces_lock();
+	const uint64_t object = piece_of_handle(handle);
+	const uint32_t last = last_bind;
+	pieces_unlock();
 	CUresult result = REAL(cuMulticastUnbind)(handle, device, offset, bytes);
 
 	if (result != CUDA_SUCCESS || card_of_device(&card, device) != CUDA_SUCCESS)
 		return result;
 	pieces_lock();
-	if (allocations_take(&binds, bind_key(piece_of_handle(handle), card, offset), &bind))
-		piece_drop(bind.owner);
+	unbound(object, card, offset, last);
 	pieces_unlock();
 	return result;
 }

@@ -101,88 +101,128 @@ CUDA(cuMemImportFromShareableHandle,
 	return result;
 }
 
-/* Before the driver releases it: after, it may be another memory's already. */
-static bool handle_take(CUmemGenericAllocationHandle handle, struct allocation *entry)
-{
-	pieces_lock();
-	bool known = allocations_take(&piece_handles, handle, entry);
-	if (known && entry->references > 1) {
-		struct allocation rest = *entry;
-		rest.references--;
-		piece_put(&piece_handles, &rest);
-	}
-	pieces_unlock();
-	return known;
-}
-
-CUDA(cuMemRelease, (CUmemGenericAllocationHandle handle))
+/* One reference less. While the driver released it, another thread may have been given the handle
+ * anew: then its entry is of another piece, and the old one was dropped. */
+static void handle_drop(CUmemGenericAllocationHandle handle, uint64_t piece)
 {
 	struct allocation entry;
-	bool known = handle_take(handle, &entry);
+
+	if (!piece || piece_of_handle(handle) != piece ||
+		!allocations_take(&piece_handles, handle, &entry))
+		return;
+	if (--entry.references > 0)
+		piece_put(&piece_handles, &entry);
+	else
+		piece_drop(piece);
+}
+
+/* Its entry stays until the driver has released it: another thread may be mapping it. */
+CUDA(cuMemRelease, (CUmemGenericAllocationHandle handle))
+{
+	pieces_lock();
+	const uint64_t piece = piece_of_handle(handle);
+	pieces_unlock();
 	CUresult result = REAL(cuMemRelease)(handle);
 
-	if (!known)
+	if (result != CUDA_SUCCESS)
 		return result;
 	pieces_lock();
-	if (result != CUDA_SUCCESS)
-		piece_put(&piece_handles, &entry);
-	else if (entry.references == 1)
-		piece_drop(entry.owner);
+	handle_drop(handle, piece);
 	pieces_unlock();
 	return result;
 }
 
+/* Mappings are numbered, as `references`, so that what was mapped while the driver undid others
+ * can be told from those. */
+static uint32_t last_mapping;
+
+static bool is_later(uint32_t mapping, uint32_t than)
+{
+	return (int32_t)(mapping - than) > 0;
+}
+
+/* With a reference to the piece that is the mapping's from now on. */
+static void mapping_add(CUdeviceptr pointer, size_t bytes, uint64_t piece)
+{
+	struct allocation stale;
+	const struct allocation mapping = {
+		.handle = pointer, .bytes = bytes, .owner = piece, .references = ++last_mapping};
+
+	/* The driver has undone it, or it would not have mapped this. */
+	if (allocations_take(&piece_mappings, pointer, &stale))
+		piece_drop(stale.owner);
+	piece_put(&piece_mappings, &mapping);
+}
+
+/* The piece is held before the driver maps it: another thread may release its handle meanwhile. */
 CUDA(cuMemMap, (CUdeviceptr pointer, size_t bytes, size_t offset,
 		       CUmemGenericAllocationHandle handle, unsigned long long flags))
 {
+	pieces_lock();
+	const uint64_t piece = piece_of_handle(handle);
+	piece_hold(piece);
+	pieces_unlock();
 	CUresult result = REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
 
-	if (result != CUDA_SUCCESS)
-		return result;
 	pieces_lock();
-	/* Memory of the host is noted too, as no piece's: one call may undo its mapping and the
-	 * next one's. */
-	uint64_t piece = piece_of_handle(handle);
-	struct allocation mapping = {.handle = pointer, .bytes = bytes, .owner = piece};
-	piece_put(&piece_mappings, &mapping);
-	piece_hold(piece);
-	piece_reaches(piece, offset + bytes);
+	if (result == CUDA_SUCCESS) {
+		/* Memory of the host is noted too, as no piece's: one call may undo its mapping
+		 * and the next one's. */
+		mapping_add(pointer, bytes, piece);
+		piece_reaches(piece, offset + bytes);
+	} else {
+		piece_drop(piece);
+	}
 	pieces_unlock();
 	return result;
 }
 
-/* One call may undo many mappings, one behind the other. Nobody maps these addresses anew before it
- * returns: they are the program's to give, not the driver's. */
+/* One call may undo many mappings, one behind the other. */
+static void mappings_end(CUdeviceptr pointer, size_t bytes, uint32_t last)
+{
+	const CUdeviceptr end = pointer + bytes;
+	struct allocation mapping;
+
+	while (pointer < end && allocations_find(&piece_mappings, pointer, &mapping)) {
+		pointer += mapping.bytes;
+		if (is_later(mapping.references, last))
+			continue;
+		allocations_take(&piece_mappings, mapping.handle, &mapping);
+		piece_drop(mapping.owner);
+	}
+}
+
+/* They stay in the books until the driver has undone them: another thread may be taking a handle of
+ * what is mapped there, or binding it. */
 CUDA(cuMemUnmap, (CUdeviceptr pointer, size_t bytes))
 {
-	struct allocation mapping;
+	pieces_lock();
+	const uint32_t last = last_mapping;
+	pieces_unlock();
 	CUresult result = REAL(cuMemUnmap)(pointer, bytes);
-	CUdeviceptr end = pointer + bytes;
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	pieces_lock();
-	while (pointer < end && allocations_take(&piece_mappings, pointer, &mapping)) {
-		pointer += mapping.bytes;
-		piece_drop(mapping.owner);
-	}
+	mappings_end(pointer, bytes, last);
 	pieces_unlock();
 	return result;
 }
 
 CUDA(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *pointer))
 {
-	struct allocation mapping;
+	pieces_lock();
+	const uint64_t mapped = piece_hold_mapped((uintptr_t)pointer);
+	pieces_unlock();
 	CUresult result = REAL(cuMemRetainAllocationHandle)(handle, pointer);
 
-	if (result != CUDA_SUCCESS)
-		return result;
 	pieces_lock();
-	uint64_t piece = piece_of_handle(*handle);
-	if (!piece && allocations_find_at(&piece_mappings, (uintptr_t)pointer, &mapping))
-		piece = mapping.owner;
-	if (piece)
-		piece_handle_add(*handle, piece);
+	if (result == CUDA_SUCCESS) {
+		const uint64_t known = piece_of_handle(*handle);
+		if (known || mapped)
+			piece_handle_add(*handle, known ? known : mapped);
+	}
+	piece_drop(mapped);
 	pieces_unlock();
 	return result;
 }

@@ -151,6 +151,16 @@ uint64_t piece_of_handle(CUmemGenericAllocationHandle handle)
 	return allocations_find(&piece_handles, handle, &entry) ? entry.owner : 0;
 }
 
+uint64_t piece_hold_mapped(CUdeviceptr pointer)
+{
+	struct allocation mapping;
+
+	if (!allocations_find_at(&piece_mappings, pointer, &mapping))
+		return 0;
+	piece_hold(mapping.owner);
+	return mapping.owner;
+}
+
 void piece_export(uint64_t number)
 {
 	struct allocation piece;

@@ -29,6 +29,8 @@ void pieces_unlock(void);
 
 /* Enter a piece that nothing refers to yet; return its number, never 0. */
 uint64_t piece_new(enum piece_class class, enum gpushare_kind kind, unsigned card, uint64_t bytes);
+
+/* One more reference, and one less; number 0 is no piece's. */
 void piece_hold(uint64_t number);
 void piece_drop(uint64_t number);
 
@@ -38,6 +40,9 @@ void piece_handle_add(CUmemGenericAllocationHandle handle, uint64_t number);
 
 /* What the handle stands for; 0 if it is no piece of the books. */
 uint64_t piece_of_handle(CUmemGenericAllocationHandle handle);
+
+/* As piece_hold, of what is mapped at this address; 0 if that is no piece of the books. */
+uint64_t piece_hold_mapped(CUdeviceptr pointer);
 
 /* Others may refer to it from now on. */
 void piece_export(uint64_t number);

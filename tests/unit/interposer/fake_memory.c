@@ -8,10 +8,28 @@
 
 #include "cuda_driver.h"
 
+#define EXPORT __attribute__((visibility("default")))
+
 static CUresult outcome(void)
 {
 	return getenv("FAKE_CUDA_FAIL") ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
 }
+
+/* What another thread does when the driver has just done what it was asked for, once. */
+EXPORT void (*fake_meanwhile)(void);
+void (*fake_meanwhile)(void);
+
+static CUresult done(CUresult result)
+{
+	void (*meanwhile)(void) = fake_meanwhile;
+
+	fake_meanwhile = NULL;
+	if (meanwhile)
+		meanwhile();
+	return result;
+}
+
+static CUmemGenericAllocationHandle last_mapped;
 
 static CUresult handle_new(CUmemGenericAllocationHandle *handle)
 {
@@ -32,14 +50,23 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignmen
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 	CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-	(void)pointer, (void)bytes, (void)offset, (void)handle, (void)flags;
-	return outcome();
+	(void)pointer, (void)bytes, (void)offset, (void)flags;
+	last_mapped = handle;
+	return done(outcome());
 }
 
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 {
 	(void)pointer, (void)bytes;
-	return outcome();
+	return done(outcome());
+}
+
+/* The handle that was mapped last, whatever the address. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *pointer)
+{
+	(void)pointer;
+	*handle = last_mapped;
+	return done(outcome());
 }
 
 CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHandle handle,
@@ -95,7 +122,7 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
 	unsigned long long flags)
 {
 	(void)handle, (void)offset, (void)memory, (void)memory_offset, (void)bytes, (void)flags;
-	return outcome();
+	return done(outcome());
 }
 
 CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
@@ -110,7 +137,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
 	CUdeviceptr pointer, size_t bytes, unsigned long long flags)
 {
 	(void)handle, (void)offset, (void)pointer, (void)bytes, (void)flags;
-	return outcome();
+	return done(outcome());
 }
 
 CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
@@ -124,7 +151,7 @@ CUresult cuMulticastUnbind(
 	CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t bytes)
 {
 	(void)handle, (void)device, (void)offset, (void)bytes;
-	return outcome();
+	return done(outcome());
 }
 
 #define BATCH(symbol)                                                                              \
