@@ -35,74 +35,85 @@ static CUresult array_reserve(struct charge *charge, const CUDA_ARRAY3D_DESCRIPT
 	return charge_reserve_current(charge, GPUSHARE_KIND_ARRAY, array_bytes(descriptor));
 }
 
-static CUresult array_settle(const struct charge *charge, CUresult result, const CUarray *array)
+static CUresult array_settle(
+	const struct charge *charge, CUresult result, CUarray given, CUarray *array)
 {
-	return charge_settle_in(
-		&arrays, charge, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
+	charge_settle_in(&arrays, charge, result, (uintptr_t)given);
+	if (result == CUDA_SUCCESS)
+		*array = given;
+	return result;
 }
 
 /* Without a descriptor the driver says what is wrong. */
 CUDA(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor))
 {
 	struct charge charge;
+	CUarray given = NULL;
 
 	if (!array || !descriptor)
 		return REAL(cuArrayCreate_v2)(array, descriptor);
-	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,
-		.Height = descriptor->Height,
-		.Format = descriptor->Format,
-		.NumChannels = descriptor->NumChannels};
+	const CUDA_ARRAY_DESCRIPTOR own = *descriptor;
+	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = own.Width,
+		.Height = own.Height,
+		.Format = own.Format,
+		.NumChannels = own.NumChannels};
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return array_settle(&charge, REAL(cuArrayCreate_v2)(array, descriptor), array);
+	return array_settle(&charge, REAL(cuArrayCreate_v2)(&given, &own), given, array);
 }
 
 CUDA(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor))
 {
 	struct charge charge;
+	CUarray given = NULL;
 
 	if (!array || !descriptor)
 		return REAL(cuArray3DCreate_v2)(array, descriptor);
-	CUresult result = array_reserve(&charge, descriptor);
+	const CUDA_ARRAY3D_DESCRIPTOR own = *descriptor;
+	CUresult result = array_reserve(&charge, &own);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return array_settle(&charge, REAL(cuArray3DCreate_v2)(array, descriptor), array);
+	return array_settle(&charge, REAL(cuArray3DCreate_v2)(&given, &own), given, array);
 }
 
 /* The interface of CUDA before 3.2, with sizes of 32 bits. */
 CUDA(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor))
 {
 	struct charge charge;
+	CUarray given = NULL;
 
 	if (!array || !descriptor)
 		return REAL(cuArrayCreate)(array, descriptor);
-	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,
-		.Height = descriptor->Height,
-		.Format = descriptor->Format,
-		.NumChannels = descriptor->NumChannels};
+	const CUDA_ARRAY_DESCRIPTOR_v1 own = *descriptor;
+	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = own.Width,
+		.Height = own.Height,
+		.Format = own.Format,
+		.NumChannels = own.NumChannels};
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return array_settle(&charge, REAL(cuArrayCreate)(array, descriptor), array);
+	return array_settle(&charge, REAL(cuArrayCreate)(&given, &own), given, array);
 }
 
 CUDA(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor))
 {
 	struct charge charge;
+	CUarray given = NULL;
 
 	if (!array || !descriptor)
 		return REAL(cuArray3DCreate)(array, descriptor);
-	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,
-		.Height = descriptor->Height,
-		.Depth = descriptor->Depth,
-		.Format = descriptor->Format,
-		.NumChannels = descriptor->NumChannels,
-		.Flags = descriptor->Flags};
+	const CUDA_ARRAY3D_DESCRIPTOR_v1 own = *descriptor;
+	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = own.Width,
+		.Height = own.Height,
+		.Depth = own.Depth,
+		.Format = own.Format,
+		.NumChannels = own.NumChannels,
+		.Flags = own.Flags};
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return array_settle(&charge, REAL(cuArray3DCreate)(array, descriptor), array);
+	return array_settle(&charge, REAL(cuArray3DCreate)(&given, &own), given, array);
 }
 
 CUDA(cuArrayDestroy, (CUarray array))
@@ -114,18 +125,22 @@ CUDA(cuMipmappedArrayCreate,
 	(CUmipmappedArray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels))
 {
 	struct charge charge;
+	CUmipmappedArray given = NULL;
 
 	if (!array || !descriptor)
 		return REAL(cuMipmappedArrayCreate)(array, descriptor, levels);
-	if (has_no_memory(descriptor->Flags))
+	const CUDA_ARRAY3D_DESCRIPTOR own = *descriptor;
+	if (has_no_memory(own.Flags))
 		return refuse_without_memory();
-	CUresult result = charge_reserve_current(
-		&charge, GPUSHARE_KIND_ARRAY, mipmap_bytes(descriptor, levels));
+	CUresult result =
+		charge_reserve_current(&charge, GPUSHARE_KIND_ARRAY, mipmap_bytes(&own, levels));
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMipmappedArrayCreate)(array, descriptor, levels);
-	return charge_settle_in(
-		&arrays, &charge, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
+	result = REAL(cuMipmappedArrayCreate)(&given, &own, levels);
+	charge_settle_in(&arrays, &charge, result, (uintptr_t)given);
+	if (result == CUDA_SUCCESS)
+		*array = given;
+	return result;
 }
 
 CUDA(cuMipmappedArrayDestroy, (CUmipmappedArray array))

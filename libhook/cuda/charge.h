@@ -5,7 +5,10 @@
  *     struct charge charge;
  *     CUresult result = charge_reserve(&charge, GPUSHARE_KIND_BUFFER, card, bytes);
  *     if (result == CUDA_SUCCESS)
- *             result = charge_settle(&charge, REAL(...)(&pointer, bytes), &pointer);
+ *             result = charge_settle(&charge, REAL(...)(&given, bytes), &given);
+ *
+ * The driver is given variables of ours to write to, and to read from what the charge was reckoned
+ * by: what the program handed in, another of its threads may change at any moment.
  */
 #ifndef GPUSHARE_CHARGE_H
 #define GPUSHARE_CHARGE_H

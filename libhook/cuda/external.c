@@ -84,13 +84,14 @@ CUDA(cuImportExternalMemory,
 	struct charge charge;
 	struct allocation stale;
 
-	if (!description)
+	if (!memory || !description)
 		return REAL(cuImportExternalMemory)(memory, description);
-	CUresult result =
-		charge_reserve_current(&charge, GPUSHARE_KIND_EXTERNAL, description->size);
+	const CUDA_EXTERNAL_MEMORY_HANDLE_DESC own = *description;
+	CUresult result = charge_reserve_current(&charge, GPUSHARE_KIND_EXTERNAL, own.size);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuImportExternalMemory)(memory, description);
+	CUexternalMemory given = NULL;
+	result = REAL(cuImportExternalMemory)(&given, &own);
 	if (result != CUDA_SUCCESS) {
 		ledger_release(charge.card, charge.kind, charge.bytes);
 		return result;
@@ -102,8 +103,9 @@ CUDA(cuImportExternalMemory,
 		.card = (uint16_t)charge.card,
 		.kind = GPUSHARE_KIND_EXTERNAL};
 	allocations_add(&imports, &import, &stale);
-	object_add((uintptr_t)*memory, import.handle);
+	object_add((uintptr_t)given, import.handle);
 	pthread_mutex_unlock(&books);
+	*memory = given;
 	return result;
 }
 

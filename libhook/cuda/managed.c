@@ -16,13 +16,17 @@
 CUDA(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int flags))
 {
 	struct charge charge;
+	CUdeviceptr given = 0;
 	CUresult result =
 		charge_reserve_current(&charge, GPUSHARE_KIND_MANAGED, linear_bytes(bytes));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
-	return charge_settle(&charge, result, pointer);
+	result = REAL(cuMemAllocManaged)(pointer ? &given : NULL, bytes, flags);
+	result = charge_settle(&charge, result, &given);
+	if (result == CUDA_SUCCESS)
+		*pointer = given;
+	return result;
 }
 
 /* A buffer that was charged on one more card. */

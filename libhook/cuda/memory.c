@@ -34,26 +34,35 @@ uint64_t linear_bytes(uint64_t asked)
 CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 {
 	struct charge charge;
+	CUdeviceptr given = 0;
 	CUresult result =
 		charge_reserve_current(&charge, GPUSHARE_KIND_BUFFER, linear_bytes(bytes));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return charge_settle(&charge, REAL(cuMemAlloc_v2)(pointer, bytes), pointer);
+	result =
+		charge_settle(&charge, REAL(cuMemAlloc_v2)(pointer ? &given : NULL, bytes), &given);
+	if (result == CUDA_SUCCESS)
+		*pointer = given;
+	return result;
 }
 
 /* The interface of CUDA before 3.2, with addresses of 32 bits. */
 CUDA(cuMemAlloc, (unsigned int *pointer, unsigned int bytes))
 {
 	struct charge charge;
+	unsigned int given = 0;
 	CUresult result =
 		charge_reserve_current(&charge, GPUSHARE_KIND_BUFFER, linear_bytes(bytes));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAlloc)(pointer, bytes);
-	CUdeviceptr handle = result == CUDA_SUCCESS ? *pointer : 0;
-	return charge_settle(&charge, result, &handle);
+	result = REAL(cuMemAlloc)(pointer ? &given : NULL, bytes);
+	const CUdeviceptr handle = given;
+	result = charge_settle(&charge, result, &handle);
+	if (result == CUDA_SUCCESS)
+		*pointer = given;
+	return result;
 }
 
 /* The pitch is the driver's choice: reserve what it most likely takes, then what it took. */
@@ -83,33 +92,48 @@ CUDA(cuMemAllocPitch_v2, (CUdeviceptr * pointer, size_t *pitch, size_t width_byt
 				 unsigned int element_bytes))
 {
 	struct charge charge;
+	CUdeviceptr given = 0;
+	size_t row = 0;
 	CUresult result = reserve_pitched(&charge, width_bytes, height);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width_bytes, height, element_bytes);
-	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)*pitch * height))) {
-		REAL(cuMemFree_v2)(*pointer);
+	result = REAL(cuMemAllocPitch_v2)(
+		pointer ? &given : NULL, pitch ? &row : NULL, width_bytes, height, element_bytes);
+	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)row * height))) {
+		REAL(cuMemFree_v2)(given);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	return charge_settle(&charge, result, pointer);
+	result = charge_settle(&charge, result, &given);
+	if (result == CUDA_SUCCESS) {
+		*pointer = given;
+		*pitch = row;
+	}
+	return result;
 }
 
 CUDA(cuMemAllocPitch, (unsigned int *pointer, unsigned int *pitch, unsigned int width_bytes,
 			      unsigned int height, unsigned int element_bytes))
 {
 	struct charge charge;
+	unsigned int given = 0, row = 0;
 	CUresult result = reserve_pitched(&charge, width_bytes, height);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocPitch)(pointer, pitch, width_bytes, height, element_bytes);
-	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)*pitch * height))) {
-		REAL(cuMemFree)(*pointer);
+	result = REAL(cuMemAllocPitch)(
+		pointer ? &given : NULL, pitch ? &row : NULL, width_bytes, height, element_bytes);
+	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)row * height))) {
+		REAL(cuMemFree)(given);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	CUdeviceptr handle = result == CUDA_SUCCESS ? *pointer : 0;
-	return charge_settle(&charge, result, &handle);
+	const CUdeviceptr handle = given;
+	result = charge_settle(&charge, result, &handle);
+	if (result == CUDA_SUCCESS) {
+		*pointer = given;
+		*pitch = row;
+	}
+	return result;
 }
 
 CUDA(cuMemFree_v2, (CUdeviceptr pointer))

@@ -22,14 +22,16 @@ static CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t byt
 
 	if (!ledger_reserve(card, kind, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = REAL(cuMemCreate)(handle, bytes, properties, flags);
+	CUmemGenericAllocationHandle given = 0;
+	CUresult result = REAL(cuMemCreate)(handle ? &given : NULL, bytes, properties, flags);
 	if (result != CUDA_SUCCESS) {
 		ledger_release(card, kind, bytes);
 		return result;
 	}
 	pieces_lock();
-	piece_handle_new(*handle, piece_new(PIECE_OWN, kind, card, bytes));
+	piece_handle_new(given, piece_new(PIECE_OWN, kind, card, bytes));
 	pieces_unlock();
+	*handle = given;
 	return result;
 }
 
@@ -38,13 +40,16 @@ CUDA(cuMemCreate, (CUmemGenericAllocationHandle * handle, size_t bytes,
 {
 	unsigned card;
 
-	/* Without properties it is an error; the host's memory is not ours to share out. */
-	if (!properties || location_is_host(&properties->location))
+	if (!properties) /* an error */
 		return REAL(cuMemCreate)(handle, bytes, properties, flags);
-	CUresult result = card_of_location(&card, &properties->location);
+	const CUmemAllocationProp own = *properties;
+	/* The host's memory is not ours to share out. */
+	if (location_is_host(&own.location))
+		return REAL(cuMemCreate)(handle, bytes, &own, flags);
+	CUresult result = card_of_location(&card, &own.location);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return physical_create(handle, bytes, properties, flags, card);
+	return physical_create(handle, bytes, &own, flags, card);
 }
 
 CUDA(cuMemExportToShareableHandle,

@@ -27,6 +27,22 @@ static _Atomic int live; /* allocations */
 static _Atomic int primary_users[2];
 static _Atomic int calls; /* of cuLaunchKernel */
 
+/* What another thread does when the driver has just done what it was asked for, or is about to look
+ * at it: once. */
+EXPORT void (*fake_meanwhile)(void);
+void (*fake_meanwhile)(void);
+
+CUresult done(CUresult result);
+CUresult done(CUresult result)
+{
+	void (*meanwhile)(void) = fake_meanwhile;
+
+	fake_meanwhile = NULL;
+	if (meanwhile)
+		meanwhile();
+	return result;
+}
+
 static const char *devices(void)
 {
 	const char *order = getenv("FAKE_CUDA_DEVICES");
@@ -207,7 +223,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 	CUresult result = allocate(&address, bytes);
 	if (result == CUDA_SUCCESS)
 		*pointer = address;
-	return result;
+	return done(result);
 }
 
 /* Its pitch is coarser than anyone would guess. */
@@ -310,11 +326,17 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 	return is_captured(stream) ? CUDA_SUCCESS : release(pointer);
 }
 
+/* Of what was created last. */
+EXPORT int fake_location;
+int fake_location;
+
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 	const CUmemAllocationProp *properties, unsigned long long flags)
 {
 	(void)flags;
 	uint64_t address;
+	done(CUDA_SUCCESS);
+	fake_location = properties ? properties->location.type : CU_MEM_LOCATION_TYPE_INVALID;
 	CUresult result = properties ? allocate(&address, bytes) : CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
 		*handle = address;

@@ -8,25 +8,12 @@
 
 #include "cuda_driver.h"
 
-#define EXPORT __attribute__((visibility("default")))
+/* fake_cuda.c's: what another thread does meanwhile. */
+CUresult done(CUresult result);
 
 static CUresult outcome(void)
 {
 	return getenv("FAKE_CUDA_FAIL") ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
-}
-
-/* What another thread does when the driver has just done what it was asked for, once. */
-EXPORT void (*fake_meanwhile)(void);
-void (*fake_meanwhile)(void);
-
-static CUresult done(CUresult result)
-{
-	void (*meanwhile)(void) = fake_meanwhile;
-
-	fake_meanwhile = NULL;
-	if (meanwhile)
-		meanwhile();
-	return result;
 }
 
 static CUmemGenericAllocationHandle last_mapped;
