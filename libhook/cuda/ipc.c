@@ -88,19 +88,31 @@ static void opened_add(CUdeviceptr pointer)
 
 CUDA(cuIpcOpenMemHandle, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags))
 {
-	CUresult result = REAL(cuIpcOpenMemHandle)(pointer, handle, flags);
+	CUdeviceptr given = 0;
 
-	if (result == CUDA_SUCCESS)
-		opened_add(*pointer);
+	if (!pointer)
+		return REAL(cuIpcOpenMemHandle)(pointer, handle, flags);
+	CUresult result = REAL(cuIpcOpenMemHandle)(&given, handle, flags);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	opened_add(given);
+	*pointer = given;
 	return result;
 }
 
 CUDA(cuIpcOpenMemHandle_v2, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags))
 {
-	CUresult result = REAL(cuIpcOpenMemHandle_v2)(pointer, handle, flags);
+	CUdeviceptr given = 0;
 
-	if (result == CUDA_SUCCESS)
-		opened_add(*pointer);
+	if (!pointer)
+		return REAL(cuIpcOpenMemHandle_v2)(pointer, handle, flags);
+	CUresult result = REAL(cuIpcOpenMemHandle_v2)(&given, handle, flags);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	opened_add(given);
+	*pointer = given;
 	return result;
 }
 

@@ -72,13 +72,17 @@ static CUresult library_reserve(struct library_load *loading, struct load_bytes 
 }
 
 static CUresult library_settle(
-	const struct library_load *loading, CUresult result, const CUlibrary *library)
+	const struct library_load *loading, CUresult result, CUlibrary given, CUlibrary *library)
 {
-	const uint64_t handle = result == CUDA_SUCCESS ? handle_on(*library, loading->card) : 0;
+	const uint64_t handle = result == CUDA_SUCCESS ? handle_on(given, loading->card) : 0;
 
 	if (result == CUDA_SUCCESS)
-		library_note(*library, loading->bytes);
-	return loading->is_charged ? load_settle(&loading->load, result, handle) : result;
+		library_note(given, loading->bytes);
+	if (loading->is_charged)
+		load_settle(&loading->load, result, handle);
+	if (result == CUDA_SUCCESS)
+		*library = given;
+	return result;
 }
 
 CUDA(cuLibraryLoadData,
@@ -87,13 +91,18 @@ CUDA(cuLibraryLoadData,
 		unsigned int library_option_count))
 {
 	struct library_load loading = {.card = 0};
+	CUlibrary given = NULL;
+
+	if (!library)
+		return REAL(cuLibraryLoadData)(library, image, options, option_values, option_count,
+			library_options, library_values, library_option_count);
 	CUresult result = library_reserve(&loading, load_measure(image));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuLibraryLoadData)(library, image, options, option_values, option_count,
+	result = REAL(cuLibraryLoadData)(&given, image, options, option_values, option_count,
 		library_options, library_values, library_option_count);
-	return library_settle(&loading, result, library);
+	return library_settle(&loading, result, given, library);
 }
 
 CUDA(cuLibraryLoadFromFile,
@@ -102,13 +111,18 @@ CUDA(cuLibraryLoadFromFile,
 		unsigned int library_option_count))
 {
 	struct library_load loading = {.card = 0};
+	CUlibrary given = NULL;
+
+	if (!library)
+		return REAL(cuLibraryLoadFromFile)(library, path, options, option_values,
+			option_count, library_options, library_values, library_option_count);
 	CUresult result = library_reserve(&loading, load_measure_file(path));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuLibraryLoadFromFile)(library, path, options, option_values, option_count,
+	result = REAL(cuLibraryLoadFromFile)(&given, path, options, option_values, option_count,
 		library_options, library_values, library_option_count);
-	return library_settle(&loading, result, library);
+	return library_settle(&loading, result, given, library);
 }
 
 CUDA(cuLibraryUnload, (CUlibrary library))

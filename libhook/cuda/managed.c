@@ -17,12 +17,15 @@ CUDA(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int flags
 {
 	struct charge charge;
 	CUdeviceptr given = 0;
+
+	if (!pointer)
+		return REAL(cuMemAllocManaged)(pointer, bytes, flags);
 	CUresult result =
 		charge_reserve_current(&charge, GPUSHARE_KIND_MANAGED, linear_bytes(bytes));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocManaged)(pointer ? &given : NULL, bytes, flags);
+	result = REAL(cuMemAllocManaged)(&given, bytes, flags);
 	result = charge_settle(&charge, result, &given);
 	if (result == CUDA_SUCCESS)
 		*pointer = given;

@@ -35,13 +35,15 @@ CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 {
 	struct charge charge;
 	CUdeviceptr given = 0;
+
+	if (!pointer)
+		return REAL(cuMemAlloc_v2)(pointer, bytes);
 	CUresult result =
 		charge_reserve_current(&charge, GPUSHARE_KIND_BUFFER, linear_bytes(bytes));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result =
-		charge_settle(&charge, REAL(cuMemAlloc_v2)(pointer ? &given : NULL, bytes), &given);
+	result = charge_settle(&charge, REAL(cuMemAlloc_v2)(&given, bytes), &given);
 	if (result == CUDA_SUCCESS)
 		*pointer = given;
 	return result;
@@ -52,12 +54,15 @@ CUDA(cuMemAlloc, (unsigned int *pointer, unsigned int bytes))
 {
 	struct charge charge;
 	unsigned int given = 0;
+
+	if (!pointer)
+		return REAL(cuMemAlloc)(pointer, bytes);
 	CUresult result =
 		charge_reserve_current(&charge, GPUSHARE_KIND_BUFFER, linear_bytes(bytes));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAlloc)(pointer ? &given : NULL, bytes);
+	result = REAL(cuMemAlloc)(&given, bytes);
 	const CUdeviceptr handle = given;
 	result = charge_settle(&charge, result, &handle);
 	if (result == CUDA_SUCCESS)
@@ -94,12 +99,14 @@ CUDA(cuMemAllocPitch_v2, (CUdeviceptr * pointer, size_t *pitch, size_t width_byt
 	struct charge charge;
 	CUdeviceptr given = 0;
 	size_t row = 0;
+
+	if (!pointer || !pitch)
+		return REAL(cuMemAllocPitch_v2)(pointer, pitch, width_bytes, height, element_bytes);
 	CUresult result = reserve_pitched(&charge, width_bytes, height);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocPitch_v2)(
-		pointer ? &given : NULL, pitch ? &row : NULL, width_bytes, height, element_bytes);
+	result = REAL(cuMemAllocPitch_v2)(&given, &row, width_bytes, height, element_bytes);
 	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)row * height))) {
 		REAL(cuMemFree_v2)(given);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -117,12 +124,14 @@ CUDA(cuMemAllocPitch, (unsigned int *pointer, unsigned int *pitch, unsigned int 
 {
 	struct charge charge;
 	unsigned int given = 0, row = 0;
+
+	if (!pointer || !pitch)
+		return REAL(cuMemAllocPitch)(pointer, pitch, width_bytes, height, element_bytes);
 	CUresult result = reserve_pitched(&charge, width_bytes, height);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocPitch)(
-		pointer ? &given : NULL, pitch ? &row : NULL, width_bytes, height, element_bytes);
+	result = REAL(cuMemAllocPitch)(&given, &row, width_bytes, height, element_bytes);
 	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)row * height))) {
 		REAL(cuMemFree)(given);
 		result = CUDA_ERROR_OUT_OF_MEMORY;

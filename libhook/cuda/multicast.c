@@ -86,13 +86,18 @@ static CUresult bind_settle(
 CUDA(cuMulticastCreate,
 	(CUmemGenericAllocationHandle * handle, const CUmulticastObjectProp *properties))
 {
-	CUresult result = REAL(cuMulticastCreate)(handle, properties);
+	CUmemGenericAllocationHandle given = 0;
+
+	if (!handle)
+		return REAL(cuMulticastCreate)(handle, properties);
+	CUresult result = REAL(cuMulticastCreate)(&given, properties);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	pieces_lock();
-	piece_handle_new(*handle, piece_new(PIECE_MULTICAST, GPUSHARE_KIND_PHYSICAL, 0, 0));
+	piece_handle_new(given, piece_new(PIECE_MULTICAST, GPUSHARE_KIND_PHYSICAL, 0, 0));
 	pieces_unlock();
+	*handle = given;
 	return result;
 }
 

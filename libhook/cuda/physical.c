@@ -15,6 +15,8 @@
 static CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t bytes,
 	const CUmemAllocationProp *properties, unsigned long long flags, unsigned card)
 {
+	if (!handle)
+		return REAL(cuMemCreate)(handle, bytes, properties, flags);
 	/* The driver has managed memory in no figure of a process. */
 	enum gpushare_kind kind = properties->type == CU_MEM_ALLOCATION_TYPE_MANAGED
 					  ? GPUSHARE_KIND_MANAGED
@@ -23,7 +25,7 @@ static CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t byt
 	if (!ledger_reserve(card, kind, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUmemGenericAllocationHandle given = 0;
-	CUresult result = REAL(cuMemCreate)(handle ? &given : NULL, bytes, properties, flags);
+	CUresult result = REAL(cuMemCreate)(&given, bytes, properties, flags);
 	if (result != CUDA_SUCCESS) {
 		ledger_release(card, kind, bytes);
 		return result;
@@ -88,21 +90,25 @@ CUDA(cuMemImportFromShareableHandle,
 	(CUmemGenericAllocationHandle * handle, void *exported, CUmemAllocationHandleType type))
 {
 	unsigned card;
-	CUresult result = REAL(cuMemImportFromShareableHandle)(handle, exported, type);
+	CUmemGenericAllocationHandle given = 0;
+
+	if (!handle)
+		return REAL(cuMemImportFromShareableHandle)(handle, exported, type);
+	CUresult result = REAL(cuMemImportFromShareableHandle)(&given, exported, type);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	bool is_on_card = card_of_import(&card, *handle);
+	bool is_on_card = card_of_import(&card, given);
 	pieces_lock();
 	/* The driver may answer with a handle that the process has already, of its own memory too.
 	 */
-	uint64_t known = piece_of_handle(*handle);
+	uint64_t known = piece_of_handle(given);
 	if (known)
-		piece_handle_add(*handle, known);
+		piece_handle_add(given, known);
 	else if (is_on_card)
-		piece_handle_new(
-			*handle, piece_new(PIECE_IMPORTED, GPUSHARE_KIND_PHYSICAL, card, 0));
+		piece_handle_new(given, piece_new(PIECE_IMPORTED, GPUSHARE_KIND_PHYSICAL, card, 0));
 	pieces_unlock();
+	*handle = given;
 	return result;
 }
 
@@ -216,18 +222,23 @@ CUDA(cuMemUnmap, (CUdeviceptr pointer, size_t bytes))
 
 CUDA(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *pointer))
 {
+	if (!handle)
+		return REAL(cuMemRetainAllocationHandle)(handle, pointer);
 	pieces_lock();
 	const uint64_t mapped = piece_hold_mapped((uintptr_t)pointer);
 	pieces_unlock();
-	CUresult result = REAL(cuMemRetainAllocationHandle)(handle, pointer);
+	CUmemGenericAllocationHandle given = 0;
+	CUresult result = REAL(cuMemRetainAllocationHandle)(&given, pointer);
 
 	pieces_lock();
 	if (result == CUDA_SUCCESS) {
-		const uint64_t known = piece_of_handle(*handle);
+		const uint64_t known = piece_of_handle(given);
 		if (known || mapped)
-			piece_handle_add(*handle, known ? known : mapped);
+			piece_handle_add(given, known ? known : mapped);
 	}
 	piece_drop(mapped);
 	pieces_unlock();
+	if (result == CUDA_SUCCESS)
+		*handle = given;
 	return result;
 }

@@ -127,8 +127,8 @@ static void note(const struct taking *taking, CUdeviceptr pointer)
 	charge_note(&allocation);
 }
 
-static CUresult taken(struct taking *taking, CUresult result, const CUdeviceptr *pointer,
-	CUstream stream, enum null_stream null_stream)
+static CUresult taken(struct taking *taking, CUresult result, CUdeviceptr given, CUstream stream,
+	enum null_stream null_stream)
 {
 	if (!pool_is_charged(taking->pool))
 		return result;
@@ -140,66 +140,94 @@ static CUresult taken(struct taking *taking, CUresult result, const CUdeviceptr 
 		return result;
 	}
 	if (taking->is_looked_at && !backing_settle(&taking->pool->backing, &taking->reserved)) {
-		undo(taking, *pointer, stream, null_stream);
+		undo(taking, given, stream, null_stream);
 		withdraw(taking);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	note(taking, *pointer);
+	note(taking, given);
 	return CUDA_SUCCESS;
 }
 
 CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 {
 	struct taking taking;
+	CUdeviceptr given = 0;
+
+	if (!pointer)
+		return REAL(cuMemAllocAsync)(pointer, bytes, stream);
 
 	if (stream_is_captured(stream, NULL_IS_LEGACY))
 		return REAL(cuMemAllocAsync)(pointer, bytes, stream);
 	CUresult result = take(&taking, bytes, NULL, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocAsync)(pointer, bytes, stream);
-	return taken(&taking, result, pointer, stream, NULL_IS_LEGACY);
+	result = REAL(cuMemAllocAsync)(&given, bytes, stream);
+	result = taken(&taking, result, given, stream, NULL_IS_LEGACY);
+	if (result == CUDA_SUCCESS)
+		*pointer = given;
+	return result;
 }
 
 CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 {
 	struct taking taking;
+	CUdeviceptr given = 0;
+
+	if (!pointer)
+		return REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
 
 	if (stream_is_captured(stream, NULL_IS_PER_THREAD))
 		return REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
 	CUresult result = take(&taking, bytes, NULL, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
-	return taken(&taking, result, pointer, stream, NULL_IS_PER_THREAD);
+	result = REAL(cuMemAllocAsync_ptsz)(&given, bytes, stream);
+	result = taken(&taking, result, given, stream, NULL_IS_PER_THREAD);
+	if (result == CUDA_SUCCESS)
+		*pointer = given;
+	return result;
 }
 
 CUDA(cuMemAllocFromPoolAsync,
 	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
 {
 	struct taking taking;
+	CUdeviceptr given = 0;
+
+	if (!pointer)
+		return REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
 
 	if (stream_is_captured(stream, NULL_IS_LEGACY))
 		return REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
 	CUresult result = take(&taking, bytes, pool, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
-	return taken(&taking, result, pointer, stream, NULL_IS_LEGACY);
+	result = REAL(cuMemAllocFromPoolAsync)(&given, bytes, pool, stream);
+	result = taken(&taking, result, given, stream, NULL_IS_LEGACY);
+	if (result == CUDA_SUCCESS)
+		*pointer = given;
+	return result;
 }
 
 CUDA(cuMemAllocFromPoolAsync_ptsz,
 	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
 {
 	struct taking taking;
+	CUdeviceptr given = 0;
+
+	if (!pointer)
+		return REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
 
 	if (stream_is_captured(stream, NULL_IS_PER_THREAD))
 		return REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
 	CUresult result = take(&taking, bytes, pool, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
-	return taken(&taking, result, pointer, stream, NULL_IS_PER_THREAD);
+	result = REAL(cuMemAllocFromPoolAsync_ptsz)(&given, bytes, pool, stream);
+	result = taken(&taking, result, given, stream, NULL_IS_PER_THREAD);
+	if (result == CUDA_SUCCESS)
+		*pointer = given;
+	return result;
 }
 
 CUDA(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream))

@@ -6,14 +6,30 @@
 
 CUDA(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *properties))
 {
-	CUresult result = REAL(cuMemPoolCreate)(pool, properties);
+	CUmemoryPool given = NULL;
 
+	if (!pool || !properties)
+		return REAL(cuMemPoolCreate)(pool, properties);
+	const CUmemPoolProps own = *properties;
+	CUresult result = REAL(cuMemPoolCreate)(&given, &own);
 	if (result != CUDA_SUCCESS)
 		return result;
-	pool_forget(*pool);
-	result = pool_place(*pool, properties->allocType, &properties->location);
-	if (result != CUDA_SUCCESS)
-		REAL(cuMemPoolDestroy)(*pool);
+	pool_forget(given);
+	result = pool_place(given, own.allocType, &own.location);
+	if (result == CUDA_SUCCESS)
+		*pool = given;
+	else
+		REAL(cuMemPoolDestroy)(given);
+	return result;
+}
+
+static CUresult pool_placed(CUmemoryPool *pool, CUmemoryPool given, CUmemAllocationType type,
+	const CUmemLocation *location)
+{
+	CUresult result = pool_place(given, type, location);
+
+	if (result == CUDA_SUCCESS)
+		*pool = given;
 	return result;
 }
 
@@ -21,16 +37,22 @@ CUDA(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *properties))
 CUDA(cuMemGetDefaultMemPool,
 	(CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type))
 {
-	CUresult result = REAL(cuMemGetDefaultMemPool)(pool, location, type);
-
-	return result == CUDA_SUCCESS ? pool_place(*pool, type, location) : result;
+	if (!pool || !location)
+		return REAL(cuMemGetDefaultMemPool)(pool, location, type);
+	CUmemoryPool given = NULL;
+	CUmemLocation own = *location;
+	CUresult result = REAL(cuMemGetDefaultMemPool)(&given, &own, type);
+	return result == CUDA_SUCCESS ? pool_placed(pool, given, type, &own) : result;
 }
 
 CUDA(cuMemGetMemPool, (CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type))
 {
-	CUresult result = REAL(cuMemGetMemPool)(pool, location, type);
-
-	return result == CUDA_SUCCESS ? pool_place(*pool, type, location) : result;
+	if (!pool || !location)
+		return REAL(cuMemGetMemPool)(pool, location, type);
+	CUmemoryPool given = NULL;
+	CUmemLocation own = *location;
+	CUresult result = REAL(cuMemGetMemPool)(&given, &own, type);
+	return result == CUDA_SUCCESS ? pool_placed(pool, given, type, &own) : result;
 }
 
 /* Of what lives on, the driver can be asked for the last time before its handle is gone. */

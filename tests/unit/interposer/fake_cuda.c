@@ -97,7 +97,7 @@ static CUresult pool_allocate(CUdeviceptr *pointer, uint64_t bytes, CUstream str
 		atomic_store(&pooled_bytes[i], bytes);
 		break;
 	}
-	return result;
+	return done(result);
 }
 
 static CUresult release(uint64_t address)

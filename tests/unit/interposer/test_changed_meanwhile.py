@@ -21,6 +21,7 @@ SETUP = (
 CALLS = {
     "cuMemAlloc_v2": "c_size_t(2 * MIB)",
     "cuMemAllocManaged": "c_size_t(2 * MIB), 1",
+    "cuMemAllocAsync": "c_size_t(2 * MIB), None",
     "cuMemAllocPitch_v2": "byref(pitch), c_size_t(MIB), c_size_t(2), 4",
 }
 
