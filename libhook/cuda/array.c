@@ -60,7 +60,8 @@ CUDA(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return array_settle(&charge, REAL(cuArrayCreate_v2)(&given, &own), given, array);
+	result = REAL(cuArrayCreate_v2)(&given, &own);
+	return array_settle(&charge, result, given, array);
 }
 
 CUDA(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor))
@@ -74,7 +75,8 @@ CUDA(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descri
 	CUresult result = array_reserve(&charge, &own);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return array_settle(&charge, REAL(cuArray3DCreate_v2)(&given, &own), given, array);
+	result = REAL(cuArray3DCreate_v2)(&given, &own);
+	return array_settle(&charge, result, given, array);
 }
 
 /* The interface of CUDA before 3.2, with sizes of 32 bits. */
@@ -93,7 +95,8 @@ CUDA(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return array_settle(&charge, REAL(cuArrayCreate)(&given, &own), given, array);
+	result = REAL(cuArrayCreate)(&given, &own);
+	return array_settle(&charge, result, given, array);
 }
 
 CUDA(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor))
@@ -113,7 +116,8 @@ CUDA(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descri
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return array_settle(&charge, REAL(cuArray3DCreate)(&given, &own), given, array);
+	result = REAL(cuArray3DCreate)(&given, &own);
+	return array_settle(&charge, result, given, array);
 }
 
 CUDA(cuArrayDestroy, (CUarray array))
