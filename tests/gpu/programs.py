@@ -80,7 +80,7 @@ def _digest(made: Program) -> str:
     headers = (*(ROOT / "libhook" / "include").glob("*.h"), *(ROOT / "libhook/table").glob("*.inc"))
     near = {path for source in made.sources for path in (ROOT / source).parent.glob("*.[hi]*")}
     sources = {ROOT / source for source in made.sources}
-    for path in sorted({*headers, *near, *sources}):
+    for path in sorted(path for path in {*headers, *near, *sources} if path.is_file()):
         seen.update(path.read_bytes())
     return seen.hexdigest()[:12]
 
