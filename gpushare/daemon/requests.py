@@ -255,9 +255,11 @@ def refusal(error: Exception) -> dict[str, Any] | None:
         return _no(protocol.CODE_USAGE, error)
     if isinstance(error, NoSuchTenant):
         return _no(protocol.CODE_UNKNOWN, error, candidates=[])
-    if isinstance(error, UserError | QuotaError | SpecError):
+    if isinstance(error, UserError | QuotaError):
         return _no(protocol.CODE_REFUSED, error)
-    if isinstance(error, CdiError | OSError):
+    # A spec that cannot be read says nothing of what was asked: who only has an image's word for a
+    # GPU starts without one (runtime/launcher.c, judge).
+    if isinstance(error, SpecError | CdiError | OSError):
         return _no(protocol.CODE_ERROR, error)
     return None
 

@@ -22,6 +22,10 @@ from typing import Final, NamedTuple
 
 MAX_BYTES: Final = 4 << 20
 
+#: Of a file whose reading may be kept: a distribution's has 30 to 150 KiB, and the rest is an
+#: image's word.
+KEPT_BYTES: Final = 256 << 10
+_MOST_SECTIONS: Final = 64  # glibc writes two
 _OLD_MAGIC: Final = b"ld.so-1.7.0"
 _OLD_HEADER: Final = 16
 _OLD_ENTRY: Final = 12
@@ -81,21 +85,36 @@ def merge(cache: bytes | None, wanted: Sequence[tuple[str, str]], flags: int) ->
     """Return the cache with `wanted` first; `cache` itself where that is so already.
 
     None is an image without a cache: then it has `wanted` alone, and the loader finds the rest
-    where it found it before, in its default directories. LoaderCacheError as `parse`.
+    where it found it before, in its default directories. LoaderCacheError as `parse`, and where the
+    result would be over 4 MiB.
     """
     before = LoaderCache() if cache is None else parse(cache)
     after = before.with_first(wanted, flags)
-    return cache if cache is not None and after == before else dump(after)
+    if cache is not None and after == before:
+        return cache
+    merged = dump(after)
+    if len(merged) > MAX_BYTES:
+        raise LoaderCacheError(f"would be over {MAX_BYTES >> 20} MiB with what a GPU needs")
+    return merged
 
 
-@functools.lru_cache(maxsize=8)
 def parse(data: bytes) -> LoaderCache:
     """Return the cache that `data` is; LoaderCacheError where the loader would not take it.
 
-    A create looks at an image's cache twice, and a container's start waits for it.
+    A create looks at an image's cache twice, and a container's start waits for it: what was read is
+    kept, but of no file over KEPT_BYTES.
     """
     if len(data) > MAX_BYTES:
         raise LoaderCacheError(f"over {MAX_BYTES >> 20} MiB")
+    return _parse_kept(data) if len(data) <= KEPT_BYTES else _parse(data)
+
+
+@functools.lru_cache(maxsize=8)
+def _parse_kept(data: bytes) -> LoaderCache:
+    return _parse(data)
+
+
+def _parse(data: bytes) -> LoaderCache:
     base = _start(data)
     view = data[base:]
     if len(view) < _HEADER.size:
@@ -109,9 +128,10 @@ def parse(data: bytes) -> LoaderCache:
         raise LoaderCacheError(f"says {count} libraries and is shorter")
     # The extension's offsets count from the file's start, those of names from the header.
     sections = _sections(data, extension) if extension else {}
-    hwcaps = [_string(view, offset) for offset in _words(sections.get(_TAG_HWCAPS, b""))]
+    strings = _Read(view)
+    hwcaps = [strings.at(offset) for offset in _words(sections.get(_TAG_HWCAPS, b""))]
     entries = tuple(
-        _entry(view, raw, hwcaps)
+        _entry(strings, raw, hwcaps)
         for raw in _ENTRY.iter_unpack(view[_HEADER.size : _HEADER.size + count * _ENTRY.size])
     )
     return LoaderCache(entries, sections.get(_TAG_GENERATOR, _GENERATOR))
@@ -127,7 +147,7 @@ def _start(data: bytes) -> int:
     return (_OLD_HEADER + int(count) * _OLD_ENTRY + 7) & ~7
 
 
-def _entry(view: bytes, raw: tuple[int, ...], hwcaps: Sequence[bytes]) -> Entry:
+def _entry(strings: _Read, raw: tuple[int, ...], hwcaps: Sequence[bytes]) -> Entry:
     flags, name, path, os_version, hwcap = raw
     found = None
     if hwcap & _HWCAP_EXTENSION:
@@ -135,15 +155,29 @@ def _entry(view: bytes, raw: tuple[int, ...], hwcaps: Sequence[bytes]) -> Entry:
         if index >= len(hwcaps):
             raise LoaderCacheError("names a sub-directory that it does not list")
         found, hwcap = hwcaps[index], 0
-    return Entry(_string(view, name), _string(view, path), flags, os_version, hwcap, found)
+    return Entry(strings.at(name), strings.at(path), flags, os_version, hwcap, found)
 
 
-def _string(view: bytes, offset: int) -> bytes:
-    # A path is at most 4096 bytes (PATH_MAX), so entries that overlap cost no more than that each.
-    end = view.find(b"\0", offset, offset + 4097)
-    if end < 0:
-        raise LoaderCacheError("has a name that does not end")
-    return view[offset:end]
+class _Read:
+    """The strings of a cache, as far as they have been read.
+
+    Those of entries may overlap (ldconfig lets a name be the end of its path), so that a file of
+    4 MiB could spell out gigabytes. What is read is bounded as the file is.
+    """
+
+    def __init__(self, view: bytes) -> None:
+        self._view = view
+        self._left = MAX_BYTES
+
+    def at(self, offset: int) -> bytes:
+        """Return the string at `offset`; a path has at most 4096 bytes (PATH_MAX)."""
+        end = self._view.find(b"\0", offset, offset + 4097)
+        if end < 0:
+            raise LoaderCacheError("has a name that does not end")
+        self._left -= end - offset
+        if self._left < 0:
+            raise LoaderCacheError(f"has names that overlap to over {MAX_BYTES >> 20} MiB")
+        return self._view[offset:end]
 
 
 def _sections(data: bytes, offset: int) -> dict[int, bytes]:
@@ -152,6 +186,8 @@ def _sections(data: bytes, offset: int) -> dict[int, bytes]:
     magic, count = struct.unpack_from("<II", data, offset)
     if magic != _EXTENSION_MAGIC:
         raise LoaderCacheError("has an unknown extension")
+    if count > _MOST_SECTIONS:
+        raise LoaderCacheError(f"has an extension of {count} parts")
     if offset + 8 + count * _SECTION.size > len(data):
         raise LoaderCacheError("has an extension beyond its end")
     sections = {}
@@ -170,6 +206,7 @@ def _words(data: bytes) -> list[int]:
 def dump(cache: LoaderCache) -> bytes:
     """Return the bytes of `cache`."""
     hwcaps = sorted({entry.hwcaps for entry in cache.entries if entry.hwcaps is not None})
+    numbers = {name: number for number, name in enumerate(hwcaps)}
     strings = _Strings(_HEADER.size + len(cache.entries) * _ENTRY.size)
     entries = b"".join(
         _ENTRY.pack(
@@ -177,7 +214,7 @@ def dump(cache: LoaderCache) -> bytes:
             strings.offset(entry.name),
             strings.offset(entry.path),
             entry.os_version,
-            entry.hwcap if entry.hwcaps is None else _HWCAP_EXTENSION | hwcaps.index(entry.hwcaps),
+            entry.hwcap if entry.hwcaps is None else _HWCAP_EXTENSION | numbers[entry.hwcaps],
         )
         for entry in cache.entries
     )

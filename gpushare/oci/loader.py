@@ -6,10 +6,11 @@ from __future__ import annotations
 import errno
 import functools
 import hashlib
+import itertools
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,10 @@ _NVML_NAME: Final = re.compile(r"libnvidia-ml\.so(\.[0-9.]+)?", re.ASCII)
 _CACHED: Final = re.compile(rb"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")
 _TOOLKIT: Final = re.compile(r"cuda(-[0-9.]+)?", re.ASCII)
 _KEPT: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
+# An image decides how much there is to look at, and every container's start waits for one thread.
+_MOST_TOOLKITS: Final = 16
+_MOST_CACHED: Final = 32
+_MOST_PLACES: Final = 256
 _READ_ONLY: Final = frozenset({errno.EROFS, errno.EXDEV, errno.EACCES, errno.EPERM})
 
 
@@ -114,6 +119,7 @@ class Places:
                     over.setdefault(self._rootfs.resolve(f"{directory}/{name}"), cuda)
                 elif _NVML_NAME.fullmatch(name):
                     over.setdefault(self._rootfs.resolve(f"{directory}/{name}"), nvml)
+            _refuse_crowd(over)
         return [(source, destination) for destination, source in over.items()]
 
     def _over_compat(self) -> list[tuple[str, str]]:
@@ -125,7 +131,15 @@ class Places:
                 library = stems.get(name.partition(".so")[0])
                 if library is not None and library.is_native(self._driver):
                     over[self._rootfs.resolve(f"{directory}/{name}")] = library.host_path
+            _refuse_crowd(over)
         return [(source, destination) for destination, source in over.items()]
+
+
+def _refuse_crowd(over: Mapping[str, str]) -> None:
+    if len(over) > _MOST_PLACES:
+        raise RootfsError(
+            errno.E2BIG, f"the image has over {_MOST_PLACES} files called as the driver's are"
+        )
 
 
 def _libc_directory(rootfs: Rootfs, platform: Platform) -> str | None:
@@ -146,7 +160,7 @@ def compat_directories(rootfs: Rootfs) -> tuple[str, ...]:
     toolkits = [name for name in rootfs.names("/usr/local") if _TOOLKIT.fullmatch(name)]
     return tuple(
         directory
-        for toolkit in toolkits
+        for toolkit in toolkits[:_MOST_TOOLKITS]
         for part in ("compat", "compat/lib", "compat/lib.real")
         if rootfs.is_directory(directory := f"/usr/local/{toolkit}/{part}")
     )
@@ -191,8 +205,14 @@ def _is_hosts(rootfs: Rootfs) -> bool:
     return (here.st_dev, here.st_ino) == (host.st_dev, host.st_ino)
 
 
-@functools.lru_cache(maxsize=32)
 def _merged(cache: bytes | None, wanted: tuple[tuple[str, str], ...], flags: int) -> bytes:
+    if cache is not None and len(cache) > ldcache.KEPT_BYTES:
+        return ldcache.merge(cache, wanted, flags)
+    return _merged_kept(cache, wanted, flags)
+
+
+@functools.lru_cache(maxsize=32)
+def _merged_kept(cache: bytes | None, wanted: tuple[tuple[str, str], ...], flags: int) -> bytes:
     return ldcache.merge(cache, wanted, flags)
 
 
@@ -219,16 +239,23 @@ def _cached_directories(rootfs: Rootfs, platform: Platform) -> tuple[str, ...]:
     """The folders from which the image's own cache would take libcuda or libnvidia-ml."""
     try:
         data = rootfs.read(CACHE, ldcache.MAX_BYTES)
-        return () if data is None else _directories_in(data, platform.cache_flags)
+        if data is None:
+            return ()
+        read = _directories_in if len(data) > ldcache.KEPT_BYTES else _directories_kept
+        return read(data, platform.cache_flags)
     except (OSError, ldcache.LoaderCacheError):
         return ()
 
 
 @functools.lru_cache(maxsize=32)
+def _directories_kept(cache: bytes, flags: int) -> tuple[str, ...]:
+    return _directories_in(cache, flags)
+
+
 def _directories_in(cache: bytes, flags: int) -> tuple[str, ...]:
     found = (
         os.fsdecode(entry.path.rpartition(b"/")[0])
         for entry in ldcache.parse(cache).entries
         if entry.flags == flags and _CACHED.fullmatch(entry.name)
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(itertools.islice(dict.fromkeys(found), _MOST_CACHED))

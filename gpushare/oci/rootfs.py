@@ -129,7 +129,8 @@ class Rootfs:
         """Return where a mount at `path` really lands: an absolute path without links.
 
         Parts that do not exist stay as they are: the runtime makes them. A dangling link leads to
-        the name that it points to (crun fails on the link itself). OSError ELOOP after 40 links.
+        the name that it points to (crun fails on the link itself). OSError: ELOOP after 40 links,
+        EILSEQ where the path is no UTF-8 and so cannot be said in a spec.
         """
         todo = _parts(path)
         done: list[str] = []
@@ -162,7 +163,15 @@ class Rootfs:
         finally:
             for fd in fds:
                 os.close(fd)
-        return "/" + "/".join(done)
+        return _spoken("/" + "/".join(done))
+
+
+def _spoken(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise RootfsError(errno.EILSEQ, "a link leads to a name that is no UTF-8", path) from error
+    return path
 
 
 def _parts(path: str) -> list[str]:

@@ -2,7 +2,9 @@
 """JSON as OCI and CDI files need it read: whole, unambiguous and of bounded depth.
 
 Python's json takes a key that is there twice (the last wins, where Go and C readers may differ),
-NaN and 1e400 (infinity), and recurses as deep as the text says.
+NaN, 1e400 (infinity) and half of a surrogate pair (which no other reader keeps: Go makes it U+FFFD,
+yajl a question mark), and recurses as deep as the text says. Whoever writes the text may mean to
+keep the reader busy: nothing here takes longer than in proportion to its length.
 """
 
 from __future__ import annotations
@@ -10,12 +12,16 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from itertools import accumulate
 from typing import Any, Final
 
 MAX_DEPTH: Final = 64
 
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_MOST_DIGITS: Final = 1000
+# One without an end is one up to the end of the text: no quote within it is tried again.
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
@@ -29,7 +35,10 @@ def parse_object(data: bytes) -> dict[str, Any]:
             object_pairs_hook=_unique,
             parse_constant=_refuse_constant,
             parse_float=_finite,
+            parse_int=_bounded,
         )
+        if _SURROGATE.search(data):
+            _refuse_half_pairs(value)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
     except json.JSONDecodeError as error:
@@ -47,8 +56,7 @@ def _depth(data: bytes) -> int:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the key {json.dumps(twice)[:80]} is there twice")
     return found
 
@@ -62,3 +70,17 @@ def _finite(text: str) -> float:
     if math.isinf(value):
         raise ValueError(f"the number {text[:20]} is out of range")
     return value
+
+
+def _bounded(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"the number {text[:20]}... has over {_MOST_DIGITS} digits")
+    return int(text)
+
+
+def _refuse_half_pairs(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        code = ord(error.object[error.start])
+        raise ValueError(f"\\u{code:04x} is half of a surrogate pair") from error

@@ -23,6 +23,7 @@ from gpushare.daemon.node import Node
 from gpushare.daemon.requests import Operation, Peer, Request
 from gpushare.daemon.server import Server
 from gpushare.daemon.worker import Worker
+from gpushare.oci.spec import SpecError
 
 from . import fakes
 from .fakes import GIB, entry, wait_until
@@ -422,3 +423,10 @@ def test_cards_show_what_is_promised(path: Path, node: Node) -> None:
     [card] = client.Client(path).cards()
     assert (card["promised_bytes"], card["free_bytes"]) == (4 * GIB, 136 * GIB)
     assert (card["cores_free"], card["tenants"], card["mode"]) == (70, 1, "shared")
+
+
+def test_a_spec_that_cannot_be_read_is_no_refusal_of_a_quota() -> None:
+    """An image's word alone starts without a GPU then; a refusal would keep it from starting."""
+    told = requests.refusal(SpecError("the key is there twice"))
+    assert told is not None
+    assert told["code"] == protocol.CODE_ERROR
