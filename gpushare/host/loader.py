@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from gpushare.host.tree import Tree
 from gpushare.oci import ldcache
 from gpushare.oci.platform import this_platform
 
@@ -22,23 +23,26 @@ def paths(soname: str, *, root: Path = Path("/"), search: str = "") -> list[Path
     `search` is an LD_LIBRARY_PATH. Two names of one file are one; a cache that cannot be read
     counts as empty, as the loader takes it.
     """
-    platform = this_platform()
-    beneath = str(root).rstrip("/")
+    platform, tree = this_platform(), Tree(root.resolve())
     directories = [folder for folder in search.replace(";", ":").split(":") if folder]
-    names = [Path(folder) / soname for folder in directories]
-    names += [Path(f"{beneath}{path}") for path in _cached(root, soname, platform.cache_flags)]
+    names = _cached(tree, soname, platform.cache_flags)
     defaults = (*platform.library_directories, "/lib64", "/usr/lib", "/lib")
-    names += [Path(f"{beneath}{folder}") / soname for folder in defaults]
+    names += [f"{folder}/{soname}" for folder in defaults]
     found: dict[Path, None] = {}
-    for name in names:
+    for named in directories:
+        name = Path(named) / soname
         if name.is_file():
             found.setdefault(name.resolve())
+    for path in names:
+        real = tree.real(path)
+        if real is not None and tree.at(real).is_file():
+            found.setdefault(tree.at(real))
     return list(found)
 
 
-def _cached(root: Path, soname: str, flags: int) -> list[str]:
+def _cached(tree: Tree, soname: str, flags: int) -> list[str]:
     try:
-        cache = ldcache.parse((root / CACHE.relative_to("/")).read_bytes())
+        cache = ldcache.parse(tree.at(str(CACHE)).read_bytes())
     except (OSError, ldcache.LoaderCacheError):
         return []
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SONAME of a shared library: the name by which the loader looks for it. Source: elf(5)."""
+"""What an ELF file says of itself: its SONAME, its machine, its loader. Source: elf(5)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import BinaryIO, Final
 
 _PT_LOAD: Final = 1
 _PT_DYNAMIC: Final = 2
+_PT_INTERP: Final = 3
 _DT_NULL: Final = 0
 _DT_STRTAB: Final = 5
 _DT_SONAME: Final = 14
 _MOST_SEGMENTS: Final = 64
 _MOST_TAGS: Final = 512
 _LONGEST_NAME: Final = 256
+
+HEAD_BYTES: Final = 4096  # where linkers put the table of segments and the loader's name
 
 
 class ElfError(ValueError):
@@ -31,10 +34,41 @@ def soname(path: str) -> str | None:
             raise ElfError(f"{path} is not a whole ELF file") from error
 
 
+def machine(path: str) -> int:
+    """Return e_machine of the file at `path`; ElfError for a 32-bit one, OSError."""
+    with Path(path).open("rb") as file:
+        return _machine(file.read(64), path)
+
+
+def loader(head: bytes) -> str | None:
+    """Return the loader that a program names, by its first HEAD_BYTES; None for a static one.
+
+    ElfError where it is no 64-bit ELF file, or names it further behind.
+    """
+    _machine(head, "the program")
+    table, size, count = struct.unpack_from("<32xQ14xHH", head)
+    try:
+        for index in range(min(count, _MOST_SEGMENTS)):
+            kind, offset, length = struct.unpack_from("<I4xQ16xQ", head, table + index * size)
+            if kind == _PT_INTERP:
+                name = head[offset : offset + length].rstrip(b"\0")
+                if len(name) + 1 < length:
+                    raise ElfError("the loader's name lies behind the head")
+                return os.fsdecode(name)
+    except struct.error as error:
+        raise ElfError("the table of segments lies behind the head") from error
+    return None
+
+
+def _machine(header: bytes, what: str) -> int:
+    if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
+        raise ElfError(f"{what} is not a 64-bit little-endian ELF file")
+    return int.from_bytes(header[18:20], "little")
+
+
 def _soname(file: BinaryIO) -> str | None:
     header = file.read(64)
-    if header[:6] != b"\x7fELF\x02\x01":
-        raise ElfError(f"{file.name} is not a 64-bit little-endian ELF file")
+    _machine(header, file.name)
     table, size, count = struct.unpack_from("<32xQ14xHH", header)
     segments = []
     for index in range(min(count, _MOST_SEGMENTS)):

@@ -13,13 +13,15 @@ class Platform:
     """One architecture that NVIDIA's driver is made for.
 
     `multiarch` is Debian's name of it; `cache_flags` marks its libraries in ld.so.cache (glibc,
-    sysdeps/generic/ldconfig.h); `loader` is the path of glibc's.
+    sysdeps/generic/ldconfig.h); `loader` is the path of glibc's; `elf_machine` is e_machine of
+    its programs (elf(5)).
     """
 
     machine: str
     multiarch: str
     cache_flags: int
     loader: str
+    elf_machine: int
 
     @property
     def library_directories(self) -> tuple[str, ...]:
@@ -30,8 +32,8 @@ class Platform:
 _PLATFORMS: Final = {
     platform.machine: platform
     for platform in (
-        Platform("x86_64", "x86_64-linux-gnu", 0x0303, "/lib64/ld-linux-x86-64.so.2"),
-        Platform("aarch64", "aarch64-linux-gnu", 0x0A03, "/lib/ld-linux-aarch64.so.1"),
+        Platform("x86_64", "x86_64-linux-gnu", 0x0303, "/lib64/ld-linux-x86-64.so.2", 62),
+        Platform("aarch64", "aarch64-linux-gnu", 0x0A03, "/lib/ld-linux-aarch64.so.1", 183),
     )
 }
 

@@ -103,8 +103,8 @@ class Made:
         left: list[str] = []
         for name in self.files:
             place = beneath(self.root, Path(name))
-            if self.owns(Path(name)):
-                place.unlink()
+            if self.owns(Path(name)) or (place.exists() and RECORD.parent in Path(name).parents):
+                place.unlink()  # in our own folder gpushared renews what setup wrote first
             elif place.exists():
                 left.append(f"{name} was edited since; it stays")
         for name, target in self.links.items():

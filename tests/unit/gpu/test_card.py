@@ -9,17 +9,26 @@ from pathlib import Path
 import pytest
 
 from gpushare.host import driver
+from gpushare.host.driver_files import File
+from gpushare.host.driver_nodes import Card, Node
+from gpushare.host.tree import Tree
 from tests.stack import card
 from tests.stack.program import Missing
 
 NVIDIA = driver.Driver(
     root=Path("/"),
+    tree=Tree(),
     version="580.159.04",
-    libraries=(Path("/usr/lib64/libcuda.so.580.159.04"),),
-    programs=(),
-    cards=(driver.Card(0, "GPU-00000000-0000-0000-0000-000000000000", 0),),
-    control=(driver.Node("/dev/nvidiactl", 195, 255),),
-    gpu_major=195,
+    files=(File("/usr/lib64/libcuda.so.580.159.04", "/usr/lib64/libcuda.so.1"),),
+    cards=(
+        Card(
+            0,
+            "GPU-00000000-0000-0000-0000-000000000000",
+            0,
+            nodes=(Node("/dev/nvidia0", 195, 0),),
+        ),
+    ),
+    control=(Node("/dev/nvidiactl", 195, 255),),
 )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.unit.host import elf
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -20,7 +22,7 @@ def make(root: Path) -> Path:
     libraries = root / "usr/lib/x86_64-linux-gnu"
     libraries.mkdir(parents=True)
     for name in ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"):
-        (libraries / f"{name}.so.{VERSION}").write_text(name)
+        (libraries / f"{name}.so.{VERSION}").write_bytes(elf.library(f"{name}.so.1"))
         (libraries / f"{name}.so.1").symlink_to(f"{name}.so.{VERSION}")
     (libraries / "libc.so.6").write_text("libc")
     write(root / "usr/bin/nvidia-smi", "smi")
