@@ -72,7 +72,7 @@ enum marker marker_of(enum marker_source source, const struct json_text *text)
 const char *marker_source_name(enum marker_source source)
 {
 	static const char *const names[] = {
-		"annotation", "environment variable", "device", "mount of", "hook"};
+		"annotation", "environment variable", "device", "mount of", "hook", "hook with"};
 	return names[source];
 }
 

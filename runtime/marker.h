@@ -21,6 +21,7 @@ enum marker_source {
 	MARKER_DEVICE,
 	MARKER_MOUNT,
 	MARKER_HOOK,
+	MARKER_HOOK_ARGUMENT,
 };
 
 /* How strong `text`, of this source, is. */

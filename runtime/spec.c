@@ -44,7 +44,7 @@ static void note_duplicate(struct spec *spec, const struct json_text *key)
 static enum marker note_marker(struct spec *spec, enum marker_source source, struct json_text *text)
 {
 	enum marker marker = marker_of(source, text);
-	if (marker != MARKER_NONE && source == MARKER_HOOK)
+	if (marker != MARKER_NONE && (source == MARKER_HOOK || source == MARKER_HOOK_ARGUMENT))
 		spec->placed = true;
 	if (marker > spec->marker) {
 		spec->marker = marker;
@@ -177,15 +177,33 @@ static void read_mount(struct spec *spec, struct json *json)
 	}
 }
 
+/* `containerd oci-hook -- nvidia-container-cli configure ...`: another's program starts NVIDIA's. */
+static void read_hook_arguments(struct spec *spec, struct json *json)
+{
+	struct json_text argument;
+
+	if (!inside_array(json))
+		return;
+	while (json_next_element(json)) {
+		if (json_string(json, &argument))
+			note_marker(spec, MARKER_HOOK_ARGUMENT, &argument);
+		else
+			json_skip(json);
+	}
+}
+
 static void read_hook(struct spec *spec, struct json *json)
 {
-	static const char *const names[] = {"path", NULL};
+	static const char *const names[] = {"path", "args", NULL};
 	struct json_text key, path;
 	unsigned seen = 0;
 
 	while (json_next_key(json, &key)) {
-		if (known_key(spec, &key, names, &seen) == 0 && json_string(json, &path))
+		int known = known_key(spec, &key, names, &seen);
+		if (known == 0 && json_string(json, &path))
 			note_marker(spec, MARKER_HOOK, &path);
+		else if (known == 1)
+			read_hook_arguments(spec, json);
 		else
 			json_skip(json);
 	}

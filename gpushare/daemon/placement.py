@@ -115,7 +115,7 @@ def grows(room: Room, key: str, tenant: str, memory_bytes: int) -> None:
 def _named(ask: Ask, rooms: Sequence[Room]) -> list[Room]:
     """Return the cards that may be taken at all; NoSuchCard for one that is not there."""
     if ask.devices:
-        return [_find(name, rooms) for name in ask.devices]
+        return _each_once([(name, _find(name, rooms)) for name in ask.devices])
     if ask.minors:
         by_minor = {room.card.minor: room for room in rooms}
         missing = next((minor for minor in ask.minors if minor not in by_minor), None)
@@ -123,6 +123,16 @@ def _named(ask: Ask, rooms: Sequence[Room]) -> list[Room]:
             raise NoSuchCard(f"/dev/nvidia{missing} is no card here: {_there_are(rooms)}")
         return [by_minor[minor] for minor in ask.minors]
     return list(rooms)
+
+
+def _each_once(named: Sequence[tuple[str, Room]]) -> list[Room]:
+    """Return the cards; NoSuchCard where an index and a UUID are one card's."""
+    first: dict[str, str] = {}
+    for name, room in named:
+        other = first.setdefault(room.card.uuid, name)
+        if other != name:
+            raise NoSuchCard(f"{other} and {name} are the same card; name each card once")
+    return [room for _, room in named]
 
 
 def _find(name: str, rooms: Sequence[Room]) -> Room:

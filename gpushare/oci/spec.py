@@ -82,6 +82,10 @@ class Spec:
         """Whether a kubelet asked for this container."""
         return any(name.startswith("io.kubernetes.cri") for name in self.annotations)
 
+    def is_podman(self) -> bool:
+        """Whether podman made this container (containers/podman, pkg/specgen: libpod's mark)."""
+        return self.annotations.get("io.container.manager") == "libpod"
+
     def is_privileged(self) -> bool:
         """Whether the cgroup lets the container at every device, as `docker run --privileged`."""
         for rule in reversed(self.entries("linux", "resources", "devices")):

@@ -125,13 +125,15 @@ def _refuse_contradictions(quota: Quota, cards: Cards | None) -> None:
         raise quota.refuse("count", rule, f"write {len(quota.devices)}, or leave count out")
     if cards is None:
         return
+    # Of an index and a UUID nobody here knows whether they are one card's.
     if quota.devices and (cards.devices or cards.minors) and cards.devices != quota.devices:
-        raise quota.refuse(
-            "devices", f"and {cards.source} name different cards", "keep one of the two"
-        )
-    if quota.count is not None and _count(cards) not in (None, quota.count):
+        rule = f"and {cards.source} both name cards"
+        raise quota.refuse("devices", rule, "keep one of the two")
+    numbered = len(quota.devices) or quota.count
+    if numbered is not None and _count(cards) not in (None, numbered):
         rule = f"and {cards.source} say different numbers of cards"
-        raise quota.refuse("count", rule, "keep one of the two")
+        key = "devices" if quota.devices else "count"
+        raise quota.refuse(key, rule, "keep one of the two")
 
 
 def _check_memory_limit(quota: Quota, limit_bytes: int) -> None:

@@ -287,3 +287,9 @@ def test_what_is_refused_really_does_not_fit(ask: Ask, taken: list[int]) -> None
             and one.cores_free >= ask.cores
         ]
         assert len(fitting) < (len(rooms) if ask.count is None else ask.count)
+
+
+def test_a_card_that_is_named_twice_is_refused() -> None:
+    first = room(0)
+    with pytest.raises(NoSuchCard, match=f"0 and {first.card.uuid} are the same card"):
+        place(share(1, count=2, devices=("0", first.card.uuid)), (first, room(1)), MOST)

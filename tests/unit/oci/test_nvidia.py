@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpushare.oci import edits as editing
-from gpushare.oci import nvidia
+from gpushare.oci import nvidia, nvidia_nodes
 from gpushare.oci.driver import Driver
 from gpushare.oci.edits import Edits
 from gpushare.oci.spec import Spec
@@ -14,6 +15,7 @@ from tests.unit.oci.examples import (
     NULL_RULE,
     SETKEY,
     cdi_form,
+    containerd_form,
     docker_spec,
     hook_form,
     library_mount,
@@ -54,7 +56,10 @@ def test_a_spec_without_a_gpu_asks_for_none_and_loses_nothing(nvidia_driver: Dri
         ("1,0", Cards(HOOK, devices=("1", "0"))),
         ("GPU-4f1c", Cards(HOOK, devices=("GPU-4f1c",))),
         ("all", Cards(HOOK, all_cards=True)),
+        ("0,0", Cards(HOOK, count=1)),
+        ("nvidia.com/gpu=1", Cards(HOOK, devices=("1",))),
         ("none", None),
+        ("void", None),
     ],
 )
 def test_the_hook_form_asks_with_the_last_visible_devices(
@@ -66,8 +71,8 @@ def test_the_hook_form_asks_with_the_last_visible_devices(
 
 def test_a_part_of_a_card_is_refused(nvidia_driver: Driver) -> None:
     assert refusal(hook_form("MIG-4f1c"), nvidia_driver) == (
-        'docker run --gpus: "MIG-4f1c" is not a list of cards; '
-        "name whole cards by index or UUID: parts of cards (MIG) cannot be passed yet"
+        'docker run --gpus: "MIG-4f1c" is a part of a card (MIG), which cannot be passed yet; '
+        "pass a whole card, or ask for a share: -e GPUSHARE_MEMORY=4GiB alone"
     )
 
 
@@ -97,6 +102,21 @@ def test_the_cdi_form_is_taken_out_whole_and_nothing_else(nvidia_driver: Driver)
     assert left["linux"]["resources"]["devices"] == [DENY_ALL, NULL_RULE]
     assert left["mounts"] == docker_spec()["mounts"]
     assert left["hooks"] == {"prestart": [SETKEY], "createContainer": []}
+
+
+def test_a_node_of_a_card_that_our_own_spec_does_not_list_is_taken_out(
+    nvidia_driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendors = {"card7": "0x10de", "renderD140": "0x1002"}
+    for name, vendor in vendors.items():
+        folder = tmp_path / name / "device"
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text(f"{vendor}\n")
+    monkeypatch.setattr(nvidia_nodes, "DRM", tmp_path)
+    document = cdi_form(0)
+    theirs = node("/dev/dri/renderD140", 140, 226)
+    document["linux"]["devices"] += [node("/dev/dri/card7", 7, 226), theirs]
+    assert cleaned(document, nvidia_driver)["linux"]["devices"] == [theirs]
 
 
 def test_another_vendors_render_node_stays(nvidia_driver: Driver) -> None:
@@ -132,6 +152,7 @@ def test_a_rule_for_cards_never_stays_even_without_a_node(
     ("device", "message"),
     [
         (node("/dev/nvidia-caps/nvidia-cap1", 1, 510), "device /dev/nvidia-caps/nvidia-cap1"),
+        (node("/dev/nvidia-fs0", 0, 507), "device /dev/nvidia-fs0"),
         (node("/dev/nvidia-new", 0, 511), "device /dev/nvidia-new"),
         (node("/dev/harmless", 0), "device /dev/harmless"),
     ],
@@ -147,10 +168,30 @@ def test_an_unknown_node_of_nvidias_is_refused(
     )
 
 
+def test_a_part_of_a_card_is_refused_by_its_capability(nvidia_driver: Driver) -> None:
+    document = cdi_form(0)
+    document["linux"]["devices"].append(node("/dev/nvidia-caps/nvidia-cap30", 30, 510))
+    assert refusal(document, nvidia_driver).startswith(
+        "device /dev/nvidia-caps/nvidia-cap30: is a part of a card (MIG), which cannot be passed"
+    )
+
+
+def test_a_folder_of_nodes_is_refused(nvidia_driver: Driver) -> None:
+    document = docker_spec()
+    mount = {**library_mount("x"), "source": "/dev/nvidia-caps", "destination": "/dev/nvidia-caps"}
+    document["mounts"].append(mount)
+    assert refusal(document, nvidia_driver).startswith("mount of /dev/nvidia-caps: is NVIDIA's")
+
+
 @pytest.mark.parametrize(
     "path",
     [
         "/run/nvidia-persistenced/socket",
+        "/tmp/nvidia-mps",
+        "/usr/bin/nvidia-imex-ctl",
+        "/usr/share/X11/xorg.conf.d/10-nvidia.conf",
+        "/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+        "/etc/vulkan/icd.d/nvidia_icd.x86_64.json",
         "/lib/firmware/nvidia/580.159.04/gsp_tu10x.bin",
         "/usr/share/nvidia/nvoptix.bin",
         "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
@@ -188,12 +229,60 @@ def test_an_unknown_hook_of_nvidias_is_refused(nvidia_driver: Driver) -> None:
     assert refusal(document, nvidia_driver).startswith("hook /opt/nvidia-future-hook: is NVIDIA's")
 
 
+@pytest.mark.parametrize(
+    ("device", "cards"),
+    [
+        ("--device=0", Cards("--gpus", count=1)),
+        ("--device=1,2", Cards("--gpus", devices=("1", "2"))),
+        ("--device=all", Cards("--gpus", all_cards=True)),
+        ("--compute", None),
+    ],
+)
+def test_the_hook_of_ctr_and_nerdctl_asks_with_its_argument(
+    nvidia_driver: Driver, device: str, cards: Cards | None
+) -> None:
+    document = containerd_form(device)
+    assert asked(document, nvidia_driver) == cards
+    assert cleaned(document, nvidia_driver)["hooks"] == {"prestart": [SETKEY]}
+
+
+def test_another_program_that_starts_one_of_nvidias_is_refused(nvidia_driver: Driver) -> None:
+    document = containerd_form("--device=0")
+    document["hooks"]["prestart"][-1]["args"][3] = "/opt/nvidia-container-future"
+    assert refusal(document, nvidia_driver).startswith(
+        "hook /usr/bin/containerd with /opt/nvidia-container-future: is NVIDIA's"
+    )
+
+
+def test_a_hook_of_hooks_d_is_in_every_container_and_asks_nothing(nvidia_driver: Driver) -> None:
+    document = hook_form("all")
+    document["annotations"]["io.container.manager"] = "libpod"
+    assert asked(document, nvidia_driver) is None
+    left = cleaned(document, nvidia_driver)
+    assert left["hooks"] == {"prestart": [SETKEY]}
+    assert left["process"]["env"] == document["process"]["env"]
+
+
+def test_podmans_devices_are_named_ones(nvidia_driver: Driver) -> None:
+    document = cdi_form(0)
+    document["annotations"]["io.container.manager"] = "libpod"
+    assert asked(document, nvidia_driver) == Cards(NODES, minors=(0,))
+
+
+def test_the_variables_that_came_with_the_card_go_with_it(nvidia_driver: Driver) -> None:
+    image = docker_spec()["process"]["env"]
+    assert cleaned(hook_form("1"), nvidia_driver)["process"]["env"] == image
+    document = cdi_form(0)
+    document["process"]["env"].append("NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64")
+    assert cleaned(document, nvidia_driver)["process"]["env"] == image
+
+
 def test_a_control_node_without_a_card_is_refused(nvidia_driver: Driver) -> None:
     document = docker_spec()
     document["linux"]["devices"] = [node("/dev/nvidiactl", 255)]
     assert refusal(document, nvidia_driver) == (
         "the CDI device or --device: a part of NVIDIA's driver is passed, and no card; "
-        "pass a card, or ask with GPUSHARE_MEMORY=4GiB alone"
+        "pass a card, or ask for a share: -e GPUSHARE_MEMORY=4GiB alone"
     )
 
 
@@ -225,6 +314,17 @@ def test_a_privileged_container_may_ask_by_the_hook(nvidia_driver: Driver) -> No
     left = cleaned(document, nvidia_driver)
     assert left["hooks"] == {"prestart": [SETKEY]}
     assert left["linux"]["devices"] == [node("/dev/nvidia0", 0)]
+
+
+def test_a_privileged_container_may_ask_by_a_cdi_device(nvidia_driver: Driver) -> None:
+    document = cdi_form(1)
+    document["linux"]["resources"]["devices"].insert(0, {"allow": True, "access": "rwm"})
+    document["linux"]["resources"]["devices"].remove(DENY_ALL)
+    document["linux"]["devices"].append(node("/dev/nvidia0", 0))
+    assert asked(document, nvidia_driver) == Cards(NODES, minors=(1,))
+    left = cleaned(document, nvidia_driver)
+    assert left["linux"] == document["linux"]
+    assert left["hooks"]["createContainer"] == []
 
 
 def test_driver_files_without_a_card_are_somebodys_own_business(nvidia_driver: Driver) -> None:

@@ -167,13 +167,17 @@ def test_what_contradicts_itself_or_lacks_a_part_is_refused(
     assert refusal(env) == message
 
 
-def test_a_key_and_an_engine_that_name_different_cards_are_refused() -> None:
+def test_a_key_and_an_engine_that_say_different_cards_are_refused() -> None:
     assert refusal({"COUNT": "1"}, GPUS) == (
         'env GPUSHARE_COUNT: "1" and docker run --gpus say different numbers of cards; '
         "keep one of the two"
     )
     assert refusal({"DEVICES": "0"}, Cards("docker run --gpus", devices=("1",))) == (
-        'env GPUSHARE_DEVICES: "0" and docker run --gpus name different cards; keep one of the two'
+        'env GPUSHARE_DEVICES: "0" and docker run --gpus both name cards; keep one of the two'
+    )
+    assert refusal({"DEVICES": "0"}, GPUS) == (
+        'env GPUSHARE_DEVICES: "0" and docker run --gpus say different numbers of cards; '
+        "keep one of the two"
     )
 
 

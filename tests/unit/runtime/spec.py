@@ -93,9 +93,9 @@ def privileged(spec: Spec) -> Spec:
     return spec
 
 
-def with_hook(path: str, stage: str = "prestart") -> Spec:
+def with_hook(path: str, stage: str = "prestart", *args: str) -> Spec:
     spec = plain()
-    spec["hooks"].setdefault(stage, []).append({"args": ["x"], "path": path})
+    spec["hooks"].setdefault(stage, []).append({"args": ["x", *args], "path": path})
     return spec
 
 
@@ -123,7 +123,7 @@ def marker(rows: list[Row], spec: Any) -> str:
     found = [(source, strength) for source, strength in marked if strength != "none"]
     nodes = _numbered(spec) or any(source in {"DEVICE", "MOUNT"} for source, _ in found)
     given = nodes and not _every_device(spec)
-    placed = given or any(source == "HOOK" for source, _ in found)
+    placed = given or any(source.startswith("HOOK") for source, _ in found)
     if _sandbox(spec) and not placed:
         return "none"
     strengths = [strength for source, strength in found if source not in {"DEVICE", "MOUNT"}]
@@ -166,6 +166,12 @@ def _texts(spec: Any) -> list[tuple[str, str]]:
         *(("DEVICE", _member(device, "path", str)) for device in linux),
         *(("MOUNT", _member(mount, "source", str)) for mount in _member(spec, "mounts", list)),
         *(("HOOK", _member(hook, "path", str)) for hook in listed),
+        *(
+            ("HOOK_ARGUMENT", word)
+            for hook in listed
+            for word in _member(hook, "args", list)
+            if isinstance(word, str)
+        ),
     ]
 
 

@@ -32,6 +32,14 @@ from .spec import (
 
 TABLE = table(RUNTIME / "markers.inc")
 
+# What `ctr run --gpus 0` writes (containerd, contrib/nvidia).
+CONTAINERD_HOOK = with_hook(
+    "/usr/bin/containerd",
+    "prestart",
+    *("oci-hook", "--", "/usr/bin/nvidia-container-cli", "--load-kmods", "configure"),
+    *("--device=0", "--pid={{pid}}", "{{rootfs}}"),
+)
+
 
 def test_every_line_of_the_table_is_read() -> None:
     lines = (RUNTIME / "markers.inc").read_text().splitlines()
@@ -68,6 +76,7 @@ def test_every_canonical_key_asks(driver: Driver, key: keys.Key) -> None:
         (with_hook("/usr/bin/nvidia-container-runtime-hook"), None),
         (with_hook("/usr/bin/nvidia-cdi-hook", "createContainer"), None),
         (with_hook("nvidia-ctk", "startContainer"), None),
+        (CONTAINERD_HOOK, 'hook with "/usr/bin/nvidia-container-cli"'),
     ],
 )
 def test_who_asks_is_strong(driver: Driver, spec: Spec, name: str | None) -> None:
@@ -102,6 +111,7 @@ def test_the_word_of_an_image_is_weak(driver: Driver) -> None:
         with_rule(195, allow=False),
         with_rule(10),
         with_hook("/opt/nvidia-tools/notify"),
+        with_hook("/bin/sh", "prestart", "-c", "nvidia-smi -pm 1"),
     ],
 )
 def test_what_looks_alike_asks_nothing(driver: Driver, spec: Spec) -> None:
@@ -134,6 +144,7 @@ PLACED = [
     with_rule(195),
     with_hook("/usr/bin/nvidia-container-runtime-hook"),
     with_hook("/usr/bin/nvidia-cdi-hook", "createContainer"),
+    CONTAINERD_HOOK,
 ]
 
 
