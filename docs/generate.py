@@ -247,10 +247,17 @@ def quotas() -> Iterator[str]:
     yield "[gpushare.yaml](configuration.md)."
     yield ""
     yield from ("## Which source wins", "")
-    yield "The operator (`gpushare set`), then the container's annotation, its pod's, the"
-    yield "environment. A lower source may ask for less than a higher one grants, never for more."
-    yield "What the environment may do at all is `trust.env`. In a pod, the annotation"
-    yield "`gpushare.io/container.NAME.memory` is for the container of that name."
+    yield "The operator (`gpushare set`); then cards and annotations that the container was made"
+    yield "with, as by a device plugin; its pod's annotations for it, `gpushare.io/container.NAME.KEY`;"
+    yield "its pod's that name no container; the environment. A lower source may ask for less than a"
+    yield "higher one grants, never for more: what it did not get is in `gpushare inspect` and"
+    yield "`gpushare ps -a`. What the environment may do at all is `trust.env`: `ask`, where nobody"
+    yield "above it says; `shrink` what is granted above it; or nothing (`ignore`). Without it, a"
+    yield "container of a pod may shrink and any other may ask. What nobody says is the node's"
+    yield "`defaults`."
+    yield ""
+    yield "Where a pod names containers, only those may ask. Where it names none, one container may"
+    yield "([why](../adr/0017-one-container-of-a-pod.md))."
     yield ""
 
 

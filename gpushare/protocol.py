@@ -120,6 +120,7 @@ class Tenant(TypedDict):
     cards: list[TenantCard]
     processes: list[TenantProcess]
     quota: dict[str, str]  # canonical keys as asked, each with its source after a space
+    notes: list[str]  # what else was asked, by which source, and why it was not taken
     warnings: list[str]  # what its user should know: that it is over its quota, on which card
 
 

@@ -52,6 +52,8 @@ def _lines(tenant: Tenant) -> Iterator[str]:
     for key, asked in sorted(tenant["quota"].items()):
         value, _, source = asked.partition(" ")
         yield _line(key, f"{value}   ({source})" if source else value)
+    for note in tenant["notes"]:
+        yield _line("note", note)
     for card in tenant["cards"]:
         yield from _card(card, whole=tenant["isolation"] == "exclusive")
     for process in tenant["processes"]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import click
@@ -23,7 +24,13 @@ HEADINGS = (
 
 
 @shared.command("ps", example="gpushare ps -a")
-@click.option("-a", "--all", "everything", is_flag=True, help="Also containers that got no GPU.")
+@click.option(
+    "-a",
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also containers that got no GPU, and what was asked and not taken.",
+)
 def command(session: Session, everything: bool) -> None:
     """List the containers and what each uses of its quota.
 
@@ -40,18 +47,22 @@ def command(session: Session, everything: bool) -> None:
     around it).
     """
     tenants = session.client.tenants(everything=everything)
-    session.show_rows(tenants, _render, f"no container has a part of a GPU; start one: {TRY}")
+    render = functools.partial(_render, everything=everything)
+    session.show_rows(tenants, render, f"no container has a part of a GPU; start one: {TRY}")
 
 
-def _render(tenants: list[Tenant]) -> str:
-    """Return the table, a row per container and card; then who got none, and what to add."""
+def _render(tenants: list[Tenant], *, everything: bool) -> str:
+    """Return the table, a row per container and card; then who got less or nothing, and why."""
     granted = [tenant for tenant in tenants if tenant["state"] != "none"]
     rows = [row(tenant, card) for tenant in granted for card in tenant["cards"]]
     lines = [table(HEADINGS, rows)] if rows else []
     without = [tenant for tenant in tenants if tenant["state"] == "none"]
-    if rows and without:
+    told = [f"{name(tenant)} has no GPU: {tenant['why']}" for tenant in without]
+    if everything:
+        told += [f"{name(tenant)}: {note}" for tenant in granted for note in tenant["notes"]]
+    if rows and told:
         lines.append("")
-    lines += [printable(f"{name(tenant)} has no GPU: {tenant['why']}") for tenant in without]
+    lines += map(printable, told)
     return "\n".join(lines)
 
 

@@ -11,18 +11,17 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.daemon import names, processes, release
+from gpushare.daemon import names, pods, processes, release
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement import NoRoom
-from gpushare.daemon.reserve import Applicant, defaults_of, give_back_earlier, reserve
+from gpushare.daemon.reserve import Applicant, defaults_of, give_back_earlier, noted, reserve
 from gpushare.oci import container, edits, nvidia, spec
 from gpushare.oci.driver import CUDA, NVML
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
-from gpushare.quota import Given, Quota, give, read_quota, refuse_whole, visible_devices
-from gpushare.quota.keys import ANNOTATION_PREFIX
+from gpushare.quota import Given, give, pod_of, read_quota, refuse_whole, visible_devices
 
 STRONG: Final = "strong"
 
@@ -61,22 +60,27 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
     # Whoever may annotate could call any container a sandbox, and keep the card that is in it.
     if original.is_sandbox() and not nvidia.is_placed(original):
         return _nothing(bundle, original, loaded, None, node)
+    request = nvidia.Request() if node.driver is None else nvidia.find(original, node.driver.files)
+    annotations = pods.believed(bundle.path, original.annotations)
+    pod = pod_of(annotations)
     quota = read_quota(
-        original.annotations,
+        annotations,
         original.variables,
+        of_pod=pods.annotations_of(pod, bundle.path) if pods.asks(annotations) else None,
         operator=node.overrides.of(bundle.identity),
-        trust=node.config.trust_env,
-    )
-    request = _find(original, quota, bundle, node)
-    given = give(
-        quota,
-        visible=visible_devices(original.variables),
         cards=request.cards,
         defaults=defaults_of(node.config),
+        trust=node.config.trust_env,
     )
+    if quota.asked or bundle.marker == STRONG:
+        node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
+    given = give(quota, visible=visible_devices(original.variables), cards=request.cards)
     if given.kind == "none":
         stripped = edits.apply(original, edits.Edits(), request.taken)
         return _nothing(bundle, stripped, loaded, given, node)
+    if pod is not None:
+        pods.settle(pod, node)
+        pods.refuse_second(pod, quota, node)
     try:
         entry = reserve(_applicant(bundle, original), quota, given, node)
     except NoRoom as error:
@@ -112,26 +116,17 @@ def _refuse_second_maker(bundle: Bundle, node: Node) -> None:
         )
 
 
-def _find(original: Spec, quota: Quota, bundle: Bundle, node: Node) -> nvidia.Request:
-    """Return the GPU that an engine put into the spec already."""
-    if node.driver is None:
-        # Nothing of ours can be in the way of a container that asks for nothing of ours.
-        if quota.asked or bundle.marker == STRONG:
-            node.loaded()
-        return nvidia.Request()
-    return nvidia.find(original, node.driver.files)
-
-
 def _nothing(
     bundle: Bundle, wanted: Spec, loaded: Spec, given: Given | None, node: Node
 ) -> dict[str, Any]:
     """Take out what an earlier start put in, and note why the container got no GPU."""
     applicant = _applicant(bundle, wanted)
     give_back_earlier(applicant, node)
-    if any(name.startswith(ANNOTATION_PREFIX) for name in wanted.annotations):
+    if pods.asks(wanted.annotations):
         wanted = edits.seen(wanted)  # else gpushare-hook would take it for one that came past us
     spec.store(bundle.bundle_fd, wanted, loaded)
     if given is not None:
+        notes = noted(given.notes)
         node.ledger.add(
             Entry(
                 key=bundle.key,
@@ -141,14 +136,22 @@ def _nothing(
                 engine=applicant.engine,
                 bundle=bundle.path,
                 why=given.why,
+                notes=notes,
             )
         )
-        log("tenant-given-none", tenant=bundle.key, id=bundle.identity, why=given.why)
+        log(
+            "tenant-given-none",
+            tenant=bundle.key,
+            id=bundle.identity,
+            why=given.why,
+            notes=notes,
+        )
     return {"given": "none", "key": bundle.key}
 
 
 def _applicant(bundle: Bundle, original: Spec) -> Applicant:
-    name = names.from_spec(bundle.identity, bundle.path, original.annotations)
+    annotations = pods.believed(bundle.path, original.annotations)
+    name = names.from_spec(bundle.identity, bundle.path, annotations)
     return Applicant(
         key=bundle.key,
         identity=bundle.identity,
@@ -157,6 +160,7 @@ def _applicant(bundle: Bundle, original: Spec) -> Applicant:
         bundle=bundle.path,
         label=original.mount_label,
         owner=_root_of(original),
+        pod=pod_of(annotations),
     )
 
 

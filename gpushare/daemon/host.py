@@ -39,8 +39,8 @@ class Command:
 def open_tenant(command: Command, asked: Mapping[str, str], node: Node) -> Opened:
     """Reserve `asked` (canonical key to text); QuotaError and reserve()'s errors."""
     driver = node.loaded()
-    quota = read_quota({}, {}, options=asked)
-    given = give(quota, defaults=defaults_of(node.config))
+    quota = read_quota({}, {}, options=asked, defaults=defaults_of(node.config))
+    given = give(quota)
     if given.kind == "none":
         raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
     if given.kind == "whole" and command.rootless:

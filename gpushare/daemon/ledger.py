@@ -29,7 +29,7 @@ from gpushare.errors import UserError
 
 State = Literal["reserved", "bound", "none"]
 
-_FORMAT: Final = 2  # of the tables; another one is not read
+_FORMAT: Final = 3  # of the tables; a later one is not read
 _TABLES: Final = """
 CREATE TABLE about (format INTEGER NOT NULL, boot_id TEXT NOT NULL);
 CREATE TABLE tenant (
@@ -48,7 +48,11 @@ CREATE TABLE tenant (
     expires REAL NOT NULL,
     pid INTEGER NOT NULL,
     starttime INTEGER NOT NULL,
-    cgroup TEXT NOT NULL
+    cgroup TEXT NOT NULL,
+    notes TEXT NOT NULL DEFAULT '[]',
+    namespace TEXT NOT NULL DEFAULT '',
+    sandbox TEXT NOT NULL DEFAULT '',
+    container TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE TABLE holding (
     key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
@@ -62,6 +66,20 @@ CREATE TABLE holding (
     PRIMARY KEY (key, number)
 ) STRICT;
 """
+# What turns a store of each earlier format, which that version left to its tenants, into the next.
+_UPGRADES: Final = {
+    1: (
+        "ALTER TABLE holding ADD COLUMN "
+        "memory_limit_bytes INTEGER CHECK (memory_limit_bytes >= memory_bytes)",
+    ),
+    2: (
+        "ALTER TABLE tenant ADD COLUMN notes TEXT NOT NULL DEFAULT '[]'",
+        *(
+            f"ALTER TABLE tenant ADD COLUMN {name} TEXT NOT NULL DEFAULT ''"
+            for name in ("namespace", "sandbox", "container")
+        ),
+    ),
+}
 
 
 class LedgerError(UserError):
@@ -108,6 +126,10 @@ class Entry:
     pid: int = 0
     starttime: int = 0  # of `pid`: /proc/PID/stat field 22
     cgroup: str = ""  # "hierarchy:path" as in /proc/PID/cgroup; empty: none of its own
+    notes: tuple[str, ...] = ()  # what a lower source said and did not get
+    namespace: str = ""  # of Kubernetes, and so the next two; empty: of no pod
+    sandbox: str = ""  # the pod's id
+    container: str = ""  # its name in the pod
     holdings: tuple[Holding, ...] = ()
 
     @property
@@ -144,12 +166,13 @@ class Ledger:
         with self._changed() as store:
             store.execute("DELETE FROM tenant WHERE key = ?", (entry.key,))
             store.execute(
-                f"INSERT INTO tenant VALUES ({', '.join('?' * 16)})",  # noqa: S608
+                f"INSERT INTO tenant VALUES ({', '.join('?' * 20)})",  # noqa: S608
                 (
                     *(entry.key, entry.state, entry.id, entry.name, entry.engine, entry.bundle),
                     *(entry.uid, entry.policy, entry.isolation, entry.why),
                     *(json.dumps(dict(entry.quota)), entry.created, entry.expires),
                     *(entry.pid, entry.starttime, entry.cgroup),
+                    *(json.dumps(entry.notes), entry.namespace, entry.sandbox, entry.container),
                 ),
             )
             store.executemany(
@@ -260,23 +283,21 @@ def _checked_boot(store: sqlite3.Connection) -> str:
     if verdict != "ok":
         raise ValueError(" ".join(str(verdict).split()))
     [(found, boot_id)] = store.execute("SELECT format, boot_id FROM about").fetchall()
-    if found == 1:
-        found = _add_limits(store)
     if found != _FORMAT:
-        raise ValueError(f"format {found}, and this version writes {_FORMAT}")
+        _upgrade(store, found)
     return str(boot_id)
 
 
-def _add_limits(store: sqlite3.Connection) -> int:
-    """Turn a store of format 1, which an earlier version left to its tenants, into one of 2."""
+def _upgrade(store: sqlite3.Connection, found: int) -> None:
+    """Make a store of an earlier format one of ours; ValueError for one of a later."""
+    if found not in _UPGRADES:
+        raise ValueError(f"format {found}, and this version writes {_FORMAT}")
     with store:
         store.execute("BEGIN IMMEDIATE")
-        store.execute(
-            "ALTER TABLE holding ADD COLUMN "
-            "memory_limit_bytes INTEGER CHECK (memory_limit_bytes >= memory_bytes)"
-        )
-        store.execute("UPDATE about SET format = 2")
-    return 2
+        for step in range(found, _FORMAT):
+            for statement in _UPGRADES[step]:
+                store.execute(statement)
+        store.execute("UPDATE about SET format = ?", (_FORMAT,))
 
 
 def _make(store: sqlite3.Connection, boot_id: str) -> None:
@@ -298,11 +319,13 @@ def _read(store: sqlite3.Connection) -> dict[str, Entry]:
     columns = (
         *("key", "state", "id", "name", "engine", "bundle", "uid", "policy", "isolation", "why"),
         *("quota", "created", "expires", "pid", "starttime", "cgroup"),
+        *("notes", "namespace", "sandbox", "container"),
     )
     entries: dict[str, Entry] = {}
     for row in store.execute(f"SELECT {', '.join(columns)} FROM tenant ORDER BY created"):  # noqa: S608
         values = dict(zip(columns, row, strict=True))
         values["quota"] = json.loads(values["quota"])
+        values["notes"] = tuple(json.loads(values["notes"]))
         key = values["key"]
         entries[key] = Entry(**values, holdings=tuple(holdings.get(key, ())))
     return entries

@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpushare.quota import Pod, pod_of
+
 #: What an engine that is told to can write; shown to people and put into messages.
 NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 _DOCKER_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _TASK: Final = re.compile(r"/io\.containerd\.runtime\.v[12]\.[a-z]+/([^/]+)/[^/]+/?$")
 _MOST_BYTES: Final = 4 << 20
-
-_NAMESPACE: Final = ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace")
-_POD: Final = ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
-_CONTAINER: Final = ("io.kubernetes.cri.container-name", "io.kubernetes.container.name")
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,8 @@ class Name:
 def from_spec(identity: str, bundle: str, annotations: Mapping[str, str]) -> Name:
     """Return what the bundle's path and the spec's annotations say, asking nobody."""
     task = _TASK.search(bundle)
-    parts = [_first(annotations, keys) for keys in (_NAMESPACE, _POD, _CONTAINER)]
+    pod = pod_of(annotations) or Pod("")
+    parts = (pod.namespace, pod.name, pod.container)
     if all(NAME.fullmatch(part) for part in parts):
         return Name("containerd" if task else "cri-o", "/".join(parts))
     if task:
@@ -92,6 +91,3 @@ class _Connection(http.client.HTTPConnection):
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
-
-def _first(annotations: Mapping[str, str], keys: Iterable[str]) -> str:
-    return next((annotations[key] for key in keys if key in annotations), "")

@@ -16,6 +16,7 @@ from gpushare.daemon.ledger import Entry, Ledger
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.mounts import TenantMounts
 from gpushare.daemon.overrides import Overrides
+from gpushare.daemon.siblings import Siblings
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.truth import CardTruth, Truth
 from gpushare.daemon.watch import Watch
@@ -74,6 +75,7 @@ class Node:
     why_none: str = ""
     may_load: bool = True  # whether it is worth trying again
     warnings: list[str] = field(default_factory=list)
+    siblings: Siblings = field(default_factory=Siblings)
 
     @property
     def libraries(self) -> Path:

@@ -8,7 +8,9 @@ expires and never memory that nobody counts. Whatever fails, everything is undon
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon import clock, release
@@ -21,9 +23,10 @@ from gpushare.daemon.placement import Ask, NoRoom, Placed, place
 from gpushare.daemon.policy import reserved_cores
 from gpushare.daemon.tenant_socket import TenantSocket
 from gpushare.daemon.tenants import SIZE_BYTES, Pages
-from gpushare.quota import Defaults, Given, Quota, exact_size
+from gpushare.quota import Defaults, Given, Pod, Quota, exact_size
 from gpushare.quota.errors import quoted
 
+_MOST_NOTES: Final = 16
 _SHARED_BACKENDS = frozenset({None, "interposer", "driver"})
 
 
@@ -45,6 +48,14 @@ class Applicant:
     owner: int = 0
     status_owner: int | None = None
     isolation: str = "interposer"
+    pod: Pod | None = None
+
+
+def noted(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return what is kept of a quota's notes: as many as a packet has room for, and their number."""
+    if len(notes) <= _MOST_NOTES:
+        return tuple(notes)
+    return (*notes[: _MOST_NOTES - 1], f"and {len(notes) - _MOST_NOTES + 1} more")
 
 
 def defaults_of(config: Config) -> Defaults:
@@ -90,6 +101,7 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
         memory_bytes=placed[0].memory_bytes,
         cores=placed[0].cores,
         policy=entry.policy,
+        notes=entry.notes,
     )
     return entry
 
@@ -159,6 +171,7 @@ def _entry(
     applicant: Applicant, quota: Quota, given: Given, placed: tuple[Placed, ...], node: Node
 ) -> Entry:
     whole = given.kind == "whole"
+    pod = applicant.pod or Pod("")
     return Entry(
         key=applicant.key,
         state="reserved",
@@ -170,6 +183,10 @@ def _entry(
         policy="" if whole else given.policy,
         isolation="exclusive" if whole else applicant.isolation,
         quota=quota.rows(),
+        notes=noted(given.notes),
+        namespace=pod.namespace,
+        sandbox=pod.sandbox,
+        container=pod.container,
         created=time.time(),
         expires=clock.boottime() + node.config.timing.bind,
         holdings=tuple(

@@ -76,6 +76,7 @@ def tenant_row(entry: Entry, node: Node) -> Tenant:
         cards=cards,
         processes=_process_rows(entry, claims, node) if entry.state == "bound" else [],
         quota=dict(entry.quota),
+        notes=list(entry.notes),
         warnings=[_over(entry, card) for card in cards if card["over_bytes"]],
     )
 

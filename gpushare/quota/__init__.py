@@ -2,8 +2,10 @@
 """Quotas: from annotations and environment to what is given. Pure, standard library only."""
 
 from gpushare.quota.cards import Cards
+from gpushare.quota.defaults import Defaults
 from gpushare.quota.errors import BadValue, QuotaError
-from gpushare.quota.given import Defaults, Given, Kind, give, refuse_whole
+from gpushare.quota.given import Given, Kind, give, refuse_whole
+from gpushare.quota.pod import Pod, pod_of, without_pod
 from gpushare.quota.quota import Asked, Quota, Source
 from gpushare.quota.size import exact_size, format_size, format_use, parse_size
 from gpushare.quota.sources import Trust, default_trust, read_quota
@@ -16,6 +18,7 @@ __all__ = [
     "Defaults",
     "Given",
     "Kind",
+    "Pod",
     "Quota",
     "QuotaError",
     "Source",
@@ -26,7 +29,9 @@ __all__ = [
     "format_use",
     "give",
     "parse_size",
+    "pod_of",
     "read_quota",
     "refuse_whole",
     "visible_devices",
+    "without_pod",
 ]

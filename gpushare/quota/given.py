@@ -26,20 +26,8 @@ Kind: TypeAlias = Literal["none", "shared", "whole"]
 
 # Not every docker has --annotation (24 is the first); of a pod the environment asks for nothing.
 ADD: Final = "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)"
+_Which: TypeAlias = "tuple[int | None, tuple[str, ...], tuple[int, ...]]"
 _SHARES: Final = ("fixed-share", "burst-share")
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """The node's own word where a container says nothing (`defaults` in gpushare.yaml).
-
-    `whole_is_share`: a request for cards without memory becomes a share of `memory_bytes`.
-    """
-
-    memory_bytes: int | None = None
-    cores: int | None = None
-    policy: str | None = None
-    whole_is_share: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +37,7 @@ class Given:
     `count` None means every card of the node; `devices` (indices or UUIDs) and `minors` (N of
     /dev/nvidiaN) narrow the choice when not empty. For `shared` exactly one of `memory_bytes` and
     `memory_percent` is set, per card; `cores` 0 reserves none. `why` says in a sentence what led
-    here; for `none` it ends with what to add.
+    here; for `none` it ends with what to add. `notes` are the quota's.
     """
 
     kind: Kind
@@ -62,48 +50,41 @@ class Given:
     memory_limit_bytes: int | None = None
     cores: int = 0
     policy: str = ""
+    notes: tuple[str, ...] = ()
 
 
-def give(
-    quota: Quota,
-    *,
-    visible: str | None = None,
-    cards: Cards | None = None,
-    defaults: Defaults | None = None,
-) -> Given:
+def give(quota: Quota, *, visible: str | None = None, cards: Cards | None = None) -> Given:
     """Return what `quota` gets under the table above.
 
     `visible` is visible_devices(env) and `cards` what the engine had put into the spec. QuotaError
     where the request contradicts itself or is not complete.
     """
-    defaults = defaults or Defaults()
     if not quota.asked and cards is None:
-        return Given("none", _why_none(visible, quota.notes), count=0)
+        return Given("none", _why_none(visible, quota.notes), count=0, notes=quota.notes)
     _refuse_contradictions(quota, cards)
-    count, devices, minors = _which(quota, cards)
+    which = _which(quota, cards)
     if quota.cores == 100:
-        why = "cores 100 is a whole card"
-        return Given("whole", why, count=count, devices=devices, minors=minors, cores=100)
-    asks_cards = cards is not None or bool(quota.devices) or quota.count is not None
-    memory = quota.memory_bytes
+        return _whole("cores 100 is a whole card", quota, which)
     if not quota.has_memory():
-        memory = _default_memory(quota, defaults, asks_cards)
-        if memory is None:
-            why = "cards without memory are whole cards"
-            return Given("whole", why, count=count, devices=devices, minors=minors, cores=100)
-    cores = quota.cores or defaults.cores or 0
+        _refuse_incomplete(quota, cards)
+        return _whole("cards without memory are whole cards", quota, which)
+    memory = quota.asked.get("memory") or quota.asked["memory-percent"]
+    of_node = memory.source.kind == "default"
     return Given(
         "shared",
-        "memory is asked per card" if quota.has_memory() else "the node's defaults.memory",
-        count=count,
-        devices=devices,
-        minors=minors,
-        memory_bytes=memory,
+        "the node's defaults.memory" if of_node else "memory is asked per card",
+        *which,
+        memory_bytes=quota.memory_bytes,
         memory_percent=quota.memory_percent,
         memory_limit_bytes=quota.memory_limit_bytes,
-        cores=cores,
-        policy=_policy(quota, defaults, cores),
+        cores=quota.cores or 0,
+        policy=_policy(quota),
+        notes=quota.notes,
     )
+
+
+def _whole(why: str, quota: Quota, which: _Which) -> Given:
+    return Given("whole", why, *which, cores=100, notes=quota.notes)
 
 
 def _why_none(visible: str | None, notes: tuple[str, ...]) -> str:
@@ -151,9 +132,7 @@ def _count(cards: Cards) -> int | None:
     return cards.count or len(cards.devices) or len(cards.minors)
 
 
-def _which(
-    quota: Quota, cards: Cards | None
-) -> tuple[int | None, tuple[str, ...], tuple[int, ...]]:
+def _which(quota: Quota, cards: Cards | None) -> _Which:
     """Return (count, devices, minors); a gpushare key is more exact than an engine's request."""
     if quota.devices:
         return len(quota.devices), quota.devices, ()
@@ -164,29 +143,21 @@ def _which(
     return (1 if cards is None else _count(cards)), (), ()
 
 
-def _default_memory(quota: Quota, defaults: Defaults, asks_cards: bool) -> int | None:
-    """Return the node's default; None when whole cards are meant."""
-    if asks_cards and quota.cores is None:
-        return defaults.memory_bytes if defaults.whole_is_share else None
-    if defaults.memory_bytes is not None:
-        return defaults.memory_bytes
+def _refuse_incomplete(quota: Quota, cards: Cards | None) -> None:
+    """Refuse what asks neither for memory nor for cards."""
     if quota.cores is not None:
         rule = "asks for cores, and for no memory"
         raise quota.refuse("cores", rule, _to_add(quota, "memory", "e.g. 4GiB"))
-    first = next(iter(quota.asked))
-    raise quota.refuse(first, "comes with no memory and no card", _to_add_share(quota))
+    if cards is None and not quota.devices and quota.count is None:
+        first = next(iter(quota.asked))
+        raise quota.refuse(first, "comes with no memory and no card", _to_add_share(quota))
 
 
-def _policy(quota: Quota, defaults: Defaults, cores: int) -> str:
-    policy = quota.policy
-    if policy in _SHARES and not cores:
+def _policy(quota: Quota) -> str:
+    if quota.policy in _SHARES and not quota.cores:
         fix = _to_add(quota, "cores", "e.g. 30")
         raise quota.refuse("policy", "needs cores, and none are asked", fix)
-    if policy is not None:
-        return policy
-    if not cores:
-        return "best-effort"
-    return defaults.policy or "fixed-share"
+    return quota.policy or ("fixed-share" if quota.cores else "best-effort")
 
 
 def _to_add(quota: Quota, key: str, what: str) -> str:

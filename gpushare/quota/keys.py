@@ -6,10 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
-from gpushare.quota.errors import BadValue
-from gpushare.quota.quota import Value
+from gpushare.quota.errors import BadValue, QuotaError
+from gpushare.quota.quota import Asked, Source, Value
 from gpushare.quota.size import parse_size
 
 ANNOTATION_PREFIX: Final = "gpushare.io/"
@@ -240,3 +241,22 @@ KEYS: Final[Mapping[str, Key]] = {
     )
 }
 BY_ENV: Final[Mapping[str, Key]] = {key.env: key for key in KEYS.values()}
+
+
+def read(name: str, source: Source, text: str, known: Mapping[str, Key]) -> Asked:
+    """Return what `text` asks for under `name`; QuotaError for no such key, or no such value."""
+    key = known.get(name)
+    if key is None:
+        raise _unknown(name, source, text, known)
+    try:
+        return Asked(text, key.parse(text), source)
+    except BadValue as bad:
+        raise QuotaError(str(source), text, bad.rule, bad.fix) from bad
+
+
+def _unknown(name: str, source: Source, text: str, known: Mapping[str, Key]) -> QuotaError:
+    shown = source.name[: len(source.name) - len(name)]
+    folded = {key.casefold(): key for key in known}
+    close = get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    fix = f"did you mean {shown}{folded[close[0]]}?" if close else "the keys are " + ", ".join(KEYS)
+    return QuotaError(str(source), text, "is for a key that gpushare does not know", fix)

@@ -10,14 +10,17 @@ from typing import Literal, TypeAlias
 from gpushare.quota.errors import QuotaError
 
 Value: TypeAlias = "int | str | tuple[str, ...]"
-SourceKind: TypeAlias = Literal["operator", "annotation", "env", "option"]
+SourceKind: TypeAlias = Literal[
+    "operator", "annotation", "pod annotation", "env", "option", "default"
+]
 
 
 @dataclass(frozen=True)
 class Source:
     """Where a value was written: `annotation gpushare.io/memory`, `env GPUSHARE_MEMORY`.
 
-    A canonical key of a command line is its option: `--memory`.
+    A canonical key of a command line is its option, `--memory`; what nobody asked for is the
+    node's own word, `default defaults.memory`.
     """
 
     kind: SourceKind
@@ -36,6 +39,10 @@ class Asked:
     source: Source
 
 
+#: What one source asks for, by canonical key.
+Layer: TypeAlias = "dict[str, Asked]"
+
+
 @dataclass(frozen=True)
 class Quota:
     """What was asked. A key that nobody set is None (or an empty tuple).
@@ -43,7 +50,8 @@ class Quota:
     memory_bytes, memory_percent and memory_limit_bytes are per card; cores is percent of a card,
     1..100; devices are indices or UUIDs; allow and deny are models or UUIDs; priority 0 is the
     highest. `asked` has one entry per key that is set, by canonical name (`memory-limit`).
-    `notes` says which values of a lower source were not taken, and why.
+    `notes` says which values of a lower source were not taken, and why. `unnamed` is what the pod is
+    asked for without a container's name, where it names none at all: for the only one that may ask.
     """
 
     memory_bytes: int | None = None
@@ -63,6 +71,7 @@ class Quota:
     backend: str | None = None
     asked: Mapping[str, Asked] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    unnamed: Asked | None = None
 
     def has_memory(self) -> bool:
         """Whether memory is asked for, as a size or as a percentage."""

@@ -77,6 +77,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
             {"pid": 4242, "container_pid": 1, "name": "python", "bytes": math.ceil(used * GIB)}
         ],
         "quota": {"memory": "4GiB env", "cores": "30 env"},
+        "notes": [],
         "warnings": [],
     }
     for key, value in more.items():

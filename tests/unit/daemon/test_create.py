@@ -7,24 +7,21 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpushare.daemon import bind, create, processes, release
-from gpushare.daemon.create import Bundle
+from gpushare.daemon import bind, processes, release
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement import NoRoom
 from gpushare.oci import edits, spec
 from gpushare.quota import QuotaError
 
 from . import fakes
+from .bundles import SETKEY, THEIRS, Container
 from .fakes import GIB
 
-SETKEY = {"path": "/proc/4711/exe", "args": ["libnetwork-setkey", "-exec-root=/run", "4f1c"]}
-THEIRS = {"path": "/opt/theirs", "args": ["theirs"]}
 SANDBOX = {"io.kubernetes.cri.container-type": "sandbox"}
 CARD = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
 RULE = {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rwm"}
@@ -34,44 +31,6 @@ RULE = {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rwm"}
 def node(tmp_path: Path) -> Iterator[Node]:
     with fakes.node(tmp_path) as made:
         yield made
-
-
-class Container:
-    """A bundle in `folder`, and the create operation on it."""
-
-    def __init__(self, folder: Path, *env: str, **changes: Any) -> None:
-        self.folder = folder
-        (folder / "rootfs/usr/lib64").mkdir(parents=True)
-        document = {
-            "ociVersion": "1.0.2",
-            "process": {"args": ["sh"], "env": ["PATH=/bin", *env], "cwd": "/"},
-            "root": {"path": "rootfs"},
-            "hooks": {"prestart": [SETKEY], "createRuntime": [THEIRS]},
-            "linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}},
-            **changes,
-        }
-        (folder / "config.json").write_text(json.dumps(document))
-
-    def text(self) -> bytes:
-        return (self.folder / "config.json").read_bytes()
-
-    def document(self) -> Any:
-        return json.loads(self.text())
-
-    @contextmanager
-    def bundle(self, marker: str = "strong", maker: int = 0) -> Iterator[Bundle]:
-        fds = [
-            os.open(self.folder / name, os.O_RDONLY | os.O_DIRECTORY) for name in (".", "rootfs")
-        ]
-        try:
-            yield Bundle("4f1c", str(self.folder), marker, fds[0], fds[1], maker)
-        finally:
-            for fd in fds:
-                os.close(fd)
-
-    def create(self, node: Node, marker: str = "strong", maker: int = 0) -> dict[str, Any]:
-        with self.bundle(marker, maker) as bundle:
-            return create.create(bundle, node)
 
 
 def with_a_card(annotations: dict[str, str]) -> dict[str, Any]:

@@ -43,6 +43,10 @@ def full_entry() -> Entry:
         quota={"memory": "4GiB env"},
         created=12.5,
         expires=99.5,
+        notes=("env GPUSHARE_COUNT \"4\" was not taken",),
+        namespace="team",
+        sandbox="5a4d",
+        container="train",
         holdings=(
             Holding("GPU-0000", 4 * GIB, 30, 30),
             Holding("GPU-1000", 4 * GIB, 30, 30),

@@ -122,11 +122,14 @@ def test_an_earlier_versions_ledger_is_read(tmp_path: Path) -> None:
     store = sqlite3.connect(tmp_path / "run" / "ledger.db")
     with store:
         store.execute("ALTER TABLE holding DROP COLUMN memory_limit_bytes")
+        for column in ("notes", "namespace", "sandbox", "container"):
+            store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")
         store.execute("UPDATE about SET format = 1")
     store.close()
     with fakes.again(tmp_path) as after:
         [holding] = entry_of(after, tenant).holdings
         assert (holding.memory_bytes, holding.memory_limit_bytes) == (4 * GIB, None)
+        assert (entry_of(after, tenant).notes, entry_of(after, tenant).sandbox) == ((), "")
 
 
 @pytest.mark.parametrize("text", ["4G", "0GiB", "", "many"])

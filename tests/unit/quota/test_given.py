@@ -15,7 +15,8 @@ def given(
     defaults: Defaults | None = None,
 ) -> Given:
     variables = {f"GPUSHARE_{name}": value for name, value in (env or {}).items()}
-    return give(read_quota({}, variables), visible=visible, cards=cards, defaults=defaults)
+    quota = read_quota({}, variables, cards=cards, defaults=defaults)
+    return give(quota, visible=visible, cards=cards)
 
 
 def refusal(env: dict[str, str], cards: Cards | None = None) -> str:

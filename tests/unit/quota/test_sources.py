@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from gpushare.quota import Quota, QuotaError, read_quota
 from gpushare.quota.keys import KEYS
-from gpushare.quota.sources import Trust
 
 GIB = 1 << 30
 POD = {"io.kubernetes.cri.container-name": "train", "io.kubernetes.cri.container-type": "container"}
@@ -55,7 +54,8 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
 
 
 def test_a_value_is_shown_with_its_source() -> None:
-    asked = read_quota({"gpushare.io/memory": "4GiB"}, {"GPUSHARE_CORES": "30"})
+    annotations = {"gpushare.io/memory": "4GiB", "gpushare.io/cores": "40"}
+    asked = read_quota(annotations, {"GPUSHARE_CORES": "30"})
     assert asked.rows() == {"memory": "4GiB annotation", "cores": "30 env"}
     assert str(asked.asked["memory"].source) == "annotation gpushare.io/memory"
     assert str(asked.asked["cores"].source) == "env GPUSHARE_CORES"
@@ -247,6 +247,10 @@ def test_memory_in_another_form_does_not_get_around_a_grant() -> None:
         ("GPUSHARE_DEVICES", "0,1"),
         ("GPUSHARE_MEMORY_LIMIT", "64GiB"),
         ("GPUSHARE_CORES", "100"),
+        ("GPUSHARE_CORES", "30"),
+        ("GPUSHARE_POLICY", "native-burst-share"),
+        ("GPUSHARE_WEIGHT", "9"),
+        ("GPUSHARE_BACKEND", "interposer"),
         ("GPUSHARE_PRIORITY", "0"),
         ("GPUSHARE_CLASS", "online"),
         ("GPUSHARE_OVERSUBSCRIBE", "host"),
@@ -276,35 +280,6 @@ def test_trust_decides_what_env_may_do() -> None:
     ignored = read_quota({"gpushare.io/memory": "8GiB"}, env, trust="ignore")
     assert ignored.memory_bytes == 8 * GIB
     assert ignored.notes == ("GPUSHARE_MEMORY was not read: trust.env is ignore",)
-
-
-def test_a_scoped_annotation_reaches_its_container_alone() -> None:
-    annotations = {
-        "gpushare.io/container.train.memory": "8GiB",
-        "gpushare.io/container.sidecar.memory": "nonsense of somebody else",
-    }
-    assert read_quota({**POD, **annotations}, {}).memory_bytes == 8 * GIB
-    proxy = {**POD, "io.kubernetes.cri.container-name": "proxy"}
-    assert not read_quota({**proxy, **annotations}, {}).asked
-
-
-def test_a_scoped_annotation_is_above_the_pods() -> None:
-    annotations = {"gpushare.io/container.train.memory": "4GiB", "gpushare.io/memory": "8GiB"}
-    assert read_quota({**POD, **annotations}, {}).memory_bytes == 4 * GIB
-
-
-numbers = st.integers(min_value=1, max_value=100)
-
-
-@given(numbers, numbers, st.sampled_from(["ask", "shrink"]))
-def test_a_lower_source_never_enlarges(higher: int, lower: int, trust: Trust) -> None:
-    asked = read_quota(
-        {"gpushare.io/memory": f"{higher}GiB", "gpushare.io/cores": str(higher)},
-        {"GPUSHARE_MEMORY": f"{lower}GiB", "GPUSHARE_CORES": str(lower)},
-        trust=trust,
-    )
-    assert asked.memory_bytes == min(higher, lower) * GIB
-    assert asked.cores == min(higher, lower)
 
 
 @given(st.dictionaries(st.text(max_size=12).map(lambda t: "GPUSHARE_" + t), st.text(max_size=12)))

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bundles as engines write them, and the create operation on them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpushare.daemon import create
+from gpushare.daemon.create import Bundle
+from gpushare.daemon.node import Node
+
+SETKEY = {"path": "/proc/4711/exe", "args": ["libnetwork-setkey", "-exec-root=/run", "4f1c"]}
+THEIRS = {"path": "/opt/theirs", "args": ["theirs"]}
+
+
+class Container:
+    """A bundle in `folder`, and the create operation on it."""
+
+    def __init__(
+        self, folder: Path, *env: str, identity: str = "4f1c", **changes: Any
+    ) -> None:
+        self.folder = folder
+        self.identity = identity
+        (folder / "rootfs/usr/lib64").mkdir(parents=True)
+        document = {
+            "ociVersion": "1.0.2",
+            "process": {"args": ["sh"], "env": ["PATH=/bin", *env], "cwd": "/"},
+            "root": {"path": "rootfs"},
+            "hooks": {"prestart": [SETKEY], "createRuntime": [THEIRS]},
+            "linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}},
+            **changes,
+        }
+        (folder / "config.json").write_text(json.dumps(document))
+
+    def text(self) -> bytes:
+        return (self.folder / "config.json").read_bytes()
+
+    def document(self) -> Any:
+        return json.loads(self.text())
+
+    @contextmanager
+    def bundle(self, marker: str = "strong", maker: int = 0) -> Iterator[Bundle]:
+        fds = [
+            os.open(self.folder / name, os.O_RDONLY | os.O_DIRECTORY) for name in (".", "rootfs")
+        ]
+        try:
+            yield Bundle(self.identity, str(self.folder), marker, fds[0], fds[1], maker)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def create(self, node: Node, marker: str = "strong", maker: int = 0) -> dict[str, Any]:
+        with self.bundle(marker, maker) as bundle:
+            return create.create(bundle, node)
