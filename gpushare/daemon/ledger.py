@@ -69,8 +69,10 @@ CREATE TABLE holding (
 # What turns a store of each earlier format, which that version left to its tenants, into the next.
 _UPGRADES: Final = {
     1: (
-        "ALTER TABLE holding ADD COLUMN "
-        "memory_limit_bytes INTEGER CHECK (memory_limit_bytes >= memory_bytes)",
+        (
+            "ALTER TABLE holding ADD COLUMN memory_limit_bytes INTEGER "
+            "CHECK (memory_limit_bytes >= memory_bytes)"
+        ),
     ),
     2: (
         "ALTER TABLE tenant ADD COLUMN notes TEXT NOT NULL DEFAULT '[]'",

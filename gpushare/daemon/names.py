@@ -90,4 +90,3 @@ class _Connection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
-

@@ -52,7 +52,7 @@ class Applicant:
 
 
 def noted(notes: Sequence[str]) -> tuple[str, ...]:
-    """Return what is kept of a quota's notes: as many as a packet has room for, and their number."""
+    """Return what is kept of a quota's notes: as many as a packet has room for."""
     if len(notes) <= _MOST_NOTES:
         return tuple(notes)
     return (*notes[: _MOST_NOTES - 1], f"and {len(notes) - _MOST_NOTES + 1} more")

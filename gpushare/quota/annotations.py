@@ -113,4 +113,3 @@ def _refuse_ambiguous(
         others = ", ".join(container for container in named if container != here)
         rule = f"is for no container by name, and those of {here} and {others} may ask"
         raise QuotaError(str(source), text, rule, f"write {scoped_name(here, name)}")
-

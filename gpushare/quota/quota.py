@@ -50,8 +50,8 @@ class Quota:
     memory_bytes, memory_percent and memory_limit_bytes are per card; cores is percent of a card,
     1..100; devices are indices or UUIDs; allow and deny are models or UUIDs; priority 0 is the
     highest. `asked` has one entry per key that is set, by canonical name (`memory-limit`).
-    `notes` says which values of a lower source were not taken, and why. `unnamed` is what the pod is
-    asked for without a container's name, where it names none at all: for the only one that may ask.
+    `notes` says which values of a lower source were not taken, and why. `unnamed` is an
+    annotation of the pod that names no container, where no other does: for the only one that asks.
     """
 
     memory_bytes: int | None = None

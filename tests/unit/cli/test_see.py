@@ -60,6 +60,17 @@ def test_ps_shows_the_design_s_table(cli: Cli, daemon: FakeDaemon) -> None:
     assert daemon.requests == [{"op": "tenants", "all": False}]
 
 
+NOTE = 'env GPUSHARE_MEMORY "9GiB" was not taken: annotation gpushare.io/memory "4GiB" is above it'
+
+
+def test_what_was_asked_and_not_taken_is_shown(cli: Cli, daemon: FakeDaemon) -> None:
+    train = tenant("train", 3.9, 4, notes=[NOTE])
+    daemon.answers |= {"tenants": rows(train), "tenant": [{"ok": True, "tenant": train}]}
+    assert cli("ps", "-a").output.splitlines()[-1] == f"train: {NOTE}"
+    assert NOTE not in cli("ps").output
+    assert f"note            {NOTE}" in cli("inspect", "train").output.splitlines()
+
+
 def test_ps_all_says_what_to_add(cli: Cli, daemon: FakeDaemon) -> None:
     why = "it asked for nothing; add -e GPUSHARE_MEMORY=4GiB"
     daemon.answers["tenants"] = rows(tenant("web", 0, 0, state="none", why=why, cards=[]))

@@ -21,9 +21,7 @@ THEIRS = {"path": "/opt/theirs", "args": ["theirs"]}
 class Container:
     """A bundle in `folder`, and the create operation on it."""
 
-    def __init__(
-        self, folder: Path, *env: str, identity: str = "4f1c", **changes: Any
-    ) -> None:
+    def __init__(self, folder: Path, *env: str, identity: str = "4f1c", **changes: Any) -> None:
         self.folder = folder
         self.identity = identity
         (folder / "rootfs/usr/lib64").mkdir(parents=True)

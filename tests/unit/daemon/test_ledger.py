@@ -43,7 +43,7 @@ def full_entry() -> Entry:
         quota={"memory": "4GiB env"},
         created=12.5,
         expires=99.5,
-        notes=("env GPUSHARE_COUNT \"4\" was not taken",),
+        notes=('env GPUSHARE_COUNT "4" was not taken',),
         namespace="team",
         sandbox="5a4d",
         container="train",

@@ -203,7 +203,7 @@ def test_a_sandbox_id_that_is_a_path_leads_nowhere(node: Node, tmp_path: Path) -
 
 
 def test_a_cri_o_sandbox_is_found_beside_its_container(node: Node, tmp_path: Path) -> None:
-    for name, annotations in (("5a4d", {}), ("c1", {"gpushare.io/memory": "4GiB"})):
+    for name, asked in (("5a4d", {}), ("c1", {"gpushare.io/memory": "4GiB"})):
         folder = tmp_path / "overlay-containers" / name / "userdata"
         more = {
             "io.kubernetes.container.name": "train",
@@ -211,7 +211,7 @@ def test_a_cri_o_sandbox_is_found_beside_its_container(node: Node, tmp_path: Pat
             "io.kubernetes.cri-o.ContainerType": "container",
             "io.container.manager": "cri-o",
         }
-        container = Container(folder, identity=name, annotations={**more, **annotations})
+        container = Container(folder, identity=name, annotations={**more, **asked})
     made = container.create(node)
     assert node.ledger.entries[made["key"]].quota == {"memory": "4GiB annotation"}
 

@@ -113,5 +113,7 @@ def test_what_the_pod_has_too_is_the_pod_s() -> None:
 
 
 def test_a_scope_outside_of_a_pod_is_refused() -> None:
-    with pytest.raises(QuotaError, match="and this container is in none; write gpushare.io/memory"):
+    with pytest.raises(
+        QuotaError, match=r"and this container is in none; write gpushare\.io/memory"
+    ):
         read_quota(scoped(), {})

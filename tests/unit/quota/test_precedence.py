@@ -67,7 +67,7 @@ class Words:
 
 
 SOURCES = ("operator", "own", "scoped", "pod", "env")
-SILENT: Mapping[str, Mapping[str, str]] = dict.fromkeys(SOURCES, {})
+SILENT: Mapping[str, Mapping[str, str]] = {name: {} for name in SOURCES}
 PAIRS = [
     (higher, lower)
     for place, higher in enumerate(SOURCES)
@@ -304,5 +304,3 @@ def test_what_was_not_taken_is_noted_and_nothing_else(
         same = key in author and value(quota, key) == KEYS[key].parse(text)
         merged = key == "deny"
         assert KEYS[key].env in taken or f"env {KEYS[key].env} " in noted or same or merged
-
-
