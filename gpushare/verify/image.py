@@ -24,20 +24,29 @@ LIBRARIES = ("libc.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.s
 GO_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def build(probe: Path, extra: dict[str, bytes] | None = None) -> bytes:
-    """Return a loadable image archive holding `probe`; `extra` maps paths in it to contents."""
+def build(
+    probe: Path,
+    extra: dict[str, bytes] | None = None,
+    *,
+    tag: str = TAG,
+    command: tuple[str, ...] = (PROGRAM,),
+) -> bytes:
+    """Return a loadable image archive holding `probe`, which runs `command` unless told otherwise.
+
+    `extra` maps paths in it to contents.
+    """
     layer = _layer(probe, extra or {})
     config = json.dumps(
         {
             "architecture": GO_ARCHITECTURE.get(platform.machine(), platform.machine()),
             "os": "linux",
-            "config": {"Cmd": [PROGRAM], "Env": ["PATH=/usr/bin"], "WorkingDir": "/"},
+            "config": {"Cmd": list(command), "Env": ["PATH=/usr/bin"], "WorkingDir": "/"},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_sha256(layer)}"]},
             "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "gpushare verify"}],
         }
     ).encode()
     config_name = f"{_sha256(config)}.json"
-    manifest = json.dumps([{"Config": config_name, "RepoTags": [TAG], "Layers": ["layer.tar"]}])
+    manifest = json.dumps([{"Config": config_name, "RepoTags": [tag], "Layers": ["layer.tar"]}])
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         _add_file(tar, "layer.tar", layer)

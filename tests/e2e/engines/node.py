@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node of a cluster without its kubelet: containerd with its CRI plugin, our handler in it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+from gpushare.verify import image
+from tests.stack import Stack
+from tests.stack.program import Program, find
+
+from .cri import Cri, CriError
+from .pod import Pod
+
+BUSYBOX = "/bin/busybox"
+PAUSE = "gpushare-pause:latest"
+#: As a kubelet with cgroupfs names a pod's cgroup; see Pod.
+PARENT = "kubepods/burstable/pod{uid}"
+
+# What a node's administrator might have there: a state folder of runc's for the default handler,
+# which ours must take over. Raising oom_score_adj needs CAP_SYS_RESOURCE.
+CONFIG = """version = 2
+root = "{root}/root"
+state = "{root}/state"
+[grpc]
+  address = "{root}/containerd.sock"
+[ttrpc]
+  address = "{root}/containerd.sock.ttrpc"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{root}/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "docker.io/library/{pause}"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{root}/cni"
+    conf_dir = "{root}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      Root = "{root}/runc"
+"""
+
+
+class Node:
+    """Runs with the handler that `gpushare runtime configure` writes, which is the default too."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.root = stack.root / "node"
+        self.root.mkdir()
+        self.config = self.root / "config.toml"
+        self.config.write_text(CONFIG.format(root=self.root, pause=PAUSE))
+        self._configure()
+        address = self.root / "containerd.sock"
+        self.env = {**stack.environment, "CONTAINERD_ADDRESS": str(address)}
+        argv = [find("containerd"), "--config", str(self.config)]
+        self.containerd = Program(argv, stack.root / "node.log", stack.environment)
+        self.cri = Cri(address)
+        try:
+            self.containerd.wait_until(self._answers)
+            self._import()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def pod(
+        self,
+        annotations: dict[str, str] | None = None,
+        *,
+        handler: str = "gpushare",
+        parent: str = PARENT,
+    ) -> Pod:
+        """Run a pod's sandbox; `annotations` are the user's, without gpushare.io/ before them."""
+        named = {f"gpushare.io/{name}": value for name, value in (annotations or {}).items()}
+        parent = f"/{self.stack.cgroup}/{parent}"
+        return Pod(self.cri, self.root / "logs", parent, annotations=named, handler=handler)
+
+    def close(self) -> None:
+        self.cri.close()
+        self.containerd.stop()
+
+    def _configure(self) -> None:
+        argv = [
+            *(*self.stack.cli, "runtime", "configure", "--runtime", "containerd"),
+            *("--config", str(self.config), "--set-as-default"),
+            *("--launcher", str(self.stack.installation.launcher)),
+        ]
+        subprocess.run(argv, check=True, capture_output=True, env=self.stack.environment)
+
+    def _answers(self) -> bool:
+        try:
+            conditions = self.cri.call("Status")["status"]["conditions"]
+        except CriError:
+            return False
+        return any(found["type"] == "RuntimeReady" and found["status"] for found in conditions)
+
+    def _import(self) -> None:
+        probe, busybox = (
+            self.stack.installation.probe,
+            {BUSYBOX: Path(find("busybox")).read_bytes()},
+        )
+        pause = image.build(probe, busybox, tag=PAUSE, command=(BUSYBOX, "sleep", "1000000"))
+        for archive in (image.build(probe, busybox), pause):
+            subprocess.run(
+                ["ctr", "--namespace", "k8s.io", "images", "import", "-"],
+                check=True,
+                capture_output=True,
+                input=archive,
+                env=self.env,
+            )

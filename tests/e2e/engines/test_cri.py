@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods, as a kubelet has containerd make them: handler, annotations, devices, their ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.verify.image import PROGRAM
+from tests.e2e.waiting import wait_until
+from tests.stack import Stack
+
+from .cri import CriError
+from .node import Node
+from .pod import Container
+from .slices import GIB, NO_DRIVER, OUT_OF_MEMORY, assert_slice, probing, promised
+
+
+@pytest.fixture(scope="module")
+def node(stack: Stack) -> Iterator[Node]:
+    with Node(stack) as made:
+        yield made
+
+
+def released(container: Container, node: Node) -> None:
+    wait_until(lambda: container.full_name not in promised(node.stack))
+
+
+def holds(container: Container, memory: int) -> None:
+    """Assert that the container's programs see a card of `memory` bytes, and get no more."""
+    assert_slice(container.probe(*probing(memory)).said, memory)
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        "kubepods/burstable/pod{uid}",
+        # A kubelet that believes in systemd and a containerd that does not: runc takes the three
+        # words for one name.
+        "kubepods-burstable-pod{uid}.slice",
+    ],
+)
+@pytest.mark.parametrize("handler", ["gpushare", ""], ids=["runtime-class", "default"])
+def test_a_pod_of_one_container_gets_what_its_annotation_says(
+    node: Node, parent: str, handler: str
+) -> None:
+    with node.pod({"memory": "4GiB"}, parent=parent, handler=handler) as pod:
+        assert promised(node.stack) == {}  # the sandbox bears the annotation too
+        container = pod.run("train")
+        holds(container, 4 * GIB)
+        assert promised(node.stack) == {container.full_name: 4 * GIB}
+        groups = Path(f"/proc/{container.pid()}/cgroup").read_text()
+        assert parent.format(uid=pod.uid) in groups
+        container.remove()
+        released(container, node)
+
+
+def test_another_handler_is_none_of_our_business(node: Node) -> None:
+    with node.pod({"memory": "4GiB"}, handler="runc") as pod:
+        assert pod.run("train").probe().status == NO_DRIVER
+
+
+def test_each_container_of_a_pod_has_its_own_annotations(node: Node) -> None:
+    annotations = {"container.train.memory": "4GiB", "container.serve.memory": "8GiB"}
+    with node.pod(annotations) as pod:
+        train, serve, logs = (pod.run(name) for name in ("train", "serve", "logs"))
+        holds(train, 4 * GIB)
+        holds(serve, 8 * GIB)
+        assert logs.probe().status == NO_DRIVER
+        assert promised(node.stack) == {train.full_name: 4 * GIB, serve.full_name: 8 * GIB}
+
+
+def test_an_init_container_gives_back_before_the_next_begins(node: Node) -> None:
+    annotations = {"container.fetch.memory": "100GiB", "container.train.memory": "100GiB"}
+    with node.pod(annotations) as pod:
+        fetch = pod.run("fetch", PROGRAM, "context", f"alloc {99 * GIB}")
+        assert fetch.wait() == 0
+        assert json.loads(fetch.printed()[-1])["result"] == "CUDA_SUCCESS"
+        holds(pod.run("train"), 100 * GIB)
+
+
+def test_what_is_refused_says_why_to_the_kubelet(node: Node) -> None:
+    with node.pod({"container.train.memory": "2000GiB"}) as pod:
+        container = pod.create("train")
+        with pytest.raises(CriError, match="gpushare: no card has room for 2000 GiB"):
+            container.start()
+        assert container.state() == "CONTAINER_EXITED"
+        assert promised(node.stack) == {}
+
+
+def test_a_device_plugin_asks_by_annotations_of_the_container(node: Node) -> None:
+    """They come from the node; what the pod's own say may make it smaller, and no larger."""
+    with node.pod() as pod:
+        asked = {"gpushare.io/memory": "4GiB"}
+        holds(pod.run("train", annotations=asked), 4 * GIB)
+
+
+@pytest.mark.parametrize(("wanted", "given"), [("2GiB", 2 * GIB), ("8GiB", 4 * GIB)])
+def test_an_environment_shrinks_and_never_enlarges(node: Node, wanted: str, given: int) -> None:
+    with node.pod({"memory": "4GiB"}) as pod:
+        holds(pod.run("train", envs=[{"key": "GPUSHARE_MEMORY", "value": wanted}]), given)
+
+
+def test_in_a_pod_an_environment_alone_asks_for_nothing(node: Node) -> None:
+    with node.pod() as pod:
+        container = pod.run("train", envs=[{"key": "GPUSHARE_MEMORY", "value": "4GiB"}])
+        assert container.probe().status == NO_DRIVER
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[dict[str, str]]:
+    """What a device plugin that knows nothing of us has a kubelet pass on: a whole card's nodes."""
+    devices = []
+    for name, minor in (("nvidia0", 0), ("nvidiactl", 255)):
+        os.mknod(tmp_path / name, 0o666 | 0o020000, os.makedev(195, minor))
+        place = {"container_path": f"/dev/{name}", "host_path": str(tmp_path / name)}
+        devices.append({**place, "permissions": "rw"})
+    return devices
+
+
+def test_the_card_of_a_device_plugin_is_a_whole_one(
+    node: Node, nodes: list[dict[str, str]]
+) -> None:
+    envs = [{"key": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]
+    with node.pod() as pod:
+        whole = pod.run("train", devices=nodes, envs=envs)
+        total = whole.probe("info").said[-1]["total"]
+        assert total > 100 * GIB
+        # It is nobody else's: that a share of it is asked for changes nothing.
+        with pytest.raises(CriError, match="no card has room"):
+            pod.run("serve", annotations={"gpushare.io/memory": "4GiB"})
+        whole.remove()
+        released(whole, node)
+
+
+def test_the_card_of_a_device_plugin_becomes_the_share_that_is_annotated(
+    node: Node, nodes: list[dict[str, str]]
+) -> None:
+    with node.pod({"memory": "4GiB"}) as pod:
+        holds(pod.run("train", devices=nodes), 4 * GIB)
+
+
+def test_a_root_that_is_read_only(node: Node) -> None:
+    context = {"readonly_rootfs": True, "namespace_options": {"network": "NODE"}}
+    with node.pod({"memory": "4GiB"}) as pod:
+        container = pod.run("train", linux={"security_context": context})
+        assert container.execute("/bin/busybox", "touch", "/written").status != 0
+        holds(container, 4 * GIB)
+
+
+def test_what_its_first_process_holds_is_taken_from_those_that_are_executed(node: Node) -> None:
+    with node.pod({"memory": "4GiB"}) as pod:
+        # With a stdin that nobody closes, as of a notebook's server, it stays.
+        container = pod.run("train", PROGRAM, "context", f"alloc {2 * GIB}", stdin=True)
+        wait_until(lambda: '"alloc"' in "".join(container.printed()))
+        [said] = [e for e in container.probe(f"alloc {2 * GIB}").said if e["event"] == "alloc"]
+        assert said["result"] == OUT_OF_MEMORY
+
+
+def test_a_container_whose_init_is_killed_gives_back(node: Node) -> None:
+    with node.pod({"memory": "4GiB"}) as pod:
+        container = pod.run("train")
+        os.kill(container.pid(), signal.SIGKILL)
+        assert container.wait() == 128 + signal.SIGKILL
+        released(container, node)
+
+
+def shims_of(container: Container) -> list[int]:
+    """Return the shim of its pod: containerd starts one for the sandbox and all in it."""
+    return [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and container.pod.id.encode() in _argv(entry)
+    ]
+
+
+def _argv(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""  # ended meanwhile
+
+
+def test_a_container_whose_shim_is_killed_gives_back(node: Node) -> None:
+    with node.pod({"memory": "4GiB"}) as pod:
+        container = pod.run("train")
+        first = container.pid()
+        [shim] = shims_of(container)
+        os.kill(shim, signal.SIGKILL)
+        # containerd sees it go, and has the runtime delete what is left.
+        wait_until(lambda: not Path(f"/proc/{first}").exists())
+        released(container, node)
