@@ -142,6 +142,7 @@ static bool tell(const struct hook *hook, const struct state *state, const char 
 	case CLIENT_OK:
 		return true;
 	case CLIENT_REFUSED:
+	case CLIENT_FORBIDDEN:
 		log_error("%s", reply.message);
 		return false;
 	default:

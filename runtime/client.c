@@ -76,6 +76,7 @@ static int64_t now_ms(void)
 
 static enum client_result say(struct reply *reply, enum client_result result, const char *why)
 {
+	reply->code[0] = '\0';
 	snprintf(reply->message, sizeof(reply->message), "%s", why);
 	return result;
 }
@@ -230,7 +231,7 @@ static enum client_result converse(int fd, int64_t deadline, int final_ms, struc
 		case PACKET_DONE:
 			return CLIENT_OK;
 		case PACKET_REFUSAL:
-			return CLIENT_REFUSED;
+			return strcmp(reply->code, "forbidden") ? CLIENT_REFUSED : CLIENT_FORBIDDEN;
 		case PACKET_MALFORMED:
 			return say(reply, CLIENT_BROKEN, "answered what is no answer");
 		}
@@ -244,7 +245,7 @@ enum client_result client_call(const char *socket_path, const struct request *re
 	CLEANUP_FD int fd = connect_within(socket_path, CLIENT_ACK_MS);
 
 	if (fd < 0)
-		return say(reply, CLIENT_UNREACHABLE,
+		return say(reply, errno == EACCES ? CLIENT_FORBIDDEN : CLIENT_UNREACHABLE,
 			errno == EAGAIN ? "does not accept connections" : strerror(errno));
 	if (send_request(fd, request, fds, fd_count) < 0)
 		return say(reply, CLIENT_UNREACHABLE,

@@ -30,12 +30,13 @@ bool request_end(struct request *request);
 enum client_result {
 	CLIENT_OK,
 	CLIENT_REFUSED,	    /* the daemon answered, and said no: `message` is its reason */
+	CLIENT_FORBIDDEN,   /* it, or the kernel at its socket, said no to this caller */
 	CLIENT_UNREACHABLE, /* no daemon, or none that acknowledges: nothing has been done */
 	CLIENT_BROKEN,	    /* acknowledged, and then no proper answer: it may have been done */
 };
 
 struct reply {
-	char code[32];			    /* of a refusal: protocol.CODE_* */
+	char code[32];			    /* of a refusal: protocol.CODE_*; else "" */
 	char message[CLIENT_REPLY_MAX + 1]; /* why, for anything but CLIENT_OK */
 };
 

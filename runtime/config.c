@@ -57,6 +57,14 @@ static int open_file(struct config *config)
 	return fd;
 }
 
+/* Whose this program is, whoever runs it trusts. In a rootless engine's user namespace root has no
+ * number of its own, and so have its files none (user_namespaces(7), "Unmapped user IDs"). */
+static bool owns_this_program(uid_t uid)
+{
+	struct stat self;
+	return stat("/proc/self/exe", &self) == 0 && self.st_uid == uid;
+}
+
 /* A file that somebody else may write names the program that runs as root. */
 static bool trusted(struct config *config, int fd)
 {
@@ -65,7 +73,7 @@ static bool trusted(struct config *config, int fd)
 		return problem(config, strerror(errno));
 	if (!S_ISREG(found.st_mode))
 		return problem(config, "is not a regular file");
-	if (found.st_uid != 0 && found.st_uid != geteuid())
+	if (found.st_uid != 0 && found.st_uid != geteuid() && !owns_this_program(found.st_uid))
 		return problem(config, "belongs neither to root nor to you");
 	if (found.st_mode & (mode_t)(S_IWGRP | S_IWOTH))
 		return problem(config, "may be written by others (chmod go-w)");

@@ -46,6 +46,11 @@ static bool judge(const struct spec *spec, const struct config *config, enum cli
 		log_error("%s", reply->message);
 		return false;
 	}
+	if (result == CLIENT_FORBIDDEN) {
+		refuse(spec, "its engine runs without root, and only root's containers get one",
+			"start it with sudo, or without a container: gpushare run");
+		return false;
+	}
 	snprintf(why, sizeof(why), "gpushared %s %s (%.200s)",
 		result == CLIENT_BROKEN ? "failed on" : "does not answer on", config->socket,
 		reply->message);

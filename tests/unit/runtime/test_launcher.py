@@ -234,6 +234,17 @@ def test_the_word_of_an_image_is_refused_only_where_it_is_a_quota(
         assert place.create(STRONG).status == REFUSED
 
 
+def test_who_is_not_root_is_told_so(place: Place) -> None:
+    with FakeDaemon(place.socket, [ACK, refusal("create is for root", "forbidden")]):
+        ran = place.create(STRONG)
+    assert (ran.status, ran.seen) == (REFUSED, [])
+    assert ran.said == (
+        'gpushare: this container asks for a GPU (annotation "gpushare.io/memory"), but its engine '
+        "runs without root, and only root's containers get one; start it with sudo, or without a "
+        "container: gpushare run\n"
+    )
+
+
 # --- a daemon that cannot be asked ---
 
 
@@ -448,6 +459,8 @@ def test_a_configuration_that_is_no_file_runs_nothing(place: Place) -> None:
 def test_a_configuration_of_somebody_else_runs_nothing(place: Place) -> None:
     os.chown(place.conf, 12345, 12345)
     assert "belongs neither to root nor to you" in place.create(STRONG).said
+    os.chown(place.launcher, 12345, 12345)  # who runs the one may as well read the other
+    assert "does not answer on" in place.create(STRONG).said
 
 
 def test_the_launcher_does_not_run_itself(place: Place, tmp_path: Path) -> None:
