@@ -177,7 +177,7 @@ static void read_mount(struct spec *spec, struct json *json)
 	}
 }
 
-/* `containerd oci-hook -- nvidia-container-cli configure ...`: another's program starts NVIDIA's. */
+/* `containerd oci-hook -- nvidia-container-cli configure`: another's program starts NVIDIA's. */
 static void read_hook_arguments(struct spec *spec, struct json *json)
 {
 	struct json_text argument;
