@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers started with an engine's own options for GPUs, and what they were given."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpushare.verify import Tenant, image
+from tests.stack import Stack
+
+HOOK = "nvidia-container-runtime-hook"
+
+
+def stand_in(folder: Path) -> Path:
+    """Write a program by the name of NVIDIA's hook, with which dockerd takes `--gpus`.
+
+    Where it is run it says so in the file that is returned: under gpushare it never is.
+    """
+    folder.mkdir(exist_ok=True)
+    ran = folder / "ran"
+    program = folder / HOOK
+    program.write_text(f'#!/bin/sh\ncat >/dev/null\n: >"{ran}"\n')
+    program.chmod(0o755)
+    return ran
+
+
+@dataclass
+class Engine:
+    """A client of docker's command line: `argv` begins `docker` or `podman`."""
+
+    stack: Stack
+    argv: Sequence[str] = ("docker",)
+    options: Sequence[str] = ("--network", "none", "--runtime=gpushare")
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**self.stack.environment, **self.env}
+
+    def run_argv(self, name: str, *options: str, tag: str = image.TAG) -> list[str]:
+        """Return the command that runs the probe with `options`."""
+        words = ("run", "--rm", "-i", "--name", name, *self.options, *options)
+        return [*self.argv, *words, tag]
+
+    def call(self, *words: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        """Call the client; its failure is the test's to judge."""
+        return subprocess.run(
+            [*self.argv, *words],
+            check=False,
+            input=data,
+            capture_output=True,
+            env=self.environment,
+        )
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """What `gpushare ps -a` says, by the container's id."""
+        listed = subprocess.run(
+            [*self.stack.cli, "ps", "--all", "--json"],
+            check=True,
+            capture_output=True,
+            env=self.stack.environment,
+        )
+        return {row["id"]: row for row in json.loads(listed.stdout)}
+
+    @contextmanager
+    def created(self, *options: str) -> Iterator[str]:
+        """Create a container that runs the probe; its id."""
+        done = self.call("create", *self.options, *options, image.TAG)
+        assert done.returncode == 0, done.stderr.decode()
+        identity = done.stdout.decode().strip()
+        try:
+            yield identity
+        finally:
+            self.call("rm", "--force", identity)
+
+    @contextmanager
+    def tenant(self, *options: str, tag: str = image.TAG) -> Iterator[Container]:
+        """Run the probe until it is left; it is a container's word that it started."""
+        name = f"gpus-{secrets.token_hex(3)}"
+        argv = self.run_argv(name, *options, tag=tag)
+        try:
+            with Tenant(name, argv, self.environment) as tenant:
+                yield Container(self, tenant, tenant.start().get("code") == 0)
+        finally:
+            self.call("rm", "--force", name)
+
+    def refusal(self, *options: str) -> str:
+        """Run the probe, which must be refused; return what was said."""
+        name = f"gpus-{secrets.token_hex(3)}"
+        try:
+            with Tenant(name, self.run_argv(name, *options), self.environment) as tenant:
+                assert tenant.wait() != 0
+                return tenant.errors
+        finally:
+            self.call("rm", "--force", name)
+
+
+@dataclass
+class Container:
+    """A running probe; `found` is whether cuInit found a driver and a card."""
+
+    engine: Engine
+    tenant: Tenant
+    found: bool
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What `gpushare ps` says of it."""
+        inspected = self.engine.call("inspect", "--format", "{{.Id}}", self.tenant.name)
+        return self.engine.rows()[inspected.stdout.decode().strip()]
+
+    @property
+    def isolation(self) -> str:
+        """What holds its quota; "exclusive" are whole cards, "" is no GPU."""
+        return str(self.row["isolation"])
+
+    @property
+    def cards(self) -> list[int]:
+        """The indices of its cards."""
+        return [card["index"] for card in self.row["cards"]]
+
+    def information(self) -> dict[str, Any]:
+        """What CUDA says in it: how many cards, and of the first one its memory."""
+        return self.tenant.ask("info")
+
+    def mounts(self) -> list[str]:
+        """The mount points that it sees."""
+        lines = Path(f"/proc/{self.row['pid']}/mountinfo").read_text().splitlines()
+        return [line.split()[4] for line in lines]
+
+    def nodes(self) -> list[str]:
+        """The cards' nodes that it has."""
+        return sorted(
+            path.name for path in Path(f"/proc/{self.row['pid']}/root/dev").glob("nvidia[0-9]*")
+        )
+
+    def environment(self) -> list[str]:
+        """The variables of its first process."""
+        return Path(f"/proc/{self.row['pid']}/environ").read_text().rstrip("\0").split("\0")

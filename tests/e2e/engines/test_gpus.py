@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`docker run --gpus` as older Docker does it: by a hook of NVIDIA's and a variable."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.verify import image
+from tests.stack import Stack
+
+from .gpus import Engine, stand_in
+
+GIB = 1 << 30
+WHOLE = 139 * GIB
+MEMORY = ("-e", "GPUSHARE_MEMORY=4GiB")
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """Two cards, and a dockerd that finds NVIDIA's hook.
+
+    The simulated driver shows both cards wherever it is, so that the nodes say what was passed.
+    """
+    with Stack(cards=2) as made:
+        stand_in(made.root / "bin")
+        made.env["PATH"] = f"{made.root}/bin:{os.environ['PATH']}"
+        made.start_daemon()
+        made.start_containerd()
+        made.start_docker().prepare(made.installation.probe)
+        yield made
+
+
+@pytest.fixture
+def docker(stack: Stack) -> Iterator[Engine]:
+    yield Engine(stack)
+    assert not (stack.root / "bin/ran").exists(), "NVIDIA's own hook was run"
+
+
+@pytest.fixture
+def uuids(stack: Stack) -> list[str]:
+    devices = json.loads(stack.cdi.read_text())["devices"]
+    return [device["name"] for device in devices if device["name"].startswith("GPU-")]
+
+
+def assert_untouched(mounts: list[str]) -> None:
+    """Nothing of ours is in a container with whole cards."""
+    assert [path for path in mounts if path.startswith("/opt/gpushare")] == []
+    assert any(path.endswith("/libcuda.so.1") for path in mounts)
+
+
+def test_the_hook_is_what_docker_itself_would_run(stack: Stack) -> None:
+    """Else the other tests would show nothing."""
+    ran = stack.root / "bin/ran"
+    Engine(stack, options=("--network", "none")).refusal("--gpus", "1")
+    assert ran.exists()
+    ran.unlink()
+
+
+@pytest.mark.parametrize(
+    ("request_", "count"), [("1", 1), ("2", 2), ("all", 2), ("device=0", 1), ('"device=0,1"', 2)]
+)
+def test_gpus_alone_are_whole_cards(docker: Engine, request_: str, count: int) -> None:
+    with docker.tenant("--gpus", request_) as container:
+        assert container.found
+        assert container.isolation == "exclusive"
+        assert len(container.cards) == count
+        assert container.nodes() == [f"nvidia{index}" for index in container.cards]
+        assert container.information()["total"] >= WHOLE
+        assert_untouched(container.mounts())
+
+
+def test_a_card_that_is_named_is_that_card(docker: Engine, uuids: list[str]) -> None:
+    for name in ("1", uuids[1]):
+        with docker.tenant("--gpus", f"device={name}") as container:
+            assert container.cards == [1]
+
+
+@pytest.mark.parametrize(
+    ("request_", "count"), [("1", 1), ("2", 2), ("all", 2), ("device=0", 1), ('"device=0,1"', 2)]
+)
+def test_gpus_with_a_quota_are_shares_of_as_many(docker: Engine, request_: str, count: int) -> None:
+    with docker.tenant("--gpus", request_, *MEMORY) as container:
+        assert container.found
+        assert container.isolation == "interposer"
+        assert container.nodes() == [f"nvidia{index}" for index in container.cards]
+        assert len(container.cards) == count
+        assert container.information()["total"] == 4 * GIB
+        over = container.tenant.ask(f"alloc {4 * GIB}")
+        assert over["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+def test_a_share_of_a_card_that_is_named_is_of_that_card(docker: Engine, uuids: list[str]) -> None:
+    with docker.tenant("--gpus", f"device={uuids[1]}", *MEMORY) as container:
+        assert container.cards == [1]
+
+
+def test_gpus_1_is_any_card_that_is_free(docker: Engine) -> None:
+    with (
+        docker.tenant("-e", "GPUSHARE_DEVICES=0", *MEMORY) as first,
+        docker.tenant("--gpus", "1") as whole,
+    ):
+        assert (first.cards, whole.cards) == ([0], [1])
+
+
+def test_whole_cards_are_refused_where_they_are_shared(docker: Engine, uuids: list[str]) -> None:
+    with docker.tenant("-e", "GPUSHARE_DEVICES=0", *MEMORY) as first:
+        for request_ in ("2", "all", f"device={uuids[0]}"):
+            said = docker.refusal("--gpus", request_)
+            assert "docker run --gpus: cannot be given: " in said
+            assert f"card 0 is shared by {first.tenant.name}" in said
+            assert "add -e GPUSHARE_MEMORY=4GiB" in said
+
+
+def test_a_part_of_a_card_is_refused_by_its_name(docker: Engine) -> None:
+    for part in ("0:1", "MIG-7c1e2f30-8a4b-5d6c-9e0f-1a2b3c4d5e6f"):
+        said = docker.refusal("--gpus", f"device={part}", *MEMORY)
+        assert f'docker run --gpus: "{part}" is a part of a card (MIG)' in said
+
+
+def test_a_card_that_is_not_there_is_refused_by_its_name(docker: Engine) -> None:
+    assert "card 7 does not exist" in docker.refusal("--gpus", "device=7")
+    assert "3 cards are asked for" in docker.refusal("--gpus", "3")
+
+
+def test_a_count_and_gpus_that_differ_are_refused(docker: Engine) -> None:
+    said = docker.refusal("--gpus", "1", "-e", "GPUSHARE_COUNT=2")
+    assert 'env GPUSHARE_COUNT: "2" and docker run --gpus say different numbers' in said
+
+
+def test_the_engines_variables_are_not_left_in_and_the_callers_are(docker: Engine) -> None:
+    request_ = 'device=1,"capabilities=compute,utility"'
+    with docker.tenant("--gpus", request_, "-e", "NVIDIA_VISIBLE_DEVICES=all") as container:
+        variables = container.environment()
+        visible = [entry for entry in variables if entry.startswith("NVIDIA_VISIBLE_DEVICES=")]
+        assert visible == ["NVIDIA_VISIBLE_DEVICES=all"]
+        assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in variables
+        assert container.cards == [1]
+
+
+def test_visible_devices_of_an_image_alone_ask_nothing(docker: Engine) -> None:
+    with docker.created("-e", "NVIDIA_VISIBLE_DEVICES=all") as identity:
+        docker.call("start", "--attach", identity)
+        row = docker.rows()[identity]
+        assert row["state"] == "none"
+        assert "add -e GPUSHARE_MEMORY=4GiB" in row["why"]
+
+
+def test_it_gets_them_again_when_it_is_started_again(docker: Engine) -> None:
+    with docker.created("--gpus", "1") as identity:
+        for _ in range(2):
+            started = docker.call("start", "--attach", identity)
+            assert started.returncode == 0
+            assert json.loads(started.stdout.splitlines()[0])["code"] == 0
+
+
+def test_other_hooks_are_kept(docker: Engine) -> None:
+    """Docker's own stands beside NVIDIA's, and without it a container has no network."""
+    with docker.tenant("--gpus", "1") as container:
+        inspected = json.loads(docker.call("inspect", container.tenant.name).stdout)[0]
+        key = Path(inspected["NetworkSettings"]["SandboxKey"])
+        assert key.stat().st_ino == Path(f"/proc/{container.row['pid']}/ns/net").stat().st_ino
