@@ -70,9 +70,9 @@ class Engine:
         return {row["id"]: row for row in json.loads(listed.stdout)}
 
     @contextmanager
-    def created(self, *options: str) -> Iterator[str]:
-        """Create a container that runs the probe; its id."""
-        done = self.call("create", *self.options, *options, image.TAG)
+    def created(self, *options: str, command: Sequence[str] = ()) -> Iterator[str]:
+        """Create a container that runs the probe, or `command`; its id."""
+        done = self.call("create", *self.options, *options, image.TAG, *command)
         assert done.returncode == 0, done.stderr.decode()
         identity = done.stdout.decode().strip()
         try:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.verify import image
 from tests.stack import Stack
+from tests.stack.program import find
 
 from .gpus import Engine, stand_in
 
@@ -143,8 +143,11 @@ def test_the_engines_variables_are_not_left_in_and_the_callers_are(docker: Engin
 
 
 def test_visible_devices_of_an_image_alone_ask_nothing(docker: Engine) -> None:
-    with docker.created("-e", "NVIDIA_VISIBLE_DEVICES=all") as identity:
-        docker.call("start", "--attach", identity)
+    # A probe without a driver ends at once, and its row with it.
+    busybox = find("busybox")
+    options = ("-e", "NVIDIA_VISIBLE_DEVICES=all", "-v", f"{busybox}:/bin/busybox:ro")
+    with docker.created(*options, command=("/bin/busybox", "sleep", "600")) as identity:
+        assert docker.call("start", identity).returncode == 0
         row = docker.rows()[identity]
         assert row["state"] == "none"
         assert "add -e GPUSHARE_MEMORY=4GiB" in row["why"]
