@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Get what the demo, the tests and the checks need: `python3 packaging/setup BUILD [--plan]`.
+"""Get what demo, tests and checks need: `python3 packaging/setup BUILD [--plan | --debian]`.
 
-BUILD is the folder for everything that is built. With --plan nothing is done, only said.
+BUILD is the folder for everything that is built. With --plan nothing is done, only said; --debian
+makes the Debian 13 whose engines are tested, for which the rest must be there.
 Exit status: 0 all there, 1 something cannot be had, 3 it would take root.
 """
 
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 import apply
+import debian
 import machine
 import plan
 
@@ -21,6 +23,8 @@ def main(argv: list[str]) -> int:
     """Plan, and unless told otherwise do it."""
     build = Path(argv[0]).resolve()
     tools, log = build / "tools", build / "log" / "setup.log"
+    if "--debian" in argv[1:]:
+        return _make_debian(build)
     facts = machine.read(tools)
     todo = plan.make(facts, machine.simulate)
     if "--plan" in argv[1:]:
@@ -51,6 +55,14 @@ def main(argv: list[str]) -> int:
     if missing:
         apply.say(f"still missing: {' '.join(missing)}; install them and run this again")
     return 1 if missing else 0
+
+
+def _make_debian(build: Path) -> int:
+    if not debian.is_made(build):
+        if os.geteuid() != 0:
+            return 3
+        debian.make(build, build / "log" / "debian.log")
+    return 0
 
 
 def _show(todo: plan.Plan) -> None:

@@ -31,13 +31,13 @@ class SetupError(Exception):
 
 def update(log: Path) -> None:
     """Fetch apt's lists of packages."""
-    _run(("apt-get", "update"), log)
+    run(("apt-get", "update"), log)
 
 
 def install(packages: Sequence[str], log: Path) -> None:
     """Install `packages`; nothing is removed, no service is started or enabled. Needs root."""
     with services.none_started(), services.none_enabled():
-        _run((*APT, "install", *packages), log)
+        run((*APT, "install", *packages), log)
 
 
 def unpack(packages: Sequence[str], tools: Path, log: Path) -> None:
@@ -48,9 +48,9 @@ def unpack(packages: Sequence[str], tools: Path, log: Path) -> None:
         wanted |= {*plan.unpacked_with(package, machine.simulate([package]))}
     with tempfile.TemporaryDirectory(prefix="gpushare-setup-") as folder:
         Path(folder).chmod(0o755)  # apt fetches as its own user
-        _run(("apt-get", "download", *sorted(wanted)), log, cwd=Path(folder))
+        run(("apt-get", "download", *sorted(wanted)), log, cwd=Path(folder))
         for archive in sorted(Path(folder).glob("*.deb")):
-            _run(("dpkg-deb", "--extract", str(archive), str(tools)), log)
+            run(("dpkg-deb", "--extract", str(archive), str(tools)), log)
     _link_programs(tools, tools / "bin")
 
 
@@ -78,7 +78,7 @@ def _lacks_libraries(program: Path) -> bool:
     return "not found" in done.stdout
 
 
-def _run(command: Sequence[str], log: Path, cwd: Path | None = None) -> None:
+def run(command: Sequence[str], log: Path, cwd: Path | None = None) -> None:
     """Run `command` as root, its output in `log`; on failure the end of it is part of the error."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:

@@ -30,7 +30,7 @@ def read(tools: Path) -> plan.Facts:
     if shutil.which("apt-get", path=path) is None:
         return plan.Facts(programs, frozenset(), frozenset(), apt=False)
     installed = _installed()
-    if all(programs.values()) and installed.issuperset(plan.HEADERS):
+    if all(programs.values()) and installed.issuperset(plan.FILES):
         return plan.Facts(programs, installed, frozenset())
     return plan.Facts(programs, installed, _known())
 

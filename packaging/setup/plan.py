@@ -41,10 +41,12 @@ NEEDS = (
     Need("ctr", ("containerd",), "is containerd's own client", relocatable=True),
     Need("dockerd", ("docker.io",), "runs containers for docker", relocatable=True),
     Need("docker", ("docker-cli", "docker.io"), "is what users type", relocatable=True),
+    Need("podman", ("podman",), "runs containers without a daemon", relocatable=True),
+    Need("debootstrap", ("debootstrap",), "makes the Debian 13 whose engines are tested"),
 )
 
-# Files that no program on PATH stands for.
-HEADERS = ("libc6-dev",)
+# Files that no program on PATH stands for; Ubuntu has Debian's keys in a package of their own.
+FILES = ("libc6-dev", "debian-archive-keyring")
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def make(facts: Facts, simulate: Callable[[Sequence[str]], Simulation | None]) -
         else:
             needs_of.setdefault(package, []).append(need)
     wanted = list(needs_of)
-    wanted += [name for name in HEADERS if name not in facts.installed]
+    wanted += [name for name in FILES if name not in facts.installed]
     if not wanted:
         return Plan(impossible=tuple(impossible))
     together = simulate(wanted)

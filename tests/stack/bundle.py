@@ -11,7 +11,6 @@ from typing import Any
 
 from gpushare.verify import Tenant, image
 
-from .program import find
 from .stack import Stack
 
 PROBE = (image.PROGRAM,)
@@ -35,7 +34,9 @@ class Bundle:
         self.rootfs = self.path / "rootfs"
         self.rootfs.mkdir(parents=True)
         image.unpack(self.rootfs, stack.installation.probe, dict(files or {}))
-        subprocess.run([find("runc"), "spec"], cwd=self.path, check=True)
+        subprocess.run(
+            stack.argv("runc", "spec", "--bundle", str(self.path)), cwd=self.path, check=True
+        )
         self.config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
         self.config["process"]["terminal"] = False
         self.config["process"]["args"] = list(args)
@@ -65,7 +66,7 @@ class Bundle:
     def argv(self, *words: str, runtime: str | None = None) -> list[str]:
         """Return a command line of the launcher (or of `runtime`) with this stack's state."""
         program = runtime or str(self.stack.installation.launcher)
-        return [program, "--root", f"{self.stack.root}/runc", *words]
+        return self.stack.argv(program, "--root", f"{self.stack.root}/runc", *words)
 
     def run(self) -> Tenant:
         """Run the container in the foreground, as `runc run` does."""

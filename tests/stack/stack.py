@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -20,15 +21,22 @@ from gpushare.install import Installation, install
 from gpushare.verify import Containerd, Docker, Host
 
 from . import leftovers
-from .program import Program, find
+from .distribution import Cgroups, Distribution, Place
+from .program import Missing, Program, find
+
+#: The engines' own clients, as a user of the distribution types them.
+CLIENTS = ("docker", "docker-compose", "ctr", "podman")
 
 
 class Stack:
     """A simulated card (or the CDI spec of a real one), a daemon, and engines as asked for.
 
-    `driver` is the simulated driver's version, where it is not the profile's.
+    `driver` is the simulated driver's version, where it is not the profile's. With a
+    `distribution` the engines and the containers run in its `place`, which sees `cgroups` as said;
+    without, on this machine as it is. `runtime` is the low-level runtime beneath the launcher.
 
-    `root` holds everything; `env` is what a shell needs to talk to it.
+    `root` holds everything; `env` is what a shell needs to talk to it: its PATH has the clients of
+    the distribution.
     """
 
     def __init__(
@@ -38,6 +46,9 @@ class Stack:
         cards: int = 1,
         driver: str | None = None,
         cdi: Path | None = None,
+        distribution: Distribution | None = None,
+        cgroups: Cgroups = "machine",
+        runtime: str = "runc",
     ) -> None:
         # Also a containerd namespace and a cgroup, hence no underscore.
         self.root = Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}")
@@ -46,8 +57,12 @@ class Stack:
         self._exit = ExitStack()
         self._traces = leftovers.Traces()
         self._exit.callback(self._remove)
+        self.place: Place | None = None
         try:
-            self.runtime = Path(find("runc"))
+            if distribution is not None:
+                self.place = Place(distribution, self.root, cgroups)
+                self._exit.callback(self.place.close)
+            self.runtime = Path(distribution.find(runtime) if distribution else find(runtime))
             self.socket = self.root / "run" / "control.sock"
             self.env = {
                 "GPUSHARE_SOCKET": str(self.socket),
@@ -55,6 +70,7 @@ class Stack:
                 "CONTAINERD_ADDRESS": str(self.root / "containerd.sock"),
                 "DOCKER_HOST": f"unix://{self.root}/docker.sock",
             }
+            self._put_clients_on_path()
             self.cdi = cdi or self._simulate(profile, cards, driver)
             self.installation: Installation = install(
                 self.root / "lib", runtime=self.runtime, socket=self.socket
@@ -88,9 +104,15 @@ class Stack:
             *("--config", str(self.config)),
         ]
 
+    def argv(self, program: str, *words: str) -> list[str]:
+        """Return the command line that runs a program where the engines run."""
+        if self.place is not None:
+            return self.place.argv(program, *words)
+        return [program if program.startswith("/") else find(program), *words]
+
     def start_daemon(self, wrapper: tuple[str, ...] = ()) -> Program:
         """Start gpushared, under `wrapper` (say, unshare) where one is given."""
-        self.daemon = self._start("gpushared", [*wrapper, *self.gpushared])
+        self.daemon = self.start("gpushared", [*wrapper, *self.gpushared])
         self.daemon.wait_until(lambda: _listening(self.socket, socket.SOCK_SEQPACKET))
         return self.daemon
 
@@ -106,16 +128,20 @@ class Stack:
             f'[plugins."io.containerd.internal.v1.opt"]\npath = "{self.root}/opt"\n'
             f'[ttrpc]\naddress = "{address}.ttrpc"\n'
         )
-        program = self._start("containerd", [find("containerd"), "--config", str(config)])
+        program = self.start("containerd", self.argv("containerd", "--config", str(config)))
         program.wait_until(lambda: _answers(["ctr", "version"], self.environment))
         return Containerd(self.installation.launcher, env=dict(self.env))
 
-    def start_docker(self) -> Docker:
-        """Start dockerd on the stack's containerd, with the runtime registered as a user would."""
+    def start_docker(self, *flags: str) -> Docker:
+        """Start dockerd on the stack's containerd, with the runtime registered as a user would.
+
+        `flags` are more of dockerd's own; what else is in `root`/daemon.json stays.
+        """
         config = self.root / "daemon.json"
         self._register(config)
         argv = [
-            *(find("dockerd"), "--config-file", str(config), "--host", self.env["DOCKER_HOST"]),
+            *self.argv("dockerd", "--config-file", str(config)),
+            *("--host", self.env["DOCKER_HOST"]),
             *("--data-root", f"{self.root}/docker", "--exec-root", f"{self.root}/docker-run"),
             *(
                 "--pidfile",
@@ -126,8 +152,9 @@ class Stack:
             *("--containerd-namespace", self.cgroup, "--cgroup-parent", f"/{self.cgroup}"),
             *("--exec-opt", "native.cgroupdriver=cgroupfs", "--bridge=none"),
             *("--iptables=false", "--ip6tables=false", "--userland-proxy=false"),
+            *flags,
         ]
-        program = self._start("dockerd", argv)
+        program = self.start("dockerd", argv)
         program.wait_until(lambda: _answers(["docker", "version"], self.environment))
         return Docker(env=dict(self.env))
 
@@ -142,11 +169,30 @@ class Stack:
     def close(self) -> None:
         self._exit.close()
 
+    def _put_clients_on_path(self) -> None:
+        if self.place is None:
+            return
+        folder = self.root / "clients"
+        folder.mkdir()
+        for client in CLIENTS:
+            with suppress(Missing):
+                self.place.wrap(client, folder)
+        self.env["PATH"] = f"{folder}:{os.environ['PATH']}"
+
     def _simulate(self, profile: str, cards: int, driver: str | None) -> Path:
         folder = self.root / "driver"
         cuda = None if driver is None else "13.0"
+        libraries = simulator.libraries()
+        if self.place is not None:
+            # What runc mounts must have the same name in there.
+            libraries = shutil.copytree(libraries, self.root / "simulator")
         created = simulator.create(
-            folder, profile, cards=cards, driver_version=driver, cuda_version=cuda
+            folder,
+            profile,
+            cards=cards,
+            driver_version=driver,
+            cuda_version=cuda,
+            folder=libraries,
         )
         self.env["GPUSHARE_SIM_DEVICE"] = str(created.device)
         return Path(created.cdi)
@@ -161,7 +207,9 @@ class Stack:
                     "libraries": str(self.installation.libraries),
                     "driver": {"cdi": str(self.cdi)},
                     # The engines' namespace is this process's; pid 1 may be somebody else's here.
-                    "mount_namespace": f"/proc/{os.getpid()}/ns/mnt",
+                    "mount_namespace": str(
+                        self.place.namespace if self.place else f"/proc/{os.getpid()}/ns/mnt"
+                    ),
                     "engines": {"docker": {"sockets": [f"{self.root}/docker.sock"]}},
                 }
             )
@@ -179,7 +227,8 @@ class Stack:
             env=self.environment,
         )
 
-    def _start(self, name: str, argv: list[str]) -> Program:
+    def start(self, name: str, argv: list[str]) -> Program:
+        """Start a program that ends with the stack; its output is in `root`/`name`.log."""
         program = Program(argv, self.root / f"{name}.log", self.environment)
         self._exit.callback(program.stop)
         return program

@@ -11,14 +11,19 @@ import pytest
 from .recorded import CONTAINERD_IO, DOCKER_CE
 
 EVERYTHING = {need.program: f"/usr/bin/{need.program}" for need in plan.NEEDS}
-KNOWN = frozenset({"gcc", "binutils", "busybox-static", "runc", "crun", "containerd", "docker.io"})
+KNOWN = frozenset(
+    {
+        *("gcc", "binutils", "busybox-static", "runc", "crun", "containerd", "docker.io"),
+        *("podman", "debootstrap"),
+    }
+)
 
 Simulate = Callable[[Sequence[str]], "plan.Simulation | None"]
 
 
 def facts_without(*programs: str, known: frozenset[str] = KNOWN) -> plan.Facts:
     there: dict[str, str | None] = {**EVERYTHING, **dict.fromkeys(programs)}
-    return plan.Facts(there, frozenset({"libc6-dev"}), known)
+    return plan.Facts(there, frozenset(plan.FILES), known)
 
 
 def apt(recorded: Mapping[tuple[str, ...], str]) -> Simulate:
@@ -41,7 +46,7 @@ def test_a_machine_with_everything_is_left_alone() -> None:
 def test_what_is_missing_on_a_bare_machine_is_installed_by_one_apt_call() -> None:
     bare = plan.Facts(dict.fromkeys(EVERYTHING), frozenset(), KNOWN)
     todo = plan.make(bare, adds_only)
-    assert set(todo.install) == {*KNOWN, "libc6-dev"}
+    assert set(todo.install) == {*KNOWN, *plan.FILES}
     assert not todo.unpack
     [message] = todo.impossible
     assert message.startswith("setpriv is missing and apt knows no package util-linux: ")

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Low-level runtimes and cgroup layouts, without an engine: every pair holds the quota."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpushare.client import Client
+from tests.e2e.waiting import wait_until
+from tests.stack import Stack
+from tests.stack.bundle import Bundle
+from tests.stack.distribution import Cgroups, Distribution
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cgroups"),
+    [("runc", "machine"), ("runc", "v1"), ("runc", "v2"), ("crun", "v1"), ("crun", "v2")],
+)
+def test_a_quota_is_held_and_released(
+    distribution: Distribution, runtime: str, cgroups: Cgroups
+) -> None:
+    with Stack(distribution=distribution, cgroups=cgroups, runtime=runtime) as stack:
+        if (runtime, cgroups) == ("crun", "v2") and not may_raise_limits():
+            said = subprocess.run(stack.argv("crun", "--version"), check=True, capture_output=True)
+            if b"crun version 1.8" in said.stdout:
+                pytest.skip("crun 1.8 needs CAP_SYS_RESOURCE to load a device filter of cgroup v2")
+        stack.start_daemon()
+        bundle = Bundle(stack, quota={"memory": "4GiB"})
+        with bundle.run() as tenant:
+            assert tenant.start()["code"] == 0
+            assert tenant.ask("info")["total"] == 4 * GIB
+            assert tenant.ask(f"alloc {4 * GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
+            state = json.loads(bundle.call("state").stdout)
+            assert Client(stack.socket).tenants()[0]["pid"] == state["pid"]
+        wait_until(lambda: not Client(stack.socket).tenants())
+
+
+def may_raise_limits() -> bool:
+    """Whether this process has CAP_SYS_RESOURCE, 24 in capability.h; sandboxes take it away."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    [effective] = [line.split()[1] for line in status if line.startswith("CapEff:")]
+    return bool(int(effective, 16) >> 24 & 1)

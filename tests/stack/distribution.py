@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A distribution's programs, run in a mount namespace of their own: this machine's, or Debian 13's.
+
+A `Place` is the distribution's root under an overlay (what engines write there is gone with it),
+with a /run of its own and the stack's folder at the path that it has outside. So the launcher, the
+libraries, the control socket and whatever a test keeps in `stack.root` have one name on both sides,
+and gpushared stays outside, as it does on a host with a hardened unit: `mount_namespace` in its
+configuration names the place.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from .program import PLACES, TOOLS, Missing, Program, find
+
+BUILD: Final = Path(__file__).resolve().parents[2] / "build"
+#: machine: as it has them. v1, v2: of its hierarchies only those, as a machine has that knows no
+#: others; crun refuses the two together, and runc then looks at v1's alone.
+Cgroups = Literal["machine", "v1", "v2"]
+
+#: "$1" the root, "$2" the stack's folder, "$3" the cgroups, then v1's hierarchies.
+SCRIPT: Final = """
+set -eu
+lower=$1 folder=$2 cgroups=$3
+shift 3
+own=$folder/place
+mkdir "$own"
+mount -t tmpfs -o mode=755 tmpfs "$own"
+mkdir "$own/upper" "$own/work" "$own/root" "$own/cgroup"
+mount -t overlay -o "lowerdir=$lower,upperdir=$own/upper,workdir=$own/work" overlay "$own/root"
+cd "$own/root"
+mkdir -p ./"$folder" proc sys dev run
+mount --bind "$folder" ./"$folder"
+mount -t proc -o nosuid,nodev,noexec proc proc
+mount --rbind /dev dev
+mount --rbind /sys sys
+mount -t tmpfs -o mode=755,nosuid,nodev tmpfs run
+rm -rf etc/docker etc/gpushare var/lib/docker var/lib/containerd var/lib/containers
+case $cgroups in
+v1)
+	mount -t tmpfs -o mode=755 tmpfs "$own/cgroup"
+	for hierarchy; do
+		mkdir "$own/cgroup/${hierarchy##*/}"
+		mount --bind "$hierarchy" "$own/cgroup/${hierarchy##*/}"
+	done
+	mount --rbind "$own/cgroup" sys/fs/cgroup
+	;;
+v2) mount -t cgroup2 cgroup2 sys/fs/cgroup ;;
+esac
+pivot_root . .
+umount --lazy .
+echo ready
+exec sleep infinity
+"""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Where a distribution's files are, and in which folders its programs."""
+
+    name: str
+    root: Path
+    path: tuple[str, ...]
+
+    def find(self, program: str) -> str:
+        """Return the absolute path of `program`, in the distribution's root."""
+        for folder in self.path:
+            found = self.root / folder.lstrip("/") / program
+            # Not followed: an absolute link leads elsewhere from here.
+            if found.is_symlink() or os.access(found, os.X_OK):
+                return f"{folder}/{program}"
+        raise Missing(f"{self.name} has no {program}: run ./dev setup")
+
+
+#: This machine's own packages, before what else is on its PATH.
+HOST: Final = Distribution("host", Path("/"), (*PLACES, *(f"{TOOLS}{place}" for place in PLACES)))
+DEBIAN13: Final = Distribution("debian13", BUILD / "debian13", ("/usr/sbin", "/usr/bin"))
+DISTRIBUTIONS: Final = (HOST, DEBIAN13)
+
+
+class Place:
+    """A mount namespace with `distribution` as its root and `folder` at its own path."""
+
+    def __init__(
+        self, distribution: Distribution, folder: Path, cgroups: Cgroups = "machine"
+    ) -> None:
+        if not distribution.root.exists():
+            raise Missing(f"{distribution.root} is not there: run ./dev setup")
+        self.distribution = distribution
+        words = [str(distribution.root.resolve()), str(folder), cgroups]
+        if cgroups == "v1":
+            words += _v1()
+        log = folder / "place.log"
+        shell = [find("sh"), "-c", SCRIPT, "sh", *words]
+        self._first = Program([find("unshare"), "--mount", *shell], log)
+        self._first.wait_until(lambda: "ready" in log.read_text())
+
+    @property
+    def namespace(self) -> Path:
+        """The name of the mount namespace, outside of it."""
+        return Path(f"/proc/{self._first.process.pid}/ns/mnt")
+
+    def argv(self, program: str, *words: str) -> list[str]:
+        """Return the command line that runs a program of the distribution, in its root."""
+        inside = program if program.startswith("/") else self.distribution.find(program)
+        path = f"PATH={':'.join(self.distribution.path)}"
+        # env is in every root; nsenter's own PATH must stay this machine's.
+        return [
+            find("nsenter"),
+            f"--mount={self.namespace}",
+            *("--", "/usr/bin/env", path, inside, *words),
+        ]
+
+    def wrap(self, program: str, folder: Path) -> None:
+        """Write `folder/program`, which runs the distribution's from outside."""
+        words = " ".join(f"'{word}'" for word in self.argv(program))
+        script = folder / program
+        script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        script.chmod(0o755)
+
+    def close(self) -> None:
+        """End every process in it; its mounts go with the last."""
+        first = self._first.process
+        here = self.namespace.readlink()
+        for pid in _processes_in(here):
+            if pid != first.pid:
+                os.kill(pid, signal.SIGKILL)
+        first.kill()
+        first.wait()
+
+
+def _v1() -> Sequence[str]:
+    """Return where v1's hierarchies are mounted; Missing on a machine that has v2 alone."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        if after.split()[0] == "cgroup" and before.split()[3] == "/":
+            found.append(before.split()[4])
+    if not found:
+        raise Missing(
+            "this machine has no cgroup v1: boot it with systemd.unified_cgroup_hierarchy=0"
+        )
+    return found
+
+
+def _processes_in(namespace: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                inside = (entry / "ns/mnt").readlink() == namespace
+            except OSError:
+                continue  # ended meanwhile, or the kernel's own
+            if inside:
+                found.append(int(entry.name))
+    return found
