@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +12,27 @@ import click
 
 from gpushare import install
 from gpushare.cli import session as shared
-from gpushare.engines import registration
+from gpushare.cli.doctor import DEGRADED
+from gpushare.cli.table import table
+from gpushare.engines import registration, status
 from gpushare.engines.engine import ENGINES, find
+from gpushare.setup import lowlevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpushare.cli.session import Session
+    from gpushare.engines.answer import Answer
     from gpushare.engines.engine import Engine
+    from gpushare.engines.place import Place
     from gpushare.engines.registration import Change
+    from gpushare.engines.status import Status
 
 
 @click.group("runtime", epilog="Example: gpushare runtime configure --runtime docker --dry-run")
 @shared.shared_options
 def command() -> None:
-    """Register the runtime with docker or containerd."""
+    """Register the runtime with docker, containerd, CRI-O or podman."""
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,17 +77,21 @@ def configure(
 ) -> None:
     """Register the runtime in the engine's configuration.
 
-    What the file says besides stays, and the file as it was is kept beside it. For containerd the
-    handler is a copy of the present default's with our launcher.
+    What the file says besides stays, and the file as it was is kept beside it. For containerd and
+    CRI-O the handler is a copy of the present default's with our launcher. The running engine is
+    asked afterwards whether it knows the runtime.
     """
     found = find(engine)
-    path = config or found.configuration()
+    place = found.place(Path("/"), config.absolute() if config else None)
     program = _installed() if launcher is None else launcher.absolute()
-    change = registration.configure(found, path, program, default=set_as_default)
-    if not os.access(program, os.X_OK):
-        remark = f"{program} is not there; {engine} can start no container with it until it is"
-        change = replace(change, remarks=(*change.remarks, remark))
-    _carry_out(session, found, change, dry_run=dry_run)
+    changes = registration.configure(place, program, default=set_as_default)
+    remarks = [*_of_launcher(program, engine), *lowlevel.differs(program, place.default)]
+    if not dry_run:
+        _apply(changes)
+    answer = None
+    if config is None and not dry_run:
+        answer = _fresh(found.ask(place), program, default=set_as_default)
+    _tell(session, found, place, changes, answer, remarks, dry_run=dry_run)
 
 
 @shared.command("unconfigure", example="gpushare runtime unconfigure --runtime docker")
@@ -92,12 +102,37 @@ def unconfigure(session: Session, engine: str, config: Path | None, dry_run: boo
     A file that nobody edited since is then as it was, byte for byte.
     """
     found = find(engine)
-    change = registration.unconfigure(found, config or found.configuration())
-    _carry_out(session, found, change, dry_run=dry_run)
+    place = found.place(Path("/"), config.absolute() if config else None)
+    changes = registration.unconfigure(place)
+    if not dry_run:
+        _apply(changes)
+    _tell(session, found, place, changes, None, [], dry_run=dry_run)
+
+
+@shared.command("status", example="gpushare runtime status --runtime containerd")
+@click.option(
+    "--runtime", "engine", type=click.Choice(list(ENGINES)), help="This engine; else every one."
+)
+def show(session: Session, engine: str | None) -> None:
+    """Show which engines have the runtime, and whether they know it.
+
+    What the files say is compared with what the running engine says. The exit status is 4 where
+    something is left to do: an engine that has not read its file, a launcher that is gone, an
+    engine of --runtime without the runtime, or no engine with it.
+    """
+    engines = [find(engine)] if engine else list(ENGINES.values())
+    installation = install.current()
+    launcher = installation.launcher if installation else None
+    found = [status.look(one, launcher) for one in engines]
+    session.show([_row(one) for one in found], lambda: "\n".join(_shown(found)))
+    bad = any(one.word in {"broken", "unread"} for one in found)
+    if bad or not any(one.well for one in found):
+        click.get_current_context().exit(DEGRADED)
 
 
 command.add_command(configure)
 command.add_command(unconfigure)
+command.add_command(show)
 
 
 def _installed() -> Path:
@@ -109,25 +144,105 @@ def _installed() -> Path:
     return installation.launcher
 
 
-def _carry_out(session: Session, engine: Engine, change: Change, *, dry_run: bool) -> None:
-    if not dry_run:
+def _of_launcher(program: Path, engine: str) -> list[str]:
+    if os.access(program, os.X_OK):
+        return []
+    return [f"{program} is not there; {engine} can start no container with it until it is"]
+
+
+def _apply(changes: list[Change]) -> None:
+    for change in changes:
         change.apply()
+
+
+def _fresh(answer: Answer, program: Path, *, default: bool) -> Answer:
+    """Return `answer`, as not known where the engine knows another launcher, or default."""
+    other = answer.launcher is not None and answer.launcher.resolve() != program.resolve()
+    if answer.known and (other or (default and answer.default is False)):
+        return replace(answer, known=False)
+    return answer
+
+
+def _tell(
+    session: Session,
+    engine: Engine,
+    place: Place,
+    changes: list[Change],
+    answer: Answer | None,
+    remarks: list[str],
+    *,
+    dry_run: bool,
+) -> None:
+    remarks = [remark for change in changes for remark in change.remarks] + remarks
+    needed = any(change.needed for change in changes)
+    known = None if answer is None else answer.known
+    due = place.apply if known is False or (needed and not known) else ""
     data = {
-        "file": str(change.path),
-        "changed": change.needed and not dry_run,
-        "diff": change.diff(),
-        "next": engine.apply if change.needed else None,
-        "remarks": list(change.remarks),
+        "file": str(place.path),
+        "files": [str(change.path) for change in changes if change.needed],
+        "changed": needed and not dry_run,
+        "diff": "".join(change.diff() for change in changes),
+        "next": due or None,
+        "reloads": place.reloads,
+        "known": known,
+        "remarks": remarks,
     }
-    session.show(data, lambda: "\n".join(_told(engine, change, dry_run=dry_run)))
+    lines = [*_changed(changes, dry_run=dry_run), *(f"warn: {remark}" for remark in remarks)]
+    lines += _next(engine, place, answer, due, dry_run=dry_run)
+    session.show(data, lambda: "\n".join(lines))
 
 
-def _told(engine: Engine, change: Change, *, dry_run: bool) -> list[str]:
-    if not change.needed:
-        return [f"{change.path}: nothing to change"]
-    lines = [change.diff().rstrip("\n")] if dry_run else [f"{change.path}: written"]
-    if not dry_run and change.backup is not None:
-        lines.append(f"as it was: {registration.backup_of(change.path)}")
-    lines += [f"warn: {remark}" for remark in change.remarks]
-    lines.append(f"next: {'(nothing was changed) ' if dry_run else ''}{engine.apply}")
+def _changed(changes: list[Change], *, dry_run: bool) -> list[str]:
+    lines: list[str] = []
+    for change in changes:
+        if change.needed and dry_run:
+            lines.append(change.diff().rstrip("\n"))
+        elif change.needed:
+            lines.append(f"{change.path}: {'written' if change.after is not None else 'removed'}")
+        if change.needed and not dry_run and change.backup is not None:
+            lines.append(f"as it was: {registration.backup_of(change.path)}")
+    return lines or [f"{changes[0].path}: nothing to change"]
+
+
+def _next(
+    engine: Engine, place: Place, answer: Answer | None, due: str, *, dry_run: bool
+) -> list[str]:
+    lines: list[str] = []
+    what = "reload" if place.reloads else "restart"
+    if answer is not None and answer.known:
+        lines.append(f"ok: the running {place.owner or engine.name} knows it")
+    elif answer is not None and answer.known is False:
+        why = f": {answer.why}" if answer.why else f" yet: {what} it"
+        lines.append(f"warn: registered, but the running engine does not know it{why}")
+    elif answer is not None and answer.why:
+        lines.append(f"not known whether the running engine has it: {answer.why}")
+    if due:
+        then = "nothing that runs is disturbed" if place.reloads else "containers run on"
+        lines.append(f"next: {'(nothing was changed) ' if dry_run else ''}{due} ({what}: {then})")
+    return lines
+
+
+def _row(one: Status) -> dict[str, Any]:
+    paths = {"file": one.file and str(one.file), "launcher": one.launcher and str(one.launcher)}
+    return {**asdict(one), **paths, "remarks": list(one.remarks)}
+
+
+def _shown(found: list[Status]) -> list[str]:
+    rows = [
+        (
+            one.engine,
+            one.word,
+            str(one.file or "-"),
+            "yes" if one.default else "-",
+            {True: "yes", False: "no", None: "-"}[one.known],
+        )
+        for one in found
+    ]
+    lines = [table(("ENGINE", "RUNTIME", "FILE", "DEFAULT", "KNOWN"), rows)]
+    for one in found:
+        if one.word in {"refused", "broken", "unread"}:
+            lines.append(f"{one.engine}: {one.text}")
+        lines += [f"{one.engine}: {remark}" for remark in one.remarks]
+        if one.fix:
+            lines.append(f"next: {one.fix}")
     return lines

@@ -11,7 +11,7 @@ import click
 
 from gpushare.cli import session as shared
 from gpushare.client import DaemonUnreachable
-from gpushare.engines.engine import ENGINES, GENERATED, find
+from gpushare.engines.engine import ENGINES, find
 from gpushare.setup.made import Made
 from gpushare.setup.plan import SetupError, Step, Wanted, plan, undo
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     "runtimes",
     multiple=True,
     type=click.Choice(list(ENGINES)),
-    help="The engine to register with; else docker where it is there, else containerd.",
+    help="The engine to register with; else the first that is there of docker, containerd, "
+    "crio and podman.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
 @click.option("--undo", "undoing", is_flag=True, help="Take away what setup made.")
@@ -82,14 +83,6 @@ def command(
 def _engines(names: tuple[str, ...], root: Path) -> tuple[Engine, ...]:
     if names:
         return tuple(find(name) for name in names)
-    for folder, name in GENERATED.items():
-        if (root / folder.relative_to("/")).is_dir():
-            click.echo(
-                f"{name} writes containerd's configuration itself: add the runtime to its template "
-                f"in {folder} (gpushare runtime configure --config TEMPLATE)",
-                err=True,
-            )
-            return ()
     # Docker's containerd is there too; its CRI is off, so docker is who must know.
     present = [engine for engine in ENGINES.values() if engine.present(root)]
     return tuple(present[:1])

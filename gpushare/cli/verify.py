@@ -15,6 +15,7 @@ from gpushare import install
 from gpushare.cli import session as shared
 from gpushare.engines import registration
 from gpushare.engines.engine import ENGINES
+from gpushare.engines.errors import EngineError
 from gpushare.errors import UserError
 from gpushare.verify import Containerd, Docker, Host, Report, Scenario, Sizes
 
@@ -71,8 +72,11 @@ def _ourselves() -> list[str]:
 
 def _default_way() -> str:
     docker = ENGINES["docker"]
-    registered = docker.present() and registration.registered(docker, docker.configuration())
-    return "docker" if registered else "host"
+    try:
+        there = docker.present() and registration.registered(docker.place(Path("/"), None).files[0])
+    except EngineError:
+        there = None  # a docker that cannot be told of us
+    return "docker" if there else "host"
 
 
 def _engine(way: str, session: Session, installation: install.Installation) -> Engine:

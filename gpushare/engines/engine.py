@@ -1,109 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines: where each keeps its configuration, and how it is told to read it again."""
+"""The engines: what tells that one is there, where it is told, and how it is asked."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from gpushare.engines import containerd, docker
+from gpushare.engines import answer, clusters, crio, dockerd, imports, podman
+from gpushare.engines.answer import Answer
 from gpushare.engines.errors import EngineError
-
-_ANSWER_SECONDS: Final = 5.0
-
-
-class Syntax(Protocol):
-    """How an engine's configuration is edited; text in, text out."""
-
-    def register(self, text: str, launcher: Path, *, default: bool) -> str:
-        """Return `text` with the runtime in it."""
-
-    def unregister(self, text: str, original: str) -> str:
-        """Return `text` without it; the default as in `original`."""
-
-    def registered(self, text: str) -> Path | None:
-        """Return the launcher that `text` names."""
-
-    def is_default(self, text: str) -> bool:
-        """Return whether the runtime is the default."""
-
-    def remarks(self, text: str) -> list[str]:
-        """Return what the user should know."""
+from gpushare.engines.place import Place, beneath
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine; `apply` is the command that makes it read its configuration again."""
+    """One engine. `signs` is what only a machine with it has; `place` finds its files."""
 
     name: str
     program: str
-    configurations: tuple[Path, ...]  # the first that is there, else the first
-    apply: str
-    reloads: bool  # `apply` disturbs nothing that runs
-    syntax: Syntax
-    ask: tuple[str, ...] = ()  # prints the names of the runtimes that the running engine knows
-
-    def known(self) -> list[str]:
-        """Return the runtimes that the running engine knows; none where it does not answer."""
-        if not self.ask:
-            return []
-        try:
-            said = subprocess.run(
-                self.ask, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return []
-        return said.stdout.split() if said.returncode == 0 else []
+    signs: tuple[Path, ...]
+    place: Callable[[Path, Path | None], Place]
+    ask: Callable[[Place], Answer]
 
     def present(self, root: Path = Path("/")) -> bool:
         """Return whether the engine is on this machine (or beneath `root`)."""
         if root == Path("/") and shutil.which(self.program):
             return True
-        return any(beneath(root, path).parent.is_dir() for path in self.configurations)
+        return any(beneath(root, sign).exists() for sign in self.signs)
 
-    def configuration(self, root: Path = Path("/")) -> Path:
-        """Return the file to edit beneath `root`."""
-        places = [beneath(root, path) for path in self.configurations]
-        return next((path for path in places if path.exists()), places[0])
+
+def _containerd(root: Path, file: Path | None) -> Place:
+    """The distribution of Kubernetes that is here, before a containerd of the machine's own."""
+    if file is not None:
+        return clusters.of_file(file, root) or imports.place(root, file)
+    return clusters.find(root) or imports.place(root)
 
 
 ENGINES: Final = {
-    "docker": Engine(
-        name="docker",
-        program="dockerd",
-        configurations=(
-            Path("/etc/docker/daemon.json"),
-            Path("/var/snap/docker/current/config/daemon.json"),
+    engine.name: engine
+    for engine in (
+        Engine(
+            "docker",
+            "dockerd",
+            (Path("/etc/docker"), dockerd.SNAP, *dockerd.DESKTOP),
+            dockerd.place,
+            answer.of_docker,
         ),
-        apply="systemctl reload docker",
-        reloads=True,
-        syntax=docker,
-        ask=("docker", "info", "--format", "{{range $name, $_ := .Runtimes}}{{$name}} {{end}}"),
-    ),
-    "containerd": Engine(
-        name="containerd",
-        program="containerd",
-        configurations=(Path("/etc/containerd/config.toml"),),
-        apply="systemctl restart containerd",
-        reloads=False,
-        syntax=containerd,
-    ),
+        Engine(
+            "containerd",
+            "containerd",
+            (imports.MAIN.parent, *(sign for sign, _ in clusters.CLUSTERS.values())),
+            _containerd,
+            answer.of_containerd,
+        ),
+        Engine("crio", "crio", (crio.MAIN.parent,), crio.place, answer.of_crio),
+        Engine("podman", "podman", (Path("/usr/bin/podman"),), podman.place, answer.of_podman),
+    )
 }
-
-# These write containerd's configuration themselves at each start, from a template of the user's.
-GENERATED: Final = {
-    Path("/var/lib/rancher/k3s/agent/etc/containerd"): "k3s",
-    Path("/var/lib/rancher/rke2/agent/etc/containerd"): "rke2",
-    Path("/etc/k0s/containerd.d"): "k0s",
-}
-
-
-def beneath(root: Path, path: Path) -> Path:
-    """Return the absolute `path` as it is called beneath `root`."""
-    return root / path.relative_to("/")
 
 
 def find(name: str) -> Engine:

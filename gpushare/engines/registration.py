@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers the runtime in an engine's configuration file, and takes it out again.
+"""Registers the runtime in an engine's configuration files, and takes it out again.
 
 The file as it was is kept beside it (`<name>.before-gpushare`). Taking the runtime out puts those
 bytes back when nobody has edited the file since; else only our entries go, and the rest stays as it
@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gpushare.engines.errors import BadConfiguration, EngineError
@@ -20,7 +20,7 @@ from gpushare.engines.errors import BadConfiguration, EngineError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpushare.engines.engine import Engine
+    from gpushare.engines.place import File, Place
 
 SUFFIX: Final = ".before-gpushare"
 
@@ -66,40 +66,51 @@ class Change:
             kept.unlink(missing_ok=True)
 
 
-def configure(engine: Engine, path: Path, launcher: Path, *, default: bool) -> Change:
-    """Return the change that registers `launcher` in the engine's file at `path`."""
-    before = _read(path)
+def configure(place: Place, launcher: Path, *, default: bool) -> list[Change]:
+    """Return the changes that register `launcher`; the engine's own file is the first."""
+    changes = [_configured(file, launcher, default=default) for file in place.files]
+    first = replace(changes[0], remarks=(*changes[0].remarks, *place.remarks))
+    return [first, *changes[1:]]
+
+
+def unconfigure(place: Place) -> list[Change]:
+    """Return the changes that take the runtime out, wherever it was put."""
+    return [_unconfigured(file) for file in (*place.files, *place.left)]
+
+
+def registered(file: File) -> Path | None:
+    """Return the launcher that `file` names, None when it names none."""
+    text = _read(file.path)
+    try:
+        return file.syntax.registered(text) if text is not None else None
+    except BadConfiguration as error:
+        raise _named(file.path, error) from error
+
+
+def _configured(file: File, launcher: Path, *, default: bool) -> Change:
+    before = _read(file.path)
     text = before or ""
+    syntax = file.syntax
     try:
-        known = engine.syntax.registered(text)
+        known = syntax.registered(text)
         # Again, or after an upgrade: what is kept is the file from before the first time.
-        original = before if known is None else _original(engine, path, text)
-        after = engine.syntax.register(text, launcher, default=default)
-        remarks = tuple(engine.syntax.remarks(after))
+        original = before if known is None else _original(file, text)
+        after = syntax.register(text, launcher, default=default)
+        remarks = tuple(syntax.remarks(after))
     except BadConfiguration as error:
-        raise _named(path, error) from error
-    return Change(path, before, after, original, remarks)
+        raise _named(file.path, error) from error
+    return Change(file.path, before, after, original, remarks)
 
 
-def unconfigure(engine: Engine, path: Path) -> Change:
-    """Return the change that takes the runtime out of the engine's file at `path`."""
-    before = _read(path)
+def _unconfigured(file: File) -> Change:
+    before = _read(file.path)
     try:
-        if before is None or engine.syntax.registered(before) is None:
-            return Change(path, before, before, None)
-        original = _original(engine, path, before)
+        if before is None or file.syntax.registered(before) is None:
+            return Change(file.path, before, before, None)
+        original = _original(file, before)
     except BadConfiguration as error:
-        raise _named(path, error) from error
-    return Change(path, before, original, None)
-
-
-def registered(engine: Engine, path: Path) -> Path | None:
-    """Return the launcher that the file at `path` names, None when it names none."""
-    text = _read(path)
-    try:
-        return engine.syntax.registered(text) if text is not None else None
-    except BadConfiguration as error:
-        raise _named(path, error) from error
+        raise _named(file.path, error) from error
+    return Change(file.path, before, original, None)
 
 
 def backup_of(path: Path) -> Path:
@@ -107,15 +118,20 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + SUFFIX)
 
 
-def _original(engine: Engine, path: Path, text: str) -> str | None:
+def _original(file: File, text: str) -> str | None:
     """Return what `text`, which has the runtime in it, is without: None for no file."""
-    syntax = engine.syntax
+    syntax = file.syntax
     launcher, default = syntax.registered(text), syntax.is_default(text)
     assert launcher is not None
-    kept = _read(backup_of(path))
+    kept = _read(backup_of(file.path))
     if syntax.register(kept or "", launcher, default=default) == text:
         return kept
-    return syntax.unregister(text, kept or "")
+    left = syntax.unregister(text, kept or "")
+    if kept is None and left == syntax.unregister(
+        syntax.register("", launcher, default=default), ""
+    ):
+        return None  # nobody has written anything into the file that we made
+    return left
 
 
 def _read(path: Path) -> str | None:

@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.engines.engine import beneath
+from gpushare.engines.place import beneath
 
 RECORD: Final = Path("/var/lib/gpushare/setup.json")
 

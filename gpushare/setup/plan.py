@@ -21,7 +21,7 @@ import yaml
 import gpushare
 from gpushare import config, install, simulator
 from gpushare.engines import registration
-from gpushare.engines.engine import beneath
+from gpushare.engines.place import beneath
 from gpushare.errors import UserError
 from gpushare.host import driver
 from gpushare.setup import lowlevel
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from gpushare.engines.engine import Engine
+    from gpushare.engines.place import Place
+    from gpushare.engines.registration import Change
     from gpushare.setup.made import Made
 
 CDI: Final = Path("/var/lib/gpushare/driver.json")
@@ -74,7 +76,9 @@ def plan(made: Made, wanted: Wanted) -> Iterator[Step]:
     Gone through without doing any, it raises what is in the way before anything is half done.
     """
     root, unit = made.root, unit_text()
-    runtime = lowlevel.find(root)
+    places = {engine.name: engine.place(root, None) for engine in wanted.engines}
+    defaults = [place.default for place in places.values() if place.default]
+    runtime = lowlevel.find(root, next(iter(defaults), None))
     shown = lowlevel.version(runtime) if root == Path("/") else "not run: another root"
     yield Step(f"low-level runtime {runtime} ({shown})")
     yield from _programs(made, runtime, wanted)
@@ -89,16 +93,18 @@ def plan(made: Made, wanted: Wanted) -> Iterator[Step]:
     yield from _command(made)
     yield from _configuration(made, cdi)
     yield from _unit(made, unit)
-    for engine in wanted.engines:
-        yield from _registration(made, engine)
+    for name, place in places.items():
+        yield from _registration(made, name, place)
 
 
 def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
     """Yield the steps that take away what was made."""
     for name, file in made.engines.items():
-        change = registration.unconfigure(engines[name], beneath(made.root, Path(file)))
-        yield Step(f"{name}: take the runtime out of {file}", change.apply, change.diff())
-        yield _reread(made, engines[name])
+        place = _recorded(engines[name], made.root, beneath(made.root, Path(file)))
+        changes = registration.unconfigure(place)
+        diff = "".join(change.diff() for change in changes)
+        yield Step(f"{name}: take the runtime out of {file}", _each(changes), diff)
+        yield from _reread(made, name, place)
     unit = str(UNIT) in made.files and made.root == Path("/") and SYSTEMD.is_dir()
     if unit:
         yield Step("stop gpushared", lambda: _systemctl("disable", "--now", "gpushared"))
@@ -111,6 +117,23 @@ def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
         yield from (Step(line) for line in left)
     if unit:
         yield Step("systemctl daemon-reload", lambda: _systemctl("daemon-reload"))
+
+
+def _recorded(engine: Engine, root: Path, file: Path) -> Place:
+    """Return where setup registered, which may no longer be where it would today."""
+    try:
+        place = engine.place(root, None)
+    except UserError:
+        return engine.place(root, file)
+    return place if place.path == file else engine.place(root, file)
+
+
+def _each(changes: list[Change]) -> Callable[[], None]:
+    def apply() -> None:
+        for change in changes:
+            change.apply()
+
+    return apply
 
 
 def _programs(made: Made, runtime: Path, wanted: Wanted) -> Iterator[Step]:
@@ -251,36 +274,41 @@ def _start() -> None:
     _systemctl("restart", "gpushared")
 
 
-def _registration(made: Made, engine: Engine) -> Iterator[Step]:
-    path = engine.configuration(made.root)
+def _registration(made: Made, name: str, place: Place) -> Iterator[Step]:
     launcher = install.Installation(install.PREFIX / install.CURRENT).launcher
-    change = registration.configure(engine, path, launcher, default=False)
-    shown = Path("/") / path.relative_to(made.root)
-    if not change.needed:
-        yield Step(f"{engine.name}: runtime gpushare registered ({shown})")
+    changes = registration.configure(place, launcher, default=False)
+    shown = Path("/") / place.path.relative_to(made.root)
+    if not any(change.needed for change in changes):
+        yield Step(f"{name}: runtime gpushare registered ({shown})")
         return
 
     def apply() -> None:
-        made.folder(shown.parent)
-        made.engine(engine.name, shown)
-        change.apply()
+        for change in changes:
+            made.folder(Path("/") / change.path.parent.relative_to(made.root))
+        made.engine(name, shown)
+        for change in changes:
+            change.apply()
 
-    yield Step(f"{engine.name}: register the runtime in {shown}", apply, change.diff())
-    yield from (Step(f"{engine.name}: {remark}") for remark in change.remarks)
-    yield _reread(made, engine)
+    diff = "".join(change.diff() for change in changes)
+    yield Step(f"{name}: register the runtime in {shown}", apply, diff)
+    yield from (Step(f"{name}: {remark}") for change in changes for remark in change.remarks)
+    yield from _reread(made, name, place)
 
 
-def _reread(made: Made, engine: Engine) -> Step:
-    """Return the step by which an engine reads its configuration again."""
+def _reread(made: Made, name: str, place: Place) -> Iterator[Step]:
+    """Yield the step by which an engine reads its configuration again, where one is needed."""
+    if not place.apply:
+        return
     if made.root != Path("/"):
-        return Step(f"{engine.name} reads it when it starts")
-    if not SYSTEMD.is_dir():
-        how = f"kill -HUP $(pidof {engine.program})" if engine.reloads else f"restart {engine.name}"
-        return Step(f"let {engine.name} read it: {how}", yours=True)
-    if engine.reloads:
+        yield Step(f"{name} reads it when it starts")
+    elif not SYSTEMD.is_dir():
+        how = "kill -HUP $(pidof dockerd)" if place.reloads else f"restart {name}"
+        yield Step(f"let {name} read it: {how}", yours=True)
+    elif place.reloads:
         # Of an engine that is not running it is no more than a success.
-        return Step(engine.apply, lambda: _systemctl("try-reload-or-restart", engine.name))
-    return Step(f"let {engine.name} read it: {engine.apply}", yours=True)
+        yield Step(place.apply, lambda: _systemctl("try-reload-or-restart", name))
+    else:
+        yield Step(f"let {name} read it: {place.apply}", yours=True)
 
 
 def unit_text() -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare import checks, config, install
+from gpushare import config, install
+from gpushare.checks import engines
 from gpushare.config import Config
-from gpushare.engines import registration
+from gpushare.engines import dockerd, imports, registration
+from gpushare.engines.answer import Answer
 from gpushare.engines.engine import Engine, find
 from gpushare.host import cgroups, driver, loader
 from gpushare.host.driver import DriverMissing
@@ -22,7 +25,6 @@ from .fake_daemon import FakeDaemon, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from click.testing import Result
 
@@ -39,11 +41,20 @@ class Machine:
         self.root = root
         self._patch = monkeypatch
         self.installation = self._installed()
-        self.docker = replace(find("docker"), configurations=(root / "daemon.json",), ask=())
-        self.containerd = replace(find("containerd"), configurations=(root / "config.toml",))
-        launcher = self.installation.launcher
-        path = root / "daemon.json"
-        registration.configure(self.docker, path, launcher, default=False).apply()
+        self.answer = Answer(None)
+        self.docker = replace(
+            find("docker"),
+            signs=(root,),
+            place=lambda _, __: dockerd.place(root, root / "daemon.json"),
+            ask=lambda _: self.answer,
+        )
+        self.containerd = replace(
+            find("containerd"),
+            signs=(root,),
+            place=lambda _, __: imports.place(root, root / "config.toml"),
+            ask=lambda _: Answer(None),
+        )
+        self.register(self.installation.launcher)
         cdi = root / "cdi.json"
         cdi.write_text(json.dumps({"containerEdits": {"mounts": [{"hostPath": str(cdi)}]}}))
         self.libraries: list[Path] = []
@@ -55,9 +66,15 @@ class Machine:
         monkeypatch.setattr(cgroups, "mountinfo", lambda: self.mountinfo)
         self.engines(self.docker)
 
+    def register(self, launcher: Path) -> None:
+        """Register `launcher` with docker."""
+        place = self.docker.place(self.root, None)
+        for change in registration.configure(place, launcher, default=False):
+            change.apply()
+
     def engines(self, *present: Engine) -> None:
         """Let these engines be on the machine."""
-        self._patch.setattr(checks, "ENGINES", {engine.name: engine for engine in present})
+        self._patch.setattr(engines, "ENGINES", {engine.name: engine for engine in present})
 
     def _installed(self) -> install.Installation:
         made = install.Installation(self.root / "0.1.0-0123456789ab")
@@ -108,7 +125,7 @@ def test_of_a_private_daemon_the_machine_s_engines_say_nothing(
     private = {**STATUS, "simulated": True, "run_dir": "/tmp/demo/run"}
     daemon.answers["status"] = [{"ok": True, **private, "config": "/tmp/demo/gpushare.yaml"}]
     output = cli("doctor").output
-    assert "ok    docker, containerd: this machine's are not looked at" in output
+    assert "ok    docker, containerd, crio, podman: this machine's are not looked at" in output
     assert "registered" not in output
     # A run_dir that /etc/gpushare/gpushare.yaml names is the machine's.
     daemon.answers["status"] = [{"ok": True, **private}]
@@ -146,23 +163,26 @@ def test_of_simulated_cards_the_host_s_driver_does_not_matter(
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("answer", "line"),
     [
-        ("echo runc gpushare", "ok    docker: runtime gpushare registered"),
-        ("echo cannot connect; exit 1", "ok    docker: runtime gpushare registered"),
-        ("echo runc", "fail  docker: runtime gpushare registered"),
+        (Answer(True), "ok    docker: runtime gpushare registered"),
+        (Answer(None, why="docker does not run"), "ok    docker: runtime gpushare registered"),
+        (Answer(False), "fail  docker: runtime gpushare registered, but the running docker does"),
+        (Answer(True, launcher=Path("/old")), "fail  docker: runtime gpushare registered, but the"),
     ],
 )
 @pytest.mark.usefixtures("simulated")
 def test_what_docker_has_not_read_since_is_told(
-    cli: Cli, machine: Machine, said: str, line: str
+    cli: Cli, machine: Machine, answer: Answer, line: str
 ) -> None:
-    machine.engines(replace(machine.docker, ask=("sh", "-c", said)), machine.containerd)
+    machine.answer = answer
+    machine.engines(machine.docker, machine.containerd)
     output = cli("doctor").output
     assert "containerd" not in output
     found = next(text for text in output.splitlines() if "docker:" in text)
     assert found.startswith(line)
-    assert ("not read since; systemctl reload docker" in found) == line.startswith("fail")
+    assert found.endswith("; systemctl reload docker") == line.startswith("fail")
+    assert ("docker does not run" in output) == bool(answer.why)
 
 
 @pytest.mark.usefixtures("machine")
@@ -218,9 +238,8 @@ def test_one_registered_engine_is_enough(cli: Cli, machine: Machine) -> None:
 
 @pytest.mark.usefixtures("simulated")
 def test_a_registered_launcher_that_is_gone_fails(cli: Cli, machine: Machine) -> None:
-    path = machine.root / "daemon.json"
     gone = machine.root / "gone"
-    registration.configure(machine.docker, path, gone, default=False).apply()
+    machine.register(gone)
     result = cli("doctor")
     assert result.exit_code == 4
     assert f"fail  docker: {gone} is not there" in result.output

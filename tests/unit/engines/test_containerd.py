@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import tomlkit
 
-from gpushare.engines import containerd
+from gpushare.engines.containerd import Configuration
 from gpushare.engines.errors import BadConfiguration
 
 LAUNCHER = Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime")
+CONTAINERD = Configuration()
 MARK = "# gpushare: `gpushare runtime unconfigure --runtime containerd` takes this away\n"
 
 V2 = """\
@@ -64,13 +65,13 @@ disabled_plugins = ["cri"]
 
 
 def test_the_handler_is_the_default_s_with_our_launcher() -> None:
-    assert containerd.register(V2, LAUNCHER, default=False) == V2 + V2_ADDED
+    assert CONTAINERD.register(V2, LAUNCHER, default=False) == V2 + V2_ADDED
 
 
 def test_the_default_is_changed_in_its_line() -> None:
-    after = containerd.register(V2, LAUNCHER, default=True)
+    after = CONTAINERD.register(V2, LAUNCHER, default=True)
     assert after == V2.replace("'runc' # for now", '"gpushare" # for now') + V2_ADDED
-    assert containerd.is_default(after)
+    assert CONTAINERD.is_default(after)
 
 
 @pytest.mark.parametrize(
@@ -84,33 +85,33 @@ def test_the_default_is_changed_in_its_line() -> None:
     ],
 )
 def test_each_version_has_its_name_for_the_plugin(text: str, plugin: str) -> None:
-    after = containerd.register(text, LAUNCHER, default=True)
+    after = CONTAINERD.register(text, LAUNCHER, default=True)
     section = tomlkit.parse(after).unwrap()["plugins"][plugin]["containerd"]
     assert section["default_runtime_name"] == "gpushare"
     assert section["runtimes"]["gpushare"]["options"]["BinaryName"] == str(LAUNCHER)
     assert section["runtimes"]["gpushare"]["container_annotations"] == ["gpushare.io/*"]
-    assert containerd.registered(after) == LAUNCHER
-    assert containerd.register(after, LAUNCHER, default=True) == after
+    assert CONTAINERD.registered(after) == LAUNCHER
+    assert CONTAINERD.register(after, LAUNCHER, default=True) == after
 
 
 @pytest.mark.parametrize("text", [V1, V2, V3])
 @pytest.mark.parametrize("default", [False, True])
 def test_taking_it_out_gives_the_text_before(text: str, default: bool) -> None:
-    after = containerd.register(text, LAUNCHER, default=default)
-    out = containerd.unregister(after, text)
+    after = CONTAINERD.register(text, LAUNCHER, default=default)
+    out = CONTAINERD.unregister(after, text)
     # A quote is all that a changed default leaves.
     assert out.replace('"runc" # for', "'runc' # for") == text
 
 
 def test_what_was_edited_since_stays() -> None:
-    after = containerd.register(V2, LAUNCHER, default=False) + "\n# mine\n[metrics]\n  x = 1\n"
-    assert containerd.unregister(after, V2) == V2 + "\n# mine\n[metrics]\n  x = 1\n"
+    after = CONTAINERD.register(V2, LAUNCHER, default=False) + "\n# mine\n[metrics]\n  x = 1\n"
+    assert CONTAINERD.unregister(after, V2) == V2 + "\n# mine\n[metrics]\n  x = 1\n"
 
 
 def test_an_upgrade_moves_the_handler_and_keeps_its_options() -> None:
-    edited = containerd.register(V2, LAUNCHER, default=False) + "  Root = '/run/mine'\n"
+    edited = CONTAINERD.register(V2, LAUNCHER, default=False) + "  Root = '/run/mine'\n"
     other = Path("/opt/other")
-    after = containerd.register(edited, other, default=False)
+    after = CONTAINERD.register(edited, other, default=False)
     handler = tomlkit.parse(after).unwrap()["plugins"]["io.containerd.grpc.v1.cri"]["containerd"][
         "runtimes"
     ]["gpushare"]
@@ -128,7 +129,7 @@ def test_a_default_of_another_kind_is_not_copied() -> None:
         '\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]\n'
         '  runtime_type = "io.containerd.kata.v2"\n# the end',
     )
-    after = tomlkit.parse(containerd.register(kata, LAUNCHER, default=False)).unwrap()
+    after = tomlkit.parse(CONTAINERD.register(kata, LAUNCHER, default=False)).unwrap()
     handler = after["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["gpushare"]
     assert handler["runtime_type"] == "io.containerd.runc.v2"
     assert handler["options"]["SystemdCgroup"] is True
@@ -137,24 +138,23 @@ def test_a_default_of_another_kind_is_not_copied() -> None:
 def test_a_shape_that_text_cannot_be_added_to_is_refused() -> None:
     inline = 'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {containerd = {}}}\n'
     with pytest.raises(BadConfiguration, match="cannot be edited safely"):
-        containerd.register(inline, LAUNCHER, default=False)
+        CONTAINERD.register(inline, LAUNCHER, default=False)
 
 
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
         ("version = 2\n[plugins\n", 2, "line 2"),
-        ("version = 4\n", 0, "version = 4 is not known"),
+        ("version = 5\n", 0, "version = 5 is not known"),
         ('version = 2\nplugins = "x"\n', 0, "plugins is not a table"),
     ],
 )
 def test_what_is_broken_is_refused_with_its_line(text: str, line: int, what: str) -> None:
     with pytest.raises(BadConfiguration, match=what) as caught:
-        containerd.register(text, LAUNCHER, default=False)
+        CONTAINERD.register(text, LAUNCHER, default=False)
     assert caught.value.line == line
 
 
 def test_it_says_when_kubernetes_could_not_use_it() -> None:
-    assert "Kubernetes cannot" in containerd.remarks(V1)[0]
-    assert containerd.remarks(V2) == []
-    assert "/etc/x.toml" in containerd.remarks('imports = ["/etc/x.toml"]\n')[0]
+    assert "Kubernetes cannot" in CONTAINERD.remarks(V1)[0]
+    assert CONTAINERD.remarks(V2) == []

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.engines import docker
+from gpushare.engines.docker import DaemonJson
 from gpushare.engines.errors import BadConfiguration
 
 LAUNCHER = Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime")
+
+DOCKER = DaemonJson()
 
 BEFORE = """\
 {
@@ -49,36 +51,36 @@ FRESH = """\
 
 
 def test_what_it_does_not_know_stays_as_it_is_written() -> None:
-    assert docker.register(BEFORE, LAUNCHER, default=True) == AFTER
+    assert DOCKER.register(BEFORE, LAUNCHER, default=True) == AFTER
 
 
 def test_without_a_file_it_makes_one() -> None:
-    assert docker.register("", LAUNCHER, default=False) == FRESH
+    assert DOCKER.register("", LAUNCHER, default=False) == FRESH
 
 
 def test_one_line_stays_one_line() -> None:
-    after = docker.register('{"debug": true}', LAUNCHER, default=False)
+    after = DOCKER.register('{"debug": true}', LAUNCHER, default=False)
     assert after == f'{{"debug": true, "runtimes": {{"gpushare": {{"path": "{LAUNCHER}"}}}}}}'
 
 
 def test_registering_again_changes_nothing() -> None:
-    assert docker.register(AFTER, LAUNCHER, default=True) == AFTER
-    assert docker.register(AFTER, LAUNCHER, default=False) == AFTER
+    assert DOCKER.register(AFTER, LAUNCHER, default=True) == AFTER
+    assert DOCKER.register(AFTER, LAUNCHER, default=False) == AFTER
 
 
 def test_an_upgrade_replaces_the_path_alone() -> None:
     other = Path("/opt/other/gpushare-runtime")
-    assert docker.register(AFTER, other, default=False) == AFTER.replace(str(LAUNCHER), str(other))
-    assert docker.registered(docker.register(AFTER, other, default=False)) == other
+    assert DOCKER.register(AFTER, other, default=False) == AFTER.replace(str(LAUNCHER), str(other))
+    assert DOCKER.registered(DOCKER.register(AFTER, other, default=False)) == other
 
 
 def test_taking_it_out_leaves_later_edits_and_the_earlier_default() -> None:
     edited = AFTER.replace('"10m"', '"20m"')
-    assert docker.unregister(edited, BEFORE) == BEFORE.replace('"10m"', '"20m"')
+    assert DOCKER.unregister(edited, BEFORE) == BEFORE.replace('"10m"', '"20m"')
 
 
 def test_taking_it_out_without_the_earlier_file_has_no_default() -> None:
-    assert '"default-runtime"' not in docker.unregister(AFTER, "")
+    assert '"default-runtime"' not in DOCKER.unregister(AFTER, "")
 
 
 @pytest.mark.parametrize(
@@ -93,5 +95,5 @@ def test_taking_it_out_without_the_earlier_file_has_no_default() -> None:
 )
 def test_what_is_broken_is_refused(text: str, line: int, what: str) -> None:
     with pytest.raises(BadConfiguration, match=what) as caught:
-        docker.register(text, LAUNCHER, default=False)
+        DOCKER.register(text, LAUNCHER, default=False)
     assert caught.value.line == line

@@ -10,12 +10,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare.cli.group import gpushare
+from gpushare.engines import registration
 from gpushare.engines.engine import find
-from gpushare.engines.registration import backup_of, registered
+from gpushare.engines.registration import backup_of
 
 LAUNCHER = "/opt/gpushare-test/bin/gpushare-runtime"
 DOCKER = b'{\n\t"x": 1e3,\n\t"default-runtime": "runc"\n}'
 CONTAINERD = b"version = 3 # mine\r\n[debug]\r\n  level = 'info'\r\n"
+
+
+def registered(engine: str, file: Path) -> Path | None:
+    return registration.registered(find(engine).place(Path("/"), file).files[0])
 
 
 def configure(engine: str, file: Path, *more: str) -> Result:
@@ -35,11 +40,12 @@ def test_undone_byte_for_byte(tmp_path: Path, engine: str, content: bytes) -> No
     file.chmod(0o600)
     result = configure(engine, file, "--set-as-default")
     assert result.exit_code == 0, result.output
-    assert str(registered(find(engine), file)) == LAUNCHER
+    assert str(registered(engine, file)) == LAUNCHER
     assert file.stat().st_mode & 0o777 == 0o600
     assert backup_of(file).read_bytes() == content
-    assert find(engine).apply in result.output
-    assert configure(engine, file, "--set-as-default").output == f"{file}: nothing to change\n"
+    assert find(engine).place(Path("/"), file).apply in result.output
+    again = configure(engine, file, "--set-as-default").output
+    assert again.splitlines()[0] == f"{file}: nothing to change"
     assert unconfigure(engine, file).exit_code == 0
     assert file.read_bytes() == content
     assert list(tmp_path.iterdir()) == [file]
@@ -57,7 +63,7 @@ def test_an_engine_is_given_an_absolute_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     configure("docker", tmp_path / "daemon.json", "--launcher", "here/gpushare-runtime")
-    launcher = registered(find("docker"), tmp_path / "daemon.json")
+    launcher = registered("docker", tmp_path / "daemon.json")
     assert launcher == tmp_path / "here/gpushare-runtime"
 
 

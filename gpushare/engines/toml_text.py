@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edits of TOML text, table by table, that leave every other byte as it is.
+
+The text is understood with tomlkit and edited as text, so that comments and layout stay; what comes
+out is parsed again and must say exactly what was meant (`proven`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import tomlkit
+from tomlkit.exceptions import ParseError, TOMLKitError
+
+from gpushare.engines.errors import BadConfiguration
+
+Tree = dict[str, Any]
+Name = tuple[str, ...]
+
+_HEADER: Final = re.compile(r"\s*\[(?!\[)(?P<name>.+)\]\s*(#.*)?")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of the file: its name in parts, its header's line and the line after its last."""
+
+    name: Name
+    start: int
+    end: int
+
+
+def parse(text: str) -> Tree:
+    """Return what `text` says; BadConfiguration with the line where it is no TOML."""
+    try:
+        return tomlkit.parse(text).unwrap()
+    except ParseError as error:
+        raise BadConfiguration(str(error), error.line) from error
+    except TOMLKitError as error:
+        raise BadConfiguration(str(error)) from error
+
+
+def at(found: Tree, path: Name) -> Tree:
+    """Return the table at `path`, made where it is not there."""
+    for name in path:
+        found = found.setdefault(name, {})
+        if not isinstance(found, dict):
+            raise BadConfiguration(f"{name} is not a table")
+    return found
+
+
+def table(name: Name, content: Tree) -> str:
+    """Return `content` as text under the header `name`, the tables in it after it."""
+    lines = [f"[{'.'.join(_key(part) for part in name)}]"]
+    lines += [
+        f"  {_key(key)} = {tomlkit.item(value).as_string()}"
+        for key, value in content.items()
+        if not isinstance(value, dict)
+    ]
+    inner = [
+        table((*name, key), value) for key, value in content.items() if isinstance(value, dict)
+    ]
+    return "\n".join([*lines, *inner])
+
+
+def append(text: str, block: str) -> str:
+    """Return `text` with `block` as its last lines."""
+    if not text:
+        return block.lstrip("\n") + "\n"
+    return text + ("" if text.endswith("\n") else "\n") + block + "\n"
+
+
+def without(text: str, name: Name, mark: str) -> str:
+    """Return `text` without the table `name`, those in it and the comment `mark` before it."""
+    lines = text.splitlines(keepends=True)
+    for section in reversed(_sections([line.rstrip("\r\n") for line in lines])):
+        if section.name[: len(name)] != name:
+            continue
+        start, end = section.start, section.end
+        if start and lines[start - 1].strip() == mark:
+            start -= 2 if start > 1 and not lines[start - 2].strip() else 1
+        # Comments and blank lines before the next header belong to that.
+        while end > section.start + 1 and _is_aside(lines[end - 1]):
+            end -= 1
+        del lines[start:end]
+    return "".join(lines)
+
+
+def marked(text: str, name: Name, mark: str) -> bool:
+    """Return whether the comment `mark` is before the table `name`."""
+    lines = text.splitlines()
+    starts = [section.start for section in _sections(lines) if section.name == name]
+    return any(start and lines[start - 1].strip() == mark for start in starts)
+
+
+def only(text: str, name: Name) -> Tree:
+    """Return what the tables `name` and those in it say, in a text whose rest need not be TOML."""
+    lines = text.splitlines()
+    kept = [
+        line
+        for section in _sections(lines)
+        if section.name[: len(name)] == name
+        for line in lines[section.start : section.end]
+    ]
+    found = parse("\n".join(kept) + "\n")
+    for part in name:
+        found = found.get(part, {})
+    return found
+
+
+def assign(text: str, name: Name, key: str, value: str | None) -> str:
+    """Return `text` with `key` of the table `name` set to a string, or without it for None."""
+    lines = text.splitlines(keepends=True)
+    plain = [line.rstrip("\r\n") for line in lines]
+    section = next((found for found in _sections(plain) if found.name == name), None)
+    if section is None:
+        return text if value is None else append(text, table(name, {key: value}))
+    line = re.compile(rf"(\s*{re.escape(key)}\s*=\s*)(\"[^\"]*\"|'[^']*')(.*)")
+    for number in range(section.start + 1, section.end):
+        if match := line.fullmatch(plain[number]):
+            ending = lines[number][len(plain[number]) :]
+            before, _, after = match.groups()
+            if value is not None:
+                lines[number] = f"{before}{json.dumps(value)}{after}{ending}"
+            elif _is_only(plain, section, number):
+                del lines[section.start : number + 1]
+            else:
+                del lines[number]
+            return "".join(lines)
+    if value is not None:
+        indent = re.match(r"\s*", plain[section.start])
+        assert indent is not None
+        lines[section.start] = lines[section.start].rstrip("\r\n") + "\n"
+        lines.insert(section.start + 1, f"{indent.group()}  {key} = {json.dumps(value)}\n")
+    return "".join(lines)
+
+
+def proven(edited: str, wanted: Tree) -> str:
+    """Return `edited` when it says what is `wanted`, whatever the shape of the file was."""
+    try:
+        said = tomlkit.parse(edited).unwrap()
+    except TOMLKitError:
+        said = {}
+    if _filled(said) != _filled(wanted):
+        raise BadConfiguration(
+            "is written in a way that cannot be edited safely; use --config with "
+            "a file of plain [tables], or import one"
+        )
+    return edited
+
+
+def _key(part: str) -> str:
+    return part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else json.dumps(part)
+
+
+def _sections(lines: list[str]) -> list[Section]:
+    starts: list[tuple[int, Name]] = []
+    for number, line in enumerate(lines):
+        if _HEADER.fullmatch(line):
+            starts.append((number, _parts(line)))
+        elif line.lstrip().startswith("[["):
+            starts.append((number, ()))
+    ends = [*(start for start, _ in starts[1:]), len(lines)]
+    return [Section(name, start, end) for (start, name), end in zip(starts, ends, strict=False)]
+
+
+def _parts(header: str) -> Name:
+    try:
+        found = tomlkit.parse(header.strip() + "\n").unwrap()
+    except TOMLKitError:
+        return ()  # a line of an array or a string that looks like one
+    parts: list[str] = []
+    while found:
+        ((name, found),) = found.items()
+        parts.append(name)
+    return tuple(parts)
+
+
+def _is_aside(line: str) -> bool:
+    return not line.strip() or line.lstrip().startswith("#")
+
+
+def _is_only(lines: list[str], section: Section, number: int) -> bool:
+    """Return whether line `number` is all that `section` says."""
+    others = [*lines[section.start + 1 : number], *lines[number + 1 : section.end]]
+    return all(not line.strip() for line in others)
+
+
+def _filled(found: Any) -> Any:
+    """Return `found` without empty tables: whether one is written makes no difference."""
+    if not isinstance(found, dict):
+        return found
+    kept = {name: _filled(value) for name, value in found.items()}
+    return {name: value for name, value in kept.items() if value != {}}

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where each engine is told, and what is refused with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpushare.engines import registration
+from gpushare.engines.engine import find
+from gpushare.engines.errors import EngineError
+
+from . import machine
+
+K3S = "var/lib/rancher/k3s/agent/etc/containerd"
+
+
+def write(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def path_of(engine: str, root: Path) -> str:
+    return str(find(engine).place(root, None).path.relative_to(root))
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason"),
+    [
+        ("var/snap/docker/current", "docker is the snap here: it is confined"),
+        ("opt/docker-desktop/bin", "docker is Docker Desktop here: its dockerd runs in a virtual"),
+        ("mnt/wsl/docker-desktop/x", "docker is Docker Desktop here"),
+    ],
+)
+def test_a_sealed_docker_is_refused_unless_another_is_there(
+    tmp_path: Path, folder: str, reason: str
+) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    assert find("docker").present(tmp_path)
+    with pytest.raises(EngineError, match=reason):
+        find("docker").place(tmp_path, None)
+    write(tmp_path / "usr/bin/dockerd")
+    assert path_of("docker", tmp_path) == "etc/docker/daemon.json"
+
+
+def test_the_snap_s_own_file_is_refused_too(tmp_path: Path) -> None:
+    file = tmp_path / "var/snap/docker/current/config/daemon.json"
+    with pytest.raises(EngineError, match="is confined to its own files"):
+        find("docker").place(tmp_path, file)
+
+
+@pytest.mark.parametrize(
+    ("flags", "default", "reason"),
+    [
+        ("--add-runtime nvidia=/usr/bin/x", False, "dockerd is started with --add-runtime nvidia="),
+        ("--default-runtime=nvidia", True, "dockerd is started with --default-runtime nvidia"),
+        ("--default-runtime=nvidia", False, ""),
+        ("--log-level=warn", True, ""),
+    ],
+)
+def test_a_flag_that_dockerd_takes_instead_of_the_file_is_refused(
+    tmp_path: Path, flags: str, default: bool, reason: str
+) -> None:
+    unit = tmp_path / "etc/systemd/system/docker.service.d/flags.conf"
+    write(tmp_path / "lib/systemd/system/docker.service", "[Service]\nExecStart=/usr/bin/dockerd\n")
+    write(unit, f"[Service]\nExecStart=\nExecStart=-/usr/bin/dockerd \\\n  {flags}\n")
+    write(tmp_path / "usr/bin/dockerd")
+    place = find("docker").place(tmp_path, None)
+    if not reason:
+        assert registration.configure(place, machine.LAUNCHER, default=default)[0].needed
+        return
+    with pytest.raises(EngineError, match=reason) as caught:
+        registration.configure(place, machine.LAUNCHER, default=default)
+    assert str(unit) in str(caught.value)
+    assert not place.path.exists()
+
+
+def test_a_drop_in_is_written_only_where_it_is_imported(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/containerd"
+    (folder / "conf.d").mkdir(parents=True)
+    main = write(folder / "config.toml", "version = 3\n")
+    assert path_of("containerd", tmp_path) == "etc/containerd/config.toml"
+    write(main, 'version = 3\nimports = ["/srv/*.toml", "conf.d/*.toml"]\n')
+    assert path_of("containerd", tmp_path) == "srv/99-gpushare.toml"
+    write(main, 'version = 3\nimports = ["conf.d/*.toml"]\n')
+    assert path_of("containerd", tmp_path) == "etc/containerd/conf.d/99-gpushare.toml"
+    # On containerd 1.x a drop-in with a handler would take all else that is said of CRI away.
+    write(main, 'version = 2\nimports = ["conf.d/*.toml"]\n')
+    assert path_of("containerd", tmp_path) == "etc/containerd/config.toml"
+
+
+def test_what_was_registered_before_the_imports_is_found_again(tmp_path: Path) -> None:
+    main = write(tmp_path / "etc/containerd/config.toml", "version = 3\n")
+    place = find("containerd").place(tmp_path, None)
+    registration.configure(place, machine.LAUNCHER, default=False)[0].apply()
+    said = main.read_text()
+    write(main, said.replace("version = 3\n", 'version = 3\nimports = ["conf.d/*.toml"]\n'))
+    for change in registration.unconfigure(find("containerd").place(tmp_path, None)):
+        change.apply()
+    assert main.read_text() == 'version = 3\nimports = ["conf.d/*.toml"]\n'
+
+
+def test_a_handler_that_a_later_file_hides_is_written_there_and_both_go(tmp_path: Path) -> None:
+    main = write(tmp_path / "etc/containerd/config.toml", "version = 2\n")
+    registration.configure(
+        find("containerd").place(tmp_path, None), machine.LAUNCHER, default=False
+    )[0].apply()
+    write(main, f'imports = ["conf.d/*.toml"]\n{main.read_text()}')
+    section = '[plugins."io.containerd.grpc.v1.cri"]\n  enable_selinux = false\n'
+    later = write(tmp_path / "etc/containerd/conf.d/50-site.toml", f"version = 2\n{section}")
+    place = find("containerd").place(tmp_path, None)
+    assert place.path == later
+    assert [file.path for file in place.left] == [main]
+    registration.configure(place, machine.LAUNCHER, default=False)[0].apply()
+    for change in registration.unconfigure(find("containerd").place(tmp_path, None)):
+        change.apply()
+    assert "gpushare" not in main.read_text() + later.read_text()
+
+
+def test_a_default_that_is_read_later_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "etc/containerd/config.toml", 'version = 3\nimports = ["conf.d/*.toml"]\n')
+    nvidia = tmp_path / "etc/containerd/conf.d/99-nvidia.toml"
+    section = "plugins.'io.containerd.cri.v1.runtime'.containerd"
+    write(nvidia, f'version = 3\n[{section}]\ndefault_runtime_name = "nvidia"\n')
+    place = find("containerd").place(tmp_path, None)
+    assert place.remarks == (f"{nvidia} is read later and says default_runtime_name = nvidia",)
+
+
+def test_a_broken_import_is_named_with_its_line(tmp_path: Path) -> None:
+    write(tmp_path / "etc/containerd/config.toml", 'version = 3\nimports = ["x.toml"]\n')
+    write(tmp_path / "etc/containerd/x.toml", "version = 3\n[plugins\n")
+    with pytest.raises(EngineError, match=r"/etc/containerd/x\.toml:2: "):
+        find("containerd").place(tmp_path, None)
+
+
+def test_k3s_is_told_by_the_template_that_it_reads(tmp_path: Path) -> None:
+    folder = tmp_path / K3S
+    folder.mkdir(parents=True)
+    with pytest.raises(EngineError, match="k3s has not run yet"):
+        find("containerd").place(tmp_path, None)
+    write(folder / "config.toml", "version = 2\n")
+    assert path_of("containerd", tmp_path) == f"{K3S}/config.toml.tmpl"
+    write(folder / "config.toml", "version = 3\n")
+    assert path_of("containerd", tmp_path) == f"{K3S}/config-v3.toml.tmpl"
+    # The older template is still taken where the newer is not there, whatever containerd runs.
+    write(folder / "config.toml.tmpl", '{{ template "base" . }}\n')
+    assert path_of("containerd", tmp_path) == f"{K3S}/config.toml.tmpl"
+
+
+def test_what_is_generated_is_never_written(tmp_path: Path) -> None:
+    generated = write(tmp_path / K3S / "config.toml", "version = 2\n")
+    with pytest.raises(EngineError, match="is written anew at each start of k3s; use --config"):
+        find("containerd").place(tmp_path, generated)
+
+
+def test_a_default_of_k3s_is_refused_with_the_way_to_go(tmp_path: Path) -> None:
+    write(tmp_path / K3S / "config.toml", "version = 3\n")
+    place = find("containerd").place(tmp_path, None)
+    with pytest.raises(EngineError, match="name the handler in a RuntimeClass"):
+        registration.configure(place, machine.LAUNCHER, default=True)
+
+
+def test_a_template_without_the_base_is_told(tmp_path: Path) -> None:
+    write(tmp_path / K3S / "config.toml", "version = 2\n")
+    template = write(tmp_path / K3S / "config.toml.tmpl", "version = 2\n{{ if .X }}\n{{ end }}\n")
+    place = find("containerd").place(tmp_path, None)
+    (change,) = registration.configure(place, machine.LAUNCHER, default=False)
+    assert "does not begin from the base" in change.remarks[0]
+    change.apply()
+    for back in registration.unconfigure(place):
+        back.apply()
+    assert template.read_text() == "version = 2\n{{ if .X }}\n{{ end }}\n"
+
+
+def test_of_two_distributions_the_user_chooses(tmp_path: Path) -> None:
+    write(tmp_path / K3S / "config.toml", "version = 2\n")
+    write(tmp_path / "etc/k0s/containerd.toml", "# k0s_managed=true\nversion = 2\n")
+    with pytest.raises(EngineError, match="k3s and k0s are both here; choose by --config FILE"):
+        find("containerd").place(tmp_path, None)
+    template = tmp_path / K3S / "config.toml.tmpl"
+    assert find("containerd").place(tmp_path, template).owner == "k3s"
+
+
+def test_a_k0s_whose_file_the_user_manages_is_told_there(tmp_path: Path) -> None:
+    main = write(tmp_path / "etc/k0s/containerd.toml", "version = 2\n")
+    place = find("containerd").place(tmp_path, None)
+    assert (place.path, place.owner, place.apply) == (main, "k0s", "systemctl restart k0sworker")
+
+
+def test_a_podman_file_with_a_table_of_its_own_is_left(tmp_path: Path) -> None:
+    file = write(tmp_path / "containers.conf", '[engine]\n# mine\nruntime = "crun"\n')
+    place = find("podman").place(tmp_path, file)
+    with pytest.raises(EngineError, match="has a table \\[engine\\] of its own"):
+        registration.configure(place, machine.LAUNCHER, default=False)
+    assert file.read_text() == '[engine]\n# mine\nruntime = "crun"\n'
+
+
+def test_podman_s_list_that_adds_is_read_as_such(tmp_path: Path) -> None:
+    conf = 'runtime_supports_json = ["site", {append = true}]\n'
+    write(tmp_path / "etc/containers/containers.conf", f"[engine]\n{conf}")
+    place = find("podman").place(tmp_path, None)
+    (first, _) = registration.configure(place, machine.LAUNCHER, default=False)
+    assert first.after is not None
+    assert '"crun-vm", "site", "gpushare", "gpushare-runtime"]' in first.after
+
+
+def test_of_crio_a_default_that_is_read_later_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/crio/crio.conf.d"
+    write(folder / "99-nvidia.conf", '[crio.runtime]\ndefault_runtime = "nvidia"\n')
+    place = find("crio").place(tmp_path, None)
+    (change,) = registration.configure(place, machine.LAUNCHER, default=True)
+    assert change.remarks == ("a drop-in that is read later says default_runtime = nvidia",)
