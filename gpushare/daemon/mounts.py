@@ -90,7 +90,7 @@ class TenantMounts:
         At most `size_bytes` can be written to it; `owner` may reach it beside root; `label` is its
         SELinux context. What an earlier tenant of that key left is taken away first. OSError.
         """
-        data = f"mode=711,size={size_bytes},nr_inodes=8"
+        data = f"mode=755,size={size_bytes},nr_inodes=8"
         if label:
             if not _LABEL.fullmatch(label):
                 raise OSError(errno.EINVAL, "linux.mountLabel is no SELinux label", label)
@@ -155,7 +155,7 @@ class TenantMounts:
         outer = self.root / key
         outer.mkdir(mode=0o700)
         try:
-            (outer / PAGES).mkdir(mode=0o711)
+            (outer / PAGES).mkdir(mode=0o755)
             os.chown(outer, owner, -1)
             self._mount(outer / PAGES, data)
             return self._open(key)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""podman of a stage's distribution, with storage and configuration beneath the stage's folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpushare.verify import image
+from tests.stack import Stack
+from tests.stack.program import find
+
+IMAGE = f"localhost/{image.TAG}"
+BUSYBOX = "/bin/busybox"
+IDLE = (BUSYBOX, "sleep", "1000")
+
+# podman raises limits to the machine's highest, which needs CAP_SYS_RESOURCE.
+_CONFIG = """[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]
+"""
+
+Done = subprocess.CompletedProcess[str]
+
+
+class Podman:
+    """With our runtime as `gpushare runtime configure` registers it; run by `user`, 0 is root."""
+
+    def __init__(self, stage: Stack, *, user: int = 0) -> None:
+        self.stage = stage
+        self.user = user
+        self.root = stage.root / f"podman-{user}"
+        self.root.mkdir()
+        self.config = self.root / "containers.conf"
+        self.config.write_text(_CONFIG)
+        self._configure()
+        archive = self.root / "image.tar"
+        archive.write_bytes(
+            image.build(stage.installation.probe, {BUSYBOX: Path(find("busybox")).read_bytes()})
+        )
+        (self.root / "run").mkdir(mode=0o700)
+        for path in (self.root, self.root / "run"):
+            os.chown(path, user, user)
+        loaded = self.call("load", "--input", str(archive))
+        assert loaded.returncode == 0, loaded.stderr
+
+    def call(self, *words: str, runtime: str = "gpushare") -> Done:
+        """Run a command of podman's with `runtime`, a name or a path; nothing is asserted."""
+        return subprocess.run(
+            [*self._argv(), f"--runtime={runtime}", *words],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=self._environment(),
+            cwd="/",
+        )
+
+    def run(self, *flags: str, command: Sequence[str] = IDLE, runtime: str = "gpushare") -> Done:
+        """Run a container of the probe's image, without a network."""
+        parent = [] if self.user else [f"--cgroup-parent=/{self.stage.cgroup}"]
+        words = ["run", "--network=none", *parent, *flags, IMAGE, *command]
+        return self.call(*words, runtime=runtime)
+
+    def start(self, name: str, *flags: str) -> str:
+        """Run container `name` in the background; return its id."""
+        done = self.run("--detach", f"--name={name}", *flags)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def execute(self, name: str, *command: str) -> Done:
+        return self.call("exec", name, *command)
+
+    def remove(self, name: str) -> None:
+        self.call("rm", "--force", "--time=0", name)
+
+    def _argv(self) -> list[str]:
+        words = [f"--root={self.root}/storage", "--cgroup-manager=cgroupfs"]
+        words += ["--events-backend=file"]
+        if not self.user:
+            return self.stage.argv("podman", "--storage-driver=overlay", *words)
+        # Without subordinate users a layer cannot be mounted over another.
+        assert self.stage.place is not None
+        podman = self.stage.place.distribution.find("podman")
+        as_user = [f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"]
+        return self.stage.argv("setpriv", *as_user, podman, "--storage-driver=vfs", *words)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.root),
+            "XDG_RUNTIME_DIR": str(self.root / "run"),
+            "CONTAINERS_CONF": str(self.config),
+            "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
+        }
+
+    def _configure(self) -> None:
+        launcher = str(self.stage.installation.launcher)
+        words = ["--runtime", "podman", "--config", str(self.config), "--launcher", launcher]
+        subprocess.run(
+            [*self.stage.cli, "runtime", "configure", *words],
+            check=True,
+            capture_output=True,
+            env=self.stage.environment,
+        )
