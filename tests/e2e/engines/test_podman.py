@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""podman, by the runtime's name and by its path, with and without our hook in hooks.d."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.verify.image import PROGRAM
+from tests.e2e.waiting import wait_until
+from tests.stack import Stack
+
+from .podman import BUSYBOX, IMAGE, Done, Podman
+from .slices import GIB, NO_DRIVER, assert_slice, parse, probing, promised
+
+HOOK = Path(__file__).resolve().parents[3] / "hooks/hooks.d/gpushare.json"
+PROBE = (PROGRAM, *probing(4 * GIB))
+ANNOTATED = "--annotation=gpushare.io/memory=4GiB"
+
+pytestmark = pytest.mark.usefixtures("released")
+
+
+@pytest.fixture(scope="session")
+def podman(stage: Stack) -> Podman:
+    return Podman(stage)
+
+
+@pytest.fixture
+def name(podman: Podman) -> Iterator[str]:
+    """A container's name; it is removed in the end."""
+    made = f"train-{secrets.token_hex(4)}"
+    yield made
+    podman.remove(made)
+
+
+@pytest.fixture(params=["name", "path"])
+def runtime(stage: Stack, request: pytest.FixtureRequest) -> str:
+    """The runtime as containers.conf calls it, and as its path is typed."""
+    return "gpushare" if request.param == "name" else str(stage.installation.launcher)
+
+
+def holds(done: Done) -> None:
+    assert done.returncode == 0, done.stderr
+    assert_slice(parse(done.stdout), 4 * GIB)
+
+
+@pytest.mark.parametrize("asks", [ANNOTATED, "--env=GPUSHARE_MEMORY=4GiB"])
+def test_a_container_gets_what_it_asks_for(podman: Podman, runtime: str, asks: str) -> None:
+    holds(podman.run("--rm", asks, command=PROBE, runtime=runtime))
+
+
+def test_one_that_asks_for_nothing_gets_nothing(podman: Podman, runtime: str) -> None:
+    assert podman.run("--rm", command=PROBE, runtime=runtime).returncode == NO_DRIVER
+
+
+def test_a_refusal_is_what_podman_says(podman: Podman, runtime: str) -> None:
+    done = podman.run("--rm", "--env=GPUSHARE_MEMORY=2000GiB", command=PROBE, runtime=runtime)
+    assert done.returncode == 126  # as for whatever cannot be run
+    [line] = done.stderr.splitlines()
+    assert "gpushare: no card has room for 2000 GiB" in line
+    assert '"level"' not in line  # podman knows that what it reads is JSON
+
+
+def test_exec_kill_start_and_stop(podman: Podman, stage: Stack, name: str) -> None:
+    podman.start(name, ANNOTATED)
+    for end in ("kill", "stop"):
+        holds(podman.execute(name, *PROBE))
+        assert list(promised(stage).values()) == [4 * GIB]
+        words = [end, "--time=0", name] if end == "stop" else [end, name]
+        assert podman.call(*words).returncode == 0
+        wait_until(lambda: not promised(stage))
+        assert podman.call("start", name).returncode == 0  # the same id, once more
+
+
+def test_a_container_whose_first_process_is_killed_gives_back(
+    podman: Podman, stage: Stack, name: str
+) -> None:
+    podman.start(name, ANNOTATED)
+    [found] = json.loads(podman.call("inspect", name).stdout)
+    os.kill(found["State"]["Pid"], signal.SIGKILL)
+    wait_until(lambda: not promised(stage))
+
+
+def test_a_container_whose_monitor_is_killed_keeps_what_it_has(
+    podman: Podman, stage: Stack, name: str
+) -> None:
+    podman.start(name, ANNOTATED)
+    [found] = json.loads(podman.call("inspect", name).stdout)
+    os.kill(found["State"]["ConmonPid"], signal.SIGKILL)
+    holds(podman.execute(name, *PROBE))
+    assert list(promised(stage).values()) == [4 * GIB]
+    os.kill(found["State"]["Pid"], signal.SIGKILL)
+    wait_until(lambda: not promised(stage))
+
+
+def test_each_container_of_a_pod_asks_for_itself(podman: Podman, stage: Stack) -> None:
+    pod = f"pod-{secrets.token_hex(4)}"
+    parent = f"--cgroup-parent=/{stage.cgroup}"
+    infra = [f"--infra-image={IMAGE}", f"--infra-command={BUSYBOX} sleep 1000"]
+    done = podman.call("pod", "create", f"--name={pod}", "--network=none", parent, *infra)
+    assert done.returncode == 0, done.stderr
+    try:
+        for member, size in (("train", "4GiB"), ("serve", "8GiB")):
+            asks = ["--annotation", f"gpushare.io/memory={size}"]
+            words = ["run", "--detach", f"--pod={pod}", f"--name={pod}-{member}", *asks, IMAGE]
+            done = podman.call(*words, BUSYBOX, "sleep", "1000")
+            assert done.returncode == 0, done.stderr
+        holds(podman.execute(f"{pod}-train", *PROBE))
+        assert sorted(promised(stage).values()) == [4 * GIB, 8 * GIB]
+    finally:
+        podman.call("pod", "rm", "--force", "--time=0", pod)
+
+
+@pytest.mark.parametrize("flag", ["--read-only", "--user=1000:1000", "--pid=host"])
+def test_however_it_is_confined(podman: Podman, flag: str) -> None:
+    holds(podman.run("--rm", ANNOTATED, flag, command=PROBE))
+
+
+# --- hooks.d: a hook cannot edit a spec; it sees who came past the launcher ---
+
+
+@pytest.fixture(scope="session")
+def hooks(stage: Stack) -> str:
+    """The option for a folder with the file that is packaged, for the hook of this stage."""
+    folder = stage.root / "hooks.d"
+    folder.mkdir()
+    described = json.loads(HOOK.read_text())
+    described["hook"]["path"] = str(stage.installation.hook)
+    (folder / HOOK.name).write_text(json.dumps(described))
+    return f"--hooks-dir={folder}"
+
+
+def test_with_the_hook_too_a_container_gets_what_it_asks_for(podman: Podman, hooks: str) -> None:
+    words = [hooks, "run", "--rm", "--network=none", f"--cgroup-parent=/{podman.stage.cgroup}"]
+    holds(podman.call(*words, ANNOTATED, IMAGE, *PROBE))
+
+
+def test_the_hook_stops_what_came_past_the_launcher(podman: Podman, hooks: str) -> None:
+    words = [hooks, "run", "--rm", "--network=none", f"--cgroup-parent=/{podman.stage.cgroup}"]
+    bare = str(podman.stage.runtime)
+    done = podman.call(*words, ANNOTATED, IMAGE, *PROBE, runtime=bare)
+    assert done.returncode not in (0, NO_DRIVER)
+    assert "start it with --runtime gpushare" in done.stderr
+    # One that asks for nothing is none of the hook's business.
+    done = podman.call(*words, IMAGE, *PROBE, runtime=bare)
+    assert done.returncode == NO_DRIVER
