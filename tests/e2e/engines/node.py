@@ -9,7 +9,7 @@ from types import TracebackType
 
 from gpushare.verify import image
 from tests.stack import Stack
-from tests.stack.program import Program, find
+from tests.stack.program import find
 
 from .cri import Cri, CriError
 from .pod import Pod
@@ -55,8 +55,8 @@ class Node:
         self._configure()
         address = self.root / "containerd.sock"
         self.env = {**stack.environment, "CONTAINERD_ADDRESS": str(address)}
-        argv = [find("containerd"), "--config", str(self.config)]
-        self.containerd = Program(argv, stack.root / "node.log", stack.environment)
+        argv = stack.argv("containerd", "--config", str(self.config))
+        self.containerd = stack.start("node", argv)
         self.cri = Cri(address)
         try:
             self.containerd.wait_until(self._answers)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,15 +21,13 @@ from .node import Node
 from .pod import Container
 from .slices import GIB, NO_DRIVER, OUT_OF_MEMORY, assert_slice, probing, promised
 
+pytestmark = pytest.mark.usefixtures("released")
 
-@pytest.fixture(scope="module")
-def node(stack: Stack) -> Iterator[Node]:
-    with Node(stack) as made:
+
+@pytest.fixture(scope="session")
+def node(stage: Stack) -> Iterator[Node]:
+    with Node(stage) as made:
         yield made
-
-
-def released(container: Container, node: Node) -> None:
-    wait_until(lambda: container.full_name not in promised(node.stack))
 
 
 def holds(container: Container, memory: int) -> None:
@@ -57,7 +56,7 @@ def test_a_pod_of_one_container_gets_what_its_annotation_says(
         groups = Path(f"/proc/{container.pid()}/cgroup").read_text()
         assert parent.format(uid=pod.uid) in groups
         container.remove()
-        released(container, node)
+        wait_until(lambda: promised(node.stack) == {})
 
 
 def test_another_handler_is_none_of_our_business(node: Node) -> None:
@@ -73,6 +72,26 @@ def test_each_container_of_a_pod_has_its_own_annotations(node: Node) -> None:
         holds(serve, 8 * GIB)
         assert logs.probe().status == NO_DRIVER
         assert promised(node.stack) == {train.full_name: 4 * GIB, serve.full_name: 8 * GIB}
+
+
+def test_what_names_no_container_is_for_one(node: Node) -> None:
+    """The first has it; who comes while that runs is told to name them both, now and later."""
+    with node.pod({"memory": "4GiB"}) as pod:
+        train = pod.run("train")
+        for _ in range(2):
+            proxy = pod.create("proxy")
+            with pytest.raises(CriError, match=r"gpushare\.io/container\.proxy\.memory"):
+                proxy.start()
+            proxy.remove()
+            holds(train, 4 * GIB)
+            train.remove()
+            train = pod.run("train")
+
+
+def test_what_names_no_container_is_for_the_next_once_the_first_is_gone(node: Node) -> None:
+    with node.pod({"memory": "100GiB"}) as pod:
+        assert pod.run("fetch", PROGRAM, "context", f"alloc {99 * GIB}").wait() == 0
+        holds(pod.run("train"), 100 * GIB)
 
 
 def test_an_init_container_gives_back_before_the_next_begins(node: Node) -> None:
@@ -113,12 +132,14 @@ def test_in_a_pod_an_environment_alone_asks_for_nothing(node: Node) -> None:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> list[dict[str, str]]:
+def nodes(node: Node) -> list[dict[str, str]]:
     """What a device plugin that knows nothing of us has a kubelet pass on: a whole card's nodes."""
     devices = []
     for name, minor in (("nvidia0", 0), ("nvidiactl", 255)):
-        os.mknod(tmp_path / name, 0o666 | 0o020000, os.makedev(195, minor))
-        place = {"container_path": f"/dev/{name}", "host_path": str(tmp_path / name)}
+        path = node.root / name
+        if not path.exists():
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(195, minor))
+        place = {"container_path": f"/dev/{name}", "host_path": str(path)}
         devices.append({**place, "permissions": "rw"})
     return devices
 
@@ -134,8 +155,6 @@ def test_the_card_of_a_device_plugin_is_a_whole_one(
         # It is nobody else's: that a share of it is asked for changes nothing.
         with pytest.raises(CriError, match="no card has room"):
             pod.run("serve", annotations={"gpushare.io/memory": "4GiB"})
-        whole.remove()
-        released(whole, node)
 
 
 def test_the_card_of_a_device_plugin_becomes_the_share_that_is_annotated(
@@ -167,7 +186,7 @@ def test_a_container_whose_init_is_killed_gives_back(node: Node) -> None:
         container = pod.run("train")
         os.kill(container.pid(), signal.SIGKILL)
         assert container.wait() == 128 + signal.SIGKILL
-        released(container, node)
+        wait_until(lambda: promised(node.stack) == {})
 
 
 def shims_of(container: Container) -> list[int]:
@@ -194,4 +213,5 @@ def test_a_container_whose_shim_is_killed_gives_back(node: Node) -> None:
         os.kill(shim, signal.SIGKILL)
         # containerd sees it go, and has the runtime delete what is left.
         wait_until(lambda: not Path(f"/proc/{first}").exists())
-        released(container, node)
+        wait_until(lambda: promised(node.stack) == {})
+        container.wait()  # until then the pod cannot be removed
