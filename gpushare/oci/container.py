@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from gpushare.oci import capabilities, loader
 from gpushare.oci import driver as drivers
-from gpushare.oci import loader
 from gpushare.oci.cdi import CdiEdits, CdiMount, Node
 from gpushare.oci.driver import CUDA, NVML, Driver
 from gpushare.oci.edits import Device, Edits, Hook, Mount, Stage
@@ -78,34 +78,36 @@ class Wanted:
         return replace(self.edits, mounts=(*self.edits.mounts, mount))
 
 
-def shared(
+def shared(  # noqa: PLR0913 - a container is put together from all there is
     host: Host,
     cards: Sequence[Sequence[str]],
     *,
     rootfs: Rootfs,
     hooks: tuple[Hook, ...],
     tenant_directory: str,
+    extra: frozenset[str] = frozenset(),
 ) -> Wanted:
     """Return what a container with a share of `cards` gets.
 
     Each card is the names that the CDI spec may have for it: `("GPU-4f1c...", "0")`. The filters go
     over every name by which the loader, or a program that knows where to look, finds the driver;
-    the real libraries lie where only the filters look. CdiError where a card or node is missing.
+    the real libraries lie where only the filters look. `extra` are the capabilities beyond compute
+    and utility that it gets, past the filters. CdiError where a card or node is missing.
     """
     driver = host.driver
     edits = driver.cdi.edits_for(cards)
     places = loader.Places(rootfs, host.platform, driver)
-    compute = [lib for lib in driver.libraries if lib.is_compute and lib.is_native(driver)]
+    libraries = drivers.shared_libraries(driver, extra)
     mounts = (
         *driver_mounts(driver),
         *_mounts(places.filters(host.filters)),
-        *_mounts(places.libraries(compute)),
-        *(_cdi_mount(mount, rootfs) for mount in drivers.shared_files(edits)),
+        *_mounts(places.libraries(libraries)),
+        *(_cdi_mount(mount, rootfs) for mount in drivers.shared_files(edits, driver, extra)),
         *tenant_mounts(tenant_directory),
     )
-    names = (CUDA, "libcuda.so", NVML, *(library.soname for library in compute))
+    names = (CUDA, "libcuda.so", NVML, *(library.soname for library in libraries))
     return Wanted(
-        Edits(_env(edits), mounts, _devices(drivers.shared_nodes(edits)), hooks),
+        Edits(_env(edits), mounts, _devices(drivers.shared_nodes(edits, extra)), hooks),
         places.cache_entries(names),
     )
 
@@ -116,23 +118,30 @@ def whole(
     *,
     rootfs: Rootfs,
     hooks: tuple[Hook, ...],
+    wanted: frozenset[str] = frozenset(capabilities.ALL),
 ) -> Wanted:
     """Return what a container with whole `cards` gets: the driver as it is, and no filter.
 
-    CdiError as `shared`.
+    Of the driver it gets the capabilities `wanted`. CdiError as `shared`.
     """
     driver = host.driver
     edits = driver.cdi.edits_for(cards)
     places = loader.Places(rootfs, host.platform, driver)
-    native = [library for library in driver.libraries if library.is_native(driver)]
+    native = [
+        library
+        for library in driver.libraries
+        if library.is_native(driver) and library.is_wanted(wanted)
+    ]
     mounts = (
-        *_mounts(places.driver()),
+        *_mounts(places.driver(native)),
         *_mounts(places.libraries([lib for lib in native if not lib.is_filtered])),
-        *(_cdi_mount(mount, rootfs) for mount in drivers.other_files(edits, driver)),
+        *(_cdi_mount(mount, rootfs) for mount in drivers.wanted_files(edits, driver, wanted)),
     )
-    names = ("libcuda.so", *(library.soname for library in native))
+    names = [library.soname for library in native]
+    names += ["libcuda.so"] if driver.cuda in native else []
     return Wanted(
-        Edits(_env(edits), mounts, _devices(edits.nodes), hooks), places.cache_entries(names)
+        Edits(_env(edits), mounts, _devices(drivers.wanted_nodes(edits, wanted)), hooks),
+        places.cache_entries(names),
     )
 
 

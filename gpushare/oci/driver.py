@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
-from gpushare.oci import elf
+from gpushare.oci import capabilities, elf
 from gpushare.oci.cdi import CdiEdits, CdiError, CdiMount, CdiSpec, Node
 
 CUDA: Final = "libcuda.so.1"
@@ -20,11 +21,14 @@ _LIBRARY: Final = re.compile(r"lib[^/]+\.so(\.[0-9][0-9A-Za-z.]*)?", re.ASCII)
 # "utility" that call no driver interface which is not counted. OpenCL, graphics, video and OptiX
 # reach the card by other ways than libcuda's exported names.
 _COMPUTE: Final = re.compile(
-    r"libcudadebugger"
+    r"libcudadebugger|libdxcore"
     r"|libnvidia-(cfg|gpucomp|nvvm(70)?|pkcs11(-openssl3)?|ptxjitcompiler|sandboxutils)"
 )
 _PROGRAMS: Final = ("nvidia-smi", "nvidia-debugdump")
-_SHARED_NODES: Final = re.compile(r"/dev/(nvidia[0-9]+|nvidiactl|nvidia-uvm|nvidia-uvm-tools)")
+_SHARED_NODES: Final = re.compile(r"/dev/(nvidia[0-9]+|nvidiactl|nvidia-uvm|nvidia-uvm-tools|dxg)")
+_OPENCL: Final = frozenset({"libnvidia-opencl", "nvidia.icd"})
+# What the driver's own daemons are spoken to by: there as long as they run.
+_SOCKETS: Final = frozenset({"socket", "nvidia-mps"})
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,10 @@ class Library:
         return str(PurePosixPath(self.container_path).parent)
 
     @property
-    def name(self) -> str:
-        """The file name that the CDI spec gives it, mostly with the driver's version."""
-        return PurePosixPath(self.container_path).name
+    def names(self) -> tuple[str, ...]:
+        """What it is called besides its SONAME: in the CDI spec, and with its version."""
+        paths = (self.container_path, self.host_path)
+        return tuple(dict.fromkeys(PurePosixPath(path).name for path in paths))
 
     @property
     def stem(self) -> str:
@@ -65,7 +70,11 @@ class Library:
     @property
     def is_compute(self) -> bool:
         """Whether a shared container gets it as it is."""
-        return _COMPUTE.fullmatch(self.stem) is not None
+        return is_compute(self.stem)
+
+    def is_wanted(self, wanted: frozenset[str]) -> bool:
+        """Whether it belongs to one of the capabilities `wanted`, or to none."""
+        return _is_wanted(self.container_path, wanted)
 
 
 @dataclass(frozen=True)
@@ -96,25 +105,112 @@ def from_cdi(cdi: CdiSpec) -> Driver:
     return Driver(cdi, _one(libraries, CUDA, cdi), _one(libraries, NVML, cdi), libraries)
 
 
-def shared_files(edits: CdiEdits) -> tuple[CdiMount, ...]:
-    """Return the mounts, libraries apart, that a shared container gets."""
+def with_compat(driver: Driver, folder: Path) -> Driver:
+    """Return `driver` with the libraries in `folder` in place of its own: those of a cuda-compat.
+
+    CdiError where one of them is not what its name says.
+    """
+    copies = {library.stem: library for library in _copies(driver, folder)}
+    if "libcuda" not in copies or copies["libcuda"].soname != CUDA:
+        raise CdiError(f"{folder} has no {CUDA}")
+    kept = tuple(library for library in driver.libraries if library.stem not in copies)
+    return Driver(driver.cdi, copies["libcuda"], driver.nvml, (*copies.values(), *kept))
+
+
+def _copies(driver: Driver, folder: Path) -> Iterator[Library]:
+    for path in sorted(folder.iterdir()):
+        try:
+            soname = elf.soname(str(path))
+        except elf.ElfError as error:
+            raise CdiError(str(error)) from error
+        if soname is None or not _LIBRARY.fullmatch(soname):
+            raise CdiError(f"{path} is not a library that can be looked for")
+        if path.name.partition(".so")[0] == soname.partition(".so")[0]:
+            yield Library(str(path), f"{driver.cuda.directory}/{soname}", soname)
+
+
+def is_compute(stem: str) -> bool:
+    """Whether a library named `stem`.so is one that libcuda of the same version loads."""
+    return _COMPUTE.fullmatch(stem) is not None
+
+
+def shared_libraries(driver: Driver, extra: frozenset[str]) -> tuple[Library, ...]:
+    """Return the libraries, the two filtered ones apart, that a shared container gets.
+
+    `extra` are the capabilities that go past the interposer and that the node's policy allows.
+    """
     return tuple(
-        mount
-        for mount in edits.mounts
-        if PurePosixPath(mount.container_path).name in _PROGRAMS
-        or mount.container_path.startswith("/dev/")
+        library
+        for library in driver.libraries
+        if library.is_native(driver)
+        and not library.is_filtered
+        and (library.is_compute or _is_extra(library.container_path, library.stem, extra))
     )
 
 
-def shared_nodes(edits: CdiEdits) -> tuple[Node, ...]:
-    """Return the device nodes that a shared container gets: none for graphics or modesetting."""
-    return tuple(node for node in edits.nodes if _SHARED_NODES.fullmatch(node.path))
+def shared_files(edits: CdiEdits, driver: Driver, extra: frozenset[str]) -> tuple[CdiMount, ...]:
+    """Return the mounts, libraries beside libcuda apart, that a shared container gets."""
+    return tuple(
+        mount
+        for mount in other_files(edits, driver)
+        if (name := PurePosixPath(mount.container_path).name) in _PROGRAMS
+        or mount.container_path.startswith(("/dev/", "/usr/lib/wsl/"))
+        or _is_extra(mount.container_path, name, extra)
+    )
+
+
+def shared_nodes(edits: CdiEdits, extra: frozenset[str]) -> tuple[Node, ...]:
+    """Return the device nodes that a shared container gets."""
+    shows = extra & {capabilities.GRAPHICS, capabilities.DISPLAY}
+    return tuple(
+        node
+        for node in edits.nodes
+        if _SHARED_NODES.fullmatch(node.path)
+        or (shows and capabilities.is_node_of_graphics(node.path))
+    )
 
 
 def other_files(edits: CdiEdits, driver: Driver) -> tuple[CdiMount, ...]:
-    """Return all mounts but the libraries that lie beside libcuda."""
+    """Return all mounts but the libraries that lie beside libcuda, and sockets of who is gone."""
     native = {lib.container_path for lib in driver.libraries if lib.is_native(driver)}
-    return tuple(mount for mount in edits.mounts if mount.container_path not in native)
+    return tuple(
+        mount
+        for mount in edits.mounts
+        if mount.container_path not in native and _is_spoken_to(mount)
+    )
+
+
+def wanted_files(edits: CdiEdits, driver: Driver, wanted: frozenset[str]) -> tuple[CdiMount, ...]:
+    """Return those of `other_files` that belong to the capabilities `wanted`, or to none."""
+    files = other_files(edits, driver)
+    return tuple(mount for mount in files if _is_wanted(mount.container_path, wanted))
+
+
+def wanted_nodes(edits: CdiEdits, wanted: frozenset[str]) -> tuple[Node, ...]:
+    """Return the device nodes for the capabilities `wanted`."""
+    shows = wanted & {capabilities.GRAPHICS, capabilities.DISPLAY}
+    return tuple(
+        node for node in edits.nodes if shows or not capabilities.is_node_of_graphics(node.path)
+    )
+
+
+def _is_wanted(path: str, wanted: frozenset[str]) -> bool:
+    capability = capabilities.of_file(path)
+    return capability is None or capability in wanted
+
+
+def _is_extra(path: str, name: str, extra: frozenset[str]) -> bool:
+    if name in _OPENCL:
+        # It has no capability of its own: it comes to who asks for all.
+        return frozenset(capabilities.ALL) & capabilities.UNINTERPOSED <= extra
+    return capabilities.of_file(path) in extra
+
+
+def _is_spoken_to(mount: CdiMount) -> bool:
+    """Whether somebody is at a socket; anything else is as the spec says."""
+    if PurePosixPath(mount.host_path).name not in _SOCKETS:
+        return True
+    return Path(mount.host_path).exists()
 
 
 def _library(mount: CdiMount) -> Library:
@@ -133,5 +229,18 @@ def _one(libraries: tuple[Library, ...], soname: str, cdi: CdiSpec) -> Library:
     found = [library for library in libraries if library.soname == soname]
     if not found:
         raise CdiError(f"{cdi.kind} mounts no {soname}: it is not a driver's CDI spec")
-    # A 64-bit library beside its 32-bit one: nvidia-ctk lists both where both are installed.
-    return next((lib for lib in found if "/i386-" not in lib.container_path), found[0])
+    return min(found, key=_unlikeliness)
+
+
+def _unlikeliness(library: Library) -> int:
+    """Rank a 64-bit library before its 32-bit one: nvidia-ctk lists both where there are both."""
+    try:
+        elf.machine(library.host_path)
+    except elf.ElfError:
+        return 3
+    except OSError:
+        # Not on this machine: by its folder. Where there is a lib64, lib is for 32 bits.
+        if capabilities.of_file(library.container_path) == capabilities.COMPAT32:
+            return 3
+        return 2 if library.directory in {"/usr/lib", "/lib"} else 1
+    return 0

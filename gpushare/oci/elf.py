@@ -30,14 +30,14 @@ def soname(path: str) -> str | None:
     with Path(path).open("rb") as file:
         try:
             return _soname(file)
-        except (struct.error, UnicodeDecodeError) as error:
+        except (struct.error, UnicodeDecodeError, OverflowError) as error:
             raise ElfError(f"{path} is not a whole ELF file") from error
 
 
 def machine(path: str) -> int:
     """Return e_machine of the file at `path`; ElfError for a 32-bit one, OSError."""
     with Path(path).open("rb") as file:
-        return _machine(file.read(64), path)
+        return machine_of(file.read(64), path)
 
 
 def loader(head: bytes) -> str | None:
@@ -45,7 +45,7 @@ def loader(head: bytes) -> str | None:
 
     ElfError where it is no 64-bit ELF file, or names it further behind.
     """
-    _machine(head, "the program")
+    machine_of(head)
     table, size, count = struct.unpack_from("<32xQ14xHH", head)
     try:
         for index in range(min(count, _MOST_SEGMENTS)):
@@ -55,12 +55,13 @@ def loader(head: bytes) -> str | None:
                 if len(name) + 1 < length:
                     raise ElfError("the loader's name lies behind the head")
                 return os.fsdecode(name)
-    except struct.error as error:
+    except (struct.error, OverflowError) as error:
         raise ElfError("the table of segments lies behind the head") from error
     return None
 
 
-def _machine(header: bytes, what: str) -> int:
+def machine_of(header: bytes, what: str = "the program") -> int:
+    """Return e_machine by the first 64 bytes of `what`; ElfError as `machine`."""
     if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
         raise ElfError(f"{what} is not a 64-bit little-endian ELF file")
     return int.from_bytes(header[18:20], "little")
@@ -68,7 +69,7 @@ def _machine(header: bytes, what: str) -> int:
 
 def _soname(file: BinaryIO) -> str | None:
     header = file.read(64)
-    _machine(header, file.name)
+    machine_of(header, file.name)
     table, size, count = struct.unpack_from("<32xQ14xHH", header)
     segments = []
     for index in range(min(count, _MOST_SEGMENTS)):

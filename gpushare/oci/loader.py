@@ -79,16 +79,18 @@ class Places:
         """
         return self._over(filters.cuda, filters.nvml) + self._over_compat()
 
-    def driver(self) -> list[tuple[str, str]]:
-        """Return (source, destination) of the two libraries themselves, for whole cards."""
-        files = ((self._driver.cuda, CUDA), (self._driver.cuda, "libcuda.so"))
-        nvml = self._driver.nvml
-        places = {
-            self._rootfs.resolve(f"{directory}/{name}"): library.host_path
-            for directory in self._directories
-            for library, name in (*files, (nvml, NVML), (self._driver.cuda, self._driver.cuda.name))
-        }
-        return [(source, destination) for destination, source in places.items()]
+    def driver(self, libraries: Sequence[Library]) -> list[tuple[str, str]]:
+        """Return (source, destination) of the two libraries themselves, for whole cards.
+
+        Only of those that are among `libraries`; over those of cuda-compat too, which are this
+        driver's by now or older than it.
+        """
+        cuda, nvml = self._driver.cuda, self._driver.nvml
+        over = self._over(
+            cuda.host_path if cuda in libraries else None,
+            nvml.host_path if nvml in libraries else None,
+        )
+        return over + (self._over_compat() if cuda in libraries else [])
 
     def libraries(self, libraries: Sequence[Library]) -> list[tuple[str, str]]:
         """Return (source, destination) of each library under its SONAME, in one directory.
@@ -104,15 +106,15 @@ class Places:
         """Return the entries of the loader's cache for `names` in the primary directory."""
         return tuple(CacheEntry(name, f"{self.primary}/{name}") for name in dict.fromkeys(names))
 
-    def _over(self, cuda: str, nvml: str) -> list[tuple[str, str]]:
-        cuda_names = (CUDA, "libcuda.so", self._driver.cuda.name)
-        nvml_names = (NVML, self._driver.nvml.name)
-        over: dict[str, str] = {}
-        for directory in self._directories:
-            for name in cuda_names:
-                over[self._rootfs.resolve(f"{directory}/{name}")] = cuda
-            for name in nvml_names:
-                over[self._rootfs.resolve(f"{directory}/{name}")] = nvml
+    def _over(self, cuda: str | None, nvml: str | None) -> list[tuple[str, str]]:
+        """Return what goes over the names of libcuda and libnvidia-ml; over none for None."""
+        names = [(name, cuda) for name in (CUDA, "libcuda.so", *self._driver.cuda.names)]
+        names += [(name, nvml) for name in (NVML, *self._driver.nvml.names)]
+        over = {
+            self._rootfs.resolve(f"{directory}/{name}"): source
+            for directory in self._directories
+            for name, source in names
+        }
         for directory in (*self._directories, *self._searched):
             for name in self._rootfs.names(directory):
                 if _CUDA_NAME.fullmatch(name):
@@ -120,7 +122,7 @@ class Places:
                 elif _NVML_NAME.fullmatch(name):
                     over.setdefault(self._rootfs.resolve(f"{directory}/{name}"), nvml)
             _refuse_crowd(over)
-        return [(source, destination) for destination, source in over.items()]
+        return [(source, place) for place, source in over.items() if source is not None]
 
     def _over_compat(self) -> list[tuple[str, str]]:
         """The parts beside libcuda in cuda-compat: libcuda takes those of its version only."""
@@ -135,7 +137,7 @@ class Places:
         return [(source, destination) for destination, source in over.items()]
 
 
-def _refuse_crowd(over: Mapping[str, str]) -> None:
+def _refuse_crowd(over: Mapping[str, object]) -> None:
     if len(over) > _MOST_PLACES:
         raise RootfsError(
             errno.E2BIG, f"the image has over {_MOST_PLACES} files called as the driver's are"

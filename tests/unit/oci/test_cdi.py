@@ -11,6 +11,8 @@ from gpushare.oci.cdi import CdiError, CdiMount, Node
 from gpushare.oci.edits import Device
 from tests.unit.oci.examples import LIBRARIES, VERSION, cdi_document
 
+NOTHING: frozenset[str] = frozenset()
+
 
 def fault(document: object) -> str:
     with pytest.raises(CdiError) as caught:
@@ -138,8 +140,10 @@ def test_a_shared_container_gets_compute_and_utility_alone() -> None:
     assert [library.stem for library in found.libraries if library.is_compute] == [
         "libnvidia-ptxjitcompiler"
     ]
-    assert [mount.container_path for mount in driver.shared_files(edits)] == ["/usr/bin/nvidia-smi"]
-    assert [node.path for node in driver.shared_nodes(edits)] == [
+    assert [mount.container_path for mount in driver.shared_files(edits, found, NOTHING)] == [
+        "/usr/bin/nvidia-smi"
+    ]
+    assert [node.path for node in driver.shared_nodes(edits, NOTHING)] == [
         "/dev/nvidiactl",
         "/dev/nvidia-uvm",
         "/dev/nvidia0",

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.oci import cdi, container, driver, edits, ldcache, nvidia
+from gpushare.oci import capabilities, cdi, container, driver, edits, ldcache, nvidia
 from gpushare.oci import spec as specs
 from gpushare.oci.container import CacheEntry, Filters, Host, Wanted
 from gpushare.oci.edits import Mount
 from gpushare.oci.platform import platform_of
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
+from tests.unit.host import elf
 from tests.unit.oci.examples import (
     LIBRARIES,
     VERSION,
@@ -384,3 +385,111 @@ def test_another_machine_has_its_own_names() -> None:
     assert arm.library_directories == ("/usr/lib/aarch64-linux-gnu", "/usr/lib64")
     with pytest.raises(ValueError, match="gpushare does not run on mips: it knows aarch64, x86_64"):
         platform_of("mips")
+
+
+def graphical() -> Host:
+    """A driver of which every capability has a part."""
+    document = cdi_document()
+    mounts = document["containerEdits"]["mounts"]
+    names = ("libnvidia-encode.so.1", "libnvidia-ngx.so.1", "libnvidia-of-tomorrow.so.1")
+    paths = [f"{LIBRARIES}/{name}" for name in names]
+    paths += ["/etc/OpenCL/vendors/nvidia.icd", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"]
+    mounts += [{"hostPath": path, "containerPath": path} for path in paths]
+    found = driver.from_cdi(cdi.from_document(document))
+    return Host(found, Filters(CUDA, NVML), PLATFORM)
+
+
+def names(wanted: Wanted) -> set[str]:
+    return {Path(mount.destination).name for mount in wanted.edits.mounts}
+
+
+@pytest.mark.usefixtures("debian")
+def test_a_share_gets_past_the_filters_only_what_is_allowed(rootfs: Rootfs) -> None:
+    video = container.shared(
+        graphical(),
+        CARD,
+        rootfs=rootfs,
+        hooks=HOOKS,
+        tenant_directory=TENANT,
+        extra=frozenset({"video"}),
+    )
+    assert "libnvidia-encode.so.1" in names(video)
+    assert not names(video) & {
+        "libnvidia-ngx.so.1",
+        f"libnvidia-glcore.so.{VERSION}",
+        f"libnvidia-opencl.so.{VERSION}",
+        "nvidia.icd",
+        "libnvidia-of-tomorrow.so.1",
+    }
+    assert not [device for device in video.edits.devices if "dri" in device.path]
+
+
+@pytest.mark.usefixtures("debian")
+def test_opencl_comes_to_a_share_that_may_have_everything(rootfs: Rootfs) -> None:
+    everything = container.shared(
+        graphical(),
+        CARD,
+        rootfs=rootfs,
+        hooks=HOOKS,
+        tenant_directory=TENANT,
+        extra=capabilities.UNINTERPOSED,
+    )
+    opencl = {f"libnvidia-opencl.so.{VERSION}", "nvidia.icd", "10_nvidia.json"}
+    assert opencl <= names(everything)
+    assert {"/dev/nvidia-modeset", "/dev/dri/renderD128"} <= {
+        device.path for device in everything.edits.devices
+    }
+
+
+@pytest.mark.usefixtures("debian")
+def test_whole_cards_get_the_capabilities_that_were_asked_for(rootfs: Rootfs) -> None:
+    given = container.whole(
+        graphical(), CARD, rootfs=rootfs, hooks=HOOKS, wanted=capabilities.DEFAULT
+    )
+    # OpenCL is a part of compute, and what nobody knows yet is withheld from nobody.
+    assert {f"libnvidia-opencl.so.{VERSION}", "nvidia.icd", "libnvidia-of-tomorrow.so.1"} <= names(
+        given
+    )
+    assert not names(given) & {"libnvidia-encode.so.1", f"libnvidia-glcore.so.{VERSION}"}
+    assert not [device for device in given.edits.devices if "dri" in device.path]
+
+
+@pytest.mark.usefixtures("debian")
+def test_whole_cards_for_tools_alone_get_no_cuda(rootfs: Rootfs) -> None:
+    given = container.whole(
+        graphical(), CARD, rootfs=rootfs, hooks=HOOKS, wanted=frozenset({"utility"})
+    )
+    assert not {name for name in names(given) if name.startswith("libcuda")}
+    assert {"libnvidia-ml.so.1", "nvidia-smi"} <= names(given)
+    assert "libcuda.so.1" not in {entry.name for entry in given.cache}
+
+
+@pytest.mark.usefixtures("debian")
+def test_the_socket_of_a_daemon_that_ended_is_left_out(rootfs: Rootfs, tmp_path: Path) -> None:
+    """The runtime would fail the create for it."""
+    document = cdi_document()
+    path = tmp_path / "nvidia-persistenced/socket"
+    document["containerEdits"]["mounts"].append({"hostPath": str(path), "containerPath": "/s"})
+    found = driver.from_cdi(cdi.from_document(document))
+    host = Host(found, Filters(CUDA, NVML), PLATFORM)
+    assert "s" not in names(container.whole(host, CARD, rootfs=rootfs, hooks=HOOKS))
+    path.parent.mkdir()
+    path.touch()
+    assert "s" in names(container.whole(host, CARD, rootfs=rootfs, hooks=HOOKS))
+
+
+def test_a_32_bit_libcuda_that_is_listed_first_is_not_taken(tmp_path: Path) -> None:
+    document = cdi_document()
+    wide, narrow = tmp_path / "lib64/libcuda.so.580.1", tmp_path / "lib/libcuda.so.580.1"
+    for place, content in ((wide, elf.library("libcuda.so.1")), (narrow, elf.library_of_32_bit())):
+        place.parent.mkdir()
+        place.write_bytes(content)
+    mounts = [
+        {"hostPath": str(narrow), "containerPath": "/usr/lib/libcuda.so.580.1"},
+        {"hostPath": str(wide), "containerPath": "/usr/lib64/libcuda.so.580.1"},
+        {"hostPath": "/x/libnvidia-ml.so.1", "containerPath": "/usr/lib/libnvidia-ml.so.1"},
+        {"hostPath": "/y/libnvidia-ml.so.1", "containerPath": "/usr/lib64/libnvidia-ml.so.1"},
+    ]
+    document["containerEdits"]["mounts"] = mounts
+    found = driver.from_cdi(cdi.from_document(document))
+    assert (found.cuda.host_path, found.nvml.host_path) == (str(wide), "/y/libnvidia-ml.so.1")

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container starts with, and whether the driver can be loaded into it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpushare.oci import program
+from gpushare.oci.platform import platform_of
+from gpushare.oci.program import Kind, Program
+from gpushare.oci.rootfs import Rootfs
+from tests.unit.host import elf
+
+PLATFORM = platform_of("x86_64")
+GLIBC, MUSL = "/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"
+AARCH64 = 183
+
+
+def entry(rootfs: Rootfs, *args: str, path: str = "/bin", directory: str = "/") -> Program:
+    return program.entry(rootfs, (args, {"PATH": path}, directory), PLATFORM)
+
+
+def install(root: Path, path: str, content: bytes) -> None:
+    place = root / path.lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (elf.program(GLIBC), "glibc"),
+        (elf.program(MUSL), "musl"),
+        (elf.program(None), "static"),
+        (elf.program("/opt/ld.so"), "unknown"),
+        (elf.program(GLIBC, machine=AARCH64), "foreign"),
+        (elf.library_of_32_bit(), "foreign"),
+        (b"\x7fELF", "foreign"),
+        (b"", "unknown"),
+        (elf.program(GLIBC)[:70], "foreign"),
+    ],
+)
+def test_a_program_tells_its_loader(content: bytes, kind: Kind, root: Path, rootfs: Rootfs) -> None:
+    install(root, "/bin/app", content)
+    assert entry(rootfs, "app") == Program("/bin/app", kind)
+
+
+def test_a_script_is_what_interprets_it(root: Path, rootfs: Rootfs) -> None:
+    install(root, "/app/run.sh", b"#! /bin/sh -e\necho\n")
+    install(root, "/bin/busybox", elf.program(MUSL))
+    (root / "bin/sh").symlink_to("/bin/busybox")
+    assert entry(rootfs, "./run.sh", directory="/app").kind == "musl"
+
+
+def test_scripts_that_interpret_each_other_end(root: Path, rootfs: Rootfs) -> None:
+    install(root, "/bin/a", b"#!/bin/b\n")
+    install(root, "/bin/b", b"#!/bin/a\n")
+    assert entry(rootfs, "a").kind == "unknown"
+
+
+def test_without_the_program_the_image_tells(root: Path, rootfs: Rootfs) -> None:
+    install(root, MUSL, b"loader")
+    assert entry(rootfs, "/gone") == Program("/gone", "musl")
+    install(root, GLIBC, b"loader")
+    assert entry(rootfs).kind == "glibc"
+
+
+def test_a_link_to_the_host_leads_into_the_image(root: Path, rootfs: Rootfs) -> None:
+    """/bin/sh of the host is a program of glibc; the image has none."""
+    (root / "bin").mkdir()
+    (root / "bin/app").symlink_to("/../../../../bin/sh")
+    assert entry(rootfs, "app").kind == "unknown"
+
+
+def test_a_pipe_in_place_of_the_program_holds_nobody_up(root: Path, rootfs: Rootfs) -> None:
+    (root / "bin").mkdir()
+    os.mkfifo(root / "bin/app")
+    assert entry(rootfs, "app").kind == "unknown"
