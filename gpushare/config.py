@@ -59,6 +59,7 @@ class Config:
     default_policy: str | None = None
     whole_is_share: bool = False
     trust_env: Trust | None = None
+    allow_uninterposed: bool = False
     docker_sockets: tuple[Path, ...] = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
     mount_namespace: Path | None = None
     timing: Timing = field(default_factory=Timing)
@@ -114,6 +115,7 @@ def parse(text: str, file: Path) -> Config:
         default_policy=defaults.get("policy"),
         whole_is_share=defaults.get("whole_is_share", False),
         trust_env=document.section("trust").get("env"),
+        allow_uninterposed=document.content.get("allow_uninterposed", plain.allow_uninterposed),
         docker_sockets=tuple(map(Path, docker["sockets"]))
         if "sockets" in docker
         else plain.docker_sockets,

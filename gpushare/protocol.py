@@ -114,13 +114,13 @@ class Tenant(TypedDict):
     why: str  # for state none: what to add to get a GPU
     pid: int
     policy: str
-    isolation: str  # driver | interposer | advice | exclusive
+    isolation: str  # driver | interposer | audit | advice | exclusive
     throttled: float  # fraction of time at the gate, 0..1
     created: float  # seconds since the epoch
     cards: list[TenantCard]
     processes: list[TenantProcess]
     quota: dict[str, str]  # canonical keys as asked, each with its source after a space
-    notes: list[str]  # what else was asked, by which source, and why it was not taken
+    notes: list[str]  # what was asked and not taken, why, and what is not mediated
     warnings: list[str]  # what its user should know: that it is over its quota, on which card
 
 

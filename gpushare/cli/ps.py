@@ -43,8 +43,9 @@ def command(session: Session, everything: bool) -> None:
 
     THROTTLED is the part of its time that a container waited for its share of the cores. ISOLATION
     says what holds the quota: driver (a limit of NVIDIA's driver itself, and the interposer),
-    interposer, exclusive (a whole card, nothing to hold), or advice (a host process that could walk
-    around it).
+    interposer, audit (it has video or graphics, which go past the interposer and are charged
+    afterwards), exclusive (a whole card, nothing to hold), or advice (a host process that could
+    walk around it).
     """
     tenants = session.client.tenants(everything=everything)
     render = functools.partial(_render, everything=everything)

@@ -29,6 +29,7 @@ class Card:
     model: str
     memory_bytes: int  # total less what the driver keeps for itself
     minor: int  # N of /dev/nvidiaN
+    datacenter: bool = False  # of the kind that cuda-compat packages are made for
 
 
 @dataclass(frozen=True)

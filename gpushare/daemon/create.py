@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.daemon import names, pods, processes, release
+from gpushare.daemon import names, parts, pods, processes, release
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
@@ -178,6 +178,7 @@ def _edited(
     """Return the spec with the cards of `entry`; the image's loader cache is made to name them."""
     driver = node.loaded()
     rootfs = Rootfs(bundle.rootfs_fd)
+    chosen = parts.choose(original, rootfs, entry, node)
     cards = [
         (card.uuid, str(card.index))
         for holding in entry.holdings
@@ -185,16 +186,21 @@ def _edited(
     ]
     libraries = node.libraries
     filters = container.Filters(str(libraries / CUDA), str(libraries / NVML))
-    host = container.Host(driver.files, filters, node.platform)
+    host = container.Host(chosen.files, filters, node.platform)
     program = libraries.parent / "bin" / "gpushare-hook"
     hooks = container.hooks(str(program), str(node.config.socket), entry.key)
     if entry.shared:
         directory = str(node.mounts.path(entry.key))
         wanted = container.shared(
-            host, cards, rootfs=rootfs, hooks=hooks, tenant_directory=directory
+            host,
+            cards,
+            rootfs=rootfs,
+            hooks=hooks,
+            tenant_directory=directory,
+            extra=chosen.extra,
         )
     else:
-        wanted = container.whole(host, cards, rootfs=rootfs, hooks=hooks)
+        wanted = container.whole(host, cards, rootfs=rootfs, hooks=hooks, wanted=chosen.wanted)
     keep = node.config.state_dir / "ldcache"
     cache = container.install_cache(rootfs, wanted.cache, node.platform, keep)
     return edits.apply(original, wanted.with_mount(cache), request.taken)

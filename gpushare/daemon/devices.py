@@ -218,7 +218,17 @@ def _card(index: int) -> Card:
         model=pynvml.nvmlDeviceGetName(handle).removeprefix("NVIDIA "),
         memory_bytes=_memory(handle),
         minor=pynvml.nvmlDeviceGetMinorNumber(handle),
+        datacenter=_is_datacenter(handle),
     )
+
+
+def _is_datacenter(handle: Any) -> bool:
+    """Whether it is sold for data centres: Tesla, and since Ampere plain NVIDIA."""
+    try:
+        brand = pynvml.nvmlDeviceGetBrand(handle)
+    except pynvml.NVMLError:
+        return False
+    return brand in {pynvml.NVML_BRAND_TESLA, pynvml.NVML_BRAND_NVIDIA}
 
 
 def _memory(handle: Any) -> int:

@@ -25,6 +25,7 @@ from gpushare.daemon.processes import Cgroups
 
 DRIVER: Final = "driver"
 INTERPOSER: Final = "interposer"
+AUDIT: Final = "audit"
 
 # A driver may round to what it allocates in: 2 MiB on every card since Pascal (cuMemGetAllocation-
 # Granularity), and no limit is meant to the byte.
@@ -36,26 +37,35 @@ def impose(entry: Entry, node: Node) -> str:
 
     An isolation other than the interposer's or the driver's stays as it is.
     """
-    if entry.isolation not in {DRIVER, INTERPOSER} or not entry.shared:
+    if entry.isolation not in {DRIVER, INTERPOSER, AUDIT} or not entry.shared:
         return entry.isolation
+    otherwise = without_driver(entry)
     driver = node.driver
     if driver is None and entry.isolation == DRIVER:
         node.tenants.limits_left.add(entry.key)  # by an earlier daemon: they hold on
         return DRIVER
     if driver is None or not _may_hold(entry, driver):
-        return INTERPOSER
+        return otherwise
     directory = _directory(entry)
     if directory is None:
-        return INTERPOSER
+        return otherwise
     try:
         for number in range(len(entry.holdings)):
             _set(entry, number, _limit_bytes(entry, number, node), directory, driver)
     except DriverError as error:
         log("driver-limits-failed", "warning", tenant=entry.key, name=entry.title, why=str(error))
         _clear(entry, directory, node, driver)
-        return INTERPOSER
+        return otherwise
     node.tenants.limits_left.discard(entry.key)
     return DRIVER
+
+
+def without_driver(entry: Entry) -> str:
+    """Return what holds a tenant's quota where the driver does not.
+
+    What it has that goes past the interposer only the audit sees.
+    """
+    return AUDIT if entry.uninterposed else INTERPOSER
 
 
 def set_right(node: Node) -> None:
@@ -111,7 +121,7 @@ def _follow(entry: Entry, number: int, limit_bytes: int, node: Node) -> None:
     except DriverError as error:
         log("driver-limits-failed", "warning", tenant=entry.key, name=entry.title, why=str(error))
         _clear(entry, directory, node, node.driver)
-        node.ledger.isolate(entry.key, INTERPOSER)
+        node.ledger.isolate(entry.key, without_driver(entry))
 
 
 def _set(entry: Entry, number: int, limit_bytes: int, directory: Path, driver: Loaded) -> None:

@@ -52,7 +52,9 @@ CREATE TABLE tenant (
     notes TEXT NOT NULL DEFAULT '[]',
     namespace TEXT NOT NULL DEFAULT '',
     sandbox TEXT NOT NULL DEFAULT '',
-    container TEXT NOT NULL DEFAULT ''
+    container TEXT NOT NULL DEFAULT '',
+    uninterposed TEXT NOT NULL DEFAULT '[]',
+    compat TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE TABLE holding (
     key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
@@ -80,6 +82,8 @@ _UPGRADES: Final = {
             f"ALTER TABLE tenant ADD COLUMN {name} TEXT NOT NULL DEFAULT ''"
             for name in ("namespace", "sandbox", "container")
         ),
+        "ALTER TABLE tenant ADD COLUMN uninterposed TEXT NOT NULL DEFAULT '[]'",
+        "ALTER TABLE tenant ADD COLUMN compat TEXT NOT NULL DEFAULT ''",
     ),
 }
 
@@ -133,6 +137,8 @@ class Entry:
     sandbox: str = ""  # the pod's id
     container: str = ""  # its name in the pod
     holdings: tuple[Holding, ...] = ()
+    uninterposed: tuple[str, ...] = ()  # capabilities of the driver that go past the interposer
+    compat: str = ""  # the copy of a cuda-compat package that is its driver
 
     @property
     def title(self) -> str:
@@ -168,13 +174,14 @@ class Ledger:
         with self._changed() as store:
             store.execute("DELETE FROM tenant WHERE key = ?", (entry.key,))
             store.execute(
-                f"INSERT INTO tenant VALUES ({', '.join('?' * 20)})",  # noqa: S608
+                f"INSERT INTO tenant VALUES ({', '.join('?' * 22)})",  # noqa: S608
                 (
                     *(entry.key, entry.state, entry.id, entry.name, entry.engine, entry.bundle),
                     *(entry.uid, entry.policy, entry.isolation, entry.why),
                     *(json.dumps(dict(entry.quota)), entry.created, entry.expires),
                     *(entry.pid, entry.starttime, entry.cgroup),
                     *(json.dumps(entry.notes), entry.namespace, entry.sandbox, entry.container),
+                    *(json.dumps(entry.uninterposed), entry.compat),
                 ),
             )
             store.executemany(
@@ -196,6 +203,24 @@ class Ledger:
         with self._changed() as store:
             store.execute("UPDATE tenant SET isolation = ? WHERE key = ?", (isolation, key))
         return self._replace(replace(self.entries[key], isolation=isolation))
+
+    def describe(
+        self, key: str, notes: Sequence[str], uninterposed: Sequence[str], compat: str
+    ) -> Entry:
+        """Note what the tenant got of the driver; the notes are added to those that it has."""
+        entry = self.entries[key]
+        entry = replace(
+            entry,
+            notes=(*entry.notes, *notes),
+            uninterposed=tuple(uninterposed),
+            compat=compat,
+        )
+        with self._changed() as store:
+            store.execute(
+                "UPDATE tenant SET notes = ?, uninterposed = ?, compat = ? WHERE key = ?",
+                (json.dumps(entry.notes), json.dumps(entry.uninterposed), compat, key),
+            )
+        return self._replace(entry)
 
     def bind(self, key: str, *, pid: int, starttime: int, cgroup: str) -> Entry:
         """Note the process of a reservation, which from now on lasts as long as it."""
@@ -321,13 +346,14 @@ def _read(store: sqlite3.Connection) -> dict[str, Entry]:
     columns = (
         *("key", "state", "id", "name", "engine", "bundle", "uid", "policy", "isolation", "why"),
         *("quota", "created", "expires", "pid", "starttime", "cgroup"),
-        *("notes", "namespace", "sandbox", "container"),
+        *("notes", "namespace", "sandbox", "container", "uninterposed", "compat"),
     )
     entries: dict[str, Entry] = {}
     for row in store.execute(f"SELECT {', '.join(columns)} FROM tenant ORDER BY created"):  # noqa: S608
         values = dict(zip(columns, row, strict=True))
         values["quota"] = json.loads(values["quota"])
         values["notes"] = tuple(json.loads(values["notes"]))
+        values["uninterposed"] = tuple(json.loads(values["uninterposed"]))
         key = values["key"]
         entries[key] = Entry(**values, holdings=tuple(holdings.get(key, ())))
     return entries

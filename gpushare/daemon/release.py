@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from gpushare.daemon import clock, hard_limit, processes
+from gpushare.daemon import clock, hard_limit, parts, processes
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
@@ -93,7 +93,7 @@ def process_ended(key: str, node: Node, attempt: int = 0) -> None:
 
 
 def reconcile(node: Node) -> None:
-    """Look at every entry: release what is gone, expire what was never bound, set limits right.
+    """Look at every entry: release what is gone, expire what was never bound, set right the rest.
 
     One that cannot be released keeps its promise, and is looked at again; the others do not wait.
     """
@@ -103,6 +103,7 @@ def reconcile(node: Node) -> None:
         except OSError as error:
             log("release-failed", "error", tenant=entry.key, name=entry.title, error=str(error))
     hard_limit.set_right(node)
+    parts.sweep_compat(node)
 
 
 def _look_again(entry: Entry, node: Node) -> None:

@@ -152,6 +152,15 @@ def test_inspect_shows_value_and_source(cli: Cli, daemon: FakeDaemon) -> None:
     assert daemon.requests == [{"op": "tenant", "name": "tra"}]
 
 
+def test_what_a_container_did_not_get_as_asked_is_shown(cli: Cli, daemon: FakeDaemon) -> None:
+    noted = {**tenant("train", 3.9, 4), "notes": ["not given: video"]}
+    daemon.answers["tenants"] = rows(noted)
+    daemon.answers["tenant"] = [{"ok": True, "tenant": noted}]
+    assert cli("ps", "-a").output.splitlines()[-2:] == ["", "train: not given: video"]
+    lines = cli("inspect", "train").output.splitlines()
+    assert any(line.split() == ["note", "not", "given:", "video"] for line in lines)
+
+
 def test_inspect_shows_what_is_lent(cli: Cli, daemon: FakeDaemon) -> None:
     lent = tenant("train", 5, 4, memory_limit_bytes=8 * GIB, limit_bytes=6 * GIB, over_bytes=0)
     daemon.answers["tenant"] = [{"ok": True, "tenant": lent}]

@@ -31,8 +31,8 @@ MIB = 1 << 20
 PATIENCE_SECONDS = 20.0
 
 
-def card(index: int = 0, gib: int = 140, model: str = "H200") -> Card:
-    return Card(index, f"GPU-{index}000", model, gib * GIB, index)
+def card(index: int = 0, gib: int = 140, model: str = "H200", *, datacenter: bool = True) -> Card:
+    return Card(index, f"GPU-{index}000", model, gib * GIB, index, datacenter)
 
 
 def entry(key: str = "0" * 16, memory_gib: int = 4, cores: int = 0, *, index: int = 0) -> Entry:

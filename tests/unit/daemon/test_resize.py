@@ -122,7 +122,7 @@ def test_an_earlier_versions_ledger_is_read(tmp_path: Path) -> None:
     store = sqlite3.connect(tmp_path / "run" / "ledger.db")
     with store:
         store.execute("ALTER TABLE holding DROP COLUMN memory_limit_bytes")
-        for column in ("notes", "namespace", "sandbox", "container"):
+        for column in ("notes", "namespace", "sandbox", "container", "uninterposed", "compat"):
             store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")
         store.execute("UPDATE about SET format = 1")
     store.close()
