@@ -17,9 +17,11 @@ if(failed)
 		"needs this machine's glibc)")
 endif()
 
+# Another than this machine's makes programs that it cannot run: ./dev check aarch64.
 cmake_host_system_information(RESULT architecture QUERY OS_PLATFORM)
-set(GPUSHARE_GLIBC_TARGET ${architecture}-linux-gnu.2.17)
-set(GPUSHARE_STATIC_TARGET ${architecture}-linux-musl)
+set(GPUSHARE_ARCHITECTURE ${architecture} CACHE STRING "The processors that it is built for")
+set(GPUSHARE_GLIBC_TARGET ${GPUSHARE_ARCHITECTURE}-linux-gnu.2.17)
+set(GPUSHARE_STATIC_TARGET ${GPUSHARE_ARCHITECTURE}-linux-musl)
 
 set(CMAKE_C_COMPILER ${zig} cc)
 set(CMAKE_C_FLAGS_INIT "-target ${GPUSHARE_GLIBC_TARGET}")

@@ -42,11 +42,12 @@ NEEDS = (
     Need("dockerd", ("docker.io",), "runs containers for docker", relocatable=True),
     Need("docker", ("docker-cli", "docker.io"), "is what users type", relocatable=True),
     Need("podman", ("podman",), "runs containers without a daemon", relocatable=True),
+    Need("qemu-aarch64", ("qemu-user",), "runs what is built for aarch64"),
     Need("debootstrap", ("debootstrap",), "makes the Debian 13 whose engines are tested"),
 )
 
 # Files that no program on PATH stands for; Ubuntu has Debian's keys in a package of their own.
-FILES = ("libc6-dev", "debian-archive-keyring")
+FILES = ("libc6-dev", "libc6-arm64-cross", "debian-archive-keyring")
 
 
 @dataclass(frozen=True)

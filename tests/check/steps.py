@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import doors, native, sources, symbols
+from . import aarch64, doors, native, sources, symbols
 from .command import run
 
 
@@ -36,6 +36,11 @@ STEPS = (
         "gcc",
         "C builds without a warning, and its tests pass",
         lambda: native.build_and_test("gcc"),
+    ),
+    Step(
+        "aarch64",
+        "C for aarch64 builds without a warning, and runs under qemu",
+        aarch64.check,
     ),
     Step("mypy", "Python types, strictly", _python("-m", "mypy")),
     Step(

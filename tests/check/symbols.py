@@ -23,35 +23,37 @@ VERSION = re.compile(r"\bGLIBC_(\d+(?:\.\d+)+)\)?\s+(\S+)")
 def check() -> None:
     """Look at every ELF file that the package installs."""
     shipped = [Path(str(file.locate())) for file in distribution("gpushare-runtime").files or ()]
-    binaries = [path for path in shipped if path.is_file() and _is_elf(path)]
+    binaries = [path for path in shipped if path.is_file() and is_elf(path)]
     wrong = []
     for path in binaries:
-        wrong += [f"{path}: {flaw}" for flaw in _flaws(path)]
+        wrong += [f"{path}: {flaw}" for flaw in flaws(path)]
     missing = {*FILTERS, "gpushare-runtime", "gpushare-hook"} - {path.name for path in binaries}
     wrong += [f"{name} is not among what is installed" for name in sorted(missing)]
     if wrong:
         raise Failure("\n".join(wrong))
 
 
-def _is_elf(path: Path) -> bool:
+def is_elf(path: Path) -> bool:
+    """Return whether `path` is a program or a library."""
     with path.open("rb") as file:
         return file.read(4) == b"\x7fELF"
 
 
-def _flaws(path: Path) -> list[str]:
+def flaws(path: Path) -> list[str]:
+    """Return what is wrong with one program or library."""
     if path.parent.name == "bin":
         return _flaws_of_program(path)
-    flaws = newer_than(NEWEST_GLIBC, run("objdump", "--dynamic-syms", path))
+    found = newer_than(NEWEST_GLIBC, run("objdump", "--dynamic-syms", path))
     dynamic = run("readelf", "--dynamic", "--wide", path)
     if path.name in FILTERS:
         if f"soname: [{path.name}]" not in dynamic:
-            flaws.append("its SONAME is not its name")
+            found.append("its SONAME is not its name")
         if "BIND_NOW" not in dynamic or "SYMBOLIC" not in dynamic:
-            flaws.append("is not linked with -z now and -Bsymbolic")
+            found.append("is not linked with -z now and -Bsymbolic")
         # The simulator takes the driver's place; the filters stand before the driver.
         if path.parent.name == "lib" and f"[{DRIVER}{path.name}]" not in dynamic:
-            flaws.append(f"does not load {DRIVER}{path.name}")
-    return flaws
+            found.append(f"does not load {DRIVER}{path.name}")
+    return found
 
 
 def newer_than(limit: tuple[int, ...], symbols: str) -> list[str]:
