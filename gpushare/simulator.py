@@ -350,7 +350,7 @@ def fail(device: Path, card: int = 0, **faults: int) -> None:
 
 
 def cdi_spec(device: Path, folder: Path, uuids: tuple[str, ...]) -> dict[str, Any]:
-    """Return a CDI 0.6 spec for the cards: by index, by UUID, and "all".
+    """Return a CDI spec for the cards: by index, by UUID, and "all"; 0.5, which podman 4 reads.
 
     https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
     """
@@ -382,7 +382,7 @@ def cdi_spec(device: Path, folder: Path, uuids: tuple[str, ...]) -> dict[str, An
         }
     )
     return {
-        "cdiVersion": "0.6.0",
+        "cdiVersion": "0.5.0",
         "kind": CDI_KIND,
         "devices": devices,
         "containerEdits": {

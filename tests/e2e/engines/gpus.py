@@ -16,19 +16,30 @@ from gpushare.verify import Tenant, image
 from tests.stack import Stack
 
 HOOK = "nvidia-container-runtime-hook"
+RAN = "hook-ran"
 
 
-def stand_in(folder: Path) -> Path:
-    """Write a program by the name of NVIDIA's hook, with which dockerd takes `--gpus`.
+def stand_in(stack: Stack) -> None:
+    """Put a program by the name of NVIDIA's hook where dockerd looks: with it, it takes `--gpus`.
 
-    Where it is run it says so in the file that is returned: under gpushare it never is.
+    Where it is run it leaves the file RAN in the stack's folder: under gpushare it never is.
     """
-    folder.mkdir(exist_ok=True)
-    ran = folder / "ran"
-    program = folder / HOOK
-    program.write_text(f'#!/bin/sh\ncat >/dev/null\n: >"{ran}"\n')
+    program = stack.root / HOOK
+    program.write_text(f'#!/bin/sh\ncat >/dev/null\n: >"{stack.root / RAN}"\n')
     program.chmod(0o755)
-    return ran
+    inside(stack, f"cp '{program}' /usr/bin/")
+
+
+def inside(stack: Stack, script: str) -> None:
+    """Run a shell's script where the engines are; what it writes is gone with the stack."""
+    assert stack.place is not None, "this would write to the machine itself"
+    subprocess.run(stack.argv("/bin/sh", "-euc", script), check=True)
+
+
+def assert_untouched(mounts: Sequence[str]) -> None:
+    """Nothing of ours is in a container with whole cards."""
+    assert [path for path in mounts if path.startswith("/opt/gpushare")] == []
+    assert any(path.endswith("/libcuda.so.1") for path in mounts)
 
 
 @dataclass

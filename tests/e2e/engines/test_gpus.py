@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`docker run --gpus` as older Docker does it: by a hook of NVIDIA's and a variable."""
+"""`docker run --gpus` as Docker before 28.3 does it: by a hook of NVIDIA's and a variable."""
 
 from __future__ import annotations
 
 import json
-import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.stack import Stack
+from tests.stack.distribution import Distribution
 from tests.stack.program import find
 
-from .gpus import Engine, stand_in
+from .gpus import RAN, Engine, assert_untouched, stand_in
 
 GIB = 1 << 30
 WHOLE = 139 * GIB
@@ -21,14 +22,13 @@ MEMORY = ("-e", "GPUSHARE_MEMORY=4GiB")
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
+def stack(distribution: Distribution) -> Iterator[Stack]:
     """Two cards, and a dockerd that finds NVIDIA's hook.
 
     The simulated driver shows both cards wherever it is, so that the nodes say what was passed.
     """
-    with Stack(cards=2) as made:
-        stand_in(made.root / "bin")
-        made.env["PATH"] = f"{made.root}/bin:{os.environ['PATH']}"
+    with Stack(cards=2, distribution=distribution) as made:
+        stand_in(made)
         made.start_daemon()
         made.start_containerd()
         made.start_docker().prepare(made.installation.probe)
@@ -38,7 +38,7 @@ def stack() -> Iterator[Stack]:
 @pytest.fixture
 def docker(stack: Stack) -> Iterator[Engine]:
     yield Engine(stack)
-    assert not (stack.root / "bin/ran").exists(), "NVIDIA's own hook was run"
+    assert not (stack.root / RAN).exists(), "NVIDIA's own hook was run"
 
 
 @pytest.fixture
@@ -47,15 +47,9 @@ def uuids(stack: Stack) -> list[str]:
     return [device["name"] for device in devices if device["name"].startswith("GPU-")]
 
 
-def assert_untouched(mounts: list[str]) -> None:
-    """Nothing of ours is in a container with whole cards."""
-    assert [path for path in mounts if path.startswith("/opt/gpushare")] == []
-    assert any(path.endswith("/libcuda.so.1") for path in mounts)
-
-
 def test_the_hook_is_what_docker_itself_would_run(stack: Stack) -> None:
     """Else the other tests would show nothing."""
-    ran = stack.root / "bin/ran"
+    ran = stack.root / RAN
     Engine(stack, options=("--network", "none")).refusal("--gpus", "1")
     assert ran.exists()
     ran.unlink()
@@ -165,5 +159,7 @@ def test_other_hooks_are_kept(docker: Engine) -> None:
     """Docker's own stands beside NVIDIA's, and without it a container has no network."""
     with docker.tenant("--gpus", "1") as container:
         inspected = json.loads(docker.call("inspect", container.tenant.name).stdout)[0]
-        key = Path(inspected["NetworkSettings"]["SandboxKey"])
-        assert key.stat().st_ino == Path(f"/proc/{container.row['pid']}/ns/net").stat().st_ino
+        key = inspected["NetworkSettings"]["SandboxKey"]
+        argv = docker.stack.argv("/usr/bin/stat", "--format", "%i", key)
+        inode = int(subprocess.run(argv, check=True, capture_output=True).stdout)
+        assert inode == Path(f"/proc/{container.row['pid']}/ns/net").stat().st_ino

@@ -133,7 +133,7 @@ def test_driver_and_cuda_version_are_told_by_nvml(
 def test_the_cdi_spec_names_cards_by_index_and_uuid(simulate: Callable[..., Machine]) -> None:
     made = simulate(cards=2).simulator
     spec = json.loads(made.cdi.read_text())
-    assert (spec["cdiVersion"], spec["kind"]) == ("0.6.0", "nvidia.com/gpu")
+    assert (spec["cdiVersion"], spec["kind"]) == ("0.5.0", "nvidia.com/gpu")
     nodes = {
         device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]]
         for device in spec["devices"]
