@@ -41,6 +41,7 @@ NEEDS = (
     Need("ctr", ("containerd",), "is containerd's own client", relocatable=True),
     Need("dockerd", ("docker.io",), "runs containers for docker", relocatable=True),
     Need("docker", ("docker-cli", "docker.io"), "is what users type", relocatable=True),
+    Need("docker-compose", ("docker-compose",), "runs the services of a compose file"),
     Need("podman", ("podman",), "runs containers without a daemon", relocatable=True),
     Need("qemu-aarch64", ("qemu-user",), "runs what is built for aarch64"),
     Need("debootstrap", ("debootstrap",), "makes the Debian 13 whose engines are tested"),

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare.client import Client
-from gpushare.verify import Containerd
+from gpushare.verify import Containerd, Docker
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.distribution import DISTRIBUTIONS, Distribution
@@ -63,3 +63,12 @@ def released(stage: Stack) -> Iterator[None]:
     """After the test: what it reserved is given back."""
     yield
     wait_until(lambda: not Client(stage.socket).tenants())
+
+
+@pytest.fixture(scope="session")
+def docker(stage: Stack, staged_containerd: Containerd) -> Docker:
+    """The distribution's dockerd, gpushare its default runtime, with the probe's image."""
+    assert staged_containerd.env
+    engine = stage.start_docker("--default-runtime=gpushare")
+    engine.prepare(stage.installation.probe)
+    return engine
