@@ -93,9 +93,8 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
     except BaseException:
         release.end(entry.key, node, "the container could not be given it")
         raise
-    maker = processes.look(bundle.maker)
-    if maker is not None:
-        node.tenants.makers[entry.key] = maker
+    if bundle.maker:
+        release.watch_maker(entry.key, bundle.maker, node)
     return {"given": given.kind, "key": entry.key}
 
 
@@ -109,8 +108,7 @@ def _refuse_second_maker(bundle: Bundle, node: Node) -> None:
     first = node.tenants.makers.get(bundle.key)
     if entry is None or entry.state != "reserved" or first is None or first.pid == bundle.maker:
         return
-    still = processes.look(first.pid)
-    if still is not None and still.starttime == first.starttime:
+    if processes.is_alive(first):
         raise NoRoom(
             f"container {entry.title} is being made by process {first.pid}; wait for it, or end it"
         )

@@ -53,6 +53,12 @@ def look(pid: int) -> Process | None:
     return Process(pid, int(fields[19]), int(fields[1]), namespaced)
 
 
+def is_alive(process: Process) -> bool:
+    """Whether `process`, as it was looked at, has not ended."""
+    found = look(process.pid)
+    return found is not None and found.starttime == process.starttime
+
+
 def name_of(pid: int) -> str:
     """Return the process's command name, "?" when it is gone."""
     try:

@@ -81,8 +81,36 @@ def watch_process(entry: Entry, node: Node) -> None:
         node.loop.call(lambda: node.watch.process(entry.key, pidfd))
 
 
+def watch_maker(key: str, pid: int, node: Node) -> None:
+    """See that a reservation goes with process `pid`, the runtime that is to make its container.
+
+    The hook that binds it runs before that runtime ends: afterwards nobody will, and what was
+    promised need not wait for `timing.bind`.
+    """
+    maker = processes.look(pid)
+    pidfd = None if maker is None else processes.open_pidfd(pid, maker.starttime)
+    if maker is None or pidfd is None:
+        end(key, node, "its runtime has ended")
+        return
+    node.tenants.makers[key] = maker
+    node.loop.call(lambda: node.watch.process(key, pidfd))
+
+
+def _end_if_abandoned(key: str, node: Node) -> None:
+    maker = node.tenants.makers.get(key)
+    if maker is not None and not processes.is_alive(maker):
+        end(key, node, "its runtime has ended")
+
+
 def process_ended(key: str, node: Node, attempt: int = 0) -> None:
-    """Release tenant `key`, whose process has ended, as soon as its cgroup is empty too."""
+    """Release tenant `key`, whose process has ended, as soon as its cgroup is empty too.
+
+    Of one that is only reserved the process is its runtime.
+    """
+    entry = node.ledger.entries.get(key)
+    if entry is not None and entry.state == "reserved":
+        _end_if_abandoned(key, node)
+        return
     if end_if_gone(key, node, "its process has ended") or attempt >= len(_AGAIN_SECONDS):
         return
 

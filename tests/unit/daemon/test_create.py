@@ -162,3 +162,35 @@ def test_a_start_whose_quota_is_gone_loses_what_the_earlier_one_was_given(
     assert container.document() == before
     assert [entry.state for entry in node.ledger.entries.values()] == ["none"]
     assert node.mounts.made() == []
+
+
+@pytest.fixture
+def runtime() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is to make a container."""
+    with subprocess.Popen(["sleep", "1000"]) as started:
+        yield started
+        started.kill()
+
+
+def test_what_a_runtime_that_ended_had_reserved_is_free_at_once(
+    node: Node, tmp_path: Path, runtime: subprocess.Popen[bytes]
+) -> None:
+    """Nobody binds it any more: the hook runs while the runtime does."""
+    key = Container(tmp_path / "b", "GPUSHARE_MEMORY=4GiB").create(node, maker=runtime.pid)["key"]
+    release.process_ended(key, node)
+    assert node.ledger.entries[key].state == "reserved"
+    runtime.kill()
+    runtime.wait()
+    release.process_ended(key, node)
+    assert not node.ledger.entries
+    assert node.mounts.made() == []
+
+
+def test_a_runtime_that_ended_before_the_answer_holds_nothing(
+    node: Node, tmp_path: Path, runtime: subprocess.Popen[bytes]
+) -> None:
+    runtime.kill()
+    runtime.wait()
+    Container(tmp_path / "b", "GPUSHARE_MEMORY=4GiB").create(node, maker=runtime.pid)
+    assert not node.ledger.entries
+    assert node.mounts.made() == []
