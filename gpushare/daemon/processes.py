@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from gpushare.oci.bounded import read_at_most
 
 _PROC: Final = Path("/proc")
 _MOST_BYTES: Final = 1 << 20
+_PF_FORKNOEXEC: Final = 0x40  # linux/sched.h; the flags in /proc/PID/stat
+_PIPE_BELOW: Final = 32  # runtimes open few files before it
 # Which of v1's hierarchies names a container best: one that every runtime puts containers into and
 # that no tenant can leave. "" is the unified one.
 _PREFERRED: Final = ("", "devices", "pids", "memory", "name=systemd", "freezer", "cpu")
@@ -38,18 +41,18 @@ class Process:
 def look(pid: int) -> Process | None:
     """Return process `pid`; None when there is none (a zombie has ended)."""
     try:
-        stat, status = _read(pid, "stat"), _read(pid, "status")
+        line, status = _read(pid, "stat"), _read(pid, "status")
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The name, field 2, is the process's own word and may hold spaces and parentheses.
-    fields = stat[stat.rindex(b")") + 2 :].split()
+    fields = line[line.rindex(b")") + 2 :].split()
     # One whose first thread has ended looks like a zombie while its other threads go on.
     if fields[0] == b"X" or (fields[0] == b"Z" and int(fields[17]) <= 1):
         return None
     namespaced = pid
-    for line in status.splitlines():
-        if line.startswith(b"NSpid:"):
-            namespaced = int(line.split()[-1])
+    for entry in status.splitlines():
+        if entry.startswith(b"NSpid:"):
+            namespaced = int(entry.split()[-1])
     return Process(pid, int(fields[19]), int(fields[1]), namespaced)
 
 
@@ -57,6 +60,31 @@ def is_alive(process: Process) -> bool:
     """Whether `process`, as it was looked at, has not ended."""
     found = look(process.pid)
     return found is not None and found.starttime == process.starttime
+
+
+def is_stranded(pid: int) -> bool:
+    """Whether `pid` is a container's first process that can never become its program.
+
+    It waits at the runtime's exec.fifo for `start`. A runtime that is killed before it has written
+    its state does not know the container any more: crun then deletes the pipe and leaves the
+    process. Only to be asked of the process that a runtime bound: it was forked, and has run none
+    of the tenant's code as long as it has executed nothing (PF_FORKNOEXEC).
+    """
+    try:
+        line = _read(pid, "stat")
+        if not int(line[line.rindex(b")") + 2 :].split()[6]) & _PF_FORKNOEXEC:
+            return False
+        return any(_is_lost_pipe(_PROC / f"{pid}/fd/{fd}") for fd in range(3, _PIPE_BELOW))
+    except OSError:
+        return False
+
+
+def _is_lost_pipe(descriptor: Path) -> bool:
+    try:
+        found, name = descriptor.stat(), descriptor.readlink().name
+    except FileNotFoundError:
+        return False
+    return stat.S_ISFIFO(found.st_mode) and not found.st_nlink and name.startswith("exec.fifo")
 
 
 def name_of(pid: int) -> str:

@@ -9,6 +9,8 @@ on the decide thread, and doing it twice is as doing it once.
 from __future__ import annotations
 
 import os
+import select
+import signal
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +23,7 @@ from gpushare.daemon.tenant_socket import TenantSocket
 from gpushare.daemon.tenants import Pages
 from gpushare.host import cgroups
 
+_KILLED_SECONDS: Final = 1.0  # for the kernel to end a process that only waits
 # How long after its process a tenant's cgroup is looked at again; then `reconcile` goes on.
 _AGAIN_SECONDS: Final = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 
@@ -36,6 +39,25 @@ def is_gone(entry: Entry, node: Node) -> bool:
     # Without a cgroup of its own a tenant lives on in any process that still holds its pages.
     pages = node.tenants.pages.get(entry.key)
     return pages is None or not pages.look(lambda held: held.status.is_held(), False)
+
+
+def kill_stranded(entry: Entry) -> None:
+    """End a bound tenant's process where it can never become its program.
+
+    Its runtime was killed while it made the container and does not know of it: nobody else would.
+    """
+    pidfd = processes.open_pidfd(entry.pid, entry.starttime)
+    if pidfd is None:
+        return
+    try:
+        if processes.is_stranded(entry.pid):
+            log("tenant-stranded", "warning", tenant=entry.key, id=entry.id, pid=entry.pid)
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            select.select([pidfd], [], [], _KILLED_SECONDS)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(pidfd)
 
 
 def has_ended_with_none(entry: Entry) -> bool:
@@ -136,6 +158,7 @@ def reconcile(node: Node) -> None:
 
 def _look_again(entry: Entry, node: Node) -> None:
     if entry.state == "bound":
+        kill_stranded(entry)
         end_if_gone(entry.key, node, "it is gone")
     elif entry.state == "reserved" and clock.boottime() >= entry.expires:
         end(entry.key, node, "it did not start in time")

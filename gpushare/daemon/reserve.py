@@ -111,6 +111,8 @@ def give_back_earlier(applicant: Applicant, node: Node) -> None:
     entry = node.ledger.entries.get(applicant.key)
     if entry is None:
         return
+    if entry.state == "bound":
+        release.kill_stranded(entry)
     if entry.state == "bound" and not release.is_gone(entry, node):
         raise NoRoom(
             f"container {entry.title} still runs (pid {entry.pid}); stop it before it is made again"

@@ -62,6 +62,15 @@ class Runtime:
         self._argv = list(argv)
         self._state = state
 
+    @property
+    def program(self) -> list[str]:
+        """How it is started, without a word to it."""
+        return self._argv
+
+    def instead(self, program: str) -> Runtime:
+        """Return one of the same state with `program` in the last place of how it is started."""
+        return Runtime([*self._argv[:-1], program], self._state)
+
     def argv(self, *words: str) -> list[str]:
         return [*self._argv, "--root", str(self._state), *words]
 

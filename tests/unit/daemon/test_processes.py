@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -155,3 +158,47 @@ def test_a_cgroup_that_is_gone_is_empty(cgroups: Cgroups) -> None:
     for cgroup in (":/gone", "devices:/gone", "memory:/a"):
         assert not cgroups.is_populated(cgroup)
         assert cgroups.processes(cgroup) == []
+
+
+@contextmanager
+def waiting(folder: Path, name: str, *, executes: bool, deleted: bool = True) -> Iterator[int]:
+    """Yield a child that holds a pipe open as a container's first process holds its runtime's."""
+    os.mkfifo(folder / name)
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        held = os.open(folder / name, os.O_RDWR)
+        os.set_inheritable(held, True)
+        os.write(tell, b"x")
+        if executes:
+            os.execv("/bin/sleep", ["sleep", "1000"])
+        signal.pause()
+    try:
+        assert os.read(ready, 1) == b"x"
+        if executes:
+            wait_until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n")
+        if deleted:
+            (folder / name).unlink()
+        yield child
+    finally:
+        os.close(ready)
+        os.close(tell)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_who_waits_at_a_pipe_that_is_gone_can_never_start(tmp_path: Path) -> None:
+    with waiting(tmp_path, "exec.fifo", executes=False) as pid:
+        assert processes.is_stranded(pid)
+
+
+def test_who_can_still_be_started_is_not_stranded(tmp_path: Path) -> None:
+    with waiting(tmp_path, "exec.fifo", executes=False, deleted=False) as pid:
+        assert not processes.is_stranded(pid)
+    with waiting(tmp_path, "other", executes=False) as pid:
+        assert not processes.is_stranded(pid)
+
+
+def test_a_program_cannot_make_itself_look_as_if_it_never_ran(tmp_path: Path) -> None:
+    with waiting(tmp_path, "exec.fifo", executes=True) as pid:
+        assert not processes.is_stranded(pid)

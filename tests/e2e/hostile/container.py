@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stack whose containers runc and crun run alike, and a container of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpushare import protocol
+from gpushare.client import Client
+from gpushare.verify import Tenant
+from tests.e2e.low_level import Runtime, behind_launcher
+from tests.e2e.waiting import PATIENCE_SECONDS, wait_until
+from tests.stack import Stack
+from tests.stack.bundle import PROBE, Bundle
+from tests.stack.program import Program, find
+
+GIB = 1 << 30
+#: Reservations and bound tenants are looked at this often (seconds), so that a test need not wait.
+TIMING = {"bind": 5, "reconcile": 0.2}
+#: crun refuses a host that has cgroup v1 and v2 side by side.
+_VIEW = "umount /sys/fs/cgroup/unified 2>/dev/null; echo ready; exec sleep infinity"
+
+
+class Place:
+    """A stack in a mount namespace of its own, where either runtime works."""
+
+    def __init__(self, stack: Stack, **timing: float) -> None:
+        self.stack = stack
+        log = stack.root / "view.log"
+        argv = [find("unshare"), "--mount", "sh", "-c", _VIEW]
+        self._view = Program(argv, log, stack.environment)
+        self._view.wait_until(lambda: "ready" in log.read_text())
+        self._inside = [find("nsenter"), f"--mount=/proc/{self._view.process.pid}/ns/mnt"]
+        settings = yaml.safe_load(stack.config.read_text())
+        settings["mount_namespace"] = f"/proc/{self._view.process.pid}/ns/mnt"
+        settings["timing"] = {**TIMING, **timing}
+        stack.config.write_text(yaml.safe_dump(settings))
+        self.client = Client(stack.socket)
+        self._runtimes: dict[str, Runtime] = {}
+
+    def close(self) -> None:
+        self._view.stop()
+
+    def runtime(self, name: str) -> Runtime:
+        """Return runc or crun behind the launcher."""
+        if name not in self._runtimes:
+            folder = self.stack.root / f"launcher-{name}"
+            argv = behind_launcher(folder, [*self._inside, find(name)], self.stack.socket)
+            self._runtimes[name] = Runtime(argv, self.stack.root / f"state-{name}")
+        return self._runtimes[name]
+
+    def rows(self) -> list[protocol.Tenant]:
+        return self.client.tenants()
+
+    def promised(self) -> int:
+        return sum(card["promised_bytes"] for card in self.client.cards())
+
+    def pages(self) -> list[str]:
+        """Return the keys that have a directory, wherever it is mounted."""
+        return sorted(path.name for path in (self.stack.root / "run/tenants").iterdir())
+
+    def mounts(self) -> list[str]:
+        """Return the tenants' tmpfs that are mounted where the runtime runs."""
+        table = Path(f"/proc/{self._view.process.pid}/mountinfo").read_text().splitlines()
+        points = [line.split()[4] for line in table]
+        return [point for point in points if point.startswith(f"{self.stack.root}/run/tenants/")]
+
+    def assert_empty(self) -> None:
+        """Wait until nothing is promised to anybody, and nothing of any tenant is left."""
+        wait_until(lambda: not self.rows() and not self.pages())
+        assert self.promised() == 0
+        assert self.mounts() == []
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        """Return the daemon's log; every line must be one JSON object."""
+        text = (self.stack.root / "gpushared.log").read_text()
+        return [json.loads(line) for line in text.splitlines() if line]
+
+
+class Container(Bundle):
+    """A bundle that one of the two runtimes runs."""
+
+    def __init__(
+        self,
+        place: Place,
+        runtime: str,
+        *,
+        quota: Mapping[str, str] | None = None,
+        args: Sequence[str] = PROBE,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        super().__init__(
+            place.stack,
+            quota={"memory": "1GiB"} if quota is None else quota,
+            files={"/bin/busybox": Path(find("busybox")).read_bytes(), **(files or {})},
+            args=args,
+        )
+        self.place = place
+        self.through = place.runtime(runtime)
+
+    def argv(self, *words: str, runtime: str | None = None) -> list[str]:
+        del runtime
+        return self.through.argv(*words)
+
+    def create(self) -> int:
+        """Create without output pipes: the container's init keeps those it is given."""
+        return self.through.create(self.path, self.id)
+
+    def try_to_run(self) -> str:
+        """Run it to its end, or to its refusal; return what was said on stderr."""
+        done = subprocess.run(
+            self.argv("run", "--bundle", str(self.path), self.id),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            env=self.stack.environment,
+            timeout=PATIENCE_SECONDS,
+        )
+        return done.stderr.decode(errors="replace")
+
+    def pid(self) -> int:
+        return int(self.through.state(self.id)["pid"])
+
+    def row(self) -> protocol.Tenant | None:
+        return next((row for row in self.place.rows() if row["id"] == self.id), None)
+
+    @contextmanager
+    def started(self) -> Iterator[Tenant]:
+        """Run it until its probe has found the driver; it is gone after the block."""
+        try:
+            with self.run() as tenant:
+                assert tenant.start()["code"] == 0, tenant.errors
+                yield tenant
+        finally:
+            self.remove()
