@@ -171,7 +171,8 @@ static bool went_through_launcher(const struct state *state)
 	CLEANUP_FD int bundle = bundle_open(state->bundle);
 	struct spec spec;
 
-	if (bundle >= 0 && bundle_read_config(bundle, &text, &length) == BUNDLE_READ) {
+	if (bundle >= 0 &&
+		bundle_read_config(bundle, BUNDLE_CONFIG, &text, &length) == BUNDLE_READ) {
 		spec_read(&spec, text, length);
 		if (!spec.error && (spec.edited || spec.marker != MARKER_STRONG))
 			return true;

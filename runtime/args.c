@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "args.h"
 
+#include "bundle.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -16,7 +18,7 @@ struct flag {
 	enum arity arity;
 };
 
-/* runc 1.1 to 1.4 and crun 1.8 to 1.2x. */
+/* runc 1.1 to 1.4 and crun 1.8 to 1.2x. A name that both have means the same to both. */
 static const struct flag global_flags[] = {{"root", VALUE}, {"log", VALUE}, {"log-format", VALUE},
 	{"criu", VALUE}, {"rootless", VALUE}, {"cgroup-manager", VALUE}, {"debug", SWITCH},
 	{"systemd-cgroup", SWITCH}, {"help", HELP}, {"h", HELP}, {"?", HELP}, {"usage", HELP},
@@ -31,8 +33,8 @@ static const struct flag create_flags[] = {{"bundle", VALUE}, {"b", VALUE},
 	{"no-subreaper", SWITCH}, {"detach", SWITCH}, {"d", SWITCH}, {"keep", SWITCH},
 	{"tcp-established", SWITCH}, {"ext-unix-sk", SWITCH}, {"shell-job", SWITCH},
 	{"file-locks", SWITCH}, {"auto-dedup", SWITCH}, {"lazy-pages", SWITCH},
-	{"link-remap", SWITCH}, {"help", HELP}, {"h", HELP}, {"?", HELP}, {"usage", HELP},
-	{NULL, 0}};
+	{"link-remap", SWITCH}, {"config", VALUE}, {"f", VALUE}, {"help", HELP}, {"h", HELP},
+	{"?", HELP}, {"usage", HELP}, {NULL, 0}};
 
 /* A flag as it stands in argv. */
 struct word {
@@ -47,21 +49,68 @@ static bool is_flag(const char *text)
 	return text[0] == '-' && text[1] != '\0';
 }
 
-/* The flag at `*argv`; moves `*argv` to its last word. */
+/* NULL: there is none of that name. */
+static const struct flag *flag_named(const struct flag *flags, const char *name, size_t length)
+{
+	for (; flags->name; flags++)
+		if (strlen(flags->name) == length && memcmp(flags->name, name, length) == 0)
+			return flags;
+	return NULL;
+}
+
+/* The one flag whose name begins so, as getopt_long(3) takes it; NULL: none, or several. */
+static const struct flag *flag_begun(const struct flag *flags, const char *name, size_t length)
+{
+	const struct flag *found = NULL;
+	for (; length > 0 && flags->name; flags++) {
+		if (strncmp(flags->name, name, length) != 0)
+			continue;
+		if (found)
+			return NULL;
+		found = flags;
+	}
+	return found;
+}
+
+/* Letters behind one dash, as crun takes them: `-db/path` is -d and -b with a value. `word` becomes
+ * the last of them, which is the only one that may take a value. */
+static void word_read_letters(struct word *word, const struct flag *flags, const char *letters)
+{
+	for (; *letters; letters++) {
+		const struct flag *flag = flag_named(flags, letters, 1);
+		word->arity = flag ? flag->arity : UNKNOWN;
+		word->name = letters;
+		word->length = 1;
+		if (word->arity == VALUE && letters[1])
+			word->value = letters + 1;
+		if (word->arity != SWITCH)
+			return;
+	}
+}
+
+/* The flag at `*argv`; moves `*argv` to its last word. What one of the runtimes refuses and the
+ * other takes is read as that one does: the container is not made by the first. */
 static struct word word_read(char *const **argv, const struct flag *flags)
 {
 	const char *text = **argv;
-	struct word word = {.name = text + (text[1] == '-' ? 2 : 1)};
+	const bool is_long = text[1] == '-';
+	struct word word = {.name = text + (is_long ? 2 : 1)};
 	const char *equals = strchr(word.name, '=');
 
 	word.length = equals ? (size_t)(equals - word.name) : strlen(word.name);
-	for (; flags->name; flags++)
-		if (strlen(flags->name) == word.length &&
-			memcmp(flags->name, word.name, word.length) == 0)
-			word.arity = flags->arity;
-	if (equals)
-		word.value = equals + 1;
-	else if (word.arity == VALUE && (*argv)[1])
+	word.value = equals ? equals + 1 : NULL;
+	const struct flag *flag = flag_named(flags, word.name, word.length);
+	if (!flag && is_long)
+		flag = flag_begun(flags, word.name, word.length);
+	if (flag) {
+		word.name = flag->name;
+		word.length = strlen(flag->name);
+		word.arity = flag->arity;
+	} else if (!is_long) {
+		word.value = NULL;
+		word_read_letters(&word, flags, word.name);
+	}
+	if (word.arity == VALUE && !word.value && (*argv)[1])
 		word.value = *++*argv;
 	return word;
 }
@@ -69,6 +118,14 @@ static struct word word_read(char *const **argv, const struct flag *flags)
 static bool word_is(const struct word *word, const char *name)
 {
 	return strlen(name) == word->length && memcmp(name, word->name, word->length) == 0;
+}
+
+/* What crun's --config means the daemon does not edit; who asks for a GPU in there is refused. */
+static void take_config(struct args *args, const char *text, const char *value)
+{
+	args->unknown = text;
+	if (value && *value)
+		args->config = value;
 }
 
 static bool verb_creates(const char *verb)
@@ -101,12 +158,14 @@ static void parse_create(struct args *args, char *const *argv)
 		else if (word_is(&word, "bundle") || word_is(&word, "b"))
 			args->bundle =
 				word.value && *word.value ? word.value : "."; /* runc: "" is cwd */
+		else if (word_is(&word, "config") || word_is(&word, "f"))
+			take_config(args, text, word.value);
 	}
 }
 
 void args_parse(struct args *args, char *const *argv)
 {
-	*args = (struct args){.bundle = "."};
+	*args = (struct args){.bundle = ".", .config = BUNDLE_CONFIG};
 	if (*argv)
 		argv++;
 	for (; *argv; argv++) {

@@ -5,7 +5,8 @@
  *	RUNTIME [global flags] VERB [flags and arguments]
  *
  * Read as runc (urfave/cli: one or two dashes, flags and arguments in any order after the verb) and
- * crun (argp) do. Only create, run and restore are read past the verb: `exec ID create` is an exec.
+ * crun (argp: long names may be cut short, letters stand together, a value may be glued on) do.
+ * Only create, run and restore are read past the verb: `exec ID create` is an exec.
  */
 #ifndef GPUSHARE_RUNTIME_ARGS_H
 #define GPUSHARE_RUNTIME_ARGS_H
@@ -15,11 +16,12 @@
 /* All strings are argv's own, NULL for absent. */
 struct args {
 	const char *verb;
-	bool creates;	     /* the verb is create, run or restore, and no help was asked for */
-	const char *id;	     /* of the container */
-	const char *bundle;  /* "." unless said */
-	const char *log;     /* value of --log */
-	const char *format;  /* value of --log-format */
+	bool creates;	    /* the verb is create, run or restore, and no help was asked for */
+	const char *id;	    /* of the container */
+	const char *bundle; /* "." unless said */
+	const char *config; /* the spec's name in the bundle; crun's --config may be another file */
+	const char *log;    /* value of --log */
+	const char *format; /* value of --log-format */
 	const char *unknown; /* a flag that may or may not take the next word as its value */
 };
 

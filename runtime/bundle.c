@@ -47,16 +47,16 @@ static ssize_t read_all(int fd, char *to, size_t room)
 	return (ssize_t)have;
 }
 
-enum bundle_read bundle_read_config(int bundle, char **text, size_t *length)
+enum bundle_read bundle_read_config(int bundle, const char *name, char **text, size_t *length)
 {
 	/* O_NONBLOCK: opening a pipe must not wait for its writer. */
 	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
-	CLEANUP_FD int fd = openat(bundle, BUNDLE_CONFIG, flags | O_NOFOLLOW);
+	CLEANUP_FD int fd = openat(bundle, name, flags | O_NOFOLLOW);
 	bool is_link = fd < 0 && errno == ELOOP;
 	struct stat found;
 
 	if (is_link)
-		fd = openat(bundle, BUNDLE_CONFIG, flags);
+		fd = openat(bundle, name, flags);
 	if (fd < 0 || fstat(fd, &found) < 0)
 		return BUNDLE_ABSENT;
 	if (!S_ISREG(found.st_mode))

@@ -25,8 +25,9 @@ int bundle_open(const char *path);
 /* The directory's one absolute name in `to`: 0, or -1 with errno. */
 int bundle_path(int bundle, char *to, size_t room);
 
-/* config.json in `*text` (the caller frees it; BUNDLE_READ and BUNDLE_LINK only). */
-enum bundle_read bundle_read_config(int bundle, char **text, size_t *length);
+/* The spec `name` of the bundle, mostly BUNDLE_CONFIG, in `*text` (the caller frees it; BUNDLE_READ
+ * and BUNDLE_LINK only). */
+enum bundle_read bundle_read_config(int bundle, const char *name, char **text, size_t *length);
 
 /* O_PATH descriptor of the root file system, `path` as in root.path; -1 with errno. */
 int bundle_open_root(int bundle, const char *path);

@@ -146,8 +146,9 @@ static bool admit(const struct args *args, const struct config *config)
 	CLEANUP_FREE char *text = NULL;
 	size_t length = 0;
 	CLEANUP_FD int bundle = bundle_open(args->bundle);
-	enum bundle_read read =
-		bundle < 0 ? BUNDLE_ABSENT : bundle_read_config(bundle, &text, &length);
+	enum bundle_read read = bundle < 0
+					? BUNDLE_ABSENT
+					: bundle_read_config(bundle, args->config, &text, &length);
 
 	switch (read) {
 	case BUNDLE_ABSENT:

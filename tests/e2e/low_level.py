@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from tests.stack.program import Missing, find
 
 WAIT_SECONDS = 30.0
+#: Of busybox, in a bundle's root.
+APPLETS = ("sh", "cat", "echo", "sleep", "test", "tty", "env", "ls", "stty", "wc", "true")
 
 #: crun refuses a host that has cgroup v1 and v2 side by side: there it gets a view without v2.
 _V1_ONLY = 'umount /sys/fs/cgroup/unified && exec "$@"'
@@ -59,8 +61,8 @@ class Runtime:
     """`argv` is the program; `state` its --root."""
 
     def __init__(self, argv: Sequence[str], state: Path) -> None:
-        self._argv = list(argv)
-        self._state = state
+        self.program = list(argv)
+        self.state_folder = state
 
     @property
     def program(self) -> list[str]:
@@ -72,7 +74,7 @@ class Runtime:
         return Runtime([*self._argv[:-1], program], self._state)
 
     def argv(self, *words: str) -> list[str]:
-        return [*self._argv, "--root", str(self._state), *words]
+        return [*self.program, "--root", str(self.state_folder), *words]
 
     def call(self, *words: str, stdin: bytes = b"", before: Sequence[str] = ()) -> Outcome:
         """Run one verb; `before` is a program that executes the rest of its arguments."""
@@ -130,7 +132,8 @@ def low_level(name: str) -> list[str]:
     """Return the argv that starts runc or crun on this machine."""
     path = find(name)
     if name == "crun" and Path("/sys/fs/cgroup/unified").is_dir():
-        return [find("unshare"), "--mount", "sh", "-c", _V1_ONLY, path, path]
+        slave = ("--mount", "--propagation", "slave")
+        return [find("unshare"), *slave, "sh", "-c", _V1_ONLY, path, path]
     return [path]
 
 
@@ -153,7 +156,7 @@ def write_bundle(folder: Path, *command: str, **changes: Any) -> Path:
     for name in ("bin", "proc", "dev", "tmp"):
         (root / name).mkdir(parents=True, exist_ok=True)
     shutil.copy(find("busybox"), root / "bin" / "busybox")
-    for applet in ("sh", "cat", "echo", "sleep", "test", "tty"):
+    for applet in APPLETS:
         (root / "bin" / applet).unlink(missing_ok=True)
         (root / "bin" / applet).symlink_to("busybox")
     capabilities = {key: ["CAP_KILL"] for key in ("bounding", "effective", "permitted")}

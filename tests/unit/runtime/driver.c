@@ -57,7 +57,8 @@ static void serve_args(char *bytes, size_t length)
 	const struct {
 		const char *name, *value;
 	} fields[] = {{"verb", args.verb}, {"id", args.id}, {"bundle", args.bundle},
-		{"log", args.log}, {"format", args.format}, {"unknown", args.unknown}};
+		{"log", args.log}, {"format", args.format}, {"unknown", args.unknown},
+		{"config", args.config}};
 	printf("{\"creates\":%s", args.creates ? "true" : "false");
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		printf(",\"%s\":", fields[i].name);

@@ -22,6 +22,7 @@ def test_the_call_of_containerd_is_read(driver: Driver) -> None:
         "log": "/l.json",
         "format": "json",
         "unknown": None,
+        "config": "config.json",
     }
 
 
@@ -64,6 +65,36 @@ def test_the_bundle_is_read_in_every_form(driver: Driver, flags: str) -> None:
     assert parse(driver, f"create {flags} ID")["bundle"] == "/b"
     assert parse(driver, f"create ID {flags}")["bundle"] == "/b"
     assert parse(driver, f"create ID {flags}")["id"] == "ID"
+
+
+@pytest.mark.parametrize("flags", ["-b/b", "--bund /b", "--bundl=/b", "--b=/b", "-db/b", "-db /b"])
+def test_the_bundle_is_read_in_the_forms_of_crun(driver: Driver, flags: str) -> None:
+    """argp: a value glued to its letter, letters together, long names as far as they are unique."""
+    for line in (f"run {flags} ID", f"run ID {flags}"):
+        parsed = parse(driver, line)
+        assert (parsed["bundle"], parsed["id"], parsed["unknown"]) == ("/b", "ID", None)
+
+
+@pytest.mark.parametrize("line", ["--log-f json create -b/b ID", "--deb create -b/b ID"])
+def test_global_flags_may_be_cut_short(driver: Driver, line: str) -> None:
+    parsed = parse(driver, line)
+    assert (parsed["verb"], parsed["bundle"], parsed["unknown"]) == ("create", "/b", None)
+
+
+@pytest.mark.parametrize("flags", ["--p /x", "-z", "-zb/b", "--", "--=x"])
+def test_what_could_be_several_flags_or_none_is_unknown(driver: Driver, flags: str) -> None:
+    parsed = parse(driver, f"create {flags} ID")
+    assert (parsed["unknown"] is None) == (flags == "--")
+    assert parsed["bundle"] == "."
+
+
+@pytest.mark.parametrize("flags", ["--config /c", "--config=/c", "-f /c", "-f/c", "--conf /c"])
+def test_another_spec_of_the_bundle_is_looked_at_and_no_known_thing(
+    driver: Driver, flags: str
+) -> None:
+    parsed = parse(driver, f"create {flags} -b /b ID")
+    assert (parsed["config"], parsed["bundle"], parsed["id"]) == ("/c", "/b", "ID")
+    assert parsed["unknown"] in flags.split(" ")
 
 
 @pytest.mark.parametrize("line", ["create ID", "create --bundle= ID", "create ID --bundle"])

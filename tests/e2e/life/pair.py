@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two ways to one low-level runtime, and what is seen on each of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+
+from tests.e2e.low_level import Outcome, Runtime, masked, removed_afterwards, write_bundle
+from tests.e2e.waiting import wait_until
+from tests.stack.leftovers import cgroups_named
+
+#: What the daemon leaves in the spec that it has changed.
+RECORD = "x-gpushare"
+ASKING = {"gpushare.io/memory": "1GiB"}
+
+_FIGURES = re.compile(r"\d+ *")  # with the spaces that fill a column up
+
+Result = TypeVar("Result")
+
+
+class Kind(NamedTuple):
+    """What sort of container lives, and whether there is a daemon."""
+
+    name: str
+    asks: bool = False
+    daemon: bool = True
+
+
+UNMARKED = Kind("unmarked")
+DEAD = Kind("daemon-dead", daemon=False)
+QUOTA = Kind("quota", asks=True)
+
+
+class Life:
+    """One container's life under one way to the runtime; `seen` is all that a caller sees of it."""
+
+    def __init__(self, runtime: Runtime, folder: Path, identity: str, kind: Kind) -> None:
+        self.runtime = runtime
+        self.folder = folder
+        self.id = identity
+        self.kind = kind
+        self.path = folder / "bundle"
+        self.pid_file = folder / "pid"
+        self.seen: list[object] = []
+        self._output = folder / "output"
+
+    def bundle(self, *command: str, **changes: Any) -> Path:
+        """Write config.json as an engine would for each start; `changes` as for write_bundle."""
+        if self.kind.asks:
+            changes["annotations"] = ASKING | changes.get("annotations", {})
+        self.pid_file.unlink(missing_ok=True)
+        write_bundle(self.path, *command, **changes)
+        config = self.path / "config.json"
+        spec = json.loads(config.read_bytes())
+        spec["linux"]["cgroupsPath"] = f"/{self.id}"
+        config.write_text(json.dumps(spec))
+        return self.path
+
+    def call(
+        self,
+        *words: str,
+        stdin: bytes = b"",
+        before: Sequence[str] = (),
+        figures: bool = True,
+    ) -> Outcome:
+        """Run one verb to its end; `before` is a program that executes the rest.
+
+        Without `figures` every number is masked: they differ between any two runs.
+        """
+        outcome = self.runtime.call(*words, stdin=stdin, before=before)
+        if not figures:
+            outcome = outcome._replace(stdout=_FIGURES.sub("N", outcome.stdout))
+        return self._saw(outcome)
+
+    def loose(self, *words: str, before: Sequence[str] = ()) -> Outcome:
+        """Run a verb that leaves a process behind: its output goes to a file, see `said`.
+
+        The container's init keeps the descriptors that it is given, so a pipe would not end.
+        """
+        with self._output.open("wb") as output:
+            status = subprocess.run(
+                [*before, *self.runtime.argv(*words)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                check=False,
+            ).returncode
+        return self._saw(Outcome(status, self.said() if status else "", ""))
+
+    def create(self, *flags: str, before: Sequence[str] = ()) -> Outcome:
+        """Create the container from its bundle."""
+        where = ("--bundle", str(self.path), "--pid-file", str(self.pid_file))
+        return self.loose("create", *where, *flags, self.id, before=before)
+
+    def started(self, *command: str, **changes: Any) -> None:
+        """Bring a container to life that runs `command`."""
+        self.bundle(*command, **changes)
+        assert self.create().status == 0, self.said()
+        assert self.call("start", self.id).status == 0
+
+    def ran(self, *command: str, stdin: bytes = b"", **changes: Any) -> Outcome:
+        """Run a container in the foreground, to its end."""
+        self.bundle(*command, **changes)
+        return self.call("run", "--bundle", str(self.path), self.id, stdin=stdin)
+
+    def ended(self) -> None:
+        """Return when the container's process has ended, by itself."""
+        self.runtime.wait_for(self.id, "stopped")
+
+    def said(self) -> str:
+        """Return what `loose` and the container have written so far."""
+        return masked(self._output.read_bytes())
+
+    def note(self, *facts: object) -> None:
+        """See `facts`."""
+        self.seen.extend(facts)
+
+    def traces(self) -> None:
+        """See what there is of the container on disk: its state, its cgroups, its bundle."""
+        state = self.runtime.state_folder / self.id
+        self.note(
+            sorted(path.name for path in state.rglob("*")),
+            sorted(str(folder) for folder in cgroups_named(self.id)),
+            sorted(path.name for path in self.path.iterdir()),
+            self.pid_file.exists() and self.pid_file.read_text().isdigit(),
+        )
+
+    @property
+    def edited(self) -> bool:
+        """Whether the daemon has given this container its share."""
+        found: Mapping[str, object] = json.loads((self.path / "config.json").read_bytes())
+        return RECORD in found
+
+    def _saw(self, outcome: Outcome) -> Outcome:
+        self.seen.append(outcome)
+        return outcome
+
+
+class Pair:
+    """The bare runtime and the one behind the launcher."""
+
+    def __init__(self, bare: Runtime, launched: Runtime, folder: Path, kind: Kind) -> None:
+        self.bare = bare
+        self.launched = launched
+        self.folder = folder
+        self.kind = kind
+        self.id = f"life-{secrets.token_hex(4)}"
+
+    def same(self, script: Callable[[Life], Result], *, made: bool = True) -> Result:
+        """Run `script` both ways; what it returned, and all that was seen, is the same.
+
+        `made`: it brings a container to life, which through us must have had its share, if it asks.
+        """
+        results, lives = [], []
+        for runtime in (self.bare, self.launched):
+            life = Life(runtime, self.folder, self.id, self.kind)
+            with removed_afterwards(runtime, self.id):
+                results.append(script(life))
+                asked = runtime is self.launched and self.kind.asks
+                assert not made or life.edited == asked
+            lives.append(life)
+        for launched, bare in zip_longest(lives[1].seen, lives[0].seen):
+            assert launched == bare, f"through us {launched}\nbare {bare}"
+        assert results[1] == results[0]
+        return results[0]
+
+
+def script_with(words: str) -> tuple[str, ...]:
+    """Return a program that does `words` of the shell and executes the rest of its arguments."""
+    return ("sh", "-c", f'{words}; exec "$@"', "sh")
+
+
+def in_folder(folder: Path) -> tuple[str, ...]:
+    """Return a program that executes the rest of its arguments in `folder`."""
+    return ("env", "-C", str(folder))
+
+
+def on_its_own(*kinds: Kind) -> pytest.MarkDecorator:
+    """Mark a case that is the same for the other kinds."""
+    return pytest.mark.parametrize("kind", kinds, indirect=True, ids=lambda kind: kind.name)
+
+
+def wait_for_text(path: Path, text: str) -> None:
+    """Return once the file says `text`."""
+    wait_until(lambda: path.exists() and text in path.read_text())
+
+
+def process_of(pid_file: Path) -> int:
+    """Return the process that a runtime has noted."""
+    pid = int(pid_file.read_text())
+    os.kill(pid, 0)
+    return pid

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the container's process is born with, and how its end is told."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.low_level import Outcome
+
+from .pair import Life, Pair, script_with
+
+#: What a hook sees of the runtime that called it, which is what the runtime was given.
+GIVEN = """#!/bin/sh
+exec >>"$OUT"
+tr '\\0' '\\n' </proc/$PPID/cmdline
+echo "in $(readlink /proc/$PPID/cwd)"
+env | grep -v ^_= | sort
+umask
+cat /proc/$PPID/limits
+grep -E '^(SigBlk|SigIgn|Uid|Gid|Groups|NoNewPrivs|CapEff|CapBnd|Seccomp):' /proc/$PPID/status
+cat /proc/$PPID/oom_score_adj /proc/$PPID/sessionid
+"""
+
+
+def test_output_input_and_the_exit_code(pair: Pair) -> None:
+    def script(life: Life) -> Outcome:
+        return life.ran("sh", "-c", "cat; echo oops >&2; exit 7", stdin=b"hello\n")
+
+    assert pair.same(script) == Outcome(7, "hello\n", "oops\n")
+
+
+def test_how_it_ended(pair: Pair) -> None:
+    def script(life: Life) -> list[int]:
+        statuses = []
+        for ending in ("exit 0", "exit 1", "exit 255", "/nonexistent"):
+            statuses.append(life.ran("sh", "-c", ending).status)
+            life.traces()
+        return statuses
+
+    assert pair.same(script) == [0, 1, 255, 127]
+
+
+def test_what_cannot_be_run(pair: Pair) -> None:
+    def script(life: Life) -> list[bool]:
+        failed = []
+        for command in (["/nonexistent"], ["/tmp"], ["/proc/version"], [""], []):
+            failed.append(life.ran(*command).status != 0)
+            life.traces()
+        return failed
+
+    assert all(pair.same(script))
+
+
+def test_killed_from_outside(pair: Pair) -> None:
+    def script(life: Life) -> int:
+        life.bundle("sh", "-c", "echo ready; sleep 1000")
+        words = life.runtime.argv("run", "--bundle", str(life.path), life.id)
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            life.call("kill", life.id, "KILL")
+        life.traces()
+        return process.returncode
+
+    assert pair.same(script) == 128 + signal.SIGKILL
+
+
+def test_signals_are_forwarded_in_the_foreground(pair: Pair) -> None:
+    trap = "trap 'exit 9' TERM; trap 'echo hup' HUP; echo ready; while :; do sleep 0.1; done"
+
+    def script(life: Life) -> tuple[int, bytes]:
+        life.bundle("sh", "-c", trap)
+        words = life.runtime.argv("run", "--bundle", str(life.path), life.id)
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            process.send_signal(signal.SIGHUP)
+            said = process.stdout.readline()
+            process.send_signal(signal.SIGTERM)
+        life.traces()
+        return process.returncode, said
+
+    assert pair.same(script) == (9, b"hup\n")
+
+
+def _hooked(life: Life, **process: Any) -> Path:
+    """Write a bundle with a hook that notes what the runtime was given; return its notes."""
+    notes = life.folder / "given"
+    notes.unlink(missing_ok=True)
+    life.bundle("true", process=process)
+    hook = life.path / "given.sh"
+    hook.write_text(GIVEN.replace("$OUT", str(notes)))
+    hook.chmod(0o755)
+    given = {"path": str(hook), "args": ["given", "a"]}
+    life.bundle("true", hooks={"createRuntime": [given]}, process=process)
+    return notes
+
+
+def test_the_runtime_is_given_what_the_caller_gave_us(pair: Pair) -> None:
+    """argv, environment, working directory, limits, mask, signals: as they came.
+
+    A foreign hook, which inherits the caller's environment, is left as it is beside ours.
+    """
+    words = "ulimit -n 777; ulimit -c 0; umask 027; trap '' USR1; export SECRET='a b'; cd /var/tmp"
+
+    def script(life: Life) -> str:
+        notes = _hooked(life)
+        where = ("--bundle", str(life.path), life.id)
+        assert life.call("run", *where, before=script_with(words)).status == 0
+        own = f"\n{life.runtime.program[-1]}\n"  # argv[0], where the two are to differ
+        return ("\n" + notes.read_text()).replace(own, "\nRUNTIME\n")
+
+    given = pair.same(script)
+    for text in ("SECRET=a b", "0027", "Max open files            777", "--bundle"):
+        assert text in given
+    assert given.startswith("\nRUNTIME\n--root\n")
+
+
+def test_the_callers_environment_stays_outside(pair: Pair) -> None:
+    def script(life: Life) -> Outcome:
+        life.bundle("env")
+        where = ("--bundle", str(life.path), life.id)
+        return life.call("run", *where, before=script_with("export SECRET=1 LD_PRELOAD="))
+
+    assert "SECRET" not in pair.same(script).stdout
+
+
+def test_limits_directory_user_and_mask_of_the_spec(pair: Pair) -> None:
+    process = {
+        "cwd": "/tmp",
+        "user": {"uid": 12, "gid": 34, "umask": 0o077, "additionalGids": [5]},
+        "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 64, "hard": 128}],
+        "env": ["PATH=/bin", "A=1", "A=2", "B="],
+    }
+    show = (
+        "echo $PWD $A; umask; ulimit -n; ulimit -Hn; "
+        "cat /proc/self/status | while read a b; do case $a in Uid:|Gid:|Groups:|Cap*|NoNewPrivs:) "
+        "echo $a $b;; esac; done"
+    )
+
+    def script(life: Life) -> Outcome:
+        return life.ran("sh", "-c", show, process=process)
+
+    assert pair.same(script).stdout.startswith("/tmp 2\n0077\n64\n128\n")
+
+
+def test_what_the_caller_limits_is_inherited(pair: Pair) -> None:
+    def script(life: Life) -> Outcome:
+        life.bundle("sh", "-c", "ulimit -n; ulimit -c; umask; cat /proc/self/oom_score_adj")
+        where = ("--bundle", str(life.path), life.id)
+        return life.call("run", *where, before=script_with("ulimit -n 321; ulimit -c 0; umask 002"))
+
+    assert pair.same(script).stdout.startswith("321\n0\n")
+
+
+def test_a_command_line_as_long_as_the_kernel_takes(pair: Pair) -> None:
+    """One word of 128 KiB is the kernel's most (MAX_ARG_STRLEN); there are eight of half that."""
+    word = "x" * (64 << 10)
+
+    def script(life: Life) -> Outcome:
+        life.started("sleep", "1000")
+        inside = ("sh", "-c", 'echo $# ${#1}; echo "$8" | wc -c', "sh", *[word] * 8)
+        return life.call("exec", life.id, *inside)
+
+    assert pair.same(script) == Outcome(0, f"8 {len(word)}\n{len(word) + 1}\n", "")
+
+
+def test_nothing_of_ours_is_open_in_the_runtime(pair: Pair) -> None:
+    """What the launcher opened would be the runtime's, and then the container's."""
+
+    def script(life: Life) -> Outcome:
+        inside = 'for fd in /proc/self/fd/*; do echo "${fd##*/}"; done'
+        return life.ran("sh", "-c", inside)
+
+    seen = pair.same(script).stdout.split()
+    assert seen[:3] == ["0", "1", "2"]
