@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same life as without us: what a caller sees of a low-level runtime is what it sees through us.
+"""The same life as without us: a caller sees of a low-level runtime what it would see without us.
 
 Each test is a script that `Pair.same` runs twice, on the bare runtime and through gpushare-runtime,
 with the same bundle path, the same state directory and the same container id. Exit status, stdout,

@@ -17,6 +17,7 @@ import pytest
 
 from tests.e2e.low_level import Outcome, Runtime, masked, removed_afterwards, write_bundle
 from tests.e2e.waiting import wait_until
+from tests.stack.distribution import DISTRIBUTIONS, HOST, Distribution
 from tests.stack.leftovers import cgroups_named
 
 #: What the daemon leaves in the spec that it has changed.
@@ -39,6 +40,27 @@ class Kind(NamedTuple):
 UNMARKED = Kind("unmarked")
 DEAD = Kind("daemon-dead", daemon=False)
 QUOTA = Kind("quota", asks=True)
+
+
+class Course(NamedTuple):
+    """Under which runtime a kind of container lives."""
+
+    distribution: Distribution
+    runtime: str
+    kind: Kind
+
+    def __str__(self) -> str:
+        return f"{self.distribution.name}-{self.runtime}-{self.kind.name}"
+
+
+#: What a daemon's death changes is the launcher's alone: it is shown under one runtime.
+COURSES = tuple(
+    Course(distribution, runtime, kind)
+    for distribution in DISTRIBUTIONS
+    for runtime in ("runc", "crun")
+    for kind in (UNMARKED, DEAD, QUOTA)
+    if kind != DEAD or (distribution, runtime) == (HOST, "runc")
+)
 
 
 class Life:
@@ -89,7 +111,7 @@ class Life:
         """
         with self._output.open("wb") as output:
             status = subprocess.run(
-                [*before, *self.runtime.argv(*words)],
+                self.runtime.argv(*words, before=before),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -121,6 +143,10 @@ class Life:
         """Return what `loose` and the container have written so far."""
         return masked(self._output.read_bytes())
 
+    def heard(self, text: str) -> None:
+        """Return when the container has said `text`."""
+        wait_for_text(self._output, text)
+
     def note(self, *facts: object) -> None:
         """See `facts`."""
         self.seen.extend(facts)
@@ -149,12 +175,19 @@ class Life:
 class Pair:
     """The bare runtime and the one behind the launcher."""
 
-    def __init__(self, bare: Runtime, launched: Runtime, folder: Path, kind: Kind) -> None:
-        self.bare = bare
-        self.launched = launched
-        self.folder = folder
+    bare: Runtime
+    launched: Runtime
+
+    def __init__(self, kind: Kind, folder: Path) -> None:
         self.kind = kind
         self.id = f"life-{secrets.token_hex(4)}"
+        self.folder = folder / self.id
+        self.folder.mkdir()
+
+    @property
+    def is_crun(self) -> bool:
+        """Whether it is crun, which knows fewer verbs and flags."""
+        return Path(self.bare.program[-1]).name == "crun"
 
     def same(self, script: Callable[[Life], Result], *, made: bool = True) -> Result:
         """Run `script` both ways; what it returned, and all that was seen, is the same.
@@ -185,9 +218,10 @@ def in_folder(folder: Path) -> tuple[str, ...]:
     return ("env", "-C", str(folder))
 
 
-def on_its_own(*kinds: Kind) -> pytest.MarkDecorator:
-    """Mark a case that is the same for the other kinds."""
-    return pytest.mark.parametrize("kind", kinds, indirect=True, ids=lambda kind: kind.name)
+#: For a case in which a container that asks is none, or is answered by us.
+WITHOUT_ASKING = pytest.mark.parametrize(
+    "course", [each for each in COURSES if not each.kind.asks], indirect=True, ids=str
+)
 
 
 def wait_for_text(path: Path, text: str) -> None:

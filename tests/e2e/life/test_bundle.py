@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,7 +157,10 @@ def test_an_error_in_the_log_is_one_line_of_json(pair: Pair) -> None:
 
 
 def test_fields_that_nobody_knows_are_kept(pair: Pair) -> None:
-    odd = {"futureField": {"a": [1, 2.5e3, None, "é\u2028&<"]}, "annotations": {"x": "&<\u2028"}}
+    odd: dict[str, Any] = {
+        "futureField": {"a": [1, 2.5e3, None, "é\u2028&<"]},
+        "annotations": {"x": "&<\u2028"},
+    }
 
     def script(life: Life) -> dict[str, object]:
         assert life.ran("echo", "hi", **odd).stdout == "hi\n"
