@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,21 @@ pivot_root . .
 umount --lazy .
 echo ready
 exec sleep infinity
+"""
+
+# And as systemd leaves mounts: podman has the runtime see a copy of them, which ours must reach.
+NODES: Final = """
+set -eu
+mount --make-rshared /
+mkdir /run/dev
+mount -t tmpfs -o mode=755 tmpfs /run/dev
+cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /run/dev
+mkdir /run/dev/pts /run/dev/shm /run/dev/mqueue
+mount -t devpts -o newinstance,ptmxmode=666 devpts /run/dev/pts
+ln -s pts/ptmx /run/dev/ptmx
+mknod -m 666 /run/dev/nvidia0 c 195 0
+mknod -m 666 /run/dev/nvidiactl c 195 255
+mount --rbind /run/dev /dev
 """
 
 
@@ -116,6 +132,13 @@ class Place:
             f"--mount={self.namespace}",
             *("--", "/usr/bin/env", path, inside, *words),
         ]
+
+    def make_nodes(self) -> None:
+        """Give it a /dev with the nodes of a card, as every machine with one has.
+
+        In a user namespace no node can be made, and runc mounts the host's.
+        """
+        subprocess.run(self.argv("sh", "-c", NODES), check=True)
 
     def wrap(self, program: str, folder: Path) -> None:
         """Write `folder/program`, which runs the distribution's from outside."""

@@ -21,27 +21,12 @@ ROOT = 100000  # who its root is outside
 PROBE = (PROGRAM, *probing(4 * GIB))
 ANNOTATION = {"gpushare.io/memory": "4GiB"}
 
-# As on a machine with a card: in a user namespace no node can be made, and runc mounts the host's.
-# And as systemd leaves mounts: podman has the runtime see a copy of them, which ours must reach.
-MACHINE = """
-set -e
-mount --make-rshared /
-mkdir /run/dev
-mount -t tmpfs -o mode=755 tmpfs /run/dev
-cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /run/dev
-mkdir /run/dev/pts /run/dev/shm /run/dev/mqueue
-mount -t devpts -o newinstance,ptmxmode=666 devpts /run/dev/pts
-ln -s pts/ptmx /run/dev/ptmx
-mknod -m 666 /run/dev/nvidia0 c 195 0
-mknod -m 666 /run/dev/nvidiactl c 195 255
-mount --rbind /run/dev /dev
-"""
-
 
 @pytest.fixture(scope="module", params=["runc", "crun"])
 def own(distribution: Distribution, request: pytest.FixtureRequest) -> Iterator[Stack]:
     with Stack(distribution=distribution, runtime=request.param, cgroups="v1") as made:
-        subprocess.run(made.argv("sh", "-c", MACHINE), check=True)
+        assert made.place is not None
+        made.place.make_nodes()
         made.start_daemon()
         yield made
 
