@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpushare.checks import gpus
 from gpushare.checks.check import Check, Level
 from gpushare.engines import status
 from gpushare.engines.engine import ENGINES
@@ -22,6 +23,8 @@ def of_machine(launcher: Path | None) -> Iterator[Check]:
     for one in found:
         if not (anywhere and one.word in {"unregistered", "refused"}):
             yield from _engine(one)
+        if one.engine == "docker" and one.launcher is not None:
+            yield gpus.of_docker()
     if not present:
         text = f"no {', no '.join(ENGINES)}: only `gpushare run` works"
         yield Check("warn", text, "install docker")

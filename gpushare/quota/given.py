@@ -5,6 +5,7 @@
 |---|---|
 | nothing, or only the image's NVIDIA_VISIBLE_DEVICES | no GPU, and the line to add |
 | `--gpus`, a CDI device, `devices` or `count`, no memory | whole cards |
+| the same, with memory | that memory of each of those cards |
 | memory, no cores | that memory, policy best-effort |
 | cores, no memory | refused, unless the node has a default |
 | memory and cores | policy fixed-share, unless the node says otherwise |

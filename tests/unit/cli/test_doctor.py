@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpushare import config, install
-from gpushare.checks import engines
+from gpushare.checks import engines, gpus
 from gpushare.config import Config
 from gpushare.engines import dockerd, imports, registration
 from gpushare.engines.answer import Answer
@@ -62,6 +62,9 @@ class Machine:
         monkeypatch.setattr(loader, "paths", lambda _: self.libraries)
         monkeypatch.setattr(config, "load", lambda _: Config(cdi=cdi))
         monkeypatch.setattr(install, "current", lambda: self.installation)
+        monkeypatch.setattr(gpus, "PATH", str(root))
+        hook = root / gpus.HOOK
+        hook.touch(0o755)
         monkeypatch.setattr(lowlevel, "version", lambda _: "runc version 1.1.5")
         monkeypatch.setattr(cgroups, "mountinfo", lambda: self.mountinfo)
         self.engines(self.docker)
@@ -114,6 +117,7 @@ def test_all_is_well(cli: Cli, machine: Machine) -> None:
         f"ok    CDI spec {machine.root}/cdi.json",
         f"ok    {machine.installation.root}, around /usr/bin/runc (runc version 1.1.5)",
         f"ok    docker: runtime gpushare registered ({machine.root}/daemon.json)",
+        f"ok    docker run --gpus: taken, with {machine.root}/nvidia-container-runtime-hook",
         "ok    cgroup v2",
     ]
 
