@@ -92,6 +92,35 @@ class Engine:
             self.call("rm", "--force", identity)
 
     @contextmanager
+    def composed(
+        self, reservation: Mapping[str, Any], variables: Mapping[str, str]
+    ) -> Iterator[dict[str, Any]]:
+        """Bring the probe up by compose with `reservation` of devices; what `gpushare ps` says."""
+        project = f"gpus{secrets.token_hex(3)}"
+        service = {
+            "image": image.TAG,
+            "runtime": "gpushare",
+            "network_mode": "none",
+            "stdin_open": True,
+            "environment": dict(variables),
+            "deploy": {"resources": {"reservations": {"devices": [dict(reservation)]}}},
+        }
+        file = self.stack.root / f"{project}.yaml"
+        # 1.29 takes JSON for YAML, and wants a version.
+        file.write_text(json.dumps({"version": "3.8", "services": {"train": service}}))
+        try:
+            self._compose(file, project, "up", "--detach")
+            [row] = self.rows().values()
+            yield row
+        finally:
+            self._compose(file, project, "down", "--timeout", "0")
+
+    def _compose(self, file: Path, project: str, *words: str) -> None:
+        argv = ["docker-compose", "--project-name", project, "--file", str(file), *words]
+        done = subprocess.run(argv, check=False, capture_output=True, env=self.environment)
+        assert done.returncode == 0, done.stderr.decode()
+
+    @contextmanager
     def tenant(self, *options: str, tag: str = image.TAG) -> Iterator[Container]:
         """Run the probe until it is left; it is a container's word that it started."""
         name = f"gpus-{secrets.token_hex(3)}"

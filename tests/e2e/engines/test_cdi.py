@@ -8,16 +8,12 @@ that is on card 1 is told so.
 from __future__ import annotations
 
 import json
-import secrets
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpushare.verify import image
-from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.distribution import DEBIAN13, HOST, Distribution
 
@@ -229,13 +225,6 @@ def test_podmans_gpus_name_cards(podman: Engine) -> None:
         assert (container.cards, container.isolation) == ([0, 1], "interposer")
 
 
-DEPLOY: dict[str, Any] = {
-    "driver": "cdi",
-    "device_ids": ["nvidia.com/gpu=1"],
-    "capabilities": ["gpu"],
-}
-
-
 @debian13
 @pytest.mark.parametrize(
     ("variables", "isolation"),
@@ -244,29 +233,6 @@ DEPLOY: dict[str, Any] = {
 def test_compose_reserves_devices(
     docker: Engine, variables: dict[str, str], isolation: str
 ) -> None:
-    stack, project = docker.stack, f"gpus{secrets.token_hex(3)}"
-    service = {
-        "image": image.TAG,
-        "runtime": "gpushare",
-        "network_mode": "none",
-        "stdin_open": True,
-        "environment": variables,
-        "deploy": {"resources": {"reservations": {"devices": [DEPLOY]}}},
-    }
-    file = stack.root / f"{project}.json"
-    file.write_text(json.dumps({"services": {"train": service}}))
-    compose = ("docker-compose", "--project-name", project, "--file", str(file))
-
-    def call(*words: str) -> None:
-        done = subprocess.run(
-            [*compose, *words], check=False, capture_output=True, env=docker.environment
-        )
-        assert done.returncode == 0, done.stderr.decode()
-
-    try:
-        call("up", "--detach", "--pull", "never")
-        wait_until(lambda: len(docker.rows()) == 1)
-        [row] = docker.rows().values()
+    reservation = {"driver": "cdi", "device_ids": ["nvidia.com/gpu=1"], "capabilities": ["gpu"]}
+    with docker.composed(reservation, variables) as row:
         assert ([card["index"] for card in row["cards"]], row["isolation"]) == ([1], isolation)
-    finally:
-        call("down", "--timeout", "1")

@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,3 +164,28 @@ def test_other_hooks_are_kept(docker: Engine) -> None:
         argv = docker.stack.argv("/usr/bin/stat", "--format", "%i", key)
         inode = int(subprocess.run(argv, check=True, capture_output=True).stdout)
         assert inode == Path(f"/proc/{container.row['pid']}/ns/net").stat().st_ino
+
+
+@pytest.mark.parametrize(
+    ("reservation", "count"),
+    [
+        ({"driver": "nvidia", "count": 1}, 1),
+        ({"count": "all"}, 2),
+        ({"driver": "nvidia", "device_ids": ["1"]}, 1),
+    ],
+)
+@pytest.mark.parametrize(
+    ("variables", "isolation"),
+    [({}, "exclusive"), ({"GPUSHARE_MEMORY": "4GiB"}, "interposer")],
+)
+def test_compose_reserves_devices(
+    docker: Engine,
+    reservation: dict[str, Any],
+    count: int,
+    variables: dict[str, str],
+    isolation: str,
+) -> None:
+    with docker.composed({**reservation, "capabilities": ["gpu"]}, variables) as row:
+        assert (len(row["cards"]), row["isolation"]) == (count, isolation)
+        if "device_ids" in reservation:
+            assert [card["index"] for card in row["cards"]] == [1]
