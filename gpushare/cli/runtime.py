@@ -14,7 +14,7 @@ from gpushare import install
 from gpushare.cli import session as shared
 from gpushare.cli.doctor import DEGRADED
 from gpushare.cli.table import table
-from gpushare.engines import registration, status
+from gpushare.engines import docker, registration, status
 from gpushare.engines.engine import ENGINES, find
 from gpushare.setup import lowlevel
 
@@ -104,6 +104,8 @@ def unconfigure(session: Session, engine: str, config: Path | None, dry_run: boo
     found = find(engine)
     place = found.place(Path("/"), config.absolute() if config else None)
     changes = registration.unconfigure(place)
+    if place.restart and not all(map(_forgotten, changes)):
+        place = replace(place, apply=place.restart, reloads=False)
     if not dry_run:
         _apply(changes)
     _tell(session, found, place, changes, None, [], dry_run=dry_run)
@@ -148,6 +150,12 @@ def _of_launcher(program: Path, engine: str) -> list[str]:
     if os.access(program, os.X_OK):
         return []
     return [f"{program} is not there; {engine} can start no container with it until it is"]
+
+
+def _forgotten(change: Change) -> bool:
+    if not change.needed:
+        return True
+    return docker.forgotten_by_reload(change.before or "", change.after or "")
 
 
 def _apply(changes: list[Change]) -> None:
@@ -217,7 +225,11 @@ def _next(
     elif answer is not None and answer.why:
         lines.append(f"not known whether the running engine has it: {answer.why}")
     if due:
-        then = "nothing that runs is disturbed" if place.reloads else "containers run on"
+        then = "containers run on"
+        if place.reloads:
+            then = "nothing that runs is disturbed"
+        elif place.restart:
+            then = "a reload takes nothing back"
         lines.append(f"next: {'(nothing was changed) ' if dry_run else ''}{due} ({what}: {then})")
     return lines
 

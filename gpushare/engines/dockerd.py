@@ -17,6 +17,7 @@ from gpushare.engines.place import NAME, File, Place, beneath
 
 DAEMON_JSON: Final = Path("/etc/docker/daemon.json")
 RELOAD: Final = "systemctl reload docker"
+RESTART: Final = "systemctl restart docker"
 PROGRAMS: Final = ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd")
 SNAP: Final = Path("/var/snap/docker")
 DESKTOP: Final = (Path("/opt/docker-desktop"), Path("/mnt/wsl/docker-desktop"))
@@ -38,6 +39,7 @@ def place(root: Path = Path("/"), file: Path | None = None) -> Place:
         (File(file, syntax),),
         RELOAD,
         reloads=True,
+        restart=RESTART,
         default=syntax.default_program(file),
     )
 

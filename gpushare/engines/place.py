@@ -42,7 +42,8 @@ class Place:
     """The files to edit, that which names the launcher first; `left` are those that name it too.
 
     `apply` is the command that makes the running engine read them again, empty where each start of
-    a container does; `reloads`: it disturbs nothing that runs. `main` is the file that the engine
+    a container does; `reloads`: it disturbs nothing that runs, and `restart` is what makes the
+    engine forget too. `main` is the file that the engine
     is started with, where that is another; `owner` who starts it, where that is not the engine's
     own service ("k3s"). `default` is the program that a container gets now, None where the engine
     chooses (`runc`).
@@ -51,6 +52,7 @@ class Place:
     files: tuple[File, ...]
     apply: str
     reloads: bool = False
+    restart: str = ""
     main: Path | None = None
     owner: str = ""
     socket: Path | None = None

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpushare.engines import docker
 from gpushare.engines.docker import DaemonJson
 from gpushare.engines.errors import BadConfiguration
 
@@ -97,3 +100,26 @@ def test_what_is_broken_is_refused(text: str, line: int, what: str) -> None:
     with pytest.raises(BadConfiguration, match=what) as caught:
         DOCKER.register(text, LAUNCHER, default=False)
     assert caught.value.line == line
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "forgotten"),
+    [
+        ({"runtimes": {"gpushare": {}}}, {}, False),
+        ({"runtimes": {"gpushare": {}, "x": {}}}, {"runtimes": {"x": {}}}, True),
+        (
+            {"runtimes": {"gpushare": {}, "x": {}}, "default-runtime": "gpushare"},
+            {"runtimes": {"x": {}}},
+            False,
+        ),
+        (
+            {"runtimes": {"gpushare": {}, "x": {}}, "default-runtime": "gpushare"},
+            {"runtimes": {"x": {}}, "default-runtime": "x"},
+            True,
+        ),
+    ],
+)
+def test_a_reload_forgets_only_what_is_said_anew(
+    before: dict[str, Any], after: dict[str, Any], forgotten: bool
+) -> None:
+    assert docker.forgotten_by_reload(json.dumps(before), json.dumps(after)) is forgotten

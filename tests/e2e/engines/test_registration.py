@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `gpushare runtime configure` writes, before the engines themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomlkit
+
+from gpushare.engines import answer, clusters, containerd, imports, registration
+from gpushare.engines.engine import find
+from gpushare.engines.place import Place
+from tests.e2e.waiting import wait_until
+from tests.stack import Stack
+from tests.stack.distribution import Distribution
+from tests.unit.engines import machine
+
+WITHOUT_CRI = "containerd-docker-ce"
+#: Both distributions have a containerd 1, which reads no file of version 3.
+CONTAINERDS = [
+    name
+    for name in machine.NAMES
+    if machine.engine_of(name) == "containerd" and not name.startswith(("containerd-v3", "k3s-v3"))
+]
+VALUES = {"RUNTIME": "runc", "RUNTIME_TYPE": "io.containerd.runc.v2", "SNAPSHOTTER": "overlayfs"}
+HANDLER = """version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.other]
+  runtime_type = "io.containerd.runc.v2"
+"""
+
+
+@pytest.fixture
+def folder(stage: Stack) -> Iterator[Path]:
+    """A folder that the engines see too."""
+    made = stage.root / "machine"
+    made.mkdir()
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def clients(stage: Stack, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The distribution's clients, as the programs that an engine is asked by."""
+    for name, value in stage.env.items():
+        monkeypatch.setenv(name, value)
+    storage = folder / "storage.conf"  # the place is an overlay already
+    storage.write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/storage"\nrunroot = "{folder}/run"\n'
+    )
+    monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(storage))
+
+
+@pytest.mark.parametrize("name", CONTAINERDS)
+def test_containerd_takes_it_and_keeps_what_it_had(stage: Stack, name: str, folder: Path) -> None:
+    root = machine.make(name, folder)
+    before = dump(stage, main_file(name, root), root)
+    machine.configure(name, root, default=machine.may_be_default(name))
+    after = dump(stage, main_file(name, root), root)
+    section, had = containerd.section_of(after), containerd.section_of(before)
+    if name == WITHOUT_CRI:  # it is read and comes to nothing, as the user is told
+        assert after == before
+        return
+    handler = section["runtimes"].pop("gpushare")
+    assert handler["options"]["BinaryName"] == str(machine.LAUNCHER)
+    for key in ("pod_annotations", "container_annotations"):
+        assert "gpushare.io/*" in handler[key]
+    default = containerd.default_handler(had)
+    for key in ("base_runtime_spec", "snapshotter"):
+        assert handler.get(key, "") == default.get(key, "")
+    options = default.get("options", {})
+    assert bool(handler["options"].get("SystemdCgroup")) == bool(options.get("SystemdCgroup"))
+    if machine.may_be_default(name):
+        assert section.pop("default_runtime_name") == "gpushare"
+        had.pop("default_runtime_name", None)
+    assert said(section) == said(had)
+
+
+def test_a_bare_drop_in_would_take_the_rest_of_cri_away(stage: Stack, folder: Path) -> None:
+    """Why a file of version 2 is edited where it speaks of CRI; containerd 2 merges instead."""
+    root = machine.make("containerd-nvidia-drop-in", folder)
+    (root / "etc/containerd/conf.d/99-nvidia.toml").write_text(HANDLER)
+    found = containerd.section_of(dump(stage, main_file("", root), root))
+    assert list(found["runtimes"]) == ["other"]
+
+
+def test_docker_knows_it_after_a_reload(
+    distribution: Distribution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stack(distribution=distribution) as own:
+        for name, value in own.env.items():
+            monkeypatch.setenv(name, value)
+        others = {"runtimes": {"other": {"path": "runc"}}, "default-runtime": "other"}
+        (own.root / "daemon.json").write_text(json.dumps(others))
+        own.start_containerd()
+        own.start_docker()
+        launcher = own.installation.launcher
+        place = find("docker").place(Path("/"), own.root / "daemon.json")
+        assert answer.of_docker(place) == answer.Answer(True, False, launcher)
+        pid = int((own.root / "docker.pid").read_text())
+        for default in (None, False, True, None):
+            change(place, launcher, default)
+            os.kill(pid, signal.SIGHUP)
+            wanted = answer.Answer(False, False)
+            if default is not None:
+                wanted = answer.Answer(True, default, launcher)
+            wait_until(partial(_answers, place, wanted))
+
+
+@pytest.mark.usefixtures("clients")
+def test_podman_knows_it_at_its_next_start(stage: Stack, folder: Path) -> None:
+    launcher = stage.installation.launcher
+    place = find("podman").place(folder, None)
+    assert answer.of_podman(place).known is False
+    for default in (False, True):
+        change(place, launcher, default)
+        put(stage, folder)
+        assert answer.of_podman(place) == answer.Answer(True, default, launcher)
+        change(place, launcher, None)
+        put(stage, folder)
+        assert answer.of_podman(place).known is False
+
+
+def _answers(place: Place, wanted: answer.Answer) -> bool:
+    return answer.of_docker(place) == wanted
+
+
+def change(place: Place, launcher: Path, default: bool | None) -> None:
+    """Register `launcher`, or for None take the runtime out."""
+    changes = (
+        registration.unconfigure(place)
+        if default is None
+        else registration.configure(place, launcher, default=default)
+    )
+    for one in changes:
+        one.apply()
+
+
+def put(stage: Stack, folder: Path) -> None:
+    """Let the distribution have podman's two folders as they are beneath `folder`."""
+    for name in ("etc/containers/containers.conf.d", "usr/share/containers/oci/hooks.d"):
+        script = f"rm -rf /{name}; mkdir -p /{name}; cp -r {folder}/{name}/. /{name}"
+        subprocess.run(stage.argv("sh", "-c", script), check=True)
+
+
+def said(found: Any) -> Any:
+    """Return `found` without what says as much as nothing: what is empty, and 1.7's only mode."""
+    if not isinstance(found, dict):
+        return found
+    kept = {key: said(value) for key, value in found.items()}
+    return {key: value for key, value in kept.items() if value and value != "podsandbox"}
+
+
+def main_file(name: str, root: Path) -> Path:
+    """Return the file that the machine's containerd would be started with, written as it is."""
+    place = find("containerd").place(root, None)
+    assert place.main is not None
+    if name.startswith(("k3s", "rke2")):
+        return rendered(place.main, place.path)
+    if name == "microk8s":
+        said = place.path.read_text()
+        text = re.sub(r"\$\{(\w+)\}", lambda match: VALUES.get(match[1], "/nowhere"), said)
+        place.main.write_text(text)
+    if name == "k0s":  # RFC 7396: what k0s makes of its defaults and of a drop-in that names CRI
+        generated = root / "run/k0s/containerd-cri.toml"
+        files = [clusters.parsed(generated), clusters.parsed(place.path)]
+        generated.write_text(tomlkit.dumps(imports.merged(files, deep=True)))
+    return place.main
+
+
+def rendered(generated: Path, template: Path) -> Path:
+    """Return the file that k3s makes of a template, of nothing the base."""
+    text = template.read_text() if template.exists() else '{{ template "base" . }}'
+    text = re.sub(r"\{\{-? if .*?\{\{-? end \}\}", "", text, flags=re.DOTALL)
+    target = generated.with_name("rendered.toml")
+    target.write_text(text.replace('{{ template "base" . }}', generated.read_text()))
+    return target
+
+
+def dump(stage: Stack, main: Path, root: Path) -> dict[str, Any]:
+    """Return what the distribution's containerd makes of a machine's files."""
+    if not main.exists():
+        main.write_text("version = 2\n")
+    for path in root.rglob("*.toml"):
+        path.write_text(re.sub(r'"/(etc|run|var)/', rf'"{root}/\1/', path.read_text()))
+    done = subprocess.run(
+        stage.argv("containerd", "--config", str(main), "config", "dump"),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = tomlkit.parse(done.stdout.replace(f"{root}/", "/")).unwrap()
+    for path in root.rglob("*.toml"):
+        path.write_text(path.read_text().replace(f"{root}/", "/"))
+    return found
