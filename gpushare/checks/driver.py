@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from gpushare.protocol import Status
 
+CHAR: Final = Path("/dev/char")
 MEMORY_LIMITS_SINCE: Final = 615  # the driver that can hold a memory quota itself
 
 
@@ -39,6 +40,7 @@ def of_host(status: Status | None) -> Iterator[Check]:
         yield Check("ok", f"driver {found.version}, {len(found.cards)} cards")
     yield from _loaded(found)
     yield from _links(found)
+    yield from _char_links(found)
 
 
 def _limits(version: str) -> Iterator[Check]:
@@ -67,6 +69,19 @@ def _links(found: driver.Driver) -> Iterator[Check]:
         link = driver.LINKS / name
         if link.is_symlink() and link.resolve() != found.library(name):
             yield Check("fail", f"{link} is not of driver {found.version}", SETUP)
+
+
+def _char_links(found: driver.Driver) -> Iterator[Check]:
+    """Without them a `systemctl daemon-reload` takes the GPU from running containers."""
+    for node in (*found.control, *(node for card in found.cards for node in card.nodes)):
+        link = CHAR / f"{node.major}:{node.minor}"
+        if Path(node.path).exists() and not link.exists():
+            yield Check(
+                "warn",
+                f"{link} is missing: after a systemctl daemon-reload containers lose {node.path}",
+                "systemctl restart gpushared, which makes it",
+            )
+            return
 
 
 def placeholders() -> Iterator[Check]:

@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.daemon import names, parts, pods, processes, release
+from gpushare.daemon import names, parts, pods, processes, release, upgrade
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
@@ -78,6 +78,7 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
     if given.kind == "none":
         stripped = edits.apply(original, edits.Edits(), request.taken)
         return _nothing(bundle, stripped, loaded, given, node)
+    upgrade.refuse_changed(node)
     if pod is not None:
         pods.settle(pod, node)
         pods.refuse_second(pod, quota, node)

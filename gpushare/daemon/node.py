@@ -57,6 +57,15 @@ class Loaded:
         return next((card for card in self.cards if card.uuid == uuid), None)
 
 
+@dataclass(frozen=True)
+class Signs:
+    """What changes with the driver: the module's version, the majors, the libraries' files."""
+
+    module: str | None
+    majors: str
+    files: tuple[tuple[int, ...] | None, ...]
+
+
 @dataclass
 class Node:
     """Everything the daemon has. `driver` is None, and `why_none` says why, where none loads."""
@@ -74,6 +83,8 @@ class Node:
     driver: Loaded | None = None
     why_none: str = ""
     may_load: bool = True  # whether it is worth trying again
+    signs: Signs | None = None  # of the driver as it was last taken over
+    driver_fault: str = ""  # why the driver, which was loaded, cannot be given any more
     warnings: list[str] = field(default_factory=list)
     siblings: Siblings = field(default_factory=Siblings)
 

@@ -14,7 +14,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from gpushare.daemon import clock, hard_limit, parts, processes
+from gpushare.daemon import clock, hard_limit, parts, processes, upgrade
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
@@ -154,6 +154,7 @@ def reconcile(node: Node) -> None:
             log("release-failed", "error", tenant=entry.key, name=entry.title, error=str(error))
     hard_limit.set_right(node)
     parts.sweep_compat(node)
+    upgrade.watch(node)
 
 
 def _look_again(entry: Entry, node: Node) -> None:

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import fcntl
-import glob
 import grp
 import os
 import threading
 from pathlib import Path
-from typing import Final
 
 import yaml
 
 from gpushare.config import Config
-from gpushare.daemon import calibration, clock
+from gpushare.daemon import calibration, clock, dev_char, driver_spec, upgrade
 from gpushare.daemon.calibration import Contexts
 from gpushare.daemon.cards import Card, DriverError, DriverSilent
 from gpushare.daemon.devices import Nvml
@@ -30,9 +28,6 @@ from gpushare.daemon.watch import Watch
 from gpushare.daemon.worker import Worker
 from gpushare.errors import UserError
 from gpushare.oci import cdi, platform
-from gpushare.oci.driver import from_cdi
-
-_CDI_FILES: Final = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/etc/cdi/gpushare*.json")
 
 
 class CannotStart(UserError):
@@ -112,18 +107,20 @@ def load_driver(node: Node) -> None:
     """
     try:
         node.driver = _load(node)
-    except (DriverError, cdi.CdiError, CannotStart, OSError, yaml.YAMLError) as error:
+    except (DriverError, cdi.CdiError, driver_spec.NoSpec, OSError, yaml.YAMLError) as error:
         why = f"no driver: {error}"
         if why != node.why_none:
             log("driver-missing", "error", why=str(error))
         node.why_none = why
         node.may_load = not isinstance(error, DriverSilent)
         return
+    node.signs = upgrade.look(node.driver.files, simulated=node.driver.is_simulated)
+    dev_char.link(node.driver.files)
     node.driver.contexts.expect()
     threading.Thread(target=measure_contexts, args=(node,), name="calibration", daemon=True).start()
     log(
         "driver-loaded",
-        cdi=str(cdi_file(node.config)),
+        cdi=str(driver_spec.path(node.config)),
         driver=node.driver.nvml.driver_version,
         cuda=node.driver.nvml.cuda_version,
         cards=[card.model for card in node.driver.cards],
@@ -133,7 +130,7 @@ def load_driver(node: Node) -> None:
 
 def _load(node: Node) -> Loaded:
     config = node.config
-    files = from_cdi(cdi.load(cdi_file(config), yaml.safe_load))
+    files = driver_spec.load(config)
     nvml = Nvml(Path(files.nvml.host_path), simulator_env(files), config.timing.driver)
     contexts = Contexts(config.state_dir, nvml.driver_version)
     truth = Truth(
@@ -152,19 +149,6 @@ def load_driver_late(node: Node) -> None:
     """Load a driver that was not there at the start; the decide thread."""
     if node.driver is None and node.may_load:
         load_driver(node)
-
-
-def cdi_file(config: Config) -> Path:
-    """Return the driver's CDI spec; CannotStart where there is none."""
-    if config.cdi is not None:
-        return config.cdi
-    for pattern in _CDI_FILES:
-        for found in sorted(glob.glob(pattern)):  # noqa: PTH207 - a pattern from the root
-            return Path(found)
-    raise CannotStart(
-        f"no CDI spec of a driver ({', '.join(_CDI_FILES)}); make one with gpushare setup, or set "
-        "driver.cdi"
-    )
 
 
 def measure_contexts(node: Node) -> None:

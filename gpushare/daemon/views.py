@@ -172,6 +172,8 @@ def status_row(node: Node) -> Status:
     warnings = list(node.warnings)
     if driver is None:
         warnings.append(node.why_none)
+    elif node.driver_fault:
+        warnings.append(node.driver_fault)
     elif driver.truth.view.stale:
         warnings.append(f"the figures are old: {driver.truth.view.stale}")
     if not HELD:

@@ -12,12 +12,16 @@ import pytest
 
 from gpushare import config, install
 from gpushare.checks import engines, gpus
+from gpushare.checks import driver as driver_checks
+from gpushare.checks import engines
 from gpushare.config import Config
 from gpushare.engines import dockerd, imports, registration
 from gpushare.engines.answer import Answer
 from gpushare.engines.engine import Engine, find
 from gpushare.host import cgroups, driver, loader
 from gpushare.host.driver import DriverMissing
+from gpushare.host.driver_nodes import Card, Node
+from gpushare.host.tree import Tree
 from gpushare.setup import lowlevel
 
 from .conftest import STATUS, tenant
@@ -262,3 +266,16 @@ def test_a_registered_launcher_that_is_gone_fails(cli: Cli, machine: Machine) ->
 def test_the_cgroup_layout(cli: Cli, machine: Machine, mountinfo: str, line: str) -> None:
     machine.mountinfo = mountinfo
     assert line in cli("doctor").output
+
+
+def test_a_node_without_its_link_is_lost_at_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/dev/null stands for a card: it is there, and its link is where the test says."""
+    monkeypatch.setattr(driver_checks, "CHAR", tmp_path)
+    node = Node("/dev/null", 1, 3)
+    found = driver.Driver(Path("/"), Tree(), "580.95.05", (), (Card(0, "GPU-0", 0),), (node,))
+    [check] = driver_checks._char_links(found)
+    assert (check.level, check.fix) == ("warn", "systemctl restart gpushared, which makes it")
+    (tmp_path / "1:3").symlink_to("/dev/null")
+    assert list(driver_checks._char_links(found)) == []
