@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import gpushare
 from gpushare import config
-from gpushare.checks import configuration, driver, engines, installation
+from gpushare.checks import configuration, driver, engines, installation, machine
 from gpushare.checks.check import Check
 from gpushare.client import DaemonError, DaemonUnreachable, Refused
 from gpushare.engines.engine import ENGINES
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["Check", "run"]
 
 
-def run(client: Client) -> Iterator[Check]:
-    """Yield every check's finding, the daemon first: it knows the driver best."""
+def run(client: Client, root: Path = Path("/")) -> Iterator[Check]:
+    """Yield every check's finding, the daemon first: it knows the driver best.
+
+    `root` is where the files that tell the kind of machine are.
+    """
     status: Status | None = None
     try:
         status = client.status()
@@ -51,6 +54,7 @@ def run(client: Client) -> Iterator[Check]:
         )
     else:
         yield from engines.of_machine(copies.launcher if copies else None)
+    yield from machine.of_machine(root)
     yield _cgroups(cgroups.layout(cgroups.mountinfo()))
     if status is not None:
         yield from _without_gpu(client)
