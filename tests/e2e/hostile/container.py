@@ -66,10 +66,13 @@ class Place:
         """Return the keys that have a directory, wherever it is mounted."""
         return sorted(path.name for path in (self.stack.root / "run/tenants").iterdir())
 
+    def mountinfo(self) -> list[str]:
+        """Return the table of mounts where the runtime runs."""
+        return Path(f"/proc/{self._view.process.pid}/mountinfo").read_text().splitlines()
+
     def mounts(self) -> list[str]:
         """Return the tenants' tmpfs that are mounted where the runtime runs."""
-        table = Path(f"/proc/{self._view.process.pid}/mountinfo").read_text().splitlines()
-        points = [line.split()[4] for line in table]
+        points = [line.split()[4] for line in self.mountinfo()]
         return [point for point in points if point.startswith(f"{self.stack.root}/run/tenants/")]
 
     def assert_empty(self) -> None:
