@@ -16,7 +16,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from gpushare.cli.group import ERROR, REFUSED, SECTIONS, USAGE, gpushare
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
 from gpushare.quota import BadValue, given
 from gpushare.quota.keys import BY_ENV, KEYS, Key
+from gpushare.settings.rules import resolved
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -188,32 +189,63 @@ def configuration() -> Iterator[str]:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     yield "`/etc/gpushare/gpushare.yaml`, or the file that `gpushared --config` names. Every key"
     yield "may be left out; an unknown one is an error that names its line. The file is read when"
-    yield "the daemon starts; tenants outlive a restart. `gpushared --check` reads it and exits."
+    yield "the daemon starts; tenants outlive a restart. `gpushare config check FILE` tells every"
+    yield "problem of a file, `gpushare config show` what holds and which line says so, and"
+    yield "`gpushare config schema` prints the JSON schema that this page is made of."
     yield ""
     yield from table(("key", "value", "default", "meaning"), settings(schema, schema))
-    yield "Sizes are written as in a quota: `512MiB`, `4GiB`. Values in `timing` are seconds."
+    yield "Sizes are written as in a quota: `512MiB`, `4GiB`. Values in `timing` are seconds. How"
+    yield "the parts go together: [set a node's policy](../how-to/node-policy.md)."
+    yield ""
+    yield "A value is text, a decimal number, `true` or `false`, or a list in brackets. What YAML"
+    yield "could read otherwise than it looks is an error: `yes` and `on` are text, `010` and"
+    yield "`1:30` are no numbers, a key is there once, and there are no anchors, aliases and"
+    yield "tags."
     yield ""
 
 
 def settings(
-    schema: dict[str, Any], node: dict[str, Any], above: str = ""
+    schema: dict[str, Any],
+    node: Mapping[str, Any],
+    above: str = "",
+    seen: dict[str, str] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each key beneath `node`."""
-    for name, entry in node["properties"].items():
-        key = f"{above}{name}"
-        if entry.get("type") == "object":
-            yield from settings(schema, entry, f"{key}.")
-            continue
+    """Yield a row for each key beneath `node`; a part that was described is named the second time.
+
+    `seen` has the key of each part that the schema describes by itself.
+    """
+    seen = {} if seen is None else seen
+    for name, part in node["properties"].items():
+        key, entry = f"{above}{name}", resolved(part, schema)
         default = entry.get("default")
+        if "properties" in entry:
+            first = seen.setdefault(part.get("$ref", key), key)
+            if first == key:
+                inherited = {"properties": with_defaults(entry["properties"], default or {})}
+                yield from settings(schema, inherited, f"{key}.", seen)
+            else:
+                yield f"`{key}`", f"as `{first}`", "-", part.get("description", "")
+            continue
+        if entry.get("type") == "object":
+            yield f"`{key}`", "a mapping", "-", entry["description"]
+            inner = resolved(entry["additionalProperties"], schema)
+            yield from settings(schema, inner, f"{key}.NAME.", seen)
+            continue
         shown = f"`{json.dumps(default).strip(chr(34))}`" if "default" in entry else "-"
         yield f"`{key}`", allowed(schema, entry), shown, entry["description"]
 
 
-def allowed(schema: dict[str, Any], entry: dict[str, Any]) -> str:
+def with_defaults(properties: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `properties` with the defaults that the part around them gives."""
+    given = {name: {"default": value} for name, value in values.items()}
+    return {name: {**part, **given.get(name, {})} for name, part in properties.items()}
+
+
+def allowed(schema: dict[str, Any], entry: Mapping[str, Any]) -> str:
     """Return in words what a key may be."""
     if "enum" in entry:
         return ", ".join(f"`{value}`" for value in entry["enum"])
-    if "$ref" in entry:
+    if "$ref" in entry and "properties" not in entry:
         named: str = entry["$ref"].rpartition("/")[2]
         return named
     if entry["type"] == "array":

@@ -22,7 +22,7 @@ def of_file(file: Path | None) -> Iterator[Check]:
     try:
         said = config.load(file)
     except config.ConfigError as error:
-        yield Check("fail", f"configuration: {error}")
+        yield from (Check("fail", f"configuration: {line}") for line in str(error).splitlines())
         return
     yield Check("ok", f"configuration {said.file or 'not there: defaults'}")
     if said.cdi is None:

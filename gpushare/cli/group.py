@@ -29,7 +29,7 @@ SECTIONS: Final = {
     "See": ("ls", "ps", "inspect", "why"),
     "Use": ("run", "set"),
     "Check": ("doctor", "verify"),
-    "Set up": ("setup", "runtime", "cdi", "simulator"),
+    "Set up": ("setup", "runtime", "cdi", "config", "simulator"),
 }
 
 

@@ -8,7 +8,7 @@ the engine wrote it, and whatever fails before takes the reservation back.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpushare.daemon import names, parts, pods, processes, release, upgrade
@@ -16,7 +16,7 @@ from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement import NoRoom
-from gpushare.daemon.reserve import Applicant, defaults_of, give_back_earlier, noted, reserve
+from gpushare.daemon.reserve import Applicant, give_back_earlier, noted, reserve
 from gpushare.oci import container, edits, nvidia, spec
 from gpushare.oci.driver import CUDA, NVML
 from gpushare.oci.rootfs import Rootfs
@@ -63,14 +63,15 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
     request = nvidia.Request() if node.driver is None else nvidia.find(original, node.driver.files)
     annotations = pods.believed(bundle.path, original.annotations)
     pod = pod_of(annotations)
+    terms = node.config.terms_of("" if pod is None else pod.namespace)
     quota = read_quota(
         annotations,
         original.variables,
         of_pod=pods.annotations_of(pod, bundle.path) if pods.asks(annotations) else None,
         operator=node.overrides.of(bundle.identity),
         cards=request.cards,
-        defaults=defaults_of(node.config),
-        trust=node.config.trust_env,
+        defaults=terms.defaults,
+        trust=terms.trust,
     )
     if quota.asked or bundle.marker == STRONG:
         node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
@@ -79,11 +80,13 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
         stripped = edits.apply(original, edits.Edits(), request.taken)
         return _nothing(bundle, stripped, loaded, given, node)
     upgrade.refuse_changed(node)
+    terms.ceilings.refuse_above(quota, given, request.cards)
     if pod is not None:
         pods.settle(pod, node)
         pods.refuse_second(pod, quota, node)
     try:
-        entry = reserve(_applicant(bundle, original), quota, given, node)
+        applicant = replace(_applicant(bundle, original), terms=terms)
+        entry = reserve(applicant, quota, given, node)
     except NoRoom as error:
         if given.kind == "whole":
             raise refuse_whole(quota, request.cards, f"cannot be given: {error}") from error

@@ -17,7 +17,7 @@ from gpushare import abi
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.names import NAME
 from gpushare.daemon.node import Node
-from gpushare.daemon.reserve import Applicant, defaults_of, reserve
+from gpushare.daemon.reserve import Applicant, reserve
 from gpushare.oci import container
 from gpushare.oci.driver import CUDA, NVML
 from gpushare.oci.edits import Mount
@@ -39,13 +39,15 @@ class Command:
 def open_tenant(command: Command, asked: Mapping[str, str], node: Node) -> Opened:
     """Reserve `asked` (canonical key to text); QuotaError and reserve()'s errors."""
     driver = node.loaded()
-    quota = read_quota({}, {}, options=asked, defaults=defaults_of(node.config))
+    terms = node.config.users if command.rootless else node.config.terms
+    quota = read_quota({}, {}, options=asked, defaults=terms.defaults)
     given = give(quota)
     if given.kind == "none":
         raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
     if given.kind == "whole" and command.rootless:
         # Nobody could hold others off the card for it, and everybody would be refused it.
         raise QuotaError("run", None, "whole cards are for root", "use sudo, or add --memory 4GiB")
+    terms.ceilings.refuse_above(quota, given)
     key = secrets.token_hex(8)
     identity = f"host-{key[:8]}"
     name = command.name if NAME.fullmatch(command.name) else identity
@@ -59,6 +61,7 @@ def open_tenant(command: Command, asked: Mapping[str, str], node: Node) -> Opene
         owner=own or 0,
         status_owner=own,
         isolation="advice" if command.rootless else "interposer",
+        terms=terms,
     )
     entry = reserve(applicant, quota, given, node)
     return Opened(

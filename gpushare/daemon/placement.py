@@ -8,9 +8,10 @@ A refusal says of every card why it was not taken.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from gpushare.daemon.bounds import Bounds, Wanted
 from gpushare.daemon.capacity import Promise, Room
 from gpushare.daemon.cards import Card
 from gpushare.errors import UserError
@@ -34,19 +35,22 @@ class Ask:
 
     For a share exactly one of `memory_bytes` and `memory_percent` is set. `cores` are those that
     the policy guarantees. `count` None is every card. `devices` are indices or UUIDs, `minors` the
-    N of /dev/nvidiaN; either narrows the choice when not empty.
+    N of /dev/nvidiaN; either narrows the choice when not empty. `bounds` is what the node's policy
+    leaves of each card.
     """
 
     whole: bool = False
     count: int | None = 1
     memory_bytes: int | None = None
     memory_percent: int | None = None
+    memory_limit_bytes: int | None = None
     cores: int = 0
     devices: tuple[str, ...] = ()
     minors: tuple[int, ...] = ()
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     spread: bool = False
+    bounds: Bounds = field(default_factory=Bounds)
 
     def bytes_of(self, card: Card) -> int:
         """Return what is asked of `card`, in bytes."""
@@ -56,6 +60,12 @@ class Ask:
             return card.memory_bytes * self.memory_percent // 100
         assert self.memory_bytes is not None
         return self.memory_bytes
+
+    def wanted_of(self, card: Card) -> Wanted:
+        """Return all that it would have of `card`."""
+        memory_bytes = self.bytes_of(card)
+        most_bytes = max(memory_bytes, self.memory_limit_bytes or 0)
+        return Wanted(memory_bytes, most_bytes, 100 if self.whole else self.cores, self.whole)
 
     def __str__(self) -> str:
         """Return `8 GiB`, `10 % of its memory and 30 % of its compute`, `a whole card`."""
@@ -89,6 +99,12 @@ def place(ask: Ask, rooms: Sequence[Room], max_shares: int) -> tuple[Placed, ...
         raise NoSuchCard(
             f"{wanted} cards are asked for, and there {_are(len(candidates))} to choose from; "
             "ask for fewer or see gpushare ls"
+        )
+    most = ask.bounds.ceilings.count
+    if ask.count is None and most is not None and wanted > most:
+        where = ask.bounds.ceilings.said("count")
+        raise NoRoom(
+            f"all {wanted} cards are asked for, above the ceiling {most}{where}; ask for {most}"
         )
     why_not = {room.card.uuid: _why_not(ask, room, max_shares) for room in candidates}
     fitting = [room for room in candidates if why_not[room.card.uuid] is None]
@@ -158,6 +174,9 @@ def _why_not(ask: Ask, room: Room, max_shares: int) -> str | None:
     listed = _listed(ask, room.card)
     if listed is not None:
         return listed
+    over = ask.bounds.why_not(ask.wanted_of(room.card), room.card)
+    if over is not None:
+        return over
     if room.exclusive:
         return f"belongs to {room.promises[0].tenant} alone"
     if ask.whole:

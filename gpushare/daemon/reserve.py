@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from gpushare.config import Config
 from gpushare.daemon import clock, release
+from gpushare.daemon.bounds import Bounds, Held
 from gpushare.daemon.grant import Granted
 from gpushare.daemon.ledger import Entry, Holding
 from gpushare.daemon.lend import lend, make_room
@@ -23,7 +23,7 @@ from gpushare.daemon.placement import Ask, NoRoom, Placed, place
 from gpushare.daemon.policy import reserved_cores
 from gpushare.daemon.tenant_socket import TenantSocket
 from gpushare.daemon.tenants import SIZE_BYTES, Pages
-from gpushare.quota import Defaults, Given, Pod, Quota, exact_size
+from gpushare.quota import Given, Pod, Quota, Terms, exact_size
 from gpushare.quota.errors import quoted
 
 _MOST_NOTES: Final = 16
@@ -35,7 +35,8 @@ class Applicant:
     """Who asks.
 
     `label` is the SELinux label of a container's mounts; `owner` may mount its directory beside
-    root; `status_owner` alone may write its status, None: whoever is in it.
+    root; `status_owner` alone may write its status, None: whoever is in it. `terms` are what the
+    node's policy says of it.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Applicant:
     status_owner: int | None = None
     isolation: str = "interposer"
     pod: Pod | None = None
+    terms: Terms = field(default_factory=Terms)
 
 
 def noted(notes: Sequence[str]) -> tuple[str, ...]:
@@ -56,16 +58,6 @@ def noted(notes: Sequence[str]) -> tuple[str, ...]:
     if len(notes) <= _MOST_NOTES:
         return tuple(notes)
     return (*notes[: _MOST_NOTES - 1], f"and {len(notes) - _MOST_NOTES + 1} more")
-
-
-def defaults_of(config: Config) -> Defaults:
-    """Return what this node gives where a request does not say."""
-    return Defaults(
-        memory_bytes=config.default_memory_bytes,
-        cores=config.default_cores,
-        policy=config.default_policy,
-        whole_is_share=config.whole_is_share,
-    )
 
 
 def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Entry:
@@ -79,7 +71,7 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
     give_back_earlier(applicant, node)
     if given.kind == "shared":
         driver.contexts.wait()
-    placed = _place(_ask(quota, given), node)
+    placed = _place(_ask(quota, given, _bounds(applicant, quota, node)), node)
     _refuse_low_limit(quota, placed)
     entry = _entry(applicant, quota, given, placed, node)
     node.ledger.add(entry)
@@ -153,19 +145,54 @@ def _refuse_low_limit(quota: Quota, placed: tuple[Placed, ...]) -> None:
         raise quota.refuse("memory-limit", rule, f"write {exact_size(most)} or more")
 
 
-def _ask(quota: Quota, given: Given) -> Ask:
+def _bounds(applicant: Applicant, quota: Quota, node: Node) -> Bounds:
+    """Return what the node's policy leaves of each card to `applicant`."""
+    whose, others = _same_group(applicant, node)
+    held: dict[str, Held] = {}
+    for holding in (holding for entry in others for holding in entry.holdings):
+        before = held.get(holding.uuid, Held())
+        held[holding.uuid] = Held(
+            before.memory_bytes + holding.most_bytes,
+            before.cores + holding.reserved_cores,
+            before.tenants + 1,
+        )
+    memory = quota.asked.get("memory") or quota.asked.get("memory-percent")
+    return Bounds(
+        applicant.terms.ceilings,
+        applicant.terms.together,
+        whose,
+        held,
+        set_by_operator=memory is not None and memory.source.kind == "operator",
+    )
+
+
+def _same_group(applicant: Applicant, node: Node) -> tuple[str, list[Entry]]:
+    """Return what `together` holds for: the tenants of a namespace, or those of a user."""
+    entries = node.ledger.entries.values()
+    if applicant.isolation == "advice":
+        own = [e for e in entries if e.isolation == "advice" and e.uid == applicant.uid]
+        return f"user {applicant.uid}", own
+    namespace = applicant.pod.namespace if applicant.pod is not None else ""
+    if not namespace:
+        return "", []
+    return f"namespace {namespace}", [e for e in entries if e.namespace == namespace]
+
+
+def _ask(quota: Quota, given: Given, bounds: Bounds) -> Ask:
     whole = given.kind == "whole"
     return Ask(
         whole=whole,
         count=given.count,
         memory_bytes=None if whole else given.memory_bytes,
         memory_percent=None if whole else given.memory_percent,
+        memory_limit_bytes=None if whole else given.memory_limit_bytes,
         cores=reserved_cores(given.policy, given.cores),
         devices=given.devices,
         minors=given.minors,
         allow=quota.allow,
         deny=quota.deny,
         spread=quota.placement == "spread",
+        bounds=bounds,
     )
 
 

@@ -2,6 +2,7 @@
 """Quotas: from annotations and environment to what is given. Pure, standard library only."""
 
 from gpushare.quota.cards import Cards
+from gpushare.quota.ceilings import Ceilings, Terms, Together
 from gpushare.quota.defaults import Defaults
 from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.given import Given, Kind, give, refuse_whole
@@ -15,6 +16,7 @@ __all__ = [
     "Asked",
     "BadValue",
     "Cards",
+    "Ceilings",
     "Defaults",
     "Given",
     "Kind",
@@ -22,6 +24,8 @@ __all__ = [
     "Quota",
     "QuotaError",
     "Source",
+    "Terms",
+    "Together",
     "Trust",
     "default_trust",
     "exact_size",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from gpushare.daemon.node import Node
 
 SETKEY = {"path": "/proc/4711/exe", "args": ["libnetwork-setkey", "-exec-root=/run", "4f1c"]}
 THEIRS = {"path": "/opt/theirs", "args": ["theirs"]}
+TASKS = Path("io.containerd.runtime.v2.task/k8s.io")
 
 
 class Container:
@@ -55,3 +56,36 @@ class Container:
     def create(self, node: Node, marker: str = "strong", maker: int = 0) -> dict[str, Any]:
         with self.bundle(marker, maker) as bundle:
             return create.create(bundle, node)
+
+
+class Engine:
+    """containerd's folder of bundles, beneath `folder`, with the sandbox of one pod."""
+
+    def __init__(
+        self,
+        folder: Path,
+        asked: Mapping[str, str],
+        tasks: Path = TASKS,
+        *,
+        pod: str = "5a4d",
+        namespace: str = "team",
+    ) -> None:
+        self.tasks, self.pod, self.asked = folder / tasks, pod, dict(asked)
+        self.namespace = namespace
+        sandbox = self.tasks / pod
+        sandbox.mkdir(parents=True)
+        (sandbox / "config.json").write_text(json.dumps({"annotations": self.asked}))
+
+    def container(self, name: str, *env: str, attempt: int = 0, **own: str) -> Container:
+        annotations = {
+            "io.kubernetes.cri.container-name": name,
+            "io.kubernetes.cri.container-type": "container",
+            "io.kubernetes.cri.sandbox-id": self.pod,
+            "io.kubernetes.cri.sandbox-name": "job-1",
+            "io.kubernetes.cri.sandbox-namespace": self.namespace,
+            **self.asked,
+            **{f"gpushare.io/{key}": text for key, text in own.items()},
+        }
+        identity = f"{name}-{attempt}"
+        folder = self.tasks / identity
+        return Container(folder, *env, identity=identity, annotations=annotations)

@@ -99,7 +99,7 @@ def driver_files(folder: Path) -> cdi.CdiSpec:
         {
             "cdiVersion": "0.6.0",
             "kind": "nvidia.com/gpu",
-            "devices": [{"name": "0", "containerEdits": {}}],
+            "devices": [{"name": name, "containerEdits": {}} for name in ("0", "1")],
             "containerEdits": {
                 "mounts": [
                     {"hostPath": f"{folder}/{name}", "containerPath": f"/usr/lib64/{name}"}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,43 +19,16 @@ from gpushare.daemon.placement import NoRoom
 from gpushare.quota import QuotaError
 
 from . import fakes
-from .bundles import Container
+from .bundles import Container, Engine
 from .fakes import GIB
 
 MEMORY = {"gpushare.io/memory": "4GiB"}
-TASKS = Path("io.containerd.runtime.v2.task/k8s.io")
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     with fakes.node(tmp_path) as made:
         yield made
-
-
-class Engine:
-    """containerd's folder of bundles, beneath `folder`, with the sandbox of one pod."""
-
-    def __init__(
-        self, folder: Path, asked: Mapping[str, str], tasks: Path = TASKS, *, pod: str = "5a4d"
-    ) -> None:
-        self.tasks, self.pod, self.asked = folder / tasks, pod, dict(asked)
-        sandbox = self.tasks / pod
-        sandbox.mkdir(parents=True)
-        (sandbox / "config.json").write_text(json.dumps({"annotations": self.asked}))
-
-    def container(self, name: str, *env: str, attempt: int = 0, **own: str) -> Container:
-        annotations = {
-            "io.kubernetes.cri.container-name": name,
-            "io.kubernetes.cri.container-type": "container",
-            "io.kubernetes.cri.sandbox-id": self.pod,
-            "io.kubernetes.cri.sandbox-name": "job-1",
-            "io.kubernetes.cri.sandbox-namespace": "team",
-            **self.asked,
-            **{f"gpushare.io/{key}": text for key, text in own.items()},
-        }
-        identity = f"{name}-{attempt}"
-        folder = self.tasks / identity
-        return Container(folder, *env, identity=identity, annotations=annotations)
 
 
 @contextmanager

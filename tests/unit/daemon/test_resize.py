@@ -18,7 +18,7 @@ from gpushare.daemon.node import Node
 from gpushare.daemon.placement import NoRoom
 from gpushare.daemon.resize import NotResizable, set_quota
 from gpushare.daemon.views import tenant_row
-from gpushare.quota import QuotaError
+from gpushare.quota import Defaults, QuotaError, Terms
 
 from . import fakes, registered
 from .fakes import GIB, MIB, FakeDriver
@@ -146,7 +146,8 @@ def test_set_is_not_for_whole_cards(node: Node) -> None:
 
 
 def test_the_node_may_give_defaults(tmp_path: Path) -> None:
-    config = Config(default_memory_bytes=2 * GIB, whole_is_share=True, reserve_bytes=GIB)
+    defaults = Defaults(memory_bytes=2 * GIB, whole_is_share=True)
+    config = Config(terms=Terms(defaults), reserve_bytes=GIB)
     card = Card(0, "GPU-0000", "H200", 4 * GIB, 0)
     with fakes.node(tmp_path, FakeDriver(card), config) as node:
         tenant = opened(node, count="1")

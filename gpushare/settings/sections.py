@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defaults, ceilings and trust of the node, of users and of namespaces, from the file's sections.
+
+A section's key stands instead of the same key of the whole node, be it smaller or larger: so a
+namespace can be an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from gpushare.quota import Ceilings, Defaults, Terms, Together, parse_size
+from gpushare.settings.document import Document, Place, at
+
+_BUILT_IN: Final = "a default of gpushare"
+#: Whoever may log in may promise himself a part of a card: by default half of it, not all.
+USERS_TOGETHER: Final = Together(
+    memory_percent=50,
+    cores=50,
+    tenants=8,
+    where={
+        key: f"users.together.{key}, {_BUILT_IN}" for key in ("memory_percent", "cores", "tenants")
+    },
+)
+NODE: Final[Place] = ()
+USERS: Final[Place] = ("users",)
+
+
+def of_namespace(name: str) -> Place:
+    """Return the section of a namespace, by its name or pattern in the file."""
+    return ("namespaces", name)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+#: Of each key of the file the field, and what makes its value.
+_DEFAULTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "memory": ("memory_bytes", parse_size),
+    "cores": ("cores", _as_it_is),
+    "policy": ("policy", _as_it_is),
+    "whole_is_share": ("whole_is_share", _as_it_is),
+}
+_CEILINGS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "memory": ("memory_bytes", parse_size),
+    "memory_percent": ("memory_percent", _as_it_is),
+    "memory_limit": ("memory_limit_bytes", parse_size),
+    "cores": ("cores", _as_it_is),
+    "count": ("count", _as_it_is),
+    "weight": ("weight", _as_it_is),
+    "priority": ("priority", _as_it_is),
+    "policies": ("policies", tuple),
+    "classes": ("classes", tuple),
+    "backends": ("backends", tuple),
+    "whole_cards": ("whole_cards", _as_it_is),
+}
+_TOGETHER: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "memory": ("memory_bytes", parse_size),
+    "memory_percent": ("memory_percent", _as_it_is),
+    "cores": ("cores", _as_it_is),
+    "tenants": ("tenants", _as_it_is),
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """The keys of one part of a section with their values and where each is."""
+
+    values: Mapping[str, Any]
+    places: Mapping[str, Place]
+
+    def fields(self, known: Mapping[str, tuple[str, Callable[[Any], Any]]]) -> dict[str, Any]:
+        """Return the values by the field that each fills."""
+        return {known[key][0]: known[key][1](value) for key, value in self.values.items()}
+
+
+def said(document: Document, section: Place, part: str) -> Said:
+    """Return what holds of `part` (defaults, ceilings, trust) for a section: the nearer stands."""
+    values: dict[str, Any] = {}
+    places: dict[str, Place] = {}
+    for above in dict.fromkeys((NODE, section)):
+        for key, value in document.section((*above, part)).items():
+            if value is not None:
+                values[key], places[key] = value, (*above, part, key)
+    own = document.section((*section, part))
+    if part == "ceilings" and "memory" in own and "memory_limit" not in own:
+        # Who is given another ceiling of memory is not to go as far as others' bursts.
+        values.pop("memory_limit", None)
+    return Said(values, {key: places[key] for key in values})
+
+
+def terms(document: Document, section: Place = NODE) -> Terms:
+    """Return the terms of `section` of a document that has been checked."""
+    ceilings = said(document, section, "ceilings")
+    together = said(document, section, "together")
+    held = Ceilings(**ceilings.fields(_CEILINGS), where=_where(document, ceilings))
+    defaults = Defaults(**said(document, section, "defaults").fields(_DEFAULTS))
+    built_in = USERS_TOGETHER if section == USERS else Together()
+    return Terms(
+        defaults=held.held(defaults),
+        ceilings=held,
+        together=replace(
+            built_in,
+            **together.fields(_TOGETHER),
+            where={**built_in.where, **_where(document, together)},
+        ),
+        trust=said(document, section, "trust").values.get("env"),
+    )
+
+
+def built_in(section: Place, part: str) -> dict[str, int]:
+    """Return what holds of `part` where no line of the file says it, by key."""
+    if (section, part) != (USERS, "together"):
+        return {}
+    found = {key: getattr(USERS_TOGETHER, field) for key, (field, _) in _TOGETHER.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def check(document: Document, section: Place) -> None:
+    """Note what contradicts itself in `section`, or in it and in what it adds to."""
+    ceilings, defaults = (said(document, section, part) for part in ("ceilings", "defaults"))
+    limit, memory = (ceilings.values.get(key) for key in ("memory_limit", "memory"))
+    if limit is not None and memory is not None and parse_size(limit) < parse_size(memory):
+        told = f'"{limit}" is below the ceiling of memory, "{memory}"; write {memory} or more'
+        _problem(document, section, ceilings.places["memory_limit"], told)
+    if defaults.values.get("whole_is_share") and "memory" not in defaults.values:
+        told = "a share of how much is not said; add memory: 4GiB beside it"
+        _problem(document, section, defaults.places["whole_is_share"], told)
+    policy, policies = defaults.values.get("policy"), ceilings.values.get("policies")
+    if policy is not None and policies is not None and policy not in policies:
+        told = f'"{policy}" is not among ceilings.policies; write {" or ".join(policies)}'
+        _problem(document, section, defaults.places["policy"], told)
+
+
+def _problem(document: Document, section: Place, place: Place, text: str) -> None:
+    """Note it once: what is wrong for the whole node is not told of each section."""
+    if section == NODE or place[: len(section)] == section:
+        document.problem(place, text)
+
+
+def _where(document: Document, found: Said) -> dict[str, str]:
+    return {
+        key: f"{'.'.join(map(str, place))}, {at(document.file, document.line(place))}"
+        for key, place in found.places.items()
+    }
+
+
+def namespaces(document: Document) -> list[str]:
+    """Return the names and patterns of the document's namespaces, in its order."""
+    return list(document.section(("namespaces",)))
+
+
+def section_of(namespace: str, sections: list[str]) -> str | None:
+    """Return which of `sections` is for `namespace`: its name itself, else the first pattern."""
+    if not namespace:
+        return None
+    if namespace in sections:
+        return namespace
+    return next((name for name in sections if fnmatchcase(namespace, name)), None)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare config`: what holds and which line says so; every problem at once."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from .conftest import STATUS
+from .fake_daemon import FakeDaemon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    Cli = Callable[..., Result]
+
+TEXT = """\
+max_shares: 4
+defaults: {memory: 8GiB}
+ceilings:
+  memory: 4GiB
+  memory_limit: 16GiB
+users:
+  together: {tenants: 2}
+namespaces:
+  team: {ceilings: {memory: 2GiB}, trust: {env: ask}}
+  "dev-*": {}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "gpushare.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def rows(result: Result) -> dict[str, tuple[object, str]]:
+    assert result.exit_code == 0, result.output
+    return {row["key"]: (row["value"], row["from"]) for row in json.loads(result.stdout)}
+
+
+def test_show_says_what_holds_and_which_line_says_so(cli: Cli, file: Path) -> None:
+    shown = rows(cli("config", "show", "--config", str(file), "--json"))
+    assert shown["max_shares"] == (4, f"{file}:1")
+    assert shown["reserve"] == ("0B", "default")
+    assert shown["read_group"] == (None, "-")
+    assert shown["ceilings.memory"] == ("4GiB", f"{file}:4")
+    assert shown["defaults.memory"] == ("4GiB", f"{file}:2, held to ceilings.memory")
+    assert shown["users.together.tenants"] == (2, f"{file}:7")
+    assert shown["users.together.memory_percent"] == (50, "default")
+    assert shown["namespaces.team.trust.env"] == ("ask", f"{file}:9")
+    assert "namespaces.team.defaults.memory" not in shown
+
+
+def test_show_of_a_namespace_has_what_it_has_from_the_node(cli: Cli, file: Path) -> None:
+    shown = rows(cli("config", "show", "--config", str(file), "--namespace", "team", "--json"))
+    assert shown == {
+        "namespaces.team.defaults.memory": ("2GiB", f"{file}:2, held to ceilings.memory"),
+        "namespaces.team.ceilings.memory": ("2GiB", f"{file}:9"),
+        "namespaces.team.trust.env": ("ask", f"{file}:9"),
+    }
+    shown = rows(cli("config", "show", "--config", str(file), "--namespace", "dev-x", "--json"))
+    assert shown["namespaces.dev-*.ceilings.memory_limit"] == ("16GiB", f"{file}:5")
+    shown = rows(cli("config", "show", "--config", str(file), "--namespace", "other", "--json"))
+    assert shown["ceilings.memory"] == ("4GiB", f"{file}:4")
+
+
+def test_show_of_users(cli: Cli, file: Path) -> None:
+    shown = rows(cli("config", "show", "--config", str(file), "--users", "--json"))
+    assert shown["users.ceilings.memory"] == ("4GiB", f"{file}:4")
+    assert shown["users.together.cores"] == (50, "default")
+    result = cli("config", "show", "--config", str(file), "--users", "--namespace", "team")
+    assert result.exit_code == 2
+
+
+def test_show_is_a_table(cli: Cli, file: Path) -> None:
+    lines = cli("config", "show", "--config", str(file), "--users").output.splitlines()
+    assert lines[0].split() == ["KEY", "VALUE", "FROM"]
+    assert lines[1].split()[:2] == ["users.defaults.memory", "4GiB"]
+
+
+def test_show_asks_the_daemon_which_file_it_has(cli: Cli, daemon: FakeDaemon, file: Path) -> None:
+    daemon.answers["status"] = [{"ok": True, **STATUS, "config": str(file)}]
+    assert rows(cli("config", "show", "--json"))["max_shares"] == (4, f"{file}:1")
+
+
+def test_show_of_a_file_that_is_not_there_is_an_error_where_it_was_named(
+    cli: Cli, tmp_path: Path
+) -> None:
+    result = cli("config", "show", "--config", str(tmp_path / "none.yaml"))
+    assert result.exit_code == 1
+    assert "No such file or directory; name another with --config" in result.output
+
+
+def test_check_is_content_with_a_good_file(cli: Cli, file: Path) -> None:
+    result = cli("config", "check", str(file))
+    assert (result.exit_code, result.output) == (0, f"{file}: ok\n")
+    result = cli("config", "check", str(file), "--json")
+    assert json.loads(result.stdout) == {"file": str(file), "problems": []}
+
+
+def test_check_tells_every_problem_at_once(cli: Cli, file: Path) -> None:
+    file.write_text("max_share: 4\ndefaults:\n  memory: 4G\n  policy: fair\n")
+    result = cli("config", "check", str(file))
+    assert result.exit_code == 1
+    lines = result.stderr.splitlines()
+    assert lines[0] == f"gpushare: {file}:1: max_share: no such key; did you mean max_shares?"
+    assert [line.partition(f"{file}:")[2][:1] for line in lines] == ["1", "3", "4"]
+    result = cli("config", "check", str(file), "--json")
+    assert result.exit_code == 1
+    problems = json.loads(result.stdout)["problems"]
+    assert [(one["line"], one["key"]) for one in problems] == [
+        (1, "max_share"),
+        (3, "defaults.memory"),
+        (4, "defaults.policy"),
+    ]
+    assert problems[0]["text"] == "no such key; did you mean max_shares?"
+
+
+def test_schema_is_a_json_schema(cli: Cli) -> None:
+    printed = json.loads(cli("config", "schema").output)
+    Draft202012Validator.check_schema(printed)
+    assert printed["properties"]["ceilings"]
+    assert json.loads(cli("config", "schema", "--json").output) == printed

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpushare.yaml: what it may say, and that an error names line, key, value and fix."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare import config
+from gpushare.config import Config, ConfigError, parse
+from gpushare.quota import Ceilings, Defaults, Terms, Together
+
+DEFAULTS = Defaults(2 << 30, 10, "burst-share", True)
+CEILINGS = Ceilings(
+    memory_bytes=8 << 30,
+    memory_percent=50,
+    memory_limit_bytes=16 << 30,
+    cores=40,
+    count=2,
+    weight=7,
+    priority=1,
+    policies=("burst-share", "best-effort"),
+    classes=("offline",),
+    backends=("interposer",),
+    whole_cards=False,
+)
+FILE = Path("/etc/gpushare/gpushare.yaml")
+
+
+def test_an_empty_file_is_the_defaults() -> None:
+    assert parse("# nothing\n", FILE) == Config(file=FILE)
+
+
+def test_the_shipped_file_is_the_defaults() -> None:
+    shipped = Path(__file__).parents[3] / "configs" / "gpushare.yaml"
+    assert parse(shipped.read_text(), FILE) == Config(file=FILE)
+
+
+def test_the_shipped_file_shows_every_key_with_a_value_that_is_accepted() -> None:
+    shipped = Path(__file__).parents[3] / "configs" / "gpushare.yaml"
+    told = "\n".join(
+        re.findall(r'^# ( *(?:[a-z_-]+|"[^"]+"):.*)$', shipped.read_text(), re.MULTILINE)
+    )
+    parsed = parse(told, FILE)
+    assert parsed.terms.defaults.memory_bytes == 4 << 30
+    assert parsed.terms_of("team-a").ceilings.memory_bytes == 80 << 30
+    assert parsed.terms_of("dev-x").trust == "ignore"
+    whole = config.schema()
+    for part in (whole, *(whole["$defs"][name] for name in ("defaults", "ceilings", "together"))):
+        for key in part["properties"]:
+            assert re.search(rf"\b{key}:", told), key
+
+
+def test_the_schema_defaults_are_what_holds() -> None:
+    plain = Config()
+    properties = config.schema()["properties"]
+    assert properties["run_dir"]["default"] == str(plain.run_dir)
+    assert properties["state_dir"]["default"] == str(plain.state_dir)
+    assert properties["libraries"]["default"] == str(plain.libraries)
+    assert properties["max_shares"]["default"] == plain.max_shares
+    assert properties["users"]["properties"]["together"]["default"] == {
+        "memory_percent": plain.users.together.memory_percent,
+        "cores": plain.users.together.cores,
+        "tenants": plain.users.together.tenants,
+    }
+    for key, described in properties["timing"]["properties"].items():
+        assert described["default"] == getattr(plain.timing, key)
+
+
+def test_every_key_is_read() -> None:
+    text = """
+run_dir: /a
+state_dir: /b
+libraries: /c/lib
+read_group: gpu
+driver: {cdi: /d.json}
+reserve: 512MiB
+max_shares: 4
+defaults: {memory: 2GiB, cores: 10, policy: burst-share, whole_is_share: true}
+trust: {env: ignore}
+ceilings:
+  memory: 8GiB
+  memory_percent: 50
+  memory_limit: 16GiB
+  cores: 40
+  count: 2
+  weight: 7
+  priority: 1
+  policies: [burst-share, best-effort]
+  classes: [offline]
+  backends: [interposer]
+  whole_cards: false
+users:
+  defaults: {memory: 1GiB}
+  ceilings: {count: 1}
+  together: {memory: 4GiB, memory_percent: 20, cores: 30, tenants: 3}
+namespaces:
+  team: {ceilings: {memory: 4GiB}, together: {tenants: 5}, trust: {env: ask}, defaults: {cores: 20}}
+engines: {docker: {sockets: [/e.sock]}}
+mount_namespace: /proc/self/ns/mnt
+timing: {bind: 1, sample: 2, reconcile: 3, foreign_half_life: 4, driver: 5}
+"""
+    assert parse(text, FILE) == Config(
+        file=FILE,
+        run_dir=Path("/a"),
+        state_dir=Path("/b"),
+        libraries=Path("/c/lib"),
+        read_group="gpu",
+        cdi=Path("/d.json"),
+        reserve_bytes=512 << 20,
+        max_shares=4,
+        terms=Terms(DEFAULTS, CEILINGS, trust="ignore"),
+        users=Terms(
+            replace(DEFAULTS, memory_bytes=1 << 30),
+            replace(CEILINGS, count=1),
+            Together(4 << 30, 20, 30, 3),
+            "ignore",
+        ),
+        namespaces=(
+            (
+                "team",
+                Terms(
+                    replace(DEFAULTS, cores=20),
+                    replace(CEILINGS, memory_bytes=4 << 30, memory_limit_bytes=None),
+                    Together(tenants=5),
+                    "ask",
+                ),
+            ),
+        ),
+        docker_sockets=(Path("/e.sock"),),
+        mount_namespace=Path("/proc/self/ns/mnt"),
+        timing=config.Timing(1, 2, 3, 4, 5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "max_shares: 0\n",
+            "gpushare.yaml:1: max_shares: 0 is too small; write a number from 1 to 256",
+        ),
+        ("\nmax_share: 3\n", "gpushare.yaml:2: max_share: no such key; did you mean max_shares?"),
+        ("defaults:\n  memory: 4G\n", 'gpushare.yaml:2: defaults.memory: "4G" has two readings'),
+        ("reserve: 4Q\n", 'gpushare.yaml:1: reserve: "4Q" is not a size; write e.g. 4GiB'),
+        ("reserve: 4\n", "reserve: 4 has no unit: 4 bytes or 4 GiB; write 4GiB, or 4B if bytes"),
+        ("zzz: 4\n", "gpushare.yaml:1: zzz: no such key; the keys here are run_dir"),
+        (
+            "run_dir: tmp\n",
+            'gpushare.yaml:1: run_dir: "tmp" is not an absolute path; write e.g. /run/gpushare',
+        ),
+        ("max_shares: 3\nmax_shares: 4\n", "gpushare.yaml:2: max_shares: is there twice"),
+        ("defaults:\n  policy: fair\n", "write one of fixed-share, burst-share"),
+        ("a: [\n", "not YAML"),
+        ("- a\n", "not a mapping"),
+        ("timing:\n  sample: 0\n", "gpushare.yaml:2: timing.sample: 0 is too small"),
+        ("driver: {cdi: /x, cdi: /y}\n", "driver.cdi: is there twice"),
+        (
+            "engines:\n  docker:\n    sockets:\n    - relative\n",
+            "gpushare.yaml:4: engines.docker.sockets[0]: ",
+        ),
+        ("x: " + "[" * 5000 + "]" * 5000, "not YAML"),
+    ],
+)
+def test_an_error_names_the_line_the_key_and_the_fix(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, FILE)
+    assert message in str(caught.value)
+
+
+def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        config.load(tmp_path / "none.yaml")

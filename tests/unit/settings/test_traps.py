@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What YAML reads otherwise than its writer meant, and files that are no configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import config
+from gpushare.config import ConfigError, parse
+from gpushare.settings import Problem
+
+FILE = Path("/etc/gpushare/gpushare.yaml")
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, FILE)
+    told = str(caught.value).splitlines()
+    assert all(line.startswith(f"{FILE}:") for line in told)
+    return [line.removeprefix(f"{FILE}:") for line in told]
+
+
+@pytest.mark.parametrize("word", ["yes", "on", "no", "off", "y", "1"])
+def test_a_word_that_yaml_takes_for_a_truth_is_none(word: str) -> None:
+    [told] = problems(f"defaults:\n  memory: 1GiB\n  whole_is_share: {word}\n")
+    shown = word if word.isdigit() else f'"{word}"'
+    assert told == (
+        f"3: defaults.whole_is_share: {shown} is not true or false; write true or false"
+    )
+
+
+@pytest.mark.parametrize("number", ["010", "0x10", "1_0", "1:30", "+5", "10 s", "0o7"])
+def test_a_number_in_another_notation_is_none(number: str) -> None:
+    [told] = problems(f"max_shares: {number}\n")
+    assert told == (
+        f'1: max_shares: "{number}" is not a whole number; write a number from 1 to 256'
+    )
+
+
+@pytest.mark.parametrize("number", [".nan", ".inf", "-.inf", "nan", "1e400", "12:30"])
+def test_a_time_that_is_no_finite_number_is_none(number: str) -> None:
+    [told] = problems(f"timing:\n  bind: {number}\n")
+    assert told.startswith(f'2: timing.bind: "{number}" is not a number')
+
+
+def test_a_date_and_a_country_are_text() -> None:
+    parsed = parse("read_group: no\nnamespaces:\n  no: {}\n  2026-01-01: {}\n  123: {}\n", FILE)
+    assert parsed.read_group == "no"
+    assert [name for name, _ in parsed.namespaces] == ["no", "2026-01-01", "123"]
+
+
+def test_a_key_that_is_there_twice_is_told_at_any_depth() -> None:
+    text = "namespaces:\n  a:\n    ceilings: {count: 1, count: 2}\n  a: {}\n"
+    assert problems(text) == [
+        "3: namespaces.a.ceilings.count: is there twice, first in line 3; keep one",
+        "4: namespaces.a: is there twice, first in line 2; keep one",
+    ]
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{below}: &{below} [{', '.join([f'*{above}'] * 9)}]\n"
+    for above, below in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            BOMB,
+            "1: not YAML: anchors and aliases (&name, *name) are not taken; write the value out",
+        ),
+        (
+            "*x\n",
+            "1: not YAML: anchors and aliases (&name, *name) are not taken; write the value out",
+        ),
+        (
+            "namespaces:\n  *: {}\n",
+            "2: not YAML: expected alphabetic or numeric character, but found ':'",
+        ),
+        ("<<: {max_shares: 1}\n", "1: <<: no such key; the keys here are run_dir"),
+        ("a: !!python/object/apply:os.system [id]\n", "1: not YAML: tags (!name) are not taken"),
+        ("max_shares: !!int 3\n", "1: not YAML: tags (!name) are not taken"),
+        ("defaults:\n\tmemory: 1GiB\n", "2: not YAML: found character '\\t'"),
+        ("x: " + "[" * 5000 + "]" * 5000, "1: not YAML: nested more than 16 deep"),
+        ("x: " + "{a: " * 5000, "1: not YAML: nested more than 16 deep"),
+        ("? [a]\n: 1\n", "1: a key is one word of text"),
+        ("max_shares: 1\n---\nmax_shares: 2\n", "2: not YAML: but found another document"),
+        ("\nmax_shares: 1\0\n", "2: has the character U+0000; take it out"),
+        ("max_shares:\n", "1: max_shares: nothing is not a whole number; write a number from 1"),
+        ("ceilings: [1]\n", "1: ceilings: a list is not a mapping; write a mapping"),
+        ("reserve: {}\n", "1: reserve: a mapping is not a size; write e.g. 4GiB"),
+        ("reserve: true\n", "1: reserve: true is not a size; write e.g. 4GiB"),
+        (
+            "ceilings: {policies: []}\n",
+            "1: ceilings.policies: a list is empty; write a list of fix",
+        ),
+        ("ceilings: {policies: fixed-share}\n", '"fixed-share" is not a list; write a list of fix'),
+        ("ceilings: {classes: [online, online]}\n", "ceilings.classes: a list has something twice"),
+        ("ceilings: {policies: [fixed-shar]}\n", "did you mean fixed-share?"),
+        ("namespaces: {Team_A: {}}\n", "namespaces.Team_A: is no name of a namespace"),
+        (
+            "namespaces: {a: {celings: {}}}\n",
+            "1: namespaces.a.celings: no such key; did you mean cei",
+        ),
+        ("users: {trust: {env: ask}}\n", "1: users.trust: no such key"),
+    ],
+)
+def test_what_is_not_taken_is_told_with_its_line(text: str, told: str) -> None:
+    assert told in "\n".join(problems(text))
+
+
+def test_a_section_with_everything_commented_out_says_nothing() -> None:
+    text = "defaults:\nceilings:\ntrust:\nusers:\n  together:\nnamespaces:\n  a:\n"
+    assert parse(text, FILE).terms == config.Config().terms
+
+
+def test_every_problem_is_told_at_once_in_the_order_of_lines() -> None:
+    text = """max_shares: 0
+reserve: 4G
+defaults:
+  policy: fair
+  memroy: 1GiB
+namespaces:
+  team:
+    ceilings: {memory: 4Q, cores: 101}
+"""
+    lines = [int(told.partition(":")[0]) for told in problems(text)]
+    assert lines == [1, 2, 4, 5, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "ceilings:\n  memory: 8GiB\n  memory_limit: 4GiB\n",
+            '3: ceilings.memory_limit: "4GiB" is below the ceiling of memory, "8GiB"; write 8',
+        ),
+        (
+            "defaults:\n  whole_is_share: true\n",
+            "2: defaults.whole_is_share: a share of how much is not said; add memory: 4GiB",
+        ),
+        (
+            (
+                "ceilings: {policies: [best-effort]}\nnamespaces:\n  a:\n    defaults:\n"
+                "      policy: burst-share\n"
+            ),
+            '5: namespaces.a.defaults.policy: "burst-share" is not among ceilings.policies',
+        ),
+    ],
+)
+def test_keys_that_contradict_each_other_are_told_once(text: str, told: str) -> None:
+    [line] = problems(text + ("" if "namespaces" in text else "namespaces: {b: {}, c: {}}\n"))
+    assert line.startswith(told)
+
+
+def test_a_large_file_is_not_read_to_its_end(tmp_path: Path) -> None:
+    large = tmp_path / "gpushare.yaml"
+    large.write_bytes(b"# " + b"x" * (1 << 20))
+    with pytest.raises(ConfigError, match="over 256 KiB"):
+        config.load(large)
+
+
+def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
+    file = tmp_path / "gpushare.yaml"
+    file.write_bytes(b"max_shares: 2\nread_group: \xff\n")
+    with pytest.raises(ConfigError, match=f"{file}:2: not UTF-8 text"):
+        config.load(file)
+    file.write_bytes(b"\xef\xbb\xbfmax_shares: 2\n")  # as some editors begin a file
+    assert config.load(file).max_shares == 2
+
+
+def test_a_folder_in_place_of_the_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Is a directory; name another with --config"):
+        config.load(tmp_path)
+
+
+def problems_of(text: str) -> tuple[Problem, ...]:
+    """Return what is wrong with `text`; nothing where it is taken."""
+    try:
+        parse(text, FILE)
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+KEYS = st.sampled_from([*config.schema()["properties"], "x"])
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=4))
+def test_any_values_are_taken_or_told_with_a_line(document: dict[str, object]) -> None:
+    found = problems_of(yaml.safe_dump(document))
+    assert all(problem.line > 0 for problem in found)
+
+
+@given(st.text(alphabet=st.sampled_from("ab:-[]{}#&*!|>'\"%@`,? \n\t0"), max_size=40))
+def test_any_text_is_taken_or_told(text: str) -> None:
+    assert all(str(problem) for problem in problems_of(text))
