@@ -81,6 +81,7 @@ reserve: 512MiB
 max_shares: 4
 defaults: {memory: 2GiB, cores: 10, policy: burst-share, whole_is_share: true}
 trust: {env: ignore}
+allow_uninterposed: true
 ceilings:
   memory: 8GiB
   memory_percent: 50
@@ -130,6 +131,7 @@ timing: {bind: 1, sample: 2, reconcile: 3, foreign_half_life: 4, driver: 5}
                 ),
             ),
         ),
+        allow_uninterposed=True,
         docker_sockets=(Path("/e.sock"),),
         mount_namespace=Path("/proc/self/ns/mnt"),
         timing=config.Timing(1, 2, 3, 4, 5),
