@@ -110,10 +110,7 @@ def _is_gone(entry: Entry, node: Node) -> bool:
     if entry.state == "bound":
         return release.is_gone(entry, node)
     maker = node.tenants.makers.get(entry.key)
-    if maker is None:
-        return False
-    still = processes.look(maker.pid)
-    return still is None or still.starttime != maker.starttime
+    return maker is not None and not processes.is_alive(maker)
 
 
 def _runs(entry: Entry) -> bool:
