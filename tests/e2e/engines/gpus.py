@@ -15,19 +15,21 @@ from typing import Any
 from gpushare.verify import Tenant, image
 from tests.stack import Stack
 
-HOOK = "nvidia-container-runtime-hook"
+#: dockerd looks for the first when it starts, ctr for the other when it is told of --gpus.
+PROGRAMS = ("nvidia-container-runtime-hook", "nvidia-container-cli")
 RAN = "hook-ran"
 
 
 def stand_in(stack: Stack) -> None:
-    """Put a program by the name of NVIDIA's hook where dockerd looks: with it, it takes `--gpus`.
+    """Put programs by the names of NVIDIA's where engines look: with those they take `--gpus`.
 
-    Where it is run it leaves the file RAN in the stack's folder: under gpushare it never is.
+    Where one is run it leaves the file RAN in the stack's folder: under gpushare none ever is.
     """
-    program = stack.root / HOOK
-    program.write_text(f'#!/bin/sh\ncat >/dev/null\n: >"{stack.root / RAN}"\n')
+    program = stack.root / "stand-in"
+    program.write_text(f'#!/bin/sh\n: >"{stack.root / RAN}"\n')
     program.chmod(0o755)
-    inside(stack, f"cp '{program}' /usr/bin/")
+    for name in PROGRAMS:
+        inside(stack, f"cp '{program}' /usr/bin/{name}")
 
 
 def inside(stack: Stack, script: str) -> None:

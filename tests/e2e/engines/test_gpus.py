@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.verify import Tenant, image
 from tests.stack import Stack
 from tests.stack.distribution import Distribution
 from tests.stack.program import find
@@ -31,7 +32,7 @@ def stack(distribution: Distribution) -> Iterator[Stack]:
     with Stack(cards=2, distribution=distribution) as made:
         stand_in(made)
         made.start_daemon()
-        made.start_containerd()
+        made.start_containerd().prepare(made.installation.probe)
         made.start_docker().prepare(made.installation.probe)
         yield made
 
@@ -189,3 +190,20 @@ def test_compose_reserves_devices(
         assert (len(row["cards"]), row["isolation"]) == (count, isolation)
         if "device_ids" in reservation:
             assert [card["index"] for card in row["cards"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("variables", "isolation"),
+    [((), "exclusive"), (("--env", "GPUSHARE_MEMORY=4GiB"), "interposer")],
+)
+def test_ctr_passes_a_card_by_a_hook_of_containerds(
+    docker: Engine, variables: tuple[str, ...], isolation: str
+) -> None:
+    name = f"ctr-{isolation}"
+    launcher = str(docker.stack.installation.launcher)
+    options = ("--rm", "--runc-binary", launcher, "--gpus", "1", *variables)
+    argv = ["ctr", "run", *options, f"docker.io/library/{image.TAG}", name, image.PROGRAM]
+    with Tenant(name, argv, docker.environment) as tenant:
+        assert tenant.start()["code"] == 0
+        row = docker.rows()[name]
+        assert ([card["index"] for card in row["cards"]], row["isolation"]) == ([1], isolation)
