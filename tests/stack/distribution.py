@@ -25,11 +25,12 @@ BUILD: Final = Path(__file__).resolve().parents[2] / "build"
 #: others; crun refuses the two together, and runc then looks at v1's alone.
 Cgroups = Literal["machine", "v1", "v2"]
 
-#: "$1" the root, "$2" the stack's folder, "$3" the cgroups, then v1's hierarchies.
+#: "$1" the root, "$2" the stack's folder, "$3" the cgroups, "$4" v1's hierarchies, then what is to
+#: run first in it.
 SCRIPT: Final = """
 set -eu
-lower=$1 folder=$2 cgroups=$3
-shift 3
+lower=$1 folder=$2 cgroups=$3 v1=$4
+shift 4
 own=$folder/place
 mkdir "$own"
 mount -t tmpfs -o mode=755 tmpfs "$own"
@@ -46,7 +47,7 @@ rm -rf etc/docker etc/gpushare var/lib/docker var/lib/containerd var/lib/contain
 case $cgroups in
 v1)
 	mount -t tmpfs -o mode=755 tmpfs "$own/cgroup"
-	for hierarchy; do
+	for hierarchy in $v1; do
 		mkdir "$own/cgroup/${hierarchy##*/}"
 		mount --bind "$hierarchy" "$own/cgroup/${hierarchy##*/}"
 	done
@@ -57,7 +58,7 @@ esac
 pivot_root . .
 umount --lazy .
 echo ready
-exec sleep infinity
+exec "$@"
 """
 
 # And as systemd leaves mounts: podman has the runtime see a copy of them, which ours must reach.
@@ -110,17 +111,26 @@ class Place:
             raise Missing(f"{distribution.root} is not there: run ./dev setup")
         self.distribution = distribution
         words = [str(distribution.root.resolve()), str(folder), cgroups]
-        if cgroups == "v1":
-            words += _v1()
+        words.append(" ".join(_v1()) if cgroups == "v1" else "")
         log = folder / "place.log"
-        shell = [find("sh"), "-c", SCRIPT, "sh", *words]
-        self._first = Program([find("unshare"), "--mount", *shell], log)
+        unshared = [find("sh"), "-c", SCRIPT, "sh", *words]
+        self._first = Program(self._starting(unshared, folder), log)
         self._first.wait_until(lambda: "ready" in log.read_text())
+
+    @staticmethod
+    def _starting(unshared: list[str], folder: Path) -> list[str]:  # noqa: ARG004 - `Booted` does
+        """Return the command line that runs `unshared` apart from this machine."""
+        return [find("unshare"), "--mount", *unshared, "sleep", "infinity"]
 
     @property
     def namespace(self) -> Path:
         """The name of the mount namespace, outside of it."""
         return Path(f"/proc/{self._first.process.pid}/ns/mnt")
+
+    @property
+    def mount_namespace(self) -> Path:
+        """The name of the mount namespace, where gpushared runs."""
+        return self.namespace
 
     def argv(self, program: str, *words: str) -> list[str]:
         """Return the command line that runs a program of the distribution, in its root."""

@@ -21,6 +21,7 @@ from gpushare.install import Installation, install
 from gpushare.verify import Containerd, Docker, Host
 
 from . import leftovers
+from .booted import Booted
 from .distribution import Cgroups, Distribution, Place
 from .program import Missing, Program, find
 
@@ -33,7 +34,8 @@ class Stack:
 
     `driver` is the simulated driver's version, where it is not the profile's. With a
     `distribution` the engines and the containers run in its `place`, which sees `cgroups` as said;
-    without, on this machine as it is. `runtime` is the low-level runtime beneath the launcher.
+    without, on this machine as it is. A place that is `booted` has systemd. `runtime` is the
+    low-level runtime beneath the launcher.
 
     `root` holds everything; `env` is what a shell needs to talk to it: its PATH has the clients of
     the distribution.
@@ -49,6 +51,7 @@ class Stack:
         distribution: Distribution | None = None,
         cgroups: Cgroups = "machine",
         runtime: str = "runc",
+        booted: bool = False,
     ) -> None:
         # Also a containerd namespace and a cgroup, hence no underscore.
         self.root = Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}")
@@ -60,7 +63,8 @@ class Stack:
         self.place: Place | None = None
         try:
             if distribution is not None:
-                self.place = Place(distribution, self.root, cgroups)
+                kind = Booted if booted else Place
+                self.place = kind(distribution, self.root, cgroups)
                 self._exit.callback(self.place.close)
             self.runtime = Path(distribution.find(runtime) if distribution else find(runtime))
             self.socket = self.root / "run" / "control.sock"
@@ -112,7 +116,8 @@ class Stack:
 
     def start_daemon(self, wrapper: tuple[str, ...] = ()) -> Program:
         """Start gpushared, under `wrapper` (say, unshare) where one is given."""
-        self.daemon = self.start("gpushared", [*wrapper, *self.gpushared])
+        beside = self.place.beside() if isinstance(self.place, Booted) else []
+        self.daemon = self.start("gpushared", [*beside, *wrapper, *self.gpushared])
         self.daemon.wait_until(lambda: _listening(self.socket, socket.SOCK_SEQPACKET))
         return self.daemon
 
@@ -135,10 +140,13 @@ class Stack:
     def start_docker(self, *flags: str) -> Docker:
         """Start dockerd on the stack's containerd, with the runtime registered as a user would.
 
-        `flags` are more of dockerd's own; what else is in `root`/daemon.json stays.
+        `flags` are more of dockerd's own. In a booted place systemd makes the cgroups.
         """
         config = self.root / "daemon.json"
         self._register(config)
+        cgroups = [f"--cgroup-parent=/{self.cgroup}", "--exec-opt=native.cgroupdriver=cgroupfs"]
+        if isinstance(self.place, Booted):
+            cgroups = ["--exec-opt=native.cgroupdriver=systemd"]
         argv = [
             *self.argv("dockerd", "--config-file", str(config)),
             *("--host", self.env["DOCKER_HOST"]),
@@ -149,8 +157,7 @@ class Stack:
                 "--containerd",
                 f"{self.root}/containerd.sock",
             ),
-            *("--containerd-namespace", self.cgroup, "--cgroup-parent", f"/{self.cgroup}"),
-            *("--exec-opt", "native.cgroupdriver=cgroupfs", "--bridge=none"),
+            *("--containerd-namespace", self.cgroup, "--bridge=none", *cgroups),
             *("--iptables=false", "--ip6tables=false", "--userland-proxy=false"),
             *flags,
         ]
@@ -208,7 +215,7 @@ class Stack:
                     "driver": {"cdi": str(self.cdi)},
                     # The engines' namespace is this process's; pid 1 may be somebody else's here.
                     "mount_namespace": str(
-                        self.place.namespace if self.place else f"/proc/{os.getpid()}/ns/mnt"
+                        self.place.mount_namespace if self.place else f"/proc/{os.getpid()}/ns/mnt"
                     ),
                     "engines": {"docker": {"sockets": [f"{self.root}/docker.sock"]}},
                 }

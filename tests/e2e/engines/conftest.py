@@ -20,6 +20,9 @@ How to write a test of an engine:
   `with Stack(distribution=distribution, cgroups="v2", runtime="crun") as own`. A place costs 50 ms,
   gpushared 0.5 s, containerd 0.2 s, dockerd 0.5 s. `cgroups` is "machine" (as it has them; crun
   refuses v1 and v2 together), "v1" or "v2".
+* `booted` is a stage for the engines of a Debian 13 with systemd as its first process (1.5 s): real
+  scopes and slices, and `stage.argv("systemctl", "daemon-reload")`. gpushared is beside it, with
+  its process numbers, so a pid that gpushared or an engine tells is one of the place's.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from gpushare.client import Client
 from gpushare.verify import Containerd, Docker
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
-from tests.stack.distribution import DISTRIBUTIONS, Distribution
+from tests.stack.distribution import DEBIAN13, DISTRIBUTIONS, Distribution
 
 
 @pytest.fixture(scope="session", params=DISTRIBUTIONS, ids=lambda each: each.name)
@@ -72,3 +75,11 @@ def docker(stage: Stack, staged_containerd: Containerd) -> Docker:
     engine = stage.start_docker("--default-runtime=gpushare")
     engine.prepare(stage.installation.probe)
     return engine
+
+
+@pytest.fixture(scope="module")
+def booted() -> Iterator[Stack]:
+    """A card and gpushared in a Debian 13 that systemd has booted, on cgroup v2."""
+    with Stack(distribution=DEBIAN13, cgroups="v2", booted=True) as made:
+        made.start_daemon()
+        yield made
