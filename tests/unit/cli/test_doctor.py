@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpushare import config, install
-from gpushare.checks import engines, gpus
 from gpushare.checks import driver as driver_checks
-from gpushare.checks import engines
+from gpushare.checks import engines, gpus
 from gpushare.config import Config
 from gpushare.engines import dockerd, imports, registration
 from gpushare.engines.answer import Answer
