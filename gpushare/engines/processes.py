@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,12 +30,14 @@ class Process:
         return None
 
 
-def of_program(name: str, proc: Path = PROC) -> list[Process]:
-    """Return the processes whose command is `name` (comm: at most 15 bytes), the oldest first."""
-    try:
-        booted = _booted((proc / "stat").read_text(encoding="ascii"))
-    except OSError:
-        return []
+def of_program(name: str, proc: Path = PROC, booted: float | None = None) -> list[Process]:
+    """Return the processes whose command is `name` (comm: at most 15 bytes), the oldest first.
+
+    `booted` is when the machine started, in seconds since the epoch, None: this one, to the tick
+    (/proc/stat has whole seconds only).
+    """
+    if booted is None:
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     found: list[Process] = []
     for folder in proc.glob("[0-9]*"):
         try:
@@ -48,8 +51,3 @@ def of_program(name: str, proc: Path = PROC) -> list[Process]:
             started = booted + ticks / os.sysconf("SC_CLK_TCK")
             found.append(Process(int(folder.name), tuple(words), started))
     return sorted(found, key=lambda process: process.started)
-
-
-def _booted(stat: str) -> float:
-    line = next((line for line in stat.splitlines() if line.startswith("btime ")), "btime 0")
-    return float(line.split()[1])

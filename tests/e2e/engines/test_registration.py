@@ -25,6 +25,8 @@ from tests.stack import Stack
 from tests.stack.distribution import Distribution
 from tests.unit.engines import machine
 
+from .node import Node
+
 WITHOUT_CRI = "containerd-docker-ce"
 #: Both distributions have a containerd 1, which reads no file of version 3.
 CONTAINERDS = [
@@ -114,6 +116,26 @@ def test_docker_knows_it_after_a_reload(
             if default is not None:
                 wanted = answer.Answer(True, default, launcher)
             wait_until(partial(_answers, place, wanted))
+
+
+def test_a_running_containerd_is_asked_with_crictl_and_without(
+    distribution: Distribution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stack(distribution=distribution) as own, Node(own) as node:
+        place = find("containerd").place(Path("/"), node.config)
+        launcher = own.installation.launcher
+        assert answer.of_containerd(place) == answer.Answer(True, True, launcher)
+        os.utime(node.config)  # as if it had been written just now
+        assert answer.of_containerd(place) == answer.Answer(False)
+        # crictl prints CRI's Status, its texts of JSON as JSON.
+        status = node.cri.call("Status", verbose=True)["info"]
+        said = tmp_path / "said.json"
+        said.write_text(json.dumps({"config": json.loads(status["config"])}))
+        crictl = tmp_path / "crictl"
+        crictl.write_text(f"#!/bin/sh\ncat {said}\n")
+        crictl.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        assert answer.of_containerd(place) == answer.Answer(True, True, launcher)
 
 
 @pytest.mark.usefixtures("clients")

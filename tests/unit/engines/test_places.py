@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gpushare.engines import registration
 from gpushare.engines.engine import find
 from gpushare.engines.errors import EngineError
+from gpushare.engines.hooks_d import HookFile
 
 from . import machine
 
@@ -212,3 +214,9 @@ def test_of_crio_a_default_that_is_read_later_is_told(tmp_path: Path) -> None:
     place = find("crio").place(tmp_path, None)
     (change,) = registration.configure(place, machine.LAUNCHER, default=True)
     assert change.remarks == ("a drop-in that is read later says default_runtime = nvidia",)
+
+
+def test_the_packages_hook_is_the_one_that_is_registered() -> None:
+    packaged = Path(__file__).resolve().parents[3] / "hooks/hooks.d/gpushare.json"
+    written = HookFile().register("", Path("/usr/bin/gpushare-runtime"), default=False)
+    assert json.loads(packaged.read_text()) == json.loads(written)

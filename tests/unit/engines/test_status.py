@@ -143,10 +143,9 @@ def test_a_process_is_found_with_its_words_and_its_age(tmp_path: Path) -> None:
     folder = tmp_path / "77"
     folder.mkdir()
     ticks = 5 * os.sysconf("SC_CLK_TCK")
-    (tmp_path / "stat").write_text("cpu 1\nbtime 1000\n")
     (folder / "stat").write_text(f"77 (containerd) S {' '.join(['0'] * 18)} {ticks} 0\n")
     (folder / "cmdline").write_bytes(b"containerd\0--config=/x\0")
-    (found,) = processes.of_program("containerd", tmp_path)
+    (found,) = processes.of_program("containerd", tmp_path, booted=1000.0)
     assert (found.pid, found.started, found.value("--config")) == (77, 1005.0, "/x")
     assert processes.of_program("dockerd", tmp_path) == []
 
