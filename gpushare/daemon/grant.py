@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import abi
+from gpushare.daemon.status import disown
 
 _FUTEX_WAKE: Final = 1
 _ALL: Final = 0x7FFFFFFF
@@ -41,7 +42,8 @@ class Grant:
     """A tenant's grant file, mapped. One thread changes promises, one the measured fields."""
 
     def __init__(self, directory: int) -> None:
-        fd = os.open(abi.GRANT_NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(abi.GRANT_NAME, flags, dir_fd=directory)
         try:
             self._map = mmap.mmap(fd, abi.GRANT_BYTES)
         finally:
@@ -67,6 +69,7 @@ class Grant:
         fd = os.open(abi.GRANT_NAME, flags, 0o644, dir_fd=directory)
         try:
             os.fchmod(fd, 0o644)
+            disown(fd)
             os.ftruncate(fd, abi.GRANT_BYTES)
         finally:
             os.close(fd)

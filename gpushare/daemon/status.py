@@ -7,6 +7,7 @@ mapped, and every number in it is a claim.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -19,6 +20,7 @@ from typing import Final
 from gpushare import abi
 from gpushare.daemon.account import Claim, Held
 
+_NOBODYS: Final = 2**32 - 3  # no process has it: not -1, and not -2, which systems call nobody
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock, fcntl(2)
 _F_OFD_GETLK: Final = 36
 _F_OFD_SETLK: Final = 37
@@ -28,6 +30,16 @@ _READ: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_EXPORTED)
 _CLEARED: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_PENDING, abi.USAGE_EXPORTED)
 _NO_DETAIL: Final = bytes(abi.DETAIL_BYTES)
 _NOTHING: Final = Held()
+
+
+def disown(fd: int) -> None:
+    """Give a file of a tenant to nobody, where we may: its root could take a lease on its own.
+
+    Whoever opens a file then waits for the lease to be given up, or for 45 seconds (fcntl(2),
+    F_SETLEASE; /proc/sys/fs/lease-break-time), and so would a daemon that is started again.
+    """
+    with contextlib.suppress(PermissionError):
+        os.fchown(fd, _NOBODYS, -1)
 
 
 class Status:
@@ -47,6 +59,7 @@ class Status:
         try:
             if owner is None:
                 os.fchmod(fd, 0o666)
+                disown(fd)
             else:
                 os.fchown(fd, owner, -1)
             os.ftruncate(fd, abi.STATUS_BYTES)

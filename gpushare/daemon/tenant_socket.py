@@ -87,8 +87,8 @@ class TenantSocket:
         self.connections.clear()
         self.listener.close()
 
-    def accept(self) -> socket.socket | None:
-        """Return a new connection; None when there is none, or the tenant has too many.
+    def accept(self, most: int = _CONNECTIONS) -> socket.socket | None:
+        """Return a new connection; None when there is none, or the tenant has `most` already.
 
         OSError EMFILE and ENFILE pass through: the caller has no descriptor left.
         """
@@ -97,7 +97,7 @@ class TenantSocket:
         except (BlockingIOError, ConnectionAbortedError):
             return None
         connection.setblocking(False)
-        if len(self.connections) >= _CONNECTIONS:
+        if len(self.connections) >= min(most, _CONNECTIONS):
             connection.close()
             return None
         self.connections.add(connection)

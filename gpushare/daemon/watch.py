@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import time
 from collections.abc import Callable
@@ -60,7 +61,7 @@ class Watch:
             self._pause(tenant_socket)
             return
         try:
-            connection = tenant_socket.accept()
+            connection = tenant_socket.accept(self._most_of(tenant_socket))
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
@@ -70,6 +71,17 @@ class Watch:
             return
         if connection is not None:
             self._loop.read(connection.fileno(), lambda: self._receive(tenant_socket, connection))
+
+    def _most_of(self, tenant_socket: TenantSocket) -> int:
+        """Return how many connections a tenant may have: no crowd takes the daemon's descriptors.
+
+        All of them together a quarter, and each its part of that whatever the others have; the
+        rest is for other work: what starts a container needs some, and nothing rests on these.
+        """
+        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+        others = sum(len(other.connections) for other in self._sockets.values())
+        others -= len(tenant_socket.connections)
+        return max(room // max(1, len(self._sockets)), room - others)
 
     def _pause(self, tenant_socket: TenantSocket, connection: socket.socket | None = None) -> None:
         """Leave a tenant's listener, or one of its connections, alone for a while."""
