@@ -50,6 +50,12 @@ def from_spec(identity: str, bundle: str, annotations: Mapping[str, str]) -> Nam
     return Name("runc", identity)
 
 
+def containerd_namespace(bundle: str) -> str:
+    """Return the namespace of containerd (`moby`, `k8s.io`) whose `bundle` it is; empty: none."""
+    task = _TASK.search(bundle)
+    return task[1] if task else ""
+
+
 def ask(identity: str, sockets: Iterable[Path], seconds: float) -> Name | None:
     """Return the name that the first of `sockets` (docker's API) has for a container.
 

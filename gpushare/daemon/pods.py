@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from gpushare.daemon import processes, release
+from gpushare.daemon import names, processes, release
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.node import Node
 from gpushare.oci import spec
@@ -24,7 +24,7 @@ from gpushare.quota.annotations import scoped_name
 from gpushare.quota.keys import ANNOTATION_PREFIX
 
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
-_DOCKERS: Final = re.compile(r"/io\.containerd\.runtime\.v[12]\.[a-z]+/moby/[^/]+/?$")
+_CRI_NAMESPACE: Final = "k8s.io"  # containerd's CRI plugin has no other
 _MANAGER: Final = "io.container.manager"  # podman and CRI-O write it over whatever was asked for
 
 
@@ -32,9 +32,11 @@ def believed(bundle: str, annotations: Mapping[str, str]) -> Mapping[str, str]:
     """Return the annotations of the container at `bundle`, as far as they speak of a pod truly.
 
     A user of docker or podman may give any annotation, and such a container is in no pod of
-    Kubernetes: it has no namespace, and no other container's name.
+    Kubernetes: it has no namespace, and no other container's name. Of those that containerd makes,
+    only the CRI plugin's are; docker's are in whatever namespace of containerd it is told to use.
     """
-    if _DOCKERS.search(bundle) or annotations.get(_MANAGER) == "libpod":
+    namespace = names.containerd_namespace(bundle)
+    if namespace not in {"", _CRI_NAMESPACE} or annotations.get(_MANAGER) == "libpod":
         return without_pod(annotations)
     return annotations
 

@@ -191,7 +191,12 @@ def test_a_cri_o_sandbox_is_found_beside_its_container(node: Node, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("tasks", "manager"),
-    [(Path("io.containerd.runtime.v2.task/moby"), None), (Path("overlay"), "libpod")],
+    [
+        (Path("io.containerd.runtime.v2.task/moby"), None),
+        (Path("io.containerd.runtime.v2.task/docker-of-ci"), None),
+        (Path("io.containerd.runtime.v2.task/default"), None),
+        (Path("overlay"), "libpod"),
+    ],
 )
 def test_a_user_of_docker_or_podman_is_in_no_pod_whatever_the_annotations_say(
     node: Node, tmp_path: Path, tasks: Path, manager: str | None

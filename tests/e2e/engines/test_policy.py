@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's policy in force: a namespace's ceilings through CRI, the node's own through docker."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from gpushare.client import Client
+from tests.e2e.waiting import wait_until
+from tests.stack import Stack
+from tests.stack.distribution import Distribution
+
+from .cri import CriError
+from .docker_client import DockerClient, holds
+from .node import Node
+from .pod import NAMESPACE
+from .slices import GIB, assert_slice, probing, promised
+
+POLICY = f"""
+ceilings: {{memory: 4GiB}}
+namespaces:
+  {NAMESPACE}:
+    defaults: {{memory: 16GiB}}
+    ceilings: {{memory: 8GiB}}
+    together: {{memory: 12GiB}}
+    trust: {{env: ignore}}
+"""
+SPOOFED = (
+    *("--annotation", f"io.kubernetes.cri.sandbox-namespace={NAMESPACE}"),
+    *("--annotation", "io.kubernetes.cri.sandbox-id=5a4d"),
+    *("--annotation", "io.kubernetes.cri.container-name=train"),
+)
+
+
+@pytest.fixture(scope="module")
+def own(distribution: Distribution) -> Iterator[Stack]:
+    """A stage whose gpushared has a policy."""
+    with Stack(distribution=distribution) as made:
+        with made.config.open("a") as config:
+            config.write(POLICY)
+        made.start_daemon()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def node(own: Stack) -> Iterator[Node]:
+    with Node(own) as made:
+        yield made
+
+
+@pytest.fixture
+def released(own: Stack) -> Iterator[None]:
+    yield
+    wait_until(lambda: not Client(own.socket).tenants())
+
+
+@pytest.fixture(scope="module")
+def client(own: Stack) -> DockerClient:
+    engine = own.start_containerd()
+    engine.prepare(own.installation.probe)
+    own.start_docker("--default-runtime=gpushare").prepare(own.installation.probe)
+    return DockerClient(own)
+
+
+@pytest.mark.usefixtures("released")
+def test_a_pod_is_held_to_its_namespace(node: Node) -> None:
+    line = f"{node.stack.config}:{_line_of(node.stack, 'ceilings: {memory: 8GiB}')}"
+    with node.pod({"memory": "9GiB"}) as pod:
+        container = pod.create("train")
+        with pytest.raises(CriError) as refused:
+            container.start()
+        told = f"above the ceiling, 8GiB (namespaces.{NAMESPACE}.ceilings.memory, {line})"
+        assert told in str(refused.value)
+    with node.pod({"memory": "8GiB"}) as pod:
+        assert_slice(pod.run("train").probe(*probing(8 * GIB)).said, 8 * GIB)
+
+
+@pytest.mark.usefixtures("released")
+def test_all_pods_of_a_namespace_are_held_together(node: Node) -> None:
+    with node.pod({"memory": "8GiB"}) as first, node.pod({"memory": "5GiB"}) as second:
+        train = first.run("train")
+        waiting = second.create("train")
+        with pytest.raises(CriError, match=f"namespace {NAMESPACE} 13 GiB in all, above 12 GiB"):
+            waiting.start()
+        waiting.remove()
+        train.remove()
+        wait_until(lambda: promised(node.stack) == {})
+        second.run("train")
+
+
+@pytest.mark.usefixtures("released")
+def test_a_pod_that_says_no_memory_gets_the_namespace_s_default_under_its_ceiling(
+    node: Node,
+) -> None:
+    with node.pod({"cores": "10"}) as pod:
+        container = pod.run("train", envs=[{"key": "GPUSHARE_MEMORY", "value": "1GiB"}])
+        assert promised(node.stack) == {container.full_name: 8 * GIB}
+        [row] = Client(node.stack.socket).tenants()
+        assert "GPUSHARE_MEMORY was not read: trust.env is ignore" in row["notes"]
+        assert row["quota"]["memory"] == "8GiB default"
+
+
+@pytest.mark.usefixtures("released")
+def test_what_is_set_is_above_the_ceiling(node: Node) -> None:
+    with node.pod({"memory": "4GiB"}) as pod:
+        container = pod.run("train")
+        argv = [*node.stack.cli, "set", container.full_name, "--memory", "20GiB"]
+        subprocess.run(argv, check=True, capture_output=True, env=node.stack.environment)
+        assert_slice(container.probe(*probing(20 * GIB)).said, 20 * GIB)
+
+
+@pytest.mark.usefixtures("released")
+def test_an_image_s_environment_is_held_to_the_node_s_ceiling(client: DockerClient) -> None:
+    with client.run("above", "-e", "GPUSHARE_MEMORY=5GiB") as tenant:
+        assert tenant.wait() != 0
+        assert "env GPUSHARE_MEMORY: " in tenant.errors
+        assert "above the ceiling, 4GiB (ceilings.memory, " in tenant.errors
+    with client.run("at", "-e", "GPUSHARE_MEMORY=4GiB") as tenant:
+        holds(tenant)
+
+
+@pytest.mark.usefixtures("released")
+def test_an_annotation_makes_no_pod_of_a_user_s_container(client: DockerClient) -> None:
+    """It would have the namespace's ceiling, and its environment would not be read."""
+    if "--annotation" not in client("run", "--help"):  # docker 24 is the first that has it
+        assert "unknown flag" in client.call("run", *SPOOFED, "gpushare-probe").stderr
+        return
+    with client.run("above", *SPOOFED, "-e", "GPUSHARE_MEMORY=8GiB") as tenant:
+        assert tenant.wait() != 0
+        assert "above the ceiling, 4GiB (ceilings.memory, " in tenant.errors
+    with client.run("at", *SPOOFED, "-e", "GPUSHARE_MEMORY=4GiB") as tenant:
+        holds(tenant)
+
+
+def _line_of(stack: Stack, text: str) -> int:
+    lines = stack.config.read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
