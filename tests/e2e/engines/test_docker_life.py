@@ -76,6 +76,18 @@ def test_what_docker_restarts_always_has_its_quota_again(client: DockerClient) -
         wait_until(lambda: client.quotas() == {"always": 4 * GIB})
 
 
+def test_a_restart_that_nobody_could_decide_is_told_and_made_up_for(client: DockerClient) -> None:
+    """Docker tries once (docs/how-to/docker-and-compose.md)."""
+    with client.background("missed", "--restart", "always", *FOUR_GIB) as name:
+        stop(client.stage)
+        os.kill(client.state(name)["Pid"], signal.SIGKILL)
+        wait_until(lambda: "gpushare: this container asks for a GPU" in client.state(name)["Error"])
+        client.stage.start_daemon()
+        client("start", name)
+        with client.exec(name) as tenant:
+            holds(tenant)
+
+
 def crash(client: DockerClient, name: str) -> None:
     """Kill a container's first process; return when docker has started it again."""
     before = client.state(name)
