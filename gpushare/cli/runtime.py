@@ -14,7 +14,7 @@ from gpushare import install
 from gpushare.cli import session as shared
 from gpushare.cli.doctor import DEGRADED
 from gpushare.cli.table import table
-from gpushare.engines import docker, registration, status
+from gpushare.engines import dockerd, registration, status
 from gpushare.engines.engine import ENGINES, find
 from gpushare.setup import lowlevel
 
@@ -104,7 +104,7 @@ def unconfigure(session: Session, engine: str, config: Path | None, dry_run: boo
     found = find(engine)
     place = found.place(Path("/"), config.absolute() if config else None)
     changes = registration.unconfigure(place)
-    if place.restart and not all(map(_forgotten, changes)):
+    if not dockerd.reload_forgets(place, changes):
         place = replace(place, apply=place.restart, reloads=False)
     if not dry_run:
         _apply(changes)
@@ -150,12 +150,6 @@ def _of_launcher(program: Path, engine: str) -> list[str]:
     if os.access(program, os.X_OK):
         return []
     return [f"{program} is not there; {engine} can start no container with it until it is"]
-
-
-def _forgotten(change: Change) -> bool:
-    if not change.needed:
-        return True
-    return docker.forgotten_by_reload(change.before or "", change.after or "")
 
 
 def _apply(changes: list[Change]) -> None:

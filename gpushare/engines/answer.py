@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gpushare.engines import containerd, crio, processes, toml_text
-from gpushare.engines.errors import BadConfiguration
+from gpushare.engines import containerd, crio, imports, processes, toml_text
+from gpushare.engines.errors import BadConfiguration, EngineError
 from gpushare.engines.place import NAME
 
 if TYPE_CHECKING:
@@ -100,26 +100,29 @@ def _of_status(found: dict[str, Any]) -> Answer:
 
 
 def _younger_than_files(place: Place) -> Answer:
-    main = str(place.main)
+    written = of_files(place)
+    if written.known is False:
+        return written
+    main = (place.main or imports.MAIN).resolve()
     running = [
         process
         for process in processes.of_program("containerd")
-        if (process.value("--config", "-c") or "/etc/containerd/config.toml") == main
+        if Path(process.value("--config", "-c") or imports.MAIN).resolve() == main
     ]
     if not running:
-        return Answer(None, why="containerd does not run")
-    files = [path for path in (place.path, place.main) if path is not None and path.exists()]
+        return Answer(None, why=f"{place.owner or 'containerd'} does not run")
+    files = [path for path in (place.path, main) if path.exists()]
     changed = max((path.stat().st_mtime for path in files), default=0.0)
-    if running[0].started < changed:
-        return Answer(False)
-    return of_files(place)
+    return Answer(False) if running[0].started < changed else written
 
 
 def of_files(place: Place) -> Answer:
-    """Return what a containerd that starts now would know: `containerd config dump`.
+    """Return what a containerd that starts now would know.
 
-    `known` is False with containerd's words in `why` where it would not start.
+    `known` is False, with the reason in `why`, where it would not start or leaves the handler out.
     """
+    if place.owner:
+        return _of_generated(place)
     words = ("containerd", "--config", str(place.main), "config", "dump")
     said = _run(*words)
     if not isinstance(said, str):
@@ -127,11 +130,27 @@ def of_files(place: Place) -> Answer:
         return Answer(None if missing else False, why=said.why)
     try:
         found = toml_text.parse(said)
-        section = containerd.section_of(found)
-        launcher = containerd.launcher_in(found)
     except BadConfiguration as error:
         return Answer(None, why=f"{' '.join(words)}: {error}")
-    default = section.get(containerd.DEFAULT) == NAME
+    answer = _of_tree(found)
+    return answer if answer.known else Answer(False, why=f"{' '.join(words)} has no such handler")
+
+
+def _of_generated(place: Place) -> Answer:
+    """Return what the files say that a distribution of Kubernetes made when it started last."""
+    main = place.main or imports.MAIN
+    try:
+        files = imports.read(Path("/"), main)
+    except EngineError as error:
+        return Answer(None, why=str(error))
+    answer = _of_tree(imports.merged(list(files.values()), deep=True))
+    # What is not in them yet comes with the next start.
+    return answer if answer.known else Answer(None, why=f"{place.owner} has not made {main} anew")
+
+
+def _of_tree(found: toml_text.Tree) -> Answer:
+    launcher = containerd.launcher_in(found)
+    default = containerd.section_of(found).get(containerd.DEFAULT) == NAME
     return Answer(launcher is not None, default, launcher)
 
 

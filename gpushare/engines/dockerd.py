@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpushare.engines import docker, unit
 from gpushare.engines.errors import EngineError
 from gpushare.engines.place import NAME, File, Place, beneath
+
+if TYPE_CHECKING:
+    from gpushare.engines.registration import Change
 
 DAEMON_JSON: Final = Path("/etc/docker/daemon.json")
 RELOAD: Final = "systemctl reload docker"
@@ -41,6 +44,15 @@ def place(root: Path = Path("/"), file: Path | None = None) -> Place:
         reloads=True,
         restart=RESTART,
         default=syntax.default_program(file),
+    )
+
+
+def reload_forgets(place: Place, changes: list[Change]) -> bool:
+    """Return whether what `changes` take out is gone after a reload, where `place` has one."""
+    return not place.restart or all(
+        docker.forgotten_by_reload(change.before or "", change.after or "")
+        for change in changes
+        if change.needed
     )
 
 

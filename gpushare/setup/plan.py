@@ -20,7 +20,7 @@ import yaml
 
 import gpushare
 from gpushare import config, install, simulator
-from gpushare.engines import registration
+from gpushare.engines import dockerd, registration
 from gpushare.engines.place import beneath
 from gpushare.errors import UserError
 from gpushare.host import driver
@@ -103,8 +103,12 @@ def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
         place = _recorded(engines[name], made.root, beneath(made.root, Path(file)))
         changes = registration.unconfigure(place)
         diff = "".join(change.diff() for change in changes)
+        forgets = dockerd.reload_forgets(place, changes)  # asked before the files are changed
         yield Step(f"{name}: take the runtime out of {file}", _each(changes), diff)
-        yield from _reread(made, name, place)
+        if forgets or made.root != Path("/"):
+            yield from _reread(made, name, place)
+        else:
+            yield Step(f"let {name} forget it: {place.restart}", yours=True)
     unit = str(UNIT) in made.files and made.root == Path("/") and SYSTEMD.is_dir()
     if unit:
         yield Step("stop gpushared", lambda: _systemctl("disable", "--now", "gpushared"))

@@ -118,6 +118,31 @@ def test_what_containerd_would_not_start_with_is_told(programs: Programs, tmp_pa
     assert "failed to load TOML" in found.why
 
 
+def test_a_handler_that_containerd_leaves_out_is_told(programs: Programs, tmp_path: Path) -> None:
+    programs.say("containerd", "version = 2\n")
+    found = answer.of_containerd(place(tmp_path, main=tmp_path / "config"))
+    assert found.known is False
+    assert found.why.endswith("config dump has no such handler")
+
+
+def test_a_k3s_that_has_not_made_its_file_anew_has_not_read_the_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generated = tmp_path / "config.toml"
+    generated.write_text("version = 2\n")
+    there = place(tmp_path, main=generated, owner="k3s")
+    written = (tmp_path / "config").stat().st_mtime
+    words = ("containerd", "-c", str(generated))
+    running = [processes.Process(7, words, written - 60)]
+    monkeypatch.setattr(processes, "of_program", lambda _: running)
+    assert answer.of_containerd(there).known is False
+    generated.write_text(f"version = 2\n{_handler()}")
+    running[:] = [processes.Process(7, words, generated.stat().st_mtime + 1)]
+    assert answer.of_containerd(there) == Answer(True, False, LAUNCHER)
+    running.clear()
+    assert answer.of_containerd(there).why == "k3s does not run"
+
+
 def test_crio_is_asked_for_its_configuration(programs: Programs, tmp_path: Path) -> None:
     programs.say("crio", CRIO)
     assert answer.of_crio(place(tmp_path)) == Answer(True, True, LAUNCHER)
