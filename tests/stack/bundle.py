@@ -73,6 +73,20 @@ class Bundle:
         words = self.argv("run", "--bundle", str(self.path), self.id)
         return Tenant(self.id, words, self.stack.environment)
 
+    def detach(self) -> None:
+        """Run the container in the background; its init has none of our pipes, and keeps none."""
+        with (self.path / "output").open("w+") as output:
+            done = subprocess.run(
+                self.argv("run", "--detach", "--bundle", str(self.path), self.id),
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self.stack.environment,
+            )
+            output.seek(0)
+            assert done.returncode == 0, output.read()
+
     def call(self, *words: str, runtime: str | None = None) -> subprocess.CompletedProcess[str]:
         """Call a verb on this container: `bundle.call("state")`."""
         return subprocess.run(

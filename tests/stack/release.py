@@ -65,11 +65,12 @@ def _fetch(root: Path) -> None:
         "Dir::Cache": "cache",
     }
     flags = [word for key, value in options.items() for word in ("-o", f"{key}={root / value}")]
-    _apt(["apt-get", *flags, "-o", "Acquire::Languages=none", "update"], root)
-    _apt(["apt-get", *flags, "download", *packages], root / "archives")
+    apt(["apt-get", *flags, "-o", "Acquire::Languages=none", "update"], root)
+    apt(["apt-get", *flags, "download", *packages], root / "archives")
 
 
-def _apt(argv: list[str], folder: Path) -> None:
+def apt(argv: list[str], folder: Path) -> None:
+    """Run apt in `folder`; Unavailable with what it says."""
     done = subprocess.run(argv, check=False, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise Unavailable(f"{argv[0]} {argv[-1]}: {done.stderr.strip()}")
