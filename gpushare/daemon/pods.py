@@ -25,7 +25,9 @@ from gpushare.quota.keys import ANNOTATION_PREFIX
 
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 _CRI_NAMESPACE: Final = "k8s.io"  # containerd's CRI plugin has no other
-_MANAGER: Final = "io.container.manager"  # podman and CRI-O write it over whatever was asked for
+# CRI-O's bundles are in its run root; podman's, whose folders have the same names, in its storage.
+_CRI_O: Final = re.compile(r"/(var/)?run/.*/overlay-containers/[^/]+/userdata/?")
+_PODMANS: Final = re.compile(r"/userdata/?$")
 
 
 def believed(bundle: str, annotations: Mapping[str, str]) -> Mapping[str, str]:
@@ -34,9 +36,11 @@ def believed(bundle: str, annotations: Mapping[str, str]) -> Mapping[str, str]:
     A user of docker or podman may give any annotation, and such a container is in no pod of
     Kubernetes: it has no namespace, and no other container's name. Of those that containerd makes,
     only the CRI plugin's are; docker's are in whatever namespace of containerd it is told to use.
+    Podman lets its user say that CRI-O made it (io.container.manager), so the bundle's place does.
     """
     namespace = names.containerd_namespace(bundle)
-    if namespace not in {"", _CRI_NAMESPACE} or annotations.get(_MANAGER) == "libpod":
+    is_podmans = _PODMANS.search(bundle) and not _CRI_O.fullmatch(bundle)
+    if namespace not in {"", _CRI_NAMESPACE} or is_podmans:
         return without_pod(annotations)
     return annotations
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare.client import Client
+from gpushare.verify.image import PROGRAM
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.distribution import Distribution
@@ -17,7 +18,8 @@ from .cri import CriError
 from .docker_client import DockerClient, holds
 from .node import Node
 from .pod import NAMESPACE
-from .slices import GIB, assert_slice, probing, promised
+from .podman import BUSYBOX, Podman
+from .slices import GIB, assert_slice, parse, probing, promised
 
 POLICY = f"""
 ceilings: {{memory: 4GiB}}
@@ -63,6 +65,11 @@ def client(own: Stack) -> DockerClient:
     engine.prepare(own.installation.probe)
     own.start_docker("--default-runtime=gpushare").prepare(own.installation.probe)
     return DockerClient(own)
+
+
+@pytest.fixture(scope="module")
+def podman(own: Stack) -> Podman:
+    return Podman(own)
 
 
 @pytest.mark.usefixtures("released")
@@ -133,6 +140,18 @@ def test_an_annotation_makes_no_pod_of_a_user_s_container(client: DockerClient) 
         assert "above the ceiling, 4GiB (ceilings.memory, " in tenant.errors
     with client.run("at", *SPOOFED, "-e", "GPUSHARE_MEMORY=4GiB") as tenant:
         holds(tenant)
+
+
+@pytest.mark.usefixtures("released")
+@pytest.mark.parametrize("more", [(), ("--annotation", "io.container.manager=cri-o")])
+def test_nor_of_a_container_of_podman(podman: Podman, more: tuple[str, ...]) -> None:
+    asked = ("--annotation", "gpushare.io/memory=8GiB")
+    done = podman.run("--rm", *SPOOFED, *more, *asked, command=(BUSYBOX, "true"))
+    assert done.returncode != 0
+    assert "above the ceiling, 4GiB (ceilings.memory, " in done.stderr
+    probe = (PROGRAM, *probing(4 * GIB))
+    done = podman.run("--rm", *SPOOFED, *more, "-e", "GPUSHARE_MEMORY=4GiB", command=probe)
+    assert_slice(parse(done.stdout), 4 * GIB)
 
 
 def _line_of(stack: Stack, text: str) -> int:

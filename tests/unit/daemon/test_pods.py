@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon import bind
+from gpushare.daemon import bind, pods
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement import NoRoom
-from gpushare.quota import QuotaError
+from gpushare.quota import Pod, QuotaError, pod_of
 
 from . import fakes
 from .bundles import Container, Engine
@@ -175,34 +175,48 @@ def test_a_sandbox_id_that_is_a_path_leads_nowhere(node: Node, tmp_path: Path) -
     assert node.ledger.entries[made["key"]].quota == {"memory": "4GiB pod annotation"}
 
 
-def test_a_cri_o_sandbox_is_found_beside_its_container(node: Node, tmp_path: Path) -> None:
-    for name, asked in (("5a4d", {}), ("c1", {"gpushare.io/memory": "4GiB"})):
-        folder = tmp_path / "overlay-containers" / name / "userdata"
-        more = {
-            "io.kubernetes.container.name": "train",
-            "io.kubernetes.cri-o.SandboxID": "5a4d",
-            "io.kubernetes.cri-o.ContainerType": "container",
-            "io.container.manager": "cri-o",
-        }
-        container = Container(folder, identity=name, annotations={**more, **asked})
-    made = container.create(node)
-    assert node.ledger.entries[made["key"]].quota == {"memory": "4GiB annotation"}
+def test_a_cri_o_sandbox_is_found_beside_its_container(tmp_path: Path) -> None:
+    sandbox = tmp_path / "overlay-containers" / "5a4d" / "userdata"
+    sandbox.mkdir(parents=True)
+    (sandbox / "config.json").write_text(json.dumps({"annotations": MEMORY}))
+    beside = tmp_path / "overlay-containers" / "c1" / "userdata"
+    assert pods.annotations_of(Pod("train", "5a4d"), str(beside)) == MEMORY
+    assert pods.annotations_of(Pod("train", "77aa"), str(beside)) is None
+
+
+TASK = "/run/containerd/io.containerd.runtime.v2.task"
 
 
 @pytest.mark.parametrize(
-    ("tasks", "manager"),
+    ("bundle", "believed"),
     [
-        (Path("io.containerd.runtime.v2.task/moby"), None),
-        (Path("io.containerd.runtime.v2.task/docker-of-ci"), None),
-        (Path("io.containerd.runtime.v2.task/default"), None),
-        (Path("overlay"), "libpod"),
+        (f"{TASK}/k8s.io/4f1c", True),
+        ("/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/4f1c", True),
+        ("/run/containers/storage/overlay-containers/4f1c/userdata", True),
+        ("/var/run/containers/storage/overlay-containers/4f1c/userdata/", True),
+        ("/tmp/bundle", True),  # root's own runc
+        (f"{TASK}/moby/4f1c", False),
+        (f"{TASK}/docker-of-ci/4f1c", False),
+        (f"{TASK}/default/4f1c", False),
+        ("/var/lib/containers/storage/overlay-containers/4f1c/userdata", False),
+        ("/srv/run/containers/overlay-containers/4f1c/userdata", False),
     ],
 )
-def test_a_user_of_docker_or_podman_is_in_no_pod_whatever_the_annotations_say(
-    node: Node, tmp_path: Path, tasks: Path, manager: str | None
+def test_only_who_makes_pods_is_believed_of_them(bundle: str, believed: bool) -> None:
+    annotations = {
+        "io.kubernetes.cri.container-name": "train",
+        "io.container.manager": "cri-o",
+        **MEMORY,
+    }
+    said = pods.believed(bundle, annotations)
+    assert (pod_of(said) is not None) == believed
+    assert said["gpushare.io/memory"] == "4GiB"
+
+
+def test_a_user_of_docker_is_in_no_pod_whatever_the_annotations_say(
+    node: Node, tmp_path: Path
 ) -> None:
-    asked = MEMORY | ({"io.container.manager": manager} if manager else {})
-    engine = Engine(tmp_path, asked, tasks)
+    engine = Engine(tmp_path, MEMORY, Path("io.containerd.runtime.v2.task/moby"))
     entries = []
     for name in ("train", "eval"):
         # Nor does he have the environment's trust lowered by it.
