@@ -123,7 +123,7 @@ def test_what_a_tenant_finds_in_its_directory(stack: Stack) -> None:
         assert found is not None
         outer = stack.root / "run" / "tenants" / found["key"]
         assert stat.S_IMODE(outer.stat().st_mode) == 0o700
-        assert stat.S_IMODE((outer / "pages").stat().st_mode) == 0o711
+        assert stat.S_IMODE((outer / "pages").stat().st_mode) == 0o755
         [options] = [line.split()[5] for line in mountinfo() if line.split()[4] == f"{outer}/pages"]
         assert {"nosuid", "nodev", "noexec"} <= set(options.split(","))
         inside = Path(f"/proc/{found['pid']}/root{abi.TENANT_DIR}")
