@@ -96,6 +96,7 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
         node.decide.finish(_FINISH_SECONDS)
         stop.set()
         node.watch.close()
+        node.mounts.close()
         log("daemon-stopped", tenants=len(node.tenants.pages))
 
 

@@ -23,7 +23,7 @@ Call = Callable[[], Any]
 
 
 class Loop:
-    """Runs callbacks until `stop`. Only `call` and `stop` may be used by other threads."""
+    """Runs callbacks until `stop`. Only `call`, `soon` and `stop` may be used by other threads."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -47,6 +47,10 @@ class Loop:
         """Run `function` on the loop's thread, soon; in the order of asking."""
         self._calls.append(function)
         os.eventfd_write(self._wake, 1)
+
+    def soon(self, function: Call) -> None:
+        """As `call`, with the next thing that wakes the loop: for what goes before an answer."""
+        self._calls.append(function)
 
     def later(self, seconds: float, function: Call) -> None:
         """Run `function` after `seconds`."""

@@ -6,6 +6,9 @@ one thread leaves it for the host's and stays there; what it mounted is used thr
 which works in any namespace. `<tenants>/<key>` belongs to who may mount from it (root, or the root
 of the container's user namespace) and is closed to everybody else; `<tenants>/<key>/pages` is the
 tmpfs, which only the tenant gets to see.
+
+A few are mounted ahead of need, as `<tenants>/.spare-N`, and become a tenant's by one rename: a
+container's start then waits neither for the mount nor for the thread.
 """
 
 from __future__ import annotations
@@ -16,15 +19,19 @@ import os
 import queue
 import re
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from gpushare.errors import UserError
 from gpushare.host import mounts
 
 HOST: Final = Path("/proc/1/ns/mnt")
 PAGES: Final = "pages"
+_SPARE: Final = ".spare-"
+_SPARES: Final = 4
+_IDLE_SECONDS: Final = 0.05  # without a call, before a spare is made: starts come in crowds
 _KEY: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _LABEL: Final = re.compile(r"[A-Za-z0-9_:.,-]{1,256}", re.ASCII)
 
@@ -63,15 +70,27 @@ class _Call(Generic[Result]):
         return self.result
 
 
+class _Spare(NamedTuple):
+    """A tmpfs that is nobody's yet; `directory` is open on it."""
+
+    name: str
+    directory: int
+
+
 class TenantMounts:
     """The tenants' directories beneath `root`, mounted in the namespace that `namespace` names.
 
     None is the host's: that of its first process, or, in a container that may not look at that, the
-    daemon's own. MountsError where the thread cannot get there.
+    daemon's own. MountsError where the thread cannot get there. `spare_bytes` is the size of those
+    that are kept ready, 0 keeps none.
     """
 
-    def __init__(self, root: Path, namespace: Path | None = None) -> None:
+    def __init__(self, root: Path, namespace: Path | None = None, spare_bytes: int = 0) -> None:
         self.root = root
+        self._root_fd = -1  # of `root` in the namespace
+        self._spare_bytes = spare_bytes
+        self._spares: deque[_Spare] = deque()
+        self._spares_made = 0
         self.warning = ""  # what an operator should know of where the mounts are made
         self._named = namespace is not None
         self._namespace = namespace or HOST
@@ -90,12 +109,20 @@ class TenantMounts:
         At most `size_bytes` can be written to it; `owner` may reach it beside root; `label` is its
         SELinux context. What an earlier tenant of that key left is taken away first. OSError.
         """
-        data = f"mode=755,size={size_bytes},nr_inodes=8"
+        if size_bytes == self._spare_bytes and not label:
+            directory = self._take_spare(key, owner)
+            if directory is not None:
+                return directory
+        data = _options(size_bytes)
         if label:
             if not _LABEL.fullmatch(label):
                 raise OSError(errno.EINVAL, "linux.mountLabel is no SELinux label", label)
             data += f',context="{label}"'
         return self._ask(lambda: self._make(key, data, owner))
+
+    def close(self) -> None:
+        """Take the spare ones away; the tenants' stay, and none is made ready any more."""
+        self._ask(self._drop_spares)
 
     def open(self, key: str) -> int:
         """Return a descriptor of the directory that `make` mounted; OSError when it is gone."""
@@ -119,7 +146,13 @@ class TenantMounts:
         if self._entered.error is not None:
             return
         while True:
-            self._calls.get().run()
+            is_short = len(self._spares) < _SPARES and self._spare_bytes > 0
+            try:
+                call = self._calls.get(timeout=_IDLE_SECONDS if is_short else None)
+            except queue.Empty:
+                self._make_spare()
+            else:
+                call.run()
 
     def _enter(self) -> None:
         """Move this thread, and no other, into the namespace; make `root` there."""
@@ -136,6 +169,10 @@ class TenantMounts:
             raise MountsError(f"{self._namespace}: {error.strerror}; {_NEEDED}") from error
         self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.root.chmod(0o711)
+        self._root_fd = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        for entry in self.root.iterdir():
+            if entry.name.startswith(_SPARE):  # of a daemon that was killed
+                self._remove(entry.name)
 
     def _enter_namespace(self) -> None:
         mounts.unshare(mounts.CLONE_FS)
@@ -151,6 +188,9 @@ class TenantMounts:
     def _make(self, key: str, data: str, owner: int) -> int:
         if not _KEY.fullmatch(key):
             raise OSError(errno.EINVAL, "not a tenant's key", key)
+        return self._make_named(key, data, owner)
+
+    def _make_named(self, key: str, data: str, owner: int) -> int:
         self._remove(key)
         outer = self.root / key
         outer.mkdir(mode=0o700)
@@ -162,6 +202,39 @@ class TenantMounts:
         except BaseException:
             self._remove(key)
             raise
+
+    def _take_spare(self, key: str, owner: int) -> int | None:
+        """Make a spare one the tenant's; None where there is none, or an earlier one's is there."""
+        if not self._spares or not _KEY.fullmatch(key):
+            return None
+        spare = self._spares.popleft()
+        self._calls.put(_Call(lambda: None))  # so that the thread looks how many are left
+        try:
+            if owner:
+                os.chown(spare.name, owner, -1, dir_fd=self._root_fd)
+            os.rename(spare.name, key, src_dir_fd=self._root_fd, dst_dir_fd=self._root_fd)
+        except OSError:
+            os.close(spare.directory)
+            self._ask(lambda: self._remove(spare.name))
+            return None
+        return spare.directory
+
+    def _make_spare(self) -> None:
+        name = f"{_SPARE}{self._spares_made}"
+        self._spares_made += 1
+        try:
+            directory = self._make_named(name, _options(self._spare_bytes), 0)
+        except OSError:
+            self._spare_bytes = 0  # who needs one is told why it cannot be made
+        else:
+            self._spares.append(_Spare(name, directory))
+
+    def _drop_spares(self) -> None:
+        self._spare_bytes = 0
+        while self._spares:
+            spare = self._spares.popleft()
+            os.close(spare.directory)
+            self._remove(spare.name)
 
     def _mount(self, target: Path, data: str) -> None:
         flags = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
@@ -180,6 +253,10 @@ class TenantMounts:
 
     def _keys(self) -> list[str]:
         return sorted(entry.name for entry in self.root.iterdir() if _KEY.fullmatch(entry.name))
+
+
+def _options(size_bytes: int) -> str:
+    return f"mode=755,size={size_bytes},nr_inodes=8"
 
 
 def _unmounted(target: Path) -> bool:

@@ -100,7 +100,7 @@ def watch_process(entry: Entry, node: Node) -> None:
     if pidfd is None:
         node.decide.submit(lambda: process_ended(entry.key, node))
     else:
-        node.loop.call(lambda: node.watch.process(entry.key, pidfd))
+        node.loop.soon(lambda: node.watch.process(entry.key, pidfd))
 
 
 def watch_maker(key: str, pid: int, node: Node) -> None:
@@ -115,7 +115,7 @@ def watch_maker(key: str, pid: int, node: Node) -> None:
         end(key, node, "its runtime has ended")
         return
     node.tenants.makers[key] = maker
-    node.loop.call(lambda: node.watch.process(key, pidfd))
+    node.loop.soon(lambda: node.watch.process(key, pidfd))
 
 
 def _end_if_abandoned(key: str, node: Node) -> None:

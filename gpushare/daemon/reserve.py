@@ -240,7 +240,7 @@ def _make_pages(entry: Entry, applicant: Applicant, driver: Loaded, node: Node) 
         pages.close()
         raise
     node.tenants.add(entry.key, pages)
-    node.loop.call(lambda: node.watch.hear(tenant_socket))
+    node.loop.soon(lambda: node.watch.hear(tenant_socket))
 
 
 def _granted(holding: Holding, driver: Loaded) -> Granted:

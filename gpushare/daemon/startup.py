@@ -22,7 +22,7 @@ from gpushare.daemon.loop import Loop
 from gpushare.daemon.mounts import TenantMounts
 from gpushare.daemon.node import Loaded, Node, simulator_env
 from gpushare.daemon.overrides import Overrides
-from gpushare.daemon.tenants import Tenants
+from gpushare.daemon.tenants import SIZE_BYTES, Tenants
 from gpushare.daemon.truth import Truth
 from gpushare.daemon.watch import Watch
 from gpushare.daemon.worker import Worker
@@ -86,7 +86,7 @@ def build(config: Config, loop: Loop) -> Node:
         config=config,
         platform=machine,
         ledger=Ledger(config.run_dir / "ledger.db", clock.boot_id()),
-        mounts=TenantMounts(config.run_dir / "tenants", config.mount_namespace),
+        mounts=TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES),
         overrides=Overrides(config.state_dir),
         tenants=Tenants(),
         loop=loop,
