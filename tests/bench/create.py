@@ -14,6 +14,7 @@ from tests.stack import Stack
 from tests.stack.bundle import Bundle
 
 from .container import Lives
+from .native import FLOOR, exec_only
 from .result import Result
 from .turns import BenchError, Times, take
 
@@ -62,10 +63,12 @@ def measure() -> Iterator[Result]:
         stack.start_daemon()
         plain = Bundle(stack, files={str(CACHE): _cache()})
         asking = Bundle(stack, quota={"memory": "4GiB"}, files={str(CACHE): _cache()})
-        layered = Layered(asking)
+        layered, without = Layered(asking), Layered(plain)
+        floor = exec_only(stack.runtime, stack.root)
         series = take(
             {
-                "runc": _created(stack, plain, Layered(plain), stack.runtime, _cache),
+                "runc": _created(stack, plain, without, stack.runtime, _cache),
+                FLOOR: _created(stack, plain, without, floor, _cache),
                 "gpushare": _created(stack, asking, layered, stack.installation.launcher, _cache),
                 "first": _created(
                     stack, asking, layered, stack.installation.launcher, _unseen_cache
@@ -74,9 +77,12 @@ def measure() -> Iterator[Result]:
             ROUNDS,
         )
         _was_injected(asking)
-    yield series.compare("create", "gpushare", "runc", name="create with a GPU", budget=BUDGET_MS)
-    first = "create, an image's first start"
-    yield series.compare("create", "first", "runc", name=first, budget=FIRST_BUDGET_MS)
+    rows = (
+        ("gpushare", "create with a GPU", BUDGET_MS),
+        ("first", "create, an image's first start", FIRST_BUDGET_MS),
+    )
+    for variant, name, budget in rows:
+        yield series.compare("create", variant, "runc", name=name, budget=budget, floor=FLOOR)
 
 
 def _created(

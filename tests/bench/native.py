@@ -10,6 +10,16 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
 
+#: The name of the variant that is `exec_only`.
+FLOOR = "exec only"
+
+
+def exec_only(runtime: Path, folder: Path) -> Path:
+    """Return a program that executes `runtime`, and nothing else."""
+    flags = ("-static", f'-DRUNTIME="{runtime}"')
+    return compile_program("exec_only.c", folder / "exec_only", *flags)
+
+
 def compile_program(source: str, output: Path, *flags: str) -> Path:
     """Compile `source` with gcc to `output` and return it."""
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,10 @@ class Result:
         delta: what gpushare adds: the median of the rounds' differences.
         budget: the most that may be added; None for a figure that is only for comparison.
         absolute: the budget is the most that `value` may be, not `delta`.
+        p90: what nine rounds of ten stay under, with gpushare and without; None where it is not
+            measured by rounds.
+        floor: what the least program that could stand in gpushare's place adds, one that executes
+            runc and does nothing else; None where there is no such thing.
     """
 
     name: str
@@ -31,6 +35,8 @@ class Result:
     delta: float
     budget: float | None = None
     absolute: bool = False
+    p90: tuple[float, float] | None = None
+    floor: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -55,10 +61,18 @@ class Result:
             "ratio": round(self.ratio, 4),
             "budget": self.budget,
             "met": self.met,
-        }
+        } | self._of_rounds()
+
+    def _of_rounds(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if self.p90 is not None:
+            found |= {"p90": round(self.p90[0], 4), "baseline_p90": round(self.p90[1], 4)}
+        if self.floor is not None:
+            found["exec_only_delta"] = round(self.floor, 4)
+        return found
 
 
-HEADINGS = ("WHAT", "WITHOUT", "WITH", "ADDED", "RATIO", "BUDGET", "")
+HEADINGS = ("WHAT", "WITHOUT", "P90", "WITH", "P90", "ADDED", "BY EXEC", "RATIO", "BUDGET", "")
 
 
 def table(results: Sequence[Result]) -> str:
@@ -81,11 +95,15 @@ def _cells(result: Result) -> tuple[str, ...]:
         sign = "" if result.absolute else "+"
         budget = f"<= {sign}{result.budget:g} {result.unit}"
         verdict = "ok" if result.met else "OVER"
+    p90, p90_without = (f"{each:.2f}" for each in result.p90) if result.p90 else ("", "")
     return (
         result.name,
         f"{result.baseline:.2f} {result.unit}",
+        p90_without,
         f"{result.value:.2f} {result.unit}",
+        p90,
         f"{result.delta:+.2f} {result.unit}",
+        "" if result.floor is None else f"{result.floor:+.2f}",
         f"x {result.ratio:.3f}",
         budget,
         verdict,

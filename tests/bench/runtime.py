@@ -13,7 +13,7 @@ from tests.e2e.low_level import write_bundle
 from tests.stack.program import find
 
 from .container import Lives
-from .native import compile_program
+from .native import FLOOR, exec_only
 from .result import Result
 from .turns import take
 
@@ -30,10 +30,7 @@ def measure() -> Iterator[Result]:
         bundle = write_bundle(folder / "bundle", "/bin/busybox", "sleep", "1000")
         nobody = folder / "nobody-listens"
         launcher = install(folder / "lib", runtime=runc, socket=nobody).launcher
-        floor = compile_program(
-            "exec_only.c", folder / "exec_only", "-static", f'-DRUNTIME="{runc}"'
-        )
-        programs = {"runc": runc, "gpushare": launcher, "exec only": floor}
+        programs = {"runc": runc, "gpushare": launcher, FLOOR: exec_only(runc, folder)}
         series = take(
             {
                 variant: Lives(program, bundle, folder, os.environ).whole
@@ -42,7 +39,4 @@ def measure() -> Iterator[Result]:
             ROUNDS,
         )
     for verb in VERBS:
-        yield series.compare(verb, "gpushare", "runc", name=verb, budget=BUDGET_MS)
-    for verb in VERBS:
-        name = f"{verb}, by exec only"
-        yield series.compare(verb, "exec only", "runc", name=name, budget=None)
+        yield series.compare(verb, "gpushare", "runc", name=verb, budget=BUDGET_MS, floor=FLOOR)

@@ -34,19 +34,35 @@ class Series:
             self._times[variant, part].append(milliseconds)
 
     def compare(
-        self, part: str, variant: str, baseline: str, *, name: str, budget: float | None
+        self,
+        part: str,
+        variant: str,
+        baseline: str,
+        *,
+        name: str,
+        budget: float | None,
+        floor: str | None = None,
     ) -> Result:
-        """Return how `variant` differs from `baseline` in `part`."""
+        """Return how `variant` differs from `baseline` in `part`, and how `floor` does."""
         with_it, without = self._times[variant, part], self._times[baseline, part]
-        differences = [a - b for a, b in zip(with_it, without, strict=True)]
         return Result(
             name=name,
             unit="ms",
             value=statistics.median(with_it),
             baseline=statistics.median(without),
-            delta=statistics.median(differences),
+            delta=self._difference(part, variant, baseline),
             budget=budget,
+            p90=(_p90(with_it), _p90(without)),
+            floor=None if floor is None else self._difference(part, floor, baseline),
         )
+
+    def _difference(self, part: str, variant: str, baseline: str) -> float:
+        pairs = zip(self._times[variant, part], self._times[baseline, part], strict=True)
+        return statistics.median(a - b for a, b in pairs)
+
+
+def _p90(times: Sequence[float]) -> float:
+    return sorted(times)[(len(times) * 9 - 1) // 10]
 
 
 def take(variants: Mapping[str, Callable[[], Times]], rounds: int) -> Series:

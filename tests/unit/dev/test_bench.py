@@ -65,6 +65,18 @@ def test_the_difference_is_that_of_rounds_not_of_medians() -> None:
     assert compared.delta == 1.0
 
 
+def test_nine_rounds_of_ten_stay_under_the_p90() -> None:
+    series = Series()
+    for number in range(10):
+        series.add("bare", {"call": float(number)})
+        series.add("ours", {"call": float(number + 2)})
+        series.add("least", {"call": float(number + 1)})
+    compared = series.compare("call", "ours", "bare", name="call", budget=None, floor="least")
+    assert compared.p90 == (10.0, 8.0)
+    assert compared.floor == 1.0
+    assert compared.as_json()["p90"] == 10.0
+
+
 def test_every_variant_goes_once_a_round_and_the_first_round_is_not_counted() -> None:
     gone: list[str] = []
 

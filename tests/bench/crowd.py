@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""200 containers created at once: how long the slowest takes, and how long one waits for us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from gpushare.install import install
+from tests.stack import Stack
+from tests.stack.crowd import Created, Crowd
+
+from .native import FLOOR, compile_program, exec_only
+from .result import Result
+from .turns import BenchError, Times, take
+
+COUNT = 200
+ROUNDS = 3
+CARDS = 16  # a card has 16 shares
+
+
+def measure() -> Iterator[Result]:
+    """Compare with as many under runc, from the same bundles."""
+    with Stack(cards=CARDS) as stack:
+        stack.start_daemon()
+        crowd = Crowd(stack, COUNT, {"memory": "1GiB"})
+        stamped = compile_program(
+            "stamped.c", stack.root / "stamped", "-static", f'-DRUNTIME="{stack.runtime}"'
+        )
+        launcher = install(stack.root / "lib2", runtime=stamped, socket=stack.socket).launcher
+        programs = {
+            "runc": stack.runtime,
+            FLOOR: exec_only(stack.runtime, stack.root),
+            "gpushare": launcher,
+        }
+        series = take(
+            {name: partial(_all_at_once, stack, crowd, one) for name, one in programs.items()},
+            ROUNDS,
+        )
+    name = f"{COUNT} created at once, the slowest"
+    yield series.compare("slowest", "gpushare", "runc", name=name, budget=None, floor=FLOOR)
+    waited = series.compare("waited", "gpushare", "runc", name="", budget=None)
+    slowest = series.compare("slowest", "runc", "runc", name="", budget=None).baseline
+    name = f"{COUNT} at once, longest wait for gpushared"
+    # No container waits for us as long as the last of the crowd waits for runc.
+    yield Result(name, "ms", waited.value, slowest, waited.value - slowest, slowest, absolute=True)
+
+
+def _all_at_once(stack: Stack, crowd: Crowd, program: Path) -> Times:
+    stamps = stack.root / "stamps"
+    stamps.write_text("")
+    try:
+        done = crowd.create(str(program), stack.environment | {"STAMPS": str(stamps)})
+    finally:
+        crowd.remove()
+    failed = [each.said.strip() for each in done if each.status != 0]
+    if failed:
+        raise BenchError(f"{len(failed)} of {COUNT} were not created: {failed[0]}")
+    slowest = max(each.seconds for each in done)
+    return {"slowest": slowest * 1e3, "waited": _longest_wait(done, stamps)}
+
+
+def _longest_wait(done: Sequence[Created], stamps: Path) -> float:
+    """Return the most milliseconds between a create's begin and its runc's."""
+    begun = {each.pid: each.begun for each in done}
+    lines = (line.split() for line in stamps.read_text().splitlines())
+    waits = [int(at) - begun[int(pid)] for pid, at in lines]
+    return max(waits, default=0) / 1e6
