@@ -41,7 +41,7 @@ def main(names: list[str]) -> int:
     write(results, output)
     print(table(results))
     print(
-        "\nadded: the median of the rounds' differences; by exec: a program that only executes runc"
+        "\nadded: the median of the rounds' differences; by exec: what only executes runc adds"
     )
     print(f"written to {output.relative_to(ROOT)}")
     for line in failed:

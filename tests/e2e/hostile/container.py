@@ -22,6 +22,8 @@ from tests.stack.bundle import PROBE, Bundle
 from tests.stack.program import Program, find
 
 GIB = 1 << 30
+#: Of what is mounted ahead of need, and nobody's yet.
+SPARE = ".spare-"
 #: Reservations and bound tenants are looked at this often (seconds), so that a test need not wait.
 TIMING = {"bind": 5, "reconcile": 0.2}
 #: crun refuses a host that has cgroup v1 and v2 side by side.
@@ -64,7 +66,8 @@ class Place:
 
     def pages(self) -> list[str]:
         """Return the keys that have a directory, wherever it is mounted."""
-        return sorted(path.name for path in (self.stack.root / "run/tenants").iterdir())
+        names = (path.name for path in (self.stack.root / "run/tenants").iterdir())
+        return sorted(name for name in names if not name.startswith(SPARE))
 
     def mountinfo(self) -> list[str]:
         """Return the table of mounts where the runtime runs."""
@@ -73,7 +76,12 @@ class Place:
     def mounts(self) -> list[str]:
         """Return the tenants' tmpfs that are mounted where the runtime runs."""
         points = [line.split()[4] for line in self.mountinfo()]
-        return [point for point in points if point.startswith(f"{self.stack.root}/run/tenants/")]
+        tenants = f"{self.stack.root}/run/tenants/"
+        return [
+            point
+            for point in points
+            if point.startswith(tenants) and not point.startswith(tenants + SPARE)
+        ]
 
     def assert_empty(self) -> None:
         """Wait until nothing is promised to anybody, and nothing of any tenant is left."""
