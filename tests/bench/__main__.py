@@ -40,9 +40,7 @@ def main(names: list[str]) -> int:
     output = ROOT / "build" / "bench.json"
     write(results, output)
     print(table(results))
-    print(
-        "\nadded: the median of the rounds' differences; by exec: what only executes runc adds"
-    )
+    print("\nadded: the median of the rounds' differences; by exec: what only executes runc adds")
     print(f"written to {output.relative_to(ROOT)}")
     for line in failed:
         print(line, file=sys.stderr)
