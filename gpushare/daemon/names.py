@@ -2,8 +2,9 @@
 """What a user calls a container: the engine's name, namespace/id or namespace/pod/container.
 
 A name is for people: nothing is enforced by it, and an engine that does not answer costs nothing
-but the name. Docker and podman are asked over their socket, only after the container was bound:
-while it starts, docker holds a lock that the question would wait for.
+but the name. Docker is asked over its socket, only after the container was bound: while it starts,
+docker holds a lock that the question would wait for. podman mostly has no socket: its storage is
+looked at.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from gpushare.oci.bounded import read_at_most
 from gpushare.quota import Pod, pod_of
 
 #: What an engine that is told to can write; shown to people and put into messages.
@@ -54,6 +56,32 @@ def containerd_namespace(bundle: str) -> str:
     """Return the namespace of containerd (`moby`, `k8s.io`) whose `bundle` it is; empty: none."""
     task = _TASK.search(bundle)
     return task[1] if task else ""
+
+
+def stored(identity: str, bundle: str) -> Name | None:
+    """Return the name that podman's storage, of which the bundle is a part, has for a container.
+
+    Source: containers/storage, store.go: the list of containers lies beside their folders, and that
+    of those that go with their end (`--rm`) in a file of its own.
+    """
+    if not _DOCKER_ID.fullmatch(identity) or not bundle.endswith(f"/{identity}/userdata"):
+        return None
+    folder = Path(bundle).parent.parent
+    for file in ("containers.json", "volatile-containers.json"):
+        for container in _containers(folder / file):
+            if container.get("id") == identity:
+                names = container.get("names") or [""]
+                return Name("podman", names[0]) if NAME.fullmatch(str(names[0])) else None
+    return None
+
+
+def _containers(path: Path) -> list[dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            found = json.loads(read_at_most(file.fileno(), _MOST_BYTES))
+    except (OSError, ValueError):
+        return []
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
 def ask(identity: str, sockets: Iterable[Path], seconds: float) -> Name | None:

@@ -26,7 +26,7 @@ def learn(key: str, node: Node, attempt: int = 0) -> None:
     entry = node.ledger.entries.get(key)
     if entry is None or entry.name:
         return
-    found = names.ask(entry.id, node.config.docker_sockets, _LEARN_SECONDS)
+    found = _found(entry, node, _LEARN_SECONDS)
     if found is not None:
         _keep(key, found, node)
     elif attempt < len(_AGAIN_SECONDS):
@@ -50,8 +50,13 @@ def with_names(entries: Sequence[Entry], node: Node) -> list[Entry]:
     return found
 
 
+def _found(entry: Entry, node: Node, seconds: float) -> names.Name | None:
+    stored = names.stored(entry.id, entry.bundle)
+    return stored or names.ask(entry.id, node.config.docker_sockets, seconds)
+
+
 def _with_name(entry: Entry, node: Node) -> Entry:
-    found = names.ask(entry.id, node.config.docker_sockets, _ENGINE_SECONDS)
+    found = _found(entry, node, _ENGINE_SECONDS)
     if found is None:
         return entry
     _keep(entry.key, found, node)

@@ -44,6 +44,23 @@ def test_the_bundles_path_tells_the_engine(
     assert from_spec(identity, bundle, {}) == Name(*expected)
 
 
+@pytest.mark.parametrize("file", ["containers.json", "volatile-containers.json"])
+def test_podmans_storage_has_its_names(tmp_path: Path, file: str) -> None:
+    bundle = str(tmp_path / ID / "userdata")
+    listed = [{"id": "cd" * 32, "names": ["serve"]}, {"id": ID, "names": ["train"]}]
+    (tmp_path / file).write_text(json.dumps(listed))
+    assert names.stored(ID, bundle) == Name("podman", "train")
+    assert names.stored("ef" * 32, bundle) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", '{"id": 1}', "[3]", '[{"id": "%s"}]', '[{"id": "%s", "names": ["a b"]}]']
+)
+def test_what_is_no_list_of_names_names_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "containers.json").write_text(text.replace("%s", ID))
+    assert names.stored(ID, str(tmp_path / ID / "userdata")) is None
+
+
 def test_a_container_of_a_pod_is_named_by_kubernetes() -> None:
     annotations = {
         "io.kubernetes.cri.sandbox-namespace": "team",
