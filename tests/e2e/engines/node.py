@@ -19,17 +19,20 @@ PAUSE = "gpushare-pause:latest"
 #: As a kubelet with cgroupfs names a pod's cgroup; see Pod.
 PARENT = "kubepods/burstable/pod{uid}"
 
-# What a node's administrator might have there: a state folder of runc's for the default handler,
-# which ours must take over. Raising oom_score_adj needs CAP_SYS_RESOURCE.
 CONFIG = """version = 2
 root = "{root}/root"
 state = "{root}/state"
+imports = ["{root}/conf.d/*.toml"]
 [grpc]
   address = "{root}/containerd.sock"
 [ttrpc]
   address = "{root}/containerd.sock.ttrpc"
 [plugins."io.containerd.internal.v1.opt"]
   path = "{root}/opt"
+"""
+# What a node's administrator says of CRI, in a drop-in: a state folder of runc's for the default
+# handler, which ours must take over. Raising oom_score_adj needs CAP_SYS_RESOURCE.
+DROP_IN = """version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "docker.io/library/{pause}"
   restrict_oom_score_adj = true
@@ -44,14 +47,20 @@ state = "{root}/state"
 
 
 class Node:
-    """Runs with the handler that `gpushare runtime configure` writes, which is the default too."""
+    """Runs with the handler that `gpushare runtime configure` writes, which is the default too.
+
+    CRI is configured in a file that containerd's own imports, as on nodes that are managed.
+    """
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.root = stack.root / "node"
         self.root.mkdir()
         self.config = self.root / "config.toml"
-        self.config.write_text(CONFIG.format(root=self.root, pause=PAUSE))
+        self.config.write_text(CONFIG.format(root=self.root))
+        drop_in = self.root / "conf.d" / "10-cri.toml"
+        drop_in.parent.mkdir()
+        drop_in.write_text(DROP_IN.format(root=self.root, pause=PAUSE))
         self._configure()
         address = self.root / "containerd.sock"
         self.env = {**stack.environment, "CONTAINERD_ADDRESS": str(address)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""podman of a stage's distribution, with storage and configuration beneath the stage's folder."""
+"""podman of a stage's distribution, with its storage beneath the stage's folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpushare.engines import podman as engine
+from gpushare.engines import registration
 from gpushare.verify import image
 from tests.stack import Stack
 from tests.stack.program import find
@@ -15,8 +17,10 @@ from tests.stack.program import find
 IMAGE = f"localhost/{image.TAG}"
 BUSYBOX = "/bin/busybox"
 IDLE = (BUSYBOX, "sleep", "1000")
+PATIENCE_SECONDS = 120
 
 # podman raises limits to the machine's highest, which needs CAP_SYS_RESOURCE.
+_LIMITS = "etc/containers/containers.conf.d/10-limits.conf"
 _CONFIG = """[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]
 """
@@ -25,15 +29,16 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Podman:
-    """With our runtime as `gpushare runtime configure` registers it; run by `user`, 0 is root."""
+    """Registered with as `gpushare runtime configure --runtime podman` does; run by `user`.
+
+    The files are where podman looks for them, in the stage's place: hooks.d among them.
+    """
 
     def __init__(self, stage: Stack, *, user: int = 0) -> None:
         self.stage = stage
         self.user = user
         self.root = stage.root / f"podman-{user}"
         self.root.mkdir()
-        self.config = self.root / "containers.conf"
-        self.config.write_text(_CONFIG)
         self._configure()
         archive = self.root / "image.tar"
         archive.write_bytes(
@@ -54,6 +59,7 @@ class Podman:
             text=True,
             env=self._environment(),
             cwd="/",
+            timeout=PATIENCE_SECONDS,
         )
 
     def run(self, *flags: str, command: Sequence[str] = IDLE, runtime: str = "gpushare") -> Done:
@@ -90,16 +96,16 @@ class Podman:
             "PATH": os.environ["PATH"],
             "HOME": str(self.root),
             "XDG_RUNTIME_DIR": str(self.root / "run"),
-            "CONTAINERS_CONF": str(self.config),
             "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
         }
 
     def _configure(self) -> None:
-        launcher = str(self.stage.installation.launcher)
-        words = ["--runtime", "podman", "--config", str(self.config), "--launcher", launcher]
-        subprocess.run(
-            [*self.stage.cli, "runtime", "configure", *words],
-            check=True,
-            capture_output=True,
-            env=self.stage.environment,
-        )
+        """Have the files written in a folder, and put them where podman looks for them."""
+        files = self.root / "files"
+        (files / _LIMITS).parent.mkdir(parents=True)
+        (files / _LIMITS).write_text(_CONFIG)
+        launcher = self.stage.installation.launcher
+        for change in registration.configure(engine.place(files), launcher, default=False):
+            change.apply()
+        assert self.stage.place is not None  # else it would be this machine that is configured
+        subprocess.run(self.stage.argv("cp", "-rT", str(files), "/"), check=True)

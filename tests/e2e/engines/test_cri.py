@@ -59,6 +59,19 @@ def test_a_pod_of_one_container_gets_what_its_annotation_says(
         wait_until(lambda: promised(node.stack) == {})
 
 
+def test_the_handler_keeps_what_the_default_one_says(node: Node) -> None:
+    """Beside the launcher and the annotations it has what the administrator's drop-in says."""
+    config = json.loads(node.cri.call("Status", verbose=True)["info"]["config"])
+    handlers = config["containerd"]["runtimes"]
+    ours, theirs = handlers["gpushare"], handlers["runc"]
+    assert config["containerd"]["defaultRuntimeName"] == "gpushare"
+    assert ours["options"] == {
+        **theirs["options"],
+        "BinaryName": str(node.stack.installation.launcher),
+    }
+    assert ours["runtimeType"] == theirs["runtimeType"]
+
+
 def test_another_handler_is_none_of_our_business(node: Node) -> None:
     with node.pod({"memory": "4GiB"}, handler="runc") as pod:
         assert pod.run("train").probe().status == NO_DRIVER
