@@ -13,6 +13,7 @@
  * It runs as root beside a tenant: it leaves the bundle's directory at once, never forks, writes
  * nothing to stdout, and everything it reads is bounded.
  */
+#include "args.h"
 #include "bundle.h"
 #include "cleanup.h"
 #include "client.h"
@@ -20,12 +21,17 @@
 #include "log.h"
 #include "spec.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define STATE_MAX ((size_t)1 << 20) /* bytes of state JSON; the annotations are in it */
 #define ID_MAX 1024
+#define CALLER_MAX ((size_t)64 << 10) /* bytes of the command line that a hook is run from */
+#define CALLER_WORDS 256
 #define HINT_MS 1000 /* how long the end of a container waits for the daemon to take note */
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -162,13 +168,51 @@ static bool bind_container(const struct hook *hook, const struct state *state)
 	return tell(hook, state, "bind", CLIENT_FINAL_MS);
 }
 
+/* /proc/PID/cmdline of the process that runs this hook, its words in `argv`; false where it has
+ * too many, or cannot be read. */
+static bool caller_read(char *text, size_t room, char **argv, size_t words)
+{
+	char path[64];
+	size_t have = 0, count = 0;
+	ssize_t got;
+
+	snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)getppid());
+	CLEANUP_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	while ((got = read(fd, text + have, room - have)) > 0)
+		have += (size_t)got;
+	if (got < 0 || have == 0 || have == room || text[have - 1])
+		return false;
+	for (char *word = text; word < text + have && count < words; word += strlen(word) + 1)
+		argv[count++] = word;
+	argv[count] = NULL;
+	return count < words;
+}
+
+/* Under a user namespace crun says "/" of the bundle (1.8 and 1.21): where its command line does
+ * not. "" when neither tells. */
+static const char *bundle_of(const struct state *state)
+{
+	static char text[CALLER_MAX];
+	static char *argv[CALLER_WORDS + 1];
+	struct args args;
+
+	if (strcmp(state->bundle, "/") != 0)
+		return state->bundle;
+	if (!caller_read(text, sizeof(text), argv, CALLER_WORDS))
+		return "";
+	args_parse(&args, argv);
+	return args.creates && *args.bundle == '/' ? args.bundle : "";
+}
+
 /* For hooks.d: whether the daemon has had this container's spec, or need not have it: the sandbox
  * of a pod bears the pod's annotations too. */
 static bool went_through_launcher(const struct state *state)
 {
 	CLEANUP_FREE char *text = NULL;
 	size_t length = 0;
-	CLEANUP_FD int bundle = bundle_open(state->bundle);
+	CLEANUP_FD int bundle = bundle_open(bundle_of(state));
 	struct spec spec;
 
 	if (bundle >= 0 &&

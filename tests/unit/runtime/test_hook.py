@@ -173,6 +173,33 @@ def test_a_sandbox_bears_the_annotations_of_its_pod_and_starts(place: Place) -> 
     assert place.run("createRuntime", state, keyed=False)[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--root=/x", "create", "--bundle", "BUNDLE", "ID"], 0),
+        (["run", "-bBUNDLE", "ID"], 0),
+        (["start", "--bundle", "BUNDLE", "ID"], 1),
+        (["create", "--bundle", "relative", "ID"], 1),
+        (["create", "ID"], 1),
+        (["create", *["x"] * 300, "--bundle", "BUNDLE", "ID"], 1),
+    ],
+)
+def test_where_the_state_calls_the_root_its_bundle_the_runtime_is_asked(
+    place: Place, hook: Path, words: list[str], status: int
+) -> None:
+    """Crun does under a user namespace; what it was called with has the bundle."""
+    named = str(bundle(place.bundle, dict(edits.seen(specs.Spec(annotated())).document)))
+    called = [word.replace("BUNDLE", named) for word in words]
+    script = '"$0" createRuntime; exit $?'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, str(hook), *called],
+        input=json.dumps(STATE | {"bundle": "/"}).encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+
+
 @pytest.mark.parametrize("text", [None, b"", b'{"x-gpushare":{},"process":'])
 def test_a_spec_that_cannot_be_read_is_no_proof(place: Place, text: bytes | None) -> None:
     state = STATE | {"bundle": str(bundle(place.bundle, annotated()))}
