@@ -160,6 +160,36 @@ def test_a_cgroup_that_is_gone_is_empty(cgroups: Cgroups) -> None:
         assert cgroups.processes(cgroup) == []
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        # A kubelet with systemd, and with cgroupfs; one that believes in systemd before a containerd
+        # that does not, whose runc takes the three words for one name; podman with systemd.
+        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod4f1c.slice/"
+        "cri-containerd-ab12.scope",
+        "/kubepods/burstable/pod4f1c/ab12",
+        "/kubepods-burstable-pod4f1c.slice:cri-containerd:ab12",
+        "/machine.slice/libpod-ab12.scope/container",
+    ],
+)
+def test_whatever_it_is_called_a_cgroup_is_found_again(
+    monkeypatch: pytest.MonkeyPatch, cgroups: Cgroups, tmp_path: Path, path: str
+) -> None:
+    lines = f"1:devices:{path}\n0::{path}\n"
+    monkeypatch.setattr(processes, "_read", lambda _pid, _name: lines.encode())
+    for hierarchy, file, said in (
+        ("", "v2", ("cgroup.events", "populated 1\n")),
+        ("devices", "v1", ("cgroup.procs", "12\n")),
+    ):
+        found = own_cgroup(7, {"devices": "/", "": "/" if hierarchy == "" else path})
+        assert found == f"{hierarchy}:{path}"
+        assert not cgroups.is_populated(found)
+        folder = tmp_path / file / path.lstrip("/")
+        folder.mkdir(parents=True)
+        (folder / said[0]).write_text(said[1])
+        assert cgroups.is_populated(found)
+
+
 @contextmanager
 def waiting(folder: Path, name: str, *, executes: bool, deleted: bool = True) -> Iterator[int]:
     """Yield a child that holds a pipe open as a container's first process holds its runtime's."""
