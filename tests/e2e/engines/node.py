@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from gpushare.verify import image
+from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.program import find
 
@@ -130,3 +131,10 @@ class Node:
                 input=archive,
                 env=self.env,
             )
+        # CRI hears of an image by an event, and would ask a registry for one that it does not know.
+        wanted = {f"docker.io/library/{tag}" for tag in (image.TAG, PAUSE)}
+        wait_until(lambda: wanted <= self._images())
+
+    def _images(self) -> set[str]:
+        found = self.cri.call("ListImages")["images"]
+        return {tag for known in found for tag in known["repo_tags"]}
