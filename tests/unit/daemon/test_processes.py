@@ -163,10 +163,9 @@ def test_a_cgroup_that_is_gone_is_empty(cgroups: Cgroups) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        # A kubelet with systemd, and with cgroupfs; one that believes in systemd before a containerd
-        # that does not, whose runc takes the three words for one name; podman with systemd.
-        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod4f1c.slice/"
-        "cri-containerd-ab12.scope",
+        # A kubelet with systemd, and with cgroupfs; one with systemd before a containerd without,
+        # whose runc takes three words for one name; podman with systemd.
+        "/kubepods.slice/kubepods-pod4f1c.slice/cri-containerd-ab12.scope",
         "/kubepods/burstable/pod4f1c/ab12",
         "/kubepods-burstable-pod4f1c.slice:cri-containerd:ab12",
         "/machine.slice/libpod-ab12.scope/container",
