@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -67,17 +67,17 @@ def strings(texts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.builds(written, texts, st.integers(0, 1 << 16))
 
 
-def members(keys: st.SearchStrategy[str], values: st.SearchStrategy[str]) -> Any:
+def members(keys: st.SearchStrategy[str], values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     """Objects, with a key possibly more than once."""
     pair = st.tuples(keys, values).map(":".join)
     return st.lists(pair, max_size=4).map(lambda pairs: "{" + ",".join(pairs) + "}")
 
 
-def arrays(values: st.SearchStrategy[str]) -> Any:
+def arrays(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.lists(values, max_size=4).map(lambda items: "[" + ",".join(items) + "]")
 
 
-annotations = members(strings(st.sampled_from(ANNOTATIONS)), strings(VALUES))
+noted = members(strings(st.sampled_from(ANNOTATIONS)), strings(VALUES))
 process = members(st.just('"env"'), arrays(strings(st.sampled_from(VARIABLES))))
 device = members(
     st.sampled_from(['"path"', '"major"', '"\\u0070ath"']), st.one_of(strings(NODES), NUMBERS)
@@ -87,10 +87,10 @@ linux = members(
     st.one_of(arrays(device), members(st.just('"devices"'), arrays(device)), st.just("null")),
 )
 parts = st.one_of(
-    st.tuples(st.sampled_from(['"annotations"', '"annotation\\u0073"']), annotations),
+    st.tuples(st.sampled_from(['"annotations"', '"annotation\\u0073"']), noted),
     st.tuples(st.sampled_from(['"process"', '"Process"']), process),
     st.tuples(st.just('"linux"'), linux),
-    st.tuples(strings(st.sampled_from(["x", "y", ""])), st.one_of(annotations, NUMBERS)),
+    st.tuples(strings(st.sampled_from(["x", "y", ""])), st.one_of(noted, NUMBERS)),
 ).map(":".join)
 documents = st.lists(parts, max_size=5).map(lambda found: "{" + ",".join(found) + "}")
 
