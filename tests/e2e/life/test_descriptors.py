@@ -10,10 +10,15 @@ import socket
 import pytest
 
 from tests.e2e.low_level import Outcome
+from tests.stack.distribution import DEBIAN13
 
-from .pair import Life, Pair, script_with
+from .pair import COURSES, Life, Pair, script_with
+
+#: crun 1.21 itself crashes where stdio is closed (SIGSEGV in nine runs of ten, with us or without).
+STEADY = [each for each in COURSES if (each.distribution, each.runtime) != (DEBIAN13, "crun")]
 
 
+@pytest.mark.parametrize("course", STEADY, indirect=True, ids=str)
 def test_closed_ones(pair: Pair) -> None:
     def script(life: Life) -> list[Outcome]:
         answers = []
