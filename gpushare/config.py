@@ -7,7 +7,7 @@ and tells every problem with its line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,16 @@ from gpushare.settings import (
     text_of,
 )
 
-__all__ = ["DEFAULT_FILE", "Config", "ConfigError", "Timing", "load", "parse", "schema"]
+__all__ = [
+    "DEFAULT_FILE",
+    "Config",
+    "ConfigError",
+    "Timing",
+    "load",
+    "outdated",
+    "parse",
+    "schema",
+]
 
 DEFAULT_FILE: Final = Path("/etc/gpushare/gpushare.yaml")
 
@@ -46,10 +55,12 @@ class Config:
     """What gpushare.yaml says, sizes in bytes; the schema describes each key.
 
     `terms` are for every request but those of `users` (`gpushare run` without root) and of
-    `namespaces`, by name or pattern in the order of the file.
+    `namespaces`, by name or pattern in the order of the file. `written_ns` is when the file that
+    was read had been written, 0 where there was none, None where no file was looked for.
     """
 
     file: Path | None = None
+    written_ns: int | None = field(default=None, compare=False)
     run_dir: Path = Path("/run/gpushare")
     state_dir: Path = Path("/var/lib/gpushare")
     libraries: Path = Path("/usr/local/lib/gpushare/current/lib")
@@ -83,11 +94,26 @@ class Config:
 
 def load(file: Path | None = None) -> Config:
     """Read `file`, or DEFAULT_FILE where it exists; ConfigError when it cannot be used."""
-    if file is None:
-        if not DEFAULT_FILE.exists():
-            return Config()
-        file = DEFAULT_FILE
-    return parse(text_of(file), file)
+    found = file or DEFAULT_FILE
+    # Before the text is read: what is written in between must look newer than what was read.
+    written_ns = _written_ns(found)
+    if file is None and not written_ns:
+        return Config(written_ns=0)
+    return replace(parse(text_of(found), found), written_ns=written_ns)
+
+
+def outdated(config: Config) -> bool:
+    """Whether the file of `config` was written, made or removed after it was read."""
+    if config.written_ns is None:
+        return False
+    return _written_ns(config.file or DEFAULT_FILE) != config.written_ns
+
+
+def _written_ns(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def parse(text: str, file: Path) -> Config:
@@ -101,6 +127,7 @@ def parse(text: str, file: Path) -> Config:
     timing = document.section(("timing",)).items()
     return Config(
         file=file,
+        written_ns=None,
         **paths,
         read_group=said.get("read_group"),
         cdi=None if cdi is None else Path(cdi),

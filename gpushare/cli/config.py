@@ -53,7 +53,8 @@ def show(session: Session, file: Path | None, namespace: str | None, users: bool
     document = _document(session, file)
     rows = list(_rows(document, namespace, users=users))
     data = [{"key": row.key, "value": row.value, "from": row.origin} for row in rows]
-    session.show(data, lambda: table(HEADINGS, [_cells(row) for row in rows]))
+    empty = f"{document.file} bounds nothing here, and has no default: a card's room is the bound"
+    session.show(data, lambda: table(HEADINGS, [_cells(row) for row in rows]) if rows else empty)
 
 
 @shared.command("schema", example="gpushare config schema")
@@ -67,24 +68,25 @@ def schema(session: Session) -> None:
 
 
 @shared.command("check", example="gpushare config check gpushare.yaml")
-@click.argument(
-    "file", type=click.Path(dir_okay=False, path_type=Path), default=config.DEFAULT_FILE
-)
-def check(session: Session, file: Path) -> None:
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
+def check(session: Session, file: Path | None) -> None:
     """Check a configuration, and tell every problem at once.
 
-    Each with its line, the key, the value, the rule and what to write. The exit status is 1 where
-    there is one.
+    Without FILE that of the gpushared that answers, else /etc/gpushare/gpushare.yaml. Each problem
+    has its line, the key, the value, the rule and what to write. The exit status is 1 where there
+    is one.
     """
     problems: tuple[settings.Problem, ...] = ()
+    found, there = _file(session, file)
     try:
-        settings.checked(settings.text_of(file), file)
+        if there:
+            settings.checked(settings.text_of(found), found)
     except settings.ConfigError as error:
         problems = error.problems
         if not session.json:
             raise
-    data = {"file": str(file), "problems": [vars(problem) for problem in problems]}
-    session.show(data, lambda: f"{file}: ok")
+    data = {"file": str(found), "problems": [vars(problem) for problem in problems]}
+    session.show(data, lambda: f"{found}: ok" if there else f"{found}: not there, defaults hold")
     if problems:
         click.get_current_context().exit(ERROR)
 
@@ -95,9 +97,14 @@ for _command in (show, schema, check):
 
 def _document(session: Session, file: Path | None) -> Document:
     """Return the file that was named, else the daemon's, else the usual one; empty for none."""
-    found = file or _of_daemon(session) or config.DEFAULT_FILE
-    there = file is not None or found.exists()
+    found, there = _file(session, file)
     return settings.checked(settings.text_of(found) if there else "", found)
+
+
+def _file(session: Session, file: Path | None) -> tuple[Path, bool]:
+    """Return the file to look at, and whether it is to be read: one that was named always is."""
+    found = file or _of_daemon(session) or config.DEFAULT_FILE
+    return found, file is not None or found.exists()
 
 
 def _of_daemon(session: Session) -> Path | None:

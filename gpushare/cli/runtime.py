@@ -224,7 +224,8 @@ def _next(
             then = "nothing that runs is disturbed"
         elif place.restart:
             then = "a reload takes nothing back"
-        lines.append(f"next: {'(nothing was changed) ' if dry_run else ''}{due} ({what}: {then})")
+        before = "the same without --dry-run, then " if dry_run else ""
+        lines.append(f"next: {before}{due} ({what}: {then})")
     return lines
 
 
@@ -245,8 +246,9 @@ def _shown(found: list[Status]) -> list[str]:
         for one in found
     ]
     lines = [table(("ENGINE", "RUNTIME", "FILE", "DEFAULT", "KNOWN"), rows)]
+    alone = len(found) == 1  # asked for by name
     for one in found:
-        if one.word in {"refused", "broken", "unread"}:
+        if one.word in {"refused", "broken", "unread"} or (one.word == "absent" and alone):
             lines.append(f"{one.engine}: {one.text}")
         lines += [f"{one.engine}: {remark}" for remark in one.remarks]
         if one.fix:

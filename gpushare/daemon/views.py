@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 import gpushare
-from gpushare import abi
+from gpushare import abi, config
 from gpushare.daemon import processes
 from gpushare.daemon.account import Account, Claim, accounts
 from gpushare.daemon.capacity import Room
@@ -176,6 +176,11 @@ def status_row(node: Node) -> Status:
         warnings.append(node.driver_fault)
     elif driver.truth.view.stale:
         warnings.append(f"the figures are old: {driver.truth.view.stale}")
+    if config.outdated(node.config):
+        warnings.append(
+            f"{node.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "
+            "gpushare config check && systemctl restart gpushared"
+        )
     if not HELD:
         warnings.append("shares of compute are reserved and shown, not held, in this version")
     return Status(

@@ -18,7 +18,7 @@ def text_of(file: Path) -> str:
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        told = f"{error.strerror}; name another with --config"
+        told = f"{error.strerror}; name another file"
         raise ConfigError(file, Problem(0, "", told)) from error
     if len(data) > MAX_BYTES:
         told = f"over {MAX_BYTES >> 10} KiB; this is no gpushare.yaml"

@@ -44,7 +44,7 @@ NVIDIA_CDI: Final = (
     Path("/etc/cdi/nvidia.json"),
     Path("/var/run/cdi/nvidia.yaml"),
 )
-_NOTE: Final = "# Written by `gpushare setup`; yours to edit. Every key: gpushare.yaml(5)."
+_NOTE: Final = "# Written by `gpushare setup`; yours to edit. Every key: gpushare config show."
 
 
 class SetupError(UserError):

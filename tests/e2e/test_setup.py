@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = Path(sys.executable).parent
-WRITTEN = ("/etc", "/opt", "/usr/local/lib", "/var/lib")
+WRITTEN = ("/etc", "/opt", "/usr/local", "/var/lib")
 # /run hides the machine's own systemd, docker and gpushare.
 SCRIPT = """
 set -eu

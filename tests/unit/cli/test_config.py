@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from jsonschema import Draft202012Validator
 
+from gpushare import config
+
 from .conftest import STATUS
 from .fake_daemon import FakeDaemon
 
@@ -96,7 +98,7 @@ def test_show_of_a_file_that_is_not_there_is_an_error_where_it_was_named(
 ) -> None:
     result = cli("config", "show", "--config", str(tmp_path / "none.yaml"))
     assert result.exit_code == 1
-    assert "No such file or directory; name another with --config" in result.output
+    assert "No such file or directory; name another file" in result.output
 
 
 def test_check_is_content_with_a_good_file(cli: Cli, file: Path) -> None:
@@ -104,6 +106,32 @@ def test_check_is_content_with_a_good_file(cli: Cli, file: Path) -> None:
     assert (result.exit_code, result.output) == (0, f"{file}: ok\n")
     result = cli("config", "check", str(file), "--json")
     assert json.loads(result.stdout) == {"file": str(file), "problems": []}
+
+
+def test_check_without_a_file_is_of_the_daemons(cli: Cli, daemon: FakeDaemon, file: Path) -> None:
+    daemon.answers["status"] = [{"ok": True, **STATUS, "config": str(file)}]
+    assert cli("config", "check").output == f"{file}: ok\n"
+
+
+def test_check_of_no_file_says_that_defaults_hold(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = tmp_path / "none.yaml"
+    monkeypatch.setattr(config, "DEFAULT_FILE", none)
+    result = cli("config", "check")
+    assert (result.exit_code, result.output) == (0, f"{none}: not there, defaults hold\n")
+    result = cli("config", "check", str(none))
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"gpushare: {none}: No such file or directory; name another file\n",
+    )
+
+
+def test_show_of_a_namespace_that_nothing_bounds_says_so(cli: Cli, file: Path) -> None:
+    file.write_text("max_shares: 4\n")
+    result = cli("config", "show", "--config", str(file), "--namespace", "team")
+    assert result.output.startswith(f"{file} bounds nothing here")
+    assert rows(cli("config", "show", "--config", str(file), "--namespace", "team", "--json")) == {}
 
 
 def test_check_tells_every_problem_at_once(cli: Cli, file: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from gpushare.daemon.host import open_tenant
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement import NoRoom
 from gpushare.daemon.resize import set_quota
+from gpushare.daemon.views import status_row
 from gpushare.quota import QuotaError
 
 from . import fakes
@@ -323,3 +325,14 @@ def test_root_is_held_to_the_node_s_ceilings_unless_it_sets_a_quota(tmp_path: Pa
             open_tenant(ME, {"memory": "3GiB"}, made)
         entry = entry_of(made, open_tenant(ME, {"memory": "1GiB"}, made))
         assert set_quota(entry, {"memory": "3GiB"}, made).holdings[0].memory_bytes == 3 * GIB
+
+
+def test_a_policy_that_was_changed_since_is_told_until_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "gpushare.yaml"
+    file.write_text("ceilings: {memory: 4GiB}\n")
+    os.utime(file, ns=(1, 1))
+    with fakes.node(tmp_path, FakeDriver(fakes.card(0)), config.load(file)) as node:
+        assert not [text for text in status_row(node)["warnings"] if str(file) in text]
+        os.utime(file, ns=(2, 2))
+        (told,) = (text for text in status_row(node)["warnings"] if str(file) in text)
+    assert told.endswith("systemctl restart gpushared")

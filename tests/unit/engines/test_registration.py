@@ -85,6 +85,7 @@ def test_a_dry_run_shows_the_diff_and_writes_nothing(
     result = configure(engine, file, "--dry-run")
     assert f"+++ {file}" in result.output
     assert LAUNCHER in result.output
+    assert "\nnext: the same without --dry-run, then systemctl re" in result.output
     assert file.read_bytes() == content
     assert list(tmp_path.iterdir()) == [file]
 

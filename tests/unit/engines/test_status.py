@@ -224,6 +224,16 @@ def test_status_of_an_engine_without_the_runtime_is_4(crio: Place) -> None:
     assert "next: gpushare runtime configure --runtime crio" in said
 
 
+def test_status_of_an_engine_that_is_not_here_says_so(
+    crio: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = engine.Engine("crio", "crio", (tmp_path / "no",), lambda _, __: crio, answer.of_crio)
+    monkeypatch.setattr("gpushare.cli.runtime.find", lambda _: one)
+    code, said = status("--runtime", "crio")
+    assert code == 4
+    assert said.splitlines()[-1] == "crio: not on this machine"
+
+
 def test_a_launcher_of_another_installation_is_told(crio: Place, tmp_path: Path) -> None:
     one = engine.Engine("crio", "crio", (tmp_path,), lambda _, __: crio, lambda _: Answer(True))
     found = look(one, Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime"))

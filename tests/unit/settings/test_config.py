@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -176,3 +177,22 @@ def test_an_error_names_the_line_the_key_and_the_fix(text: str, message: str) ->
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         config.load(tmp_path / "none.yaml")
+
+
+def test_a_file_that_was_written_after_it_was_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "gpushare.yaml"
+    monkeypatch.setattr(config, "DEFAULT_FILE", file)
+    without = config.load()
+    assert not config.outdated(without)
+    file.write_text("max_shares: 4\n")
+    os.utime(file, ns=(1, 1))
+    assert config.outdated(without)
+    said = config.load()
+    assert not config.outdated(said)
+    os.utime(file, ns=(2, 2))
+    assert config.outdated(said)
+    file.unlink()
+    assert config.outdated(said)
+    assert not config.outdated(Config())
