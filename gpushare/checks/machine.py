@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpushare.checks.check import Check
-from gpushare.host import driver_wsl
+from gpushare.host.driver import wsl
 from gpushare.host.tree import Tree
 from gpushare.oci.platform import platform_of
 
@@ -36,7 +36,7 @@ def of_machine(root: Path = Path("/"), architecture: str | None = None) -> Itera
             "containers that ask for none start as before",
             "take a machine with a card, or try gpushare setup --simulate h200",
         )
-    if driver_wsl.is_here(host):
+    if wsl.is_here(host):
         yield Check(
             "warn",
             "WSL 2: one device node is every card and the driver names no processes, so quotas are "

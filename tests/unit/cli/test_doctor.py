@@ -19,7 +19,7 @@ from gpushare.engines.answer import Answer
 from gpushare.engines.engine import Engine, find
 from gpushare.host import cgroups, driver, loader
 from gpushare.host.driver import DriverMissing
-from gpushare.host.driver_nodes import Card, Node
+from gpushare.host.driver.nodes import Card, Node
 from gpushare.host.tree import Tree
 from gpushare.setup import lowlevel
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.host import driver
-from gpushare.host.driver_files import File
-from gpushare.host.driver_nodes import Card, Node
+from gpushare.host.driver.files import File
+from gpushare.host.driver.nodes import Card, Node
 from gpushare.host.tree import Tree
 from tests.stack import card
 from tests.stack.program import Missing

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from gpushare.oci import edits as editing
-from gpushare.oci import nvidia, nvidia_nodes
+from gpushare.oci import nvidia
 from gpushare.oci.driver import Driver
 from gpushare.oci.edits import Edits
+from gpushare.oci.nvidia import nodes
 from gpushare.oci.spec import Spec
 from gpushare.quota import Cards, QuotaError
 from tests.unit.oci.examples import (
@@ -112,7 +113,7 @@ def test_a_node_of_a_card_that_our_own_spec_does_not_list_is_taken_out(
         folder = tmp_path / name / "device"
         folder.mkdir(parents=True)
         (folder / "vendor").write_text(f"{vendor}\n")
-    monkeypatch.setattr(nvidia_nodes, "DRM", tmp_path)
+    monkeypatch.setattr(nodes, "DRM", tmp_path)
     document = cdi_form(0)
     theirs = node("/dev/dri/renderD140", 140, 226)
     document["linux"]["devices"] += [node("/dev/dri/card7", 7, 226), theirs]

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from gpushare.oci.driver import Driver
-from gpushare.oci.nvidia_errors import unknown
+from gpushare.oci.nvidia.errors import unknown
 
 # What nvidia-ctk lists (nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go and
 # internal/discover/{graphics,ipc}.go), and libnvidia-container before it.

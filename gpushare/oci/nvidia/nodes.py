@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpushare.oci.driver import Driver
 from gpushare.oci.edits import DEVICES, MOUNTS, RULES
-from gpushare.oci.nvidia_errors import instance, unknown
+from gpushare.oci.nvidia.errors import instance, unknown
 from gpushare.oci.spec import Spec
 
 MAJOR: Final = 195  # of nvidia0.., nvidiactl and nvidia-modeset (Linux, devices.txt)

@@ -15,10 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpushare.oci import nvidia_files, nvidia_hooks, nvidia_nodes
 from gpushare.oci.driver import Driver
 from gpushare.oci.edits import DEVICES, ENV, HOOKS, MOUNTS, RULES, Path
-from gpushare.oci.nvidia_errors import SHARE
+from gpushare.oci.nvidia import files as nvidia_files
+from gpushare.oci.nvidia import hooks as nvidia_hooks
+from gpushare.oci.nvidia import nodes as nvidia_nodes
+from gpushare.oci.nvidia.errors import SHARE
 from gpushare.oci.spec import Spec
 from gpushare.quota.cards import Cards
 from gpushare.quota.errors import QuotaError

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final, Literal, TypeAlias
 
-from gpushare.oci.nvidia_errors import instance, unknown
+from gpushare.oci.nvidia.errors import instance, unknown
 from gpushare.quota.cards import Cards
 from gpushare.quota.errors import QuotaError
 

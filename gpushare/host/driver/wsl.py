@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from gpushare.host.driver_files import File, loader_folder
-from gpushare.host.driver_nodes import Node
+from gpushare.host.driver.files import File, loader_folder
+from gpushare.host.driver.nodes import Node
 
 if TYPE_CHECKING:
     from gpushare.host.tree import Tree

@@ -2,7 +2,7 @@
 """The NVIDIA driver of this host: its libraries, programs and device nodes, as a CDI spec.
 
 nvidia-ctk writes such a spec too, where it is installed; this one needs nothing but the driver. Its
-files are found as the driver's installer leaves them: `driver_files` has the places.
+files are found as the driver's installer leaves them: `files` has the places.
 Source: CDI SPEC.md; /proc/driver/nvidia as the driver's README has it.
 """
 
@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gpushare.errors import UserError
-from gpushare.host import driver_files, driver_nodes, driver_wsl, loader
-from gpushare.host.driver_files import File
-from gpushare.host.driver_nodes import Card, Node
+from gpushare.host import loader
+from gpushare.host.driver import files as driver_files
+from gpushare.host.driver import nodes as driver_nodes
+from gpushare.host.driver import wsl as driver_wsl
+from gpushare.host.driver.files import File
+from gpushare.host.driver.nodes import Card, Node
 from gpushare.host.tree import Tree
 from gpushare.oci import capabilities
 from gpushare.oci.platform import this_platform
