@@ -211,6 +211,7 @@ def rendered(generated: Path, template: Path) -> Path:
 def dump(stage: Stack, main: Path, root: Path) -> dict[str, Any]:
     """Return what the distribution's containerd makes of a machine's files."""
     if not main.exists():
+        main.parent.mkdir(parents=True, exist_ok=True)
         main.write_text("version = 2\n")
     for path in root.rglob("*.toml"):
         path.write_text(re.sub(r'"/(etc|run|var)/', rf'"{root}/\1/', path.read_text()))

@@ -36,7 +36,9 @@ def may_be_default(name: str) -> bool:
 
 def make(name: str, root: Path) -> Path:
     """Make the machine beneath `root`."""
-    shutil.copytree(MACHINES / name / "before", root, dirs_exist_ok=True)
+    before = MACHINES / name / "before"
+    if before.exists():  # a machine with no file yet is a folder that git does not keep
+        shutil.copytree(before, root, dirs_exist_ok=True)
     return root
 
 
