@@ -167,7 +167,8 @@ def _run(*command: str) -> str | Answer:
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
         reason = lines[-1] if lines else f"exit status {done.returncode}"
-        return Answer(None, why=f"{' '.join(command)}: {reason}")
+        fix = "; use sudo" if "permission denied" in reason.lower() else ""
+        return Answer(None, why=f"{' '.join(command)}: {reason}{fix}")
     return done.stdout
 
 

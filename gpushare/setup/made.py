@@ -98,15 +98,22 @@ class Made:
         wrote = self.files.get(str(path))
         return wrote is not None and place.is_file() and _digest(place.read_bytes()) == wrote
 
+    def edited(self) -> list[str]:
+        """Return the files that somebody else has written since."""
+        return [
+            name
+            for name in self.files
+            if beneath(self.root, Path(name)).exists()
+            and not self.owns(Path(name))
+            # In our own folder gpushared renews what setup wrote first.
+            and RECORD.parent not in Path(name).parents
+        ]
+
     def remove(self) -> list[str]:
-        """Remove everything that is as it was made; return what is left, with the reason."""
+        """Remove everything that is as it was made; return what else is left, with the reason."""
         left: list[str] = []
-        for name in self.files:
-            place = beneath(self.root, Path(name))
-            if self.owns(Path(name)) or (place.exists() and RECORD.parent in Path(name).parents):
-                place.unlink()  # in our own folder gpushared renews what setup wrote first
-            elif place.exists():
-                left.append(f"{name} was edited since; it stays")
+        for name in self.files.keys() - set(self.edited()):
+            beneath(self.root, Path(name)).unlink(missing_ok=True)
         for name, target in self.links.items():
             place = beneath(self.root, Path(name))
             if place.is_symlink() and str(place.readlink()) == target:

@@ -114,9 +114,11 @@ def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
         yield Step("stop gpushared", lambda: _systemctl("disable", "--now", "gpushared"))
     elif str(UNIT) in made.files and made.root == Path("/"):
         yield Step("stop the gpushared that you started (no systemd here)", yours=True)
-    things = [*made.files, *made.links, *made.trees]
+    edited = made.edited()
+    things = [*(name for name in made.files if name not in edited), *made.links, *made.trees]
     if not made.empty:
         left: list[str] = []
+        yield from (Step(f"{name} was edited since; it stays") for name in edited)
         yield Step("remove " + ", ".join(things), lambda: left.extend(made.remove()))
         yield from (Step(line) for line in left)
     if unit:

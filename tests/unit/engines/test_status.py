@@ -88,6 +88,13 @@ def test_docker_is_asked_by_docker_info(
     assert answer.of_docker(place(tmp_path)) == found
 
 
+def test_who_may_not_ask_docker_is_told_to_use_sudo(programs: Programs, tmp_path: Path) -> None:
+    programs.say("docker", "", code=1, error="dial unix: connect: permission denied")
+    found = answer.of_docker(place(tmp_path))
+    assert found.known is None
+    assert found.why.endswith("connect: permission denied; use sudo")
+
+
 def test_containerd_is_asked_by_crictl(programs: Programs, tmp_path: Path) -> None:
     there = place(tmp_path, socket=Path("/run/x.sock"))
     programs.say("crictl", json.dumps(CRI))

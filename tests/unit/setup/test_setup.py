@@ -90,8 +90,12 @@ def test_undo_keeps_what_the_user_edited(machine: Path) -> None:
     setup(machine)
     mine = machine / "etc/gpushare/gpushare.yaml"
     mine.write_text(mine.read_text() + "reserve: 1GiB\n")
-    result = setup(machine, "--undo")
-    assert "/etc/gpushare/gpushare.yaml was edited since; it stays" in result.output
+    stays = "/etc/gpushare/gpushare.yaml was edited since; it stays"
+    for more in (["--dry-run"], []):
+        said = setup(machine, "--undo", *more).output
+        assert stays in said
+        (removed,) = (line for line in said.splitlines() if line[6:].startswith("remove "))
+        assert str(mine.relative_to(machine)) not in removed
     assert "reserve" in mine.read_text()
     assert not (machine / "opt").exists()
 
