@@ -176,7 +176,7 @@ def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None
 
 
 def test_a_folder_in_place_of_the_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Is a directory; name another with --config"):
+    with pytest.raises(ConfigError, match="Is a directory; name another file"):
         config.load(tmp_path)
 
 
