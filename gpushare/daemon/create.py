@@ -21,7 +21,17 @@ from gpushare.oci import container, edits, nvidia, spec
 from gpushare.oci.driver import CUDA, NVML
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
-from gpushare.quota import Given, give, pod_of, read_quota, refuse_whole, visible_devices
+from gpushare.quota import (
+    Given,
+    Pod,
+    Quota,
+    Terms,
+    give,
+    pod_of,
+    read_quota,
+    refuse_whole,
+    visible_devices,
+)
 
 STRONG: Final = "strong"
 
@@ -48,6 +58,17 @@ class Bundle:
         return hashlib.sha256(name).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a container asks for: in its spec already (`placed`), in words, and what is given."""
+
+    placed: nvidia.Request
+    quota: Quota
+    given: Given
+    pod: Pod | None
+    terms: Terms
+
+
 def create(bundle: Bundle, node: Node) -> dict[str, Any]:
     """Give the container what it asks for: `{"given": "none" | "shared" | "whole", "key": ...}`.
 
@@ -60,7 +81,25 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
     # Whoever may annotate could call any container a sandbox, and keep the card that is in it.
     if original.is_sandbox() and not nvidia.is_placed(original):
         return _nothing(bundle, original, loaded, None, node)
-    request = nvidia.Request() if node.driver is None else nvidia.find(original, node.driver.files)
+    asked = _ask(bundle, original, node)
+    if asked.given.kind == "none":
+        stripped = edits.apply(original, edits.Edits(), asked.placed.taken)
+        return _nothing(bundle, stripped, loaded, asked.given, node)
+    entry = _reserve(bundle, original, asked, node)
+    try:
+        edited = _edited(bundle, original, asked.placed, entry, node)
+        spec.store(bundle.bundle_fd, edited, loaded)
+    except BaseException:
+        release.end(entry.key, node, "the container could not be given it")
+        raise
+    if bundle.maker:
+        release.watch_maker(entry.key, bundle.maker, node)
+    return {"given": asked.given.kind, "key": entry.key}
+
+
+def _ask(bundle: Bundle, original: Spec, node: Node) -> Asked:
+    """Return what the container asks for, of whatever source, and what that comes to here."""
+    placed = nvidia.Request() if node.driver is None else nvidia.find(original, node.driver.files)
     annotations = pods.believed(bundle.path, original.annotations)
     pod = pod_of(annotations)
     terms = node.config.terms_of("" if pod is None else pod.namespace)
@@ -69,37 +108,31 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
         original.variables,
         of_pod=pods.annotations_of(pod, bundle.path) if pods.asks(annotations) else None,
         operator=node.overrides.of(bundle.identity),
-        cards=request.cards,
+        cards=placed.cards,
         defaults=terms.defaults,
         trust=terms.trust,
     )
     if quota.asked or bundle.marker == STRONG:
         node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
-    given = give(quota, visible=visible_devices(original.variables), cards=request.cards)
-    if given.kind == "none":
-        stripped = edits.apply(original, edits.Edits(), request.taken)
-        return _nothing(bundle, stripped, loaded, given, node)
+    given = give(quota, visible=visible_devices(original.variables), cards=placed.cards)
+    return Asked(placed, quota, given, pod, terms)
+
+
+def _reserve(bundle: Bundle, original: Spec, asked: Asked, node: Node) -> Entry:
+    """Promise the container what it asks for, where the node's terms and its pod allow it."""
     upgrade.refuse_changed(node)
-    terms.ceilings.refuse_above(quota, given, request.cards)
-    if pod is not None:
-        pods.settle(pod, node)
-        pods.refuse_second(pod, quota, node)
+    asked.terms.ceilings.refuse_above(asked.quota, asked.given, asked.placed.cards)
+    if asked.pod is not None:
+        pods.settle(asked.pod, node)
+        pods.refuse_second(asked.pod, asked.quota, node)
+    applicant = replace(_applicant(bundle, original), terms=asked.terms)
     try:
-        applicant = replace(_applicant(bundle, original), terms=terms)
-        entry = reserve(applicant, quota, given, node)
+        return reserve(applicant, asked.quota, asked.given, node)
     except NoRoom as error:
-        if given.kind == "whole":
-            raise refuse_whole(quota, request.cards, f"cannot be given: {error}") from error
-        raise
-    try:
-        edited = _edited(bundle, original, request, entry, node)
-        spec.store(bundle.bundle_fd, edited, loaded)
-    except BaseException:
-        release.end(entry.key, node, "the container could not be given it")
-        raise
-    if bundle.maker:
-        release.watch_maker(entry.key, bundle.maker, node)
-    return {"given": given.kind, "key": entry.key}
+        if asked.given.kind != "whole":
+            raise
+        why = f"cannot be given: {error}"
+        raise refuse_whole(asked.quota, asked.placed.cards, why) from error
 
 
 def _refuse_second_maker(bundle: Bundle, node: Node) -> None:
