@@ -28,6 +28,7 @@ _V1_ONLY = 'umount /sys/fs/cgroup/unified && exec "$@"'
 
 _CHANGING = (
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)"), "TIME"),
+    (re.compile(r"\b(CREATED|TIME) +"), r"\1 "),  # the column is as wide as the times
     (re.compile(r'"pid": ?\d+'), '"pid": PID'),
     (re.compile(r"^\[[\d,\s]*\]$", re.MULTILINE), "[PIDS]"),
     (re.compile(r"\S*/(runc|crun)(?=: )"), r"\1"),

@@ -295,6 +295,8 @@ def test_a_burst_has_what_is_free_and_no_promise_waits_for_it(own: Stack) -> Non
             assert other.wait() != 0
             assert f"({first.id} 4 and 56 borrowed)" in other.errors
         assert tenant.ask("free")["code"] == 0
+        # The daemon believes it when the driver says so too.
+        wait_until(lambda: asking(own).cards()[0]["borrowed_bytes"] == 0)
         second = Bundle(own, quota={"memory": "100GiB"})
         with started(second) as promised_to:
             assert tenant.ask(f"alloc {60 * GIB}")["result"] == OUT_OF_MEMORY

@@ -142,6 +142,7 @@ def test_a_running_containerd_is_asked_with_crictl_and_without(
 def test_podman_knows_it_at_its_next_start(stage: Stack, folder: Path) -> None:
     launcher = stage.installation.launcher
     place = find("podman").place(folder, None)
+    put(stage, folder)  # nothing yet, whatever an earlier test registered
     assert answer.of_podman(place).known is False
     for default in (False, True):
         change(place, launcher, default)
@@ -170,6 +171,7 @@ def change(place: Place, launcher: Path, default: bool | None) -> None:
 def put(stage: Stack, folder: Path) -> None:
     """Let the distribution have podman's two folders as they are beneath `folder`."""
     for name in ("etc/containers/containers.conf.d", "usr/share/containers/oci/hooks.d"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
         script = f"rm -rf /{name}; mkdir -p /{name}; cp -r {folder}/{name}/. /{name}"
         subprocess.run(stage.argv("sh", "-c", script), check=True)
 

@@ -45,6 +45,11 @@ def spoken(container: Container, *words: str) -> tuple[int, str]:
         return status, said.read().decode(errors="replace")
 
 
+#: What gpushared writes by itself: the ledger's journal, what contexts were measured to take, and
+#: folders that are ready for the next tenants.
+_LIVE = ("ledger.db", "state/contexts.json", "/tenants/.spare-")
+
+
 def everything(place: Place, *besides: Path) -> set[str]:
     """Return what there is in the stack's folders but for logs and the runtimes' own state."""
     tops = (place.stack.root, Path("/etc"), Path("/x"))
@@ -53,7 +58,8 @@ def everything(place: Place, *besides: Path) -> set[str]:
         str(path)
         for top in tops
         for path in top.rglob("*")
-        if not skipped & {path, *path.parents} and "ledger.db" not in path.name
+        if not skipped & {path, *path.parents}
+        and not any(name in str(path) for name in _LIVE)
     }
 
 
