@@ -58,8 +58,7 @@ def everything(place: Place, *besides: Path) -> set[str]:
         str(path)
         for top in tops
         for path in top.rglob("*")
-        if not skipped & {path, *path.parents}
-        and not any(name in str(path) for name in _LIVE)
+        if not skipped & {path, *path.parents} and not any(name in str(path) for name in _LIVE)
     }
 
 
