@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 ABI_MAGIC: Final = 0x6572616873757067
 
 DRIVER_DIR: Final = "/opt/gpushare/driver"
@@ -19,6 +19,7 @@ TENANT_DIR: Final = "/opt/gpushare/tenant"
 GRANT_NAME: Final = "grant"
 STATUS_NAME: Final = "status"
 SOCKET_NAME: Final = "socket"
+BELL_NAME: Final = "bell"
 TENANT_DIR_ENV: Final = "GPUSHARE_TENANT_DIR"
 
 PAGE_BYTES: Final = 4096
@@ -26,8 +27,10 @@ MAX_CARDS: Final = 16
 MAX_PROCESSES: Final = 1024
 
 GATE_OPEN: Final = 0
-GATE_WINDOW: Final = 1
-GATE_CLOSED: Final = 2
+GATE_METERED: Final = 1
+GATE_WINDOW: Final = 2
+GATE_CLOSED: Final = 3
+GATE_STALE_NS: Final = 100_000_000
 
 GRANT_BYTES: Final = PAGE_BYTES * (1 + MAX_CARDS)
 
@@ -48,12 +51,24 @@ GRANT_CARD_CONTEXT_BYTES: Final = 64
 GRANT_CARD_OVERHEAD_BYTES: Final = 72
 GRANT_CARD_CORES_PERCENT: Final = 80
 GRANT_CARD_UTILISATION_PERCENT: Final = 84
-GRANT_CARD_GATE_MODE: Final = 128
-GRANT_CARD_GATE_EPOCH: Final = 132
-GRANT_CARD_GATE_BUDGET_NS: Final = 136
-GRANT_CARD_GATE_WINDOW_END_NS: Final = 144
-GRANT_CARD_GATE_IN_FLIGHT_MAX_NS: Final = 152
-GRANT_CARD_BYTES: Final = 192
+GRANT_CARD_GATE: Final = 128
+GRANT_CARD_BYTES: Final = 256
+
+GATE_MODE: Final = 0
+GATE_EPOCH: Final = 4
+GATE_IN_FLIGHT_MAX_NS: Final = 8
+GATE_MARKER_NS: Final = 16
+GATE_WAIT_MAX_NS: Final = 24
+GATE_HEARTBEAT_NS: Final = 32
+GATE_BUSY_NS: Final = 40
+GATE_ALONE_PERMILLE: Final = 48
+GATE_PIECES_MIN: Final = 52
+GATE_CHARGED_NS: Final = 64
+GATE_WINDOWS: Final = 72
+GATE_OVERRUNS: Final = 80
+GATE_WANTED_NS: Final = 88
+GATE_HUNG: Final = 96
+GATE_BYTES: Final = 128
 
 PROCESS_BYTES: Final = 32
 PROCESS_PID: Final = 0
@@ -99,7 +114,22 @@ STATUS_HEADER: Final = struct.Struct("<QIIII")  # magic, abi_version, high_water
 STATUS_PROCESS_OFFSET: Final = PAGE_BYTES
 STATUS_USAGE_OFFSET: Final = STATUS_PROCESS_OFFSET + MAX_PROCESSES * PROCESS_BYTES
 STATUS_CARD_BYTES: Final = MAX_PROCESSES * (4 * 8 + DETAIL_BYTES)
-STATUS_BYTES: Final = STATUS_USAGE_OFFSET + MAX_CARDS * STATUS_CARD_BYTES
+STATUS_WORK_OFFSET: Final = STATUS_USAGE_OFFSET + MAX_CARDS * STATUS_CARD_BYTES
+STATUS_WORK_BYTES: Final = MAX_PROCESSES * 64
+STATUS_BYTES: Final = STATUS_WORK_OFFSET + MAX_CARDS * STATUS_WORK_BYTES
+
+WORK_DONE: Final = 0
+WORK_WAITING: Final = 4
+WORK_BUSY_NS: Final = 8
+WORK_SINCE_NS: Final = 16
+WORK_PENDING_NS: Final = 24
+WORK_SUBMITTED: Final = 32
+WORK_ENDED: Final = 40
+WORK_THROTTLED_NS: Final = 48
+WORK_FORCED: Final = 56
+WORK_BEGUN: Final = 60
+WORK_BYTES: Final = 64
+WORK: Final = struct.Struct("<IIQQQQQQII")  # the fields of a process's work, in their order
 
 MESSAGE_HELLO: Final = 1
 MESSAGE_LOG: Final = 2
@@ -122,3 +152,13 @@ def status_process_offset(number: int) -> int:
 def status_usage_offset(card: int) -> int:
     """Return where what is held on `card` begins in a status file, in bytes."""
     return STATUS_USAGE_OFFSET + card * STATUS_CARD_BYTES
+
+
+def gate_offset(number: int) -> int:
+    """Return where the gate of card `number` of a tenant begins in its grant file, in bytes."""
+    return grant_card_offset(number) + GRANT_CARD_GATE
+
+
+def status_work_offset(card: int, process: int = 0) -> int:
+    """Return where the work of a process on `card` begins in a status file, in bytes."""
+    return STATUS_WORK_OFFSET + card * STATUS_WORK_BYTES + process * WORK_BYTES

@@ -165,7 +165,7 @@ class Grant:
         self.set_memory(number, card.memory_bytes)
         self.set_context(number, card.context_bytes)
         self._u32(offset + abi.GRANT_CARD_CORES_PERCENT).value = card.cores
-        self._u32(offset + abi.GRANT_CARD_GATE_MODE).value = abi.GATE_OPEN
+        self._u32(offset + abi.GRANT_CARD_GATE + abi.GATE_MODE).value = abi.GATE_OPEN
 
     def _text(self, offset: int, size: int, text: str) -> None:
         encoded = text.encode("ascii")

@@ -9,7 +9,8 @@
 #define LAUNCH(symbol, parameters, ...)                                                            \
 	CUDA(symbol, parameters)                                                                   \
 	{                                                                                          \
-		gate_pass();                                                                       \
+		if (!gate_is_open())                                                               \
+			gate_enter(&(struct gate_work){.kind = GATE_KERNEL});                      \
 		return REAL(symbol)(__VA_ARGS__);                                                  \
 	}
 
@@ -36,7 +37,8 @@ LAUNCH(cuLaunchKernelEx_ptsz,
 #define LAUNCH_GRAPH(symbol, null_stream)                                                          \
 	CUDA(symbol, (CUgraphExec graph, CUstream stream))                                         \
 	{                                                                                          \
-		gate_pass();                                                                       \
+		if (!gate_is_open())                                                               \
+			gate_enter(&(struct gate_work){.kind = GATE_GRAPH});                       \
 		if (__builtin_expect(                                                              \
 			    atomic_load_explicit(&graphs_allocating, memory_order_relaxed) == 0,   \
 			    1))                                                                    \

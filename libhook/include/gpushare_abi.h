@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define GPUSHARE_ABI_VERSION 2
+#define GPUSHARE_ABI_VERSION 3
 #define GPUSHARE_ABI_MAGIC UINT64_C(0x6572616873757067) /* "gpushare", little endian */
 
 /* Inside a container; fixed, so that no environment variable can point a tenant elsewhere. */
@@ -27,6 +27,8 @@
 #define GPUSHARE_GRANT_NAME "grant"
 #define GPUSHARE_STATUS_NAME "status"
 #define GPUSHARE_SOCKET_NAME "socket"
+/* A FIFO: a byte in it makes the scheduler look at the tenant's status page. */
+#define GPUSHARE_BELL_NAME "bell"
 /* Read only where GPUSHARE_TENANT_DIR does not exist: a rootless `gpushare run`. */
 #define GPUSHARE_TENANT_DIR_ENV "GPUSHARE_TENANT_DIR"
 
@@ -37,9 +39,42 @@
 /* ---- grant ------------------------------------------------------------------------------- */
 
 enum gpushare_gate_mode {
-	GPUSHARE_GATE_OPEN = 0,
-	GPUSHARE_GATE_WINDOW = 1,
-	GPUSHARE_GATE_CLOSED = 2,
+	GPUSHARE_GATE_OPEN = 0,	   /* passes, and nothing is counted */
+	GPUSHARE_GATE_METERED = 1, /* passes; what is submitted and what ended is counted */
+	GPUSHARE_GATE_WINDOW =
+		2, /* as metered, as long as no more than in_flight_max_ns is pending */
+	GPUSHARE_GATE_CLOSED = 3, /* waits */
+};
+
+/* How old a heartbeat may be before who waits at a gate acts on `alone_permille`, in real time. */
+#define GPUSHARE_GATE_STALE_NS UINT64_C(100000000)
+
+/* A gate of one card. The first cache line is read by launches. */
+struct gpushare_gate {
+	_Atomic uint32_t mode;	/* enum gpushare_gate_mode */
+	_Atomic uint32_t epoch; /* futex word: one more after each change of what stands here */
+	/* WINDOW: pending_ns of all processes together stays below this, except that one piece of
+	 * work (two where pieces_min is 2) may always be pending. */
+	_Atomic uint64_t in_flight_max_ns;
+	_Atomic uint64_t marker_ns; /* so much estimated work at most between two markers */
+	/* A launch that waited so long goes ahead and is counted as forced: a deadlock between
+	 * tenants is worse than a late window. */
+	_Atomic uint64_t wait_max_ns;
+	_Atomic uint64_t heartbeat_ns; /* CLOCK_MONOTONIC; 0: no scheduler has been here */
+	_Atomic uint64_t busy_ns;      /* the sum of the processes' busy_ns at that heartbeat */
+	/* What the tenant may take of the card while the heartbeat is old, each process by itself:
+	 * thousandths; 0: as if the gate was open (online tenants, and who has the card alone). */
+	_Atomic uint32_t alone_permille;
+	_Atomic uint32_t pieces_min; /* 1 or 2 */
+	_Atomic uint64_t reserved;
+
+	/* What became of it, for the daemon and for the tenant's own view. */
+	_Atomic uint64_t charged_ns; /* card time since the tenant was added */
+	_Atomic uint64_t windows;    /* opened */
+	_Atomic uint64_t overruns;   /* windows whose work did not end in time */
+	_Atomic uint64_t wanted_ns;  /* time in which work was pending or waiting */
+	_Atomic uint32_t hung;	     /* 1: work is pending that seems never to end */
+	_Atomic uint32_t reserved2[7];
 };
 
 struct gpushare_grant_header { /* page 0; writer: daemon */
@@ -63,12 +98,7 @@ struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upw
 	_Atomic uint32_t utilisation_percent; /* the tenant's own, last second */
 	uint32_t reserved[10];
 
-	/* writer: scheduler; a cache line of its own, for every launch reads it */
-	_Alignas(64) _Atomic uint32_t gate_mode; /* enum gpushare_gate_mode */
-	_Atomic uint32_t gate_epoch;
-	_Atomic uint64_t gate_budget_ns;
-	_Atomic uint64_t gate_window_end_ns;
-	_Atomic uint64_t gate_in_flight_max_ns;
+	_Alignas(64) struct gpushare_gate gate; /* writer: scheduler */
 };
 
 #define GPUSHARE_GRANT_BYTES (GPUSHARE_PAGE_BYTES * (1 + GPUSHARE_MAX_CARDS))
@@ -135,6 +165,23 @@ struct gpushare_usage {
 	struct gpushare_detail detail[GPUSHARE_MAX_PROCESSES];
 };
 
+/* The work of one process on one card; that process writes it, under a lock of its own. `begun`
+ * goes up before a change and `done` becomes the same after it: who reads two different figures
+ * reads again. Times are CLOCK_MONOTONIC. What the process had launched through an open gate is in
+ * none of it. */
+struct gpushare_work {
+	_Atomic uint32_t done;
+	_Atomic uint32_t waiting;  /* threads that wait at the gate */
+	_Atomic uint64_t busy_ns;  /* card time of what has ended; other tenants' slices included */
+	_Atomic uint64_t since_ns; /* busy_ns counts up to here: since then busy, or idle */
+	_Atomic uint64_t pending_ns;   /* estimate of what was submitted and was not seen to end */
+	_Atomic uint64_t submitted;    /* pieces: kernels, graphs, copies */
+	_Atomic uint64_t ended;	       /* of them; busy as long as it is less */
+	_Atomic uint64_t throttled_ns; /* threads' waits at the gate, added up when they end */
+	_Atomic uint32_t forced;       /* launches that waited wait_max_ns */
+	_Atomic uint32_t begun;
+};
+
 struct gpushare_status_header { /* page 0 */
 	uint64_t magic;
 	uint32_t abi_version;
@@ -146,8 +193,11 @@ struct gpushare_status_header { /* page 0 */
 #define GPUSHARE_STATUS_PROCESS_OFFSET GPUSHARE_PAGE_BYTES
 #define GPUSHARE_STATUS_USAGE_OFFSET (GPUSHARE_STATUS_PROCESS_OFFSET + GPUSHARE_MAX_PROCESSES * 32)
 #define GPUSHARE_STATUS_CARD_BYTES (GPUSHARE_MAX_PROCESSES * (4 * 8 + 128))
-#define GPUSHARE_STATUS_BYTES                                                                      \
+#define GPUSHARE_STATUS_WORK_OFFSET                                                                \
 	(GPUSHARE_STATUS_USAGE_OFFSET + GPUSHARE_MAX_CARDS * GPUSHARE_STATUS_CARD_BYTES)
+#define GPUSHARE_STATUS_WORK_BYTES (GPUSHARE_MAX_PROCESSES * 64) /* of one card */
+#define GPUSHARE_STATUS_BYTES                                                                      \
+	(GPUSHARE_STATUS_WORK_OFFSET + GPUSHARE_MAX_CARDS * GPUSHARE_STATUS_WORK_BYTES)
 
 /* Memory a tenant uses on a card, in bytes:
  *   sum(held) + overhead_bytes + max(0, max(imported) - sum(exported))
@@ -176,6 +226,8 @@ _Static_assert(sizeof(struct gpushare_grant_header) <= GPUSHARE_PAGE_BYTES, "one
 _Static_assert(sizeof(struct gpushare_grant_card) <= GPUSHARE_PAGE_BYTES, "one page");
 _Static_assert(sizeof(struct gpushare_process) == 32, "layout");
 _Static_assert(sizeof(struct gpushare_detail) == 128, "layout");
+_Static_assert(sizeof(struct gpushare_gate) == 128, "two lines");
+_Static_assert(sizeof(struct gpushare_work) == 64, "one line");
 _Static_assert(sizeof(struct gpushare_usage) == GPUSHARE_STATUS_CARD_BYTES, "layout");
 
 #endif

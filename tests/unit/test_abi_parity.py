@@ -15,11 +15,13 @@ from gpushare import abi
 INCLUDE: Final = Path(__file__).parents[2] / "libhook" / "include"
 
 TEXTS: Final = (
-    *("DRIVER_DIR", "TENANT_DIR", "GRANT_NAME", "STATUS_NAME", "SOCKET_NAME", "TENANT_DIR_ENV"),
+    *("DRIVER_DIR", "TENANT_DIR", "GRANT_NAME", "STATUS_NAME", "SOCKET_NAME", "BELL_NAME"),
+    "TENANT_DIR_ENV",
 )
 NUMBERS: Final = (
     *("ABI_VERSION", "ABI_MAGIC", "PAGE_BYTES", "MAX_CARDS", "MAX_PROCESSES"),
-    *("GATE_OPEN", "GATE_WINDOW", "GATE_CLOSED", "GRANT_BYTES", "STATUS_PROCESS_OFFSET"),
+    *("GATE_OPEN", "GATE_METERED", "GATE_WINDOW", "GATE_CLOSED", "GATE_STALE_NS"),
+    *("GRANT_BYTES", "STATUS_PROCESS_OFFSET", "STATUS_WORK_OFFSET", "STATUS_WORK_BYTES"),
     *("STATUS_USAGE_OFFSET", "STATUS_CARD_BYTES", "STATUS_BYTES"),
     *("KIND_BUFFER", "KIND_CONTEXT", "KIND_MANAGED", "KIND_POOL", "KIND_PHYSICAL"),
     *("KIND_ARRAY", "KIND_GRAPH", "KIND_MODULE", "KIND_LIMIT", "KIND_EXTERNAL", "KINDS"),
@@ -36,8 +38,22 @@ STRUCTS: Final = {
         "GRANT_CARD",
         (
             *("uuid", "memory_bytes", "memory_limit_bytes", "context_bytes", "overhead_bytes"),
-            *("cores_percent", "utilisation_percent", "gate_mode", "gate_epoch"),
-            *("gate_budget_ns", "gate_window_end_ns", "gate_in_flight_max_ns"),
+            *("cores_percent", "utilisation_percent", "gate"),
+        ),
+    ),
+    "gate": (
+        "GATE",
+        (
+            *("mode", "epoch", "in_flight_max_ns", "marker_ns", "wait_max_ns", "heartbeat_ns"),
+            *("busy_ns", "alone_permille", "pieces_min", "charged_ns", "windows", "overruns"),
+            *("wanted_ns", "hung"),
+        ),
+    ),
+    "work": (
+        "WORK",
+        (
+            *("done", "waiting", "busy_ns", "since_ns", "pending_ns", "submitted", "ended"),
+            *("throttled_ns", "forced", "begun"),
         ),
     ),
     "process": ("PROCESS", ("pid", "starttime", "denied", "denied_bytes")),
@@ -106,6 +122,7 @@ def test_text_fields_have_the_length_of_the_header(compiled: dict[str, int | str
 def test_the_packed_forms_have_the_size_of_their_structs() -> None:
     assert abi.PROCESS.size == abi.PROCESS_BYTES
     assert abi.DETAIL.size == abi.DETAIL_BYTES
+    assert abi.WORK.size == abi.WORK_BYTES
     assert abi.STATUS_HEADER.size == abi.STATUS_HEADER_BYTES
     assert abi.MESSAGE_HEADER.size == abi.MESSAGE_TEXT
 
