@@ -66,7 +66,9 @@ def test_pages_of_another_version_are_not_adopted(directory: int, tmp_path: Path
     with (tmp_path / "grant").open("r+b") as file:
         file.seek(abi.GRANT_HEADER_ABI_VERSION)
         file.write(struct.pack("<I", abi.ABI_VERSION - 1))
-    with pytest.raises(OSError, match=f"version {abi.ABI_VERSION - 1}, not {abi.ABI_VERSION}; start"):
+    with pytest.raises(
+        OSError, match=f"version {abi.ABI_VERSION - 1}, not {abi.ABI_VERSION}; start"
+    ):
         Grant.adopt(directory)
 
 
