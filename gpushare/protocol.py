@@ -72,6 +72,7 @@ class Card(TypedDict):
     tenants: int
     tenants_max: int
     mode: str  # "shared" | "exclusive" | "free"
+    utilisation: int | None  # percent of the time that it was busy, by NVML; None: not known
     health: str  # "ok" or what is wrong
 
 
@@ -94,13 +95,22 @@ class TenantCard(TypedDict):
     denied: int  # allocations over the quota, of ended processes too; since gpushared started
 
 
+class ProcessCard(TypedDict):
+    """What the driver says that a process has of one card."""
+
+    index: int
+    bytes: int | None
+    utilisation: int | None  # percent of the card's time; None: nothing ran, or it does not say
+
+
 class TenantProcess(TypedDict):
     """A process of a tenant that holds the driver."""
 
     pid: int  # the host's
     container_pid: int
     name: str
-    bytes: int | None
+    bytes: int | None  # of all cards together
+    cards: list[ProcessCard]
 
 
 class Tenant(TypedDict):

@@ -62,6 +62,7 @@ class Room:
     reserve_bytes: int = 0
     context_bytes: int = 0  # what one CUDA context takes: a quota of no more holds nothing
     health: str = "ok"
+    utilisation: int | None = None  # percent of its time, as the driver says it
 
     @property
     def promised_bytes(self) -> int:

@@ -48,6 +48,7 @@ class Sample:
     taken_ns: int
     uses: Mapping[str, tuple[Use, ...]] = field(default_factory=dict)  # by the card's uuid
     health: Mapping[str, str] = field(default_factory=dict)  # uuid -> what is wrong
+    utilisation: Mapping[str, int] = field(default_factory=dict)  # percent by uuid, where known
 
 
 @dataclass(frozen=True)

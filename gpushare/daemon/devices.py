@@ -156,13 +156,17 @@ class Nvml:
     def _sample(self) -> Sample:
         uses: dict[str, tuple[Use, ...]] = {}
         health: dict[str, str] = {}
+        busy: dict[str, int] = {}
         for card in self._cards:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
                 uses[card.uuid] = self._uses(handle, card)
             except pynvml.NVMLError as error:
                 health[card.uuid] = str(error)  # one lost card; the others are well
-        return Sample(time.monotonic_ns(), uses, health)
+                continue
+            with contextlib.suppress(pynvml.NVMLError):  # NOT_SUPPORTED: under MIG
+                busy[card.uuid] = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        return Sample(time.monotonic_ns(), uses, health, busy)
 
     def _uses(self, handle: Any, card: Card) -> tuple[Use, ...]:
         held: dict[int, int | None] = {}

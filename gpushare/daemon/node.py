@@ -122,6 +122,7 @@ class Node:
                     reserve_bytes=self.config.reserve_bytes,
                     context_bytes=driver.contexts.bytes_of(card),
                     health=truth.health,
+                    utilisation=truth.utilisation,
                 )
             )
         return tuple(rooms)

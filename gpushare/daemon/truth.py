@@ -45,6 +45,7 @@ class CardTruth:
     foreign: tuple[Foreign, ...] = ()
     foreign_bytes: int = 0
     health: str = "ok"
+    utilisation: int | None = None  # percent of its time
 
 
 @dataclass(frozen=True)
@@ -278,7 +279,8 @@ class Truth:
         for uuid in self._cards:
             if uuid not in owned:
                 known = self.view.cards.get(uuid, CardTruth())
-                cards[uuid] = replace(known, health=sample.health.get(uuid, "not seen"))
+                health = sample.health.get(uuid, "not seen")
+                cards[uuid] = replace(known, health=health, utilisation=None)
                 continue
             strangers = []
             for key, use in owned[uuid]:
@@ -292,7 +294,8 @@ class Truth:
                     utilisation[key, uuid] = min(100, spent)
             found = self._foreign.observe(now, uuid, tuple(strangers), first=self._first)
             health = sample.health.get(uuid, "ok")
-            cards[uuid] = CardTruth(found.foreign, found.foreign_bytes, health)
+            busy = sample.utilisation.get(uuid)
+            cards[uuid] = CardTruth(found.foreign, found.foreign_bytes, health, busy)
         self._first = False
         self.view = View(
             MappingProxyType(cards),

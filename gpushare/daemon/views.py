@@ -15,12 +15,21 @@ from gpushare.daemon.cards import Use
 from gpushare.daemon.ledger import Entry, Holding
 from gpushare.daemon.node import Loaded, Node
 from gpushare.daemon.policy import HELD
-from gpushare.protocol import Card, ForeignProcess, Status, Tenant, TenantCard, TenantProcess
+from gpushare.protocol import (
+    Card,
+    ForeignProcess,
+    ProcessCard,
+    Status,
+    Tenant,
+    TenantCard,
+    TenantProcess,
+)
 from gpushare.quota import format_size
 
 # What one packet has room for.
 _MOST_FOREIGN = 64
-_MOST_PROCESSES = 256
+_MOST_PROCESSES = 192
+_MOST_HELD = 256  # of all processes together, one for each card that it holds
 
 
 def card_row(room: Room, tenants_max: int) -> Card:
@@ -45,6 +54,7 @@ def card_row(room: Room, tenants_max: int) -> Card:
         tenants=len(room.promises),
         tenants_max=tenants_max,
         mode=_mode(room),
+        utilisation=room.utilisation,
         health=room.health,
     )
 
@@ -146,24 +156,45 @@ def _uses(entry: Entry, uuid: str, driver: Loaded) -> list[Use]:
 
 def _process_rows(entry: Entry, claims: Sequence[Claim], node: Node) -> list[TenantProcess]:
     """Return the processes that hold the driver: those that say so, and those it knows of."""
-    by_driver: dict[int, int | None] = {}
+    by_driver: dict[int, list[tuple[str, Use]]] = {}
     if node.driver is not None:
-        for _, use in node.driver.truth.view.processes.get(entry.key, ()):
-            known = by_driver.get(use.pid)
-            by_driver[use.pid] = (known or 0) + use.bytes if use.bytes is not None else known
+        for uuid, use in node.driver.truth.view.processes.get(entry.key, ()):
+            by_driver.setdefault(use.pid, []).append((uuid, use))
     claimed = {(claim.pid, claim.starttime) for claim in claims}
     cgroups = processes.Cgroups.mounted()
-    rows = [
-        TenantProcess(
-            pid=process.pid,
-            container_pid=process.namespaced_pid,
-            name=processes.name_of(process.pid),
-            bytes=by_driver.get(process.pid),
-        )
+    found = [
+        process
         for process in processes.members(entry.cgroup, entry.pid, cgroups)
         if (process.namespaced_pid, process.starttime) in claimed or process.pid in by_driver
     ]
-    return sorted(rows, key=lambda row: row["pid"])[:_MOST_PROCESSES]
+    rows: list[TenantProcess] = []
+    left = _MOST_HELD
+    for process in sorted(found, key=lambda one: one.pid)[:_MOST_PROCESSES]:
+        uses = by_driver.get(process.pid, [])
+        rows.append(_process_row(process, uses[:left], node))
+        left -= len(uses[:left])
+    return rows
+
+
+def _process_row(
+    process: processes.Process, uses: Sequence[tuple[str, Use]], node: Node
+) -> TenantProcess:
+    known = [use.bytes for _, use in uses if use.bytes is not None]
+    return TenantProcess(
+        pid=process.pid,
+        container_pid=process.namespaced_pid,
+        name=processes.name_of(process.pid),
+        bytes=sum(known) if known else None,
+        cards=[
+            ProcessCard(index=_index(uuid, node), bytes=use.bytes, utilisation=use.utilisation)
+            for uuid, use in uses
+        ],
+    )
+
+
+def _index(uuid: str, node: Node) -> int:
+    card = None if node.driver is None else node.driver.card(uuid)
+    return -1 if card is None else card.index
 
 
 def status_row(node: Node) -> Status:

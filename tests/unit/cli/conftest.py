@@ -38,6 +38,7 @@ CARD: Card = {
     "tenants": 2,
     "tenants_max": 16,
     "mode": "shared",
+    "utilisation": 71,
     "health": "ok",
 }
 
@@ -74,7 +75,13 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
         "created": 1763700000.0,
         "cards": [card],
         "processes": [
-            {"pid": 4242, "container_pid": 1, "name": "python", "bytes": math.ceil(used * GIB)}
+            {
+                "pid": 4242,
+                "container_pid": 1,
+                "name": "python",
+                "bytes": math.ceil(used * GIB),
+                "cards": [{"index": 0, "bytes": math.ceil(used * GIB), "utilisation": 29}],
+            }
         ],
         "quota": {"memory": "4GiB env", "cores": "30 env"},
         "notes": [],

@@ -50,6 +50,7 @@ class FakeDriver:
         self.during: Callable[[], None] = lambda: None
         self.fault = ""
         self.lost: frozenset[str] = frozenset()
+        self.busy: dict[str, int] = {}  # percent of a card's time
         self.has_limits = False
         self.held: dict[tuple[str, Path], Limits] = {}
         self.refusal = ""  # of limits
@@ -64,7 +65,8 @@ class FakeDriver:
         self.during()
         seen = {uuid for card in self._cards if (uuid := card.uuid) not in self.lost}
         uses = {uuid: self.uses.get(uuid, ()) for uuid in seen}
-        return Sample(time.monotonic_ns(), uses, dict.fromkeys(self.lost, "GPU is lost"))
+        lost = dict.fromkeys(self.lost, "GPU is lost")
+        return Sample(time.monotonic_ns(), uses, lost, self.busy)
 
     def set_limits(self, uuid: str, cgroup: Path, limits: Limits) -> None:
         if self.refusal and limits != NO_LIMITS:

@@ -24,7 +24,7 @@ from gpushare.daemon.ledger import Entry
 from gpushare.daemon.node import Node
 from gpushare.daemon.tenants import Pages
 from gpushare.daemon.truth import ForeignUse, Overhead, Truth
-from gpushare.daemon.views import tenant_row
+from gpushare.daemon.views import card_row, tenant_row
 
 from . import fakes, registered
 from .fakes import GIB, MIB, FakeDriver
@@ -87,6 +87,30 @@ def test_overhead_is_what_the_driver_has_above_the_account(
         truth.look()
     assert tenant.grant.overhead_bytes(0) == 500 * MIB
     assert truth.view.utilisation == {("0" * 16, CARD): 40}
+
+
+@pytest.mark.usefixtures("tenant")
+def test_what_each_process_has_of_each_card_is_shown(
+    driver: FakeDriver, node: Node, truth: Truth, child: int
+) -> None:
+    driver.uses = {CARD: (Use(child, GIB, 40),)}
+    driver.busy = {CARD: 45}
+    truth.look()
+    process = tenant_row(node.ledger.entries["0" * 16], node)["processes"][0]
+    assert process["pid"] == child
+    assert process["cards"] == [{"index": 0, "bytes": GIB, "utilisation": 40}]
+    assert card_row(node.rooms()[0], 16)["utilisation"] == 45
+
+
+@pytest.mark.usefixtures("tenant")
+def test_a_card_that_is_lost_is_not_as_busy_as_it_was(
+    driver: FakeDriver, node: Node, truth: Truth
+) -> None:
+    driver.busy = {CARD: 45}
+    truth.look()
+    driver.lost = frozenset({CARD})
+    truth.look()
+    assert card_row(node.rooms()[0], 16)["utilisation"] is None
 
 
 def test_one_look_that_raced_an_allocation_refuses_nobody(
