@@ -28,6 +28,7 @@ _WORD: Final = 8
 # Imports before exports: what is freed must not look like an orphan in between.
 _READ: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_EXPORTED)
 _CLEARED: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_PENDING, abi.USAGE_EXPORTED)
+_NO_WORK: Final = bytes(abi.WORK_BYTES)
 _NO_DETAIL: Final = bytes(abi.DETAIL_BYTES)
 _NOTHING: Final = Held()
 
@@ -136,6 +137,8 @@ class Status:
         """Free a record: what it held first, or a new owner would inherit it."""
         for card in range(cards):
             _Usage.clear(self.fd, card, number)
+            # What was pending ended with its process: the others' turn must not wait for it.
+            os.pwrite(self.fd, _NO_WORK, abi.status_work_offset(card, number))
         record = abi.status_process_offset(number)
         os.pwrite(self.fd, bytes(abi.PROCESS_BYTES - 8), record + 8)
         os.pwrite(self.fd, bytes(8), record)

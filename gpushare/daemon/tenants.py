@@ -16,12 +16,13 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from gpushare import abi
+from gpushare.daemon import bell
 from gpushare.daemon.account import Account, Claim, accounts
 from gpushare.daemon.grant import Grant, Granted
 from gpushare.daemon.processes import Process
 from gpushare.daemon.status import Status
 
-#: What a tenant's files may take: both of them, and nothing else.
+#: What a tenant's files may take: both of them, and nothing else. Its bell takes none.
 SIZE_BYTES: Final = abi.GRANT_BYTES + abi.STATUS_BYTES
 
 Result = TypeVar("Result")
@@ -84,9 +85,10 @@ class Pages:
     def make(
         cls, directory: int, key: str, cards: Sequence[Granted], owner: int | None = None
     ) -> Pages:
-        """Write both files in the directory open at `directory`, which is owned from now on."""
+        """Make the files in the directory open at `directory`, which is owned from now on."""
         try:
             grant, status = Grant.make(directory, key, cards), _status(directory, owner)
+            bell.make(directory, owner=owner)
             return cls(directory, grant, status, Denials(watched=True))
         except BaseException:
             os.close(directory)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Claim:
-    """What one tenant asks of one card's compute: the keys of a quota, as gpushare/quota has them."""
+    """What one tenant asks of one card's compute, by the keys of a quota (gpushare/quota)."""
 
     key: str
     policy: str

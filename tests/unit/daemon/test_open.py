@@ -29,7 +29,8 @@ def test_open_reserves_and_makes_the_pages(node: Node) -> None:
     assert entry.quota == {"memory": "4GiB option", "cores": "30 option"}
     assert re.fullmatch(r"host-[0-9a-f]{8}", tenant["id"])
     directory = Path(tenant["directory"])
-    assert sorted(path.name for path in directory.iterdir()) == ["grant", "socket", "status"]
+    names = sorted(path.name for path in directory.iterdir())
+    assert names == ["bell", "grant", "socket", "status"]
     assert clock.boottime() < entry.expires <= clock.boottime() + node.config.timing.bind
 
 

@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import stat
 import struct
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
+from gpushare.daemon import bell
 from gpushare.daemon.account import Account, Held, accounts
 from gpushare.daemon.grant import Grant, Granted
 from gpushare.daemon.status import Status
@@ -104,6 +106,28 @@ def test_only_we_may_write_a_grant_and_anybody_a_status(directory: int, tmp_path
 def test_a_rootless_tenants_status_is_its_alone(directory: int, tmp_path: Path) -> None:
     Status.make(directory, owner=os.getuid()).close()
     assert (tmp_path / "status").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("owner", "mode"), [(None, 0o666), (os.getuid(), 0o600)])
+def test_a_bell_is_a_fifo_that_the_tenant_may_ring(
+    directory: int, tmp_path: Path, owner: int | None, mode: int
+) -> None:
+    bell.make(directory, owner=owner)
+    found = (tmp_path / abi.BELL_NAME).lstat()
+    assert stat.S_ISFIFO(found.st_mode)
+    assert found.st_mode & 0o777 == mode
+
+
+def test_a_bell_that_nobody_hears_is_rung_without_harm(directory: int, tmp_path: Path) -> None:
+    bell.make(directory)
+    fd = os.open(tmp_path / abi.BELL_NAME, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        filled = os.write(fd, bytes(1 << 20))
+        assert 0 < filled < 1 << 20
+        with pytest.raises(BlockingIOError):
+            os.write(fd, b"\0")
+    finally:
+        os.close(fd)
 
 
 def test_every_page_of_a_grant_that_is_written_later_has_memory_from_the_start(
@@ -225,6 +249,20 @@ def test_a_dead_process_is_reaped_with_all_it_held(status: Status) -> None:
     assert os.pread(status.fd, abi.PROCESS_BYTES, abi.status_process_offset(0)) == bytes(32)
     registered.register(status.fd, 0, 13, 113)
     assert status.claims(1)[0].held == (Held(),)  # whoever comes next inherits nothing
+
+
+def test_a_dead_processs_work_is_cleared_on_all_cards(status: Status) -> None:
+    left = abi.WORK.pack(7, 1, 2, 3, 4, 6, 5, 8, 9, 7)
+    register(status, 0, 11)
+    register(status, 1, 12)
+    for card in range(2):
+        for number in range(2):
+            os.pwrite(status.fd, left, abi.status_work_offset(card, number))
+    assert status.reap(lambda pid, _: pid == 12, 2) == 1
+    for card in range(2):
+        offset = abi.status_work_offset(card)
+        found = os.pread(status.fd, 2 * abi.WORK_BYTES, offset)
+        assert found == bytes(abi.WORK_BYTES) + left
 
 
 def test_a_pid_that_was_given_again_is_not_the_process(status: Status) -> None:
