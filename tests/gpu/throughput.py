@@ -15,6 +15,7 @@ KERNELS_NS = (100_000, 2_000_000)
 SECONDS = 1.5
 CONTEXTS = (2, 3, 4)
 BATCH, BATCHES = 200, 50
+ASKED_NS = 50_000_000  # of a kernel that is to last longer than a batch of questions
 WAITS = 300
 
 
@@ -27,11 +28,11 @@ def rows(driver: Driver) -> Iterator[Row]:
 def _contexts(driver: Driver, kernel_ns: int) -> Iterator[Row]:
     what = f"kernels of {kernel_ns / 1e6:g} ms"
     with workers(driver, max(CONTEXTS)) as made:
-        rounds = made[0].ask(f"calibrate {kernel_ns}")["rounds"]
-        alone = sum(_together(made[:1], rounds))
+        load = _load(made[0], kernel_ns)
+        alone = sum(_together(made[:1], load))
         yield Row(f"1 context, {what}", alone, "kernels/s")
         for count in CONTEXTS:
-            rates = _together(made[:count], rounds)
+            rates = _together(made[:count], load)
             yield Row(
                 f"{count} contexts, {what}: all of them",
                 100 * sum(rates) / alone,
@@ -41,24 +42,30 @@ def _contexts(driver: Driver, kernel_ns: int) -> Iterator[Row]:
 
 
 def _per_context(driver: Driver) -> Iterator[Row]:
-    """One process with two contexts beside one with one: are contexts served, or processes?"""
-    with workers(driver, 2) as made:
-        rounds = made[0].ask(f"calibrate {KERNELS_NS[0]}")["rounds"]
-        made[0].send(f"work {rounds} {SECONDS} 2")
-        made[1].send(f"work {rounds} {SECONDS} 1")
-        two = sum(made[0].receive("work")["rates"])
-        one = sum(made[1].receive("work")["rates"])
-    yield Row(
-        "a process with one context beside one with two gets",
-        100 * one / (one + two),
-        "%",
-        "33.3 where contexts take turns, 50 where processes do",
-    )
+    """One process with several contexts beside one with one: are contexts served, or processes?"""
+    for several in (2, 3):
+        with workers(driver, 2) as made:
+            load = _load(made[0], KERNELS_NS[0])
+            made[0].send(f"work {load} {SECONDS} {several}")
+            made[1].send(f"work {load} {SECONDS} 1")
+            others = sum(made[0].receive("work")["rates"])
+            one = sum(made[1].receive("work")["rates"])
+        yield Row(
+            f"a process with one context beside one with {several} gets",
+            100 * one / (one + others),
+            "%",
+            f"{100 / (several + 1):.1f} where contexts take turns, 50 where processes do",
+        )
 
 
-def _together(made: Sequence[Child], rounds: int) -> list[float]:
+def _load(worker: Child, kernel_ns: int) -> str:
+    """Return the words for kernels that take `kernel_ns` of this card."""
+    return f"{kernel_ns} {worker.ask(f'calibrate {kernel_ns}')['rounds']}"
+
+
+def _together(made: Sequence[Child], load: str) -> list[float]:
     for worker in made:
-        worker.send(f"work {rounds} {SECONDS} 1")
+        worker.send(f"work {load} {SECONDS} 1")
     return [sum(worker.receive("work")["rates"]) for worker in made]
 
 
@@ -68,8 +75,10 @@ def latency(driver: Driver) -> Iterator[Row]:
         seen = worker.ask(f"record {BATCH} {BATCHES}")
         note = f"from Python, where an empty driver call takes {seen['empty_ns']:.0f} ns"
         yield Row("cuEventRecord", seen["record_ns"], "ns", note)
-        rounds = worker.ask(f"calibrate {KERNELS_NS[0]}")["rounds"]
-        seen = worker.ask(f"drain {rounds} {WAITS}")
+        asked = worker.ask(f"query {_load(worker, ASKED_NS)} {BATCH} {BATCHES}")
+        yield Row("cuEventQuery of an event that is done", asked["done_ns"], "ns")
+        yield Row("cuEventQuery of an event that is not", asked["pending_ns"], "ns")
+        seen = worker.ask(f"drain {_load(worker, KERNELS_NS[0])} {WAITS}")
         yield Row(
             "drain: a kernel waited for before the next, over one queued",
             seen["waited_ns"] - seen["queued_ns"],

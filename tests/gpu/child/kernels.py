@@ -7,11 +7,13 @@ Times are CLOCK_MONOTONIC's nanoseconds, except in a trace, whose clock is the c
 from __future__ import annotations
 
 import ctypes
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 from tests.gpu.cuda import NOT_READY, Cuda, CudaError
 
@@ -61,24 +63,69 @@ class Kernels:
     def calibrate(self, wanted_ns: str) -> Answer:
         """Return the rounds for which one kernel of `work` keeps the whole card for `wanted_ns`."""
         self.cuda.use_context()
-        work = _Work(self.cuda, self.full)
-        rounds = 1000
-        work.time(rounds, 2)  # the first launch loads the kernel
+        wanted = int(wanted_ns)
+        work = self._work(wanted, 1000)
+        work.time(2)  # the first launch loads the kernel
         for _ in range(20):
-            took = min(work.time(rounds, BATCH) for _ in range(3)) / BATCH
-            if took >= int(wanted_ns) / 2:
-                return {"rounds": max(1, round(rounds * int(wanted_ns) / took)), "took_ns": took}
-            rounds *= 2
-        raise RuntimeError(f"{rounds} rounds of work take no more than {took:.0f} ns")
+            took = min(work.time(BATCH) for _ in range(3)) / BATCH
+            if took >= wanted / 2:
+                return {"rounds": max(1, round(work.rounds * wanted / took)), "took_ns": took}
+            work.rounds *= 2
+        raise RuntimeError(f"{work.rounds} rounds of work take no more than {took:.0f} ns")
 
-    def work(self, rounds: str, seconds: str, contexts: str) -> Answer:
+    def work(self, duration_ns: str, rounds: str, seconds: str, contexts: str) -> Answer:
         """Keep `contexts` contexts, a thread each, busy for `seconds`; kernels done per second."""
+        arguments = int(duration_ns), int(rounds), float(seconds), int(contexts) > 1
         with ThreadPoolExecutor(int(contexts)) as pool:
-            turns = [
-                pool.submit(self._busy, int(rounds), float(seconds), int(contexts) > 1)
-                for _ in range(int(contexts))
-            ]
+            turns = [pool.submit(self._busy, *arguments) for _ in range(int(contexts))]
             return {"rates": [turn.result() for turn in turns]}
+
+    def steps(self, duration_ns: str, rounds: str, head: str, count: str) -> Answer:
+        """Queue `head` kernels, then `count` with an event after each; return the ns between those.
+
+        The head keeps the card busy until all is queued, here and in the processes beside this one.
+        """
+        self.cuda.use_context()
+        work = self._work(int(duration_ns), int(rounds))
+        work.queue(int(head))
+        events = [self.cuda.event() for _ in range(int(count))]
+        for event in events:
+            work.queue(1)
+            self.cuda.call("cuEventRecord", event, None)
+        self.cuda.synchronize()
+        steps = [self.cuda.elapsed_ns(*pair) for pair in pairwise(events)]
+        for event in events:
+            self.cuda.call("cuEventDestroy_v2", event)
+        return {"steps_ns": steps}
+
+    def relay(self, given: str, passed: str, turns: str, kernels: str, *load: str) -> Answer:
+        """Take `turns` turns of `kernels` kernels; a byte in FIFO `given` begins one, and a byte
+        in `passed` tells that the card is done with it."""
+        self.cuda.use_context()
+        work = self._work(*map(int, load))
+        work.time(1)
+        event = self.cuda.event()
+        begin, end = (os.open(path, os.O_RDWR | os.O_CLOEXEC) for path in (given, passed))
+        began = []
+        try:
+            for _ in range(int(turns)):
+                os.read(begin, 1)
+                began.append(time.monotonic_ns())
+                work.queue(int(kernels))
+                self.cuda.call("cuEventRecord", event, None)
+                self.cuda.call("cuEventSynchronize", event)
+                os.write(end, b".")
+        finally:
+            os.close(begin)
+            os.close(end)
+        return {"began_ns": began[0], "ended_ns": time.monotonic_ns()}
+
+    def batch(self, duration_ns: str, rounds: str, times: str) -> Answer:
+        """Return what one kernel takes of `times` that are queued one behind the other."""
+        self.cuda.use_context()
+        work = self._work(int(duration_ns), int(rounds))
+        work.time(1)
+        return {"kernel_ns": work.time(int(times)) / int(times)}
 
     def record(self, batch: str, batches: str) -> Answer:
         """Return what recording an event costs the caller, and what an empty call does."""
@@ -89,6 +136,30 @@ class Kernels:
             "empty_ns": lambda: self.cuda.call("cuDriverGetVersion", version),
         }
         return self._costs(calls, int(batch), int(batches))
+
+    def query(self, duration_ns: str, rounds: str, batch: str, batches: str) -> Answer:
+        """Return what asking an event costs the caller: one that is done, and one that is not."""
+        self.cuda.use_context()
+        work, event = self._work(int(duration_ns), int(rounds)), self.cuda.event()
+        work.time(1)
+        self.cuda.call("cuEventRecord", event, None)
+        self.cuda.synchronize()
+        seen = self._costs(
+            {"done_ns": lambda: self.cuda.call("cuEventQuery", event)}, int(batch), int(batches)
+        )
+        return {**seen, "pending_ns": self._pending(work, event, int(batch))}
+
+    def _pending(self, work: _Work, event: ctypes.c_void_p, batch: int) -> float:
+        work.queue(1)
+        self.cuda.call("cuEventRecord", event, None)
+        start = time.perf_counter_ns()
+        for _ in range(batch):
+            code = self.cuda.try_call("cuEventQuery", event)
+        took = time.perf_counter_ns() - start
+        if code != NOT_READY:
+            raise RuntimeError(f"the kernel ended before its event was asked {batch} times")
+        self.cuda.synchronize()
+        return took / batch
 
     def _costs(self, calls: Mapping[str, Callable[[], None]], batch: int, batches: int) -> Answer:
         return {
@@ -106,13 +177,13 @@ class Kernels:
         self.cuda.synchronize()
         return took / batch
 
-    def drain(self, rounds: str, times: str) -> Answer:
+    def drain(self, duration_ns: str, rounds: str, times: str) -> Answer:
         """Return how much longer a kernel takes when the host waits for each before the next."""
         self.cuda.use_context()
-        work = _Work(self.cuda, self.full)
-        work.time(int(rounds), 2)
-        queued = work.time(int(rounds), int(times)) / int(times)
-        waited = statistics.median(work.time(int(rounds), 1) for _ in range(int(times)))
+        work = self._work(int(duration_ns), int(rounds))
+        work.time(2)
+        queued = work.time(int(times)) / int(times)
+        waited = statistics.median(work.time(1) for _ in range(int(times)))
         return {"queued_ns": queued, "waited_ns": waited}
 
     def visible(self, duration_ns: str, times: str) -> Answer:
@@ -141,45 +212,51 @@ class Kernels:
             raise CudaError("cuEventQuery", code, self.cuda.error_name(code))
         return time.perf_counter_ns() - raised
 
-    def _busy(self, rounds: int, seconds: float, own_context: bool) -> float:
+    def _busy(self, duration_ns: int, rounds: int, seconds: float, own_context: bool) -> float:
         if own_context:
             self.cuda.make_context()
         else:
             self.cuda.use_context()
-        return _Work(self.cuda, self.full).rate(rounds, seconds)
+        return self._work(duration_ns, rounds).rate(seconds)
+
+    def _work(self, duration_ns: int, rounds: int) -> _Work:
+        return _Work(self.cuda, self.full, duration_ns, rounds)
 
 
 class _Work:
     """The kernel `work` on the whole card, in this thread's context."""
 
-    def __init__(self, cuda: Cuda, blocks: int) -> None:
+    def __init__(self, cuda: Cuda, blocks: int, duration_ns: int, rounds: int) -> None:
         self.cuda = cuda
         self.function = cuda.function("work")
+        self.duration_ns = duration_ns
+        self.rounds = rounds
         self.result = cuda.allocate(8)
         self.blocks = blocks
 
-    def queue(self, rounds: int, times: int) -> None:
+    def queue(self, times: int) -> None:
+        arguments = self.duration_ns, self.rounds, self.result
         for _ in range(times):
-            self.cuda.launch(self.function, (rounds, self.result), self.blocks, THREADS)
+            self.cuda.launch(self.function, arguments, self.blocks, THREADS)
 
-    def time(self, rounds: int, times: int) -> float:
+    def time(self, times: int) -> float:
         start = time.perf_counter_ns()
-        self.queue(rounds, times)
+        self.queue(times)
         self.cuda.synchronize()
         return time.perf_counter_ns() - start
 
-    def rate(self, rounds: int, seconds: float) -> float:
+    def rate(self, seconds: float) -> float:
         """Return kernels per second, with a batch always queued behind the one that runs."""
         events = [ctypes.c_void_p(), ctypes.c_void_p()]
         for event in events:
             self.cuda.call("cuEventCreate", ctypes.byref(event), BLOCKING_UNTIMED)
-        self.time(rounds, 1)
+        self.time(1)
         start = time.perf_counter_ns()
         batches = 0
         while time.perf_counter_ns() - start < seconds * 1e9 or batches < 2:
             if batches >= 2:
                 self.cuda.call("cuEventSynchronize", events[batches % 2])
-            self.queue(rounds, BATCH)
+            self.queue(BATCH)
             self.cuda.call("cuEventRecord", events[batches % 2], None)
             batches += 1
         self.cuda.synchronize()
@@ -188,7 +265,7 @@ class _Work:
 
 def main() -> None:
     kernels = Kernels(sys.argv[1])
-    names = ("context", "trace", "calibrate", "work", "record", "drain", "visible")
+    names = [name for name in vars(Kernels) if not name.startswith("_")]
     converse({name: getattr(kernels, name) for name in names})
 
 

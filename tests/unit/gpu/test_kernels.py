@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gpu import handover, slices
 from tests.gpu.cuda import KERNELS, TARGETS, source
 from tests.gpu.driver import Driver
 from tests.gpu.process import Child
@@ -24,7 +25,7 @@ def worker(driver: Driver) -> Iterator[Child]:
 
 
 def test_each_context_of_a_process_has_its_rate(worker: Child) -> None:
-    rates = worker.ask("work 10 0.05 2")["rates"]
+    rates = worker.ask("work 100000 10 0.05 2")["rates"]
     assert len(rates) == 2
     assert all(rate > 0 for rate in rates)
 
@@ -34,11 +35,47 @@ def test_a_trace_keeps_its_time_and_logs_nothing_where_no_code_runs(worker: Chil
     assert (answer["looks"], answer["log"]) == (0, [])
 
 
-@pytest.mark.parametrize("command", ["record 10 3", "drain 10 5"])
+@pytest.mark.parametrize("command", ["record 10 3", "query 50000000 1 10 3", "drain 100000 1 5"])
 def test_costs_are_positive(worker: Child, command: str) -> None:
     costs = {name: cost for name, cost in worker.ask(command).items() if name.endswith("_ns")}
     assert costs
     assert all(cost > 0 for cost in costs.values())
+
+
+def test_rounds_are_found_whose_kernel_takes_as_long_as_wanted(worker: Child) -> None:
+    found = worker.ask("calibrate 1000000")
+    assert found["took_ns"] >= 1_000_000  # however slow the host is, the card is not faster
+    assert found["rounds"] >= 1
+
+
+def test_what_is_asked_while_it_is_not_done_must_not_be_done(worker: Child) -> None:
+    with pytest.raises(NotMeasured, match="the kernel ended before its event was asked 10 times"):
+        worker.ask("query 0 1 10 1")
+
+
+def test_alone_every_step_is_a_kernel_long(worker: Child) -> None:
+    steps = worker.ask("steps 100000 1 100 20")["steps_ns"]
+    assert len(steps) == 19
+    assert steps == pytest.approx([100_000] * 19, abs=1000)
+
+
+def test_slices_and_switches_are_those_of_the_card_by_events_alone(driver: Driver) -> None:
+    rows = {row.name: row for row in slices.by_events(driver)}
+    for count in (2, 3):
+        assert rows[f"{count} contexts, by events: slice"].value == pytest.approx(2e6, rel=0.02)
+        assert rows[f"{count} contexts, by events: switch"].value == pytest.approx(1.6e5, rel=0.1)
+
+
+def test_a_handover_loses_what_turns_take_beyond_their_kernels(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "TURNS", 5)
+    turn, lost, told = handover.rows(driver)
+    assert isinstance(turn.value, float)
+    assert turn.value >= 5_000_000  # 25 kernels of 200 us; later where the host is late, never less
+    assert isinstance(lost.value, float)
+    assert isinstance(told.value, float)
+    assert told.value > 0
 
 
 def test_a_command_that_is_none_is_refused_by_name(worker: Child) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.gpu.report import Row
 from tests.gpu.slices import described
-from tests.gpu.timeline import Log, Sharing, quantile, sharing
+from tests.gpu.timeline import Log, Sharing, quantile, sharing, turns
 
 MS = 1_000_000
 SWITCH = 100_000
@@ -68,6 +68,26 @@ def test_a_log_that_lost_gaps_is_refused() -> None:
     answer = {"jumps": 5000, "first": 1, "last": 9, "looks": 3, "log": [[2, 3]]}
     with pytest.raises(ValueError, match="5000 gaps, and room for 1"):
         Log.of(answer)
+
+
+def steps_of_turns(kernel: int, slice_: int, away: int, count: int) -> list[int]:
+    """The steps of a context that is away after each `slice_`, wherever in a kernel that is."""
+    ends = [number * kernel for number in range(1, count + 1)]
+    seen = [end + (end - 1) // slice_ * away for end in ends]
+    return [after - before for before, after in pairwise(seen)]
+
+
+@pytest.mark.parametrize("kernel", [100_000, 130_000])  # one that divides a slice, and one not
+def test_turns_are_read_from_the_times_between_a_contexts_own_events(kernel: int) -> None:
+    seen = turns(steps_of_turns(kernel, 2 * MS, 2 * MS + 2 * SWITCH, 2000))
+    assert seen.kernel_ns == kernel
+    assert seen.slice_ns == pytest.approx(2 * MS, rel=0.01)
+    assert seen.switch_ns(contexts=2) == pytest.approx(SWITCH, rel=0.01)
+
+
+def test_kernels_that_nobody_came_between_say_nothing_of_turns() -> None:
+    with pytest.raises(ValueError, match="0 turns of others among 50 kernels"):
+        turns([100_000] * 50)
 
 
 def test_a_quantile_of_nothing_is_refused_and_of_one_is_it() -> None:
