@@ -31,7 +31,10 @@ struct share {
 struct seen {
 	uint64_t at_ns;
 	uint64_t busy_ns; /* sum: card time of what has ended, and since then of what is pending */
-	uint64_t pending_ns; /* sum: estimate of what is still to run */
+	uint64_t pending_ns; /* sum: estimate of what was not seen to end, as of progress_ns */
+	uint64_t
+		progress_ns; /* when of what is pending something was last seen to end, or the first
+				of it began: the latest of the processes' since_ns; 0: unknown */
 	uint64_t idle_ns;    /* since when nothing has been pending; 0 while something is */
 	uint64_t submitted;  /* sum: so that who makes no use of a window is seen */
 	uint32_t contexts;   /* processes with pending work: how many turns the hardware gives it */
