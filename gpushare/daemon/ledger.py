@@ -26,10 +26,11 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from gpushare.errors import UserError
+from gpushare.quota import DEFAULT_PRIORITY
 
 State = Literal["reserved", "bound", "none"]
 
-_FORMAT: Final = 3  # of the tables; a later one is not read
+_FORMAT: Final = 4  # of the tables; a later one is not read
 _TABLES: Final = """
 CREATE TABLE about (format INTEGER NOT NULL, boot_id TEXT NOT NULL);
 CREATE TABLE tenant (
@@ -54,7 +55,10 @@ CREATE TABLE tenant (
     sandbox TEXT NOT NULL DEFAULT '',
     container TEXT NOT NULL DEFAULT '',
     uninterposed TEXT NOT NULL DEFAULT '[]',
-    compat TEXT NOT NULL DEFAULT ''
+    compat TEXT NOT NULL DEFAULT '',
+    weight INTEGER NOT NULL DEFAULT 0,
+    priority INTEGER NOT NULL DEFAULT 5,
+    class TEXT NOT NULL DEFAULT 'offline' CHECK (class IN ('online', 'offline'))
 ) STRICT;
 CREATE TABLE holding (
     key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
@@ -84,6 +88,21 @@ _UPGRADES: Final = {
         ),
         "ALTER TABLE tenant ADD COLUMN uninterposed TEXT NOT NULL DEFAULT '[]'",
         "ALTER TABLE tenant ADD COLUMN compat TEXT NOT NULL DEFAULT ''",
+    ),
+    # That version noted weight, priority and class as they were asked, and did nothing with them.
+    3: (
+        "ALTER TABLE tenant ADD COLUMN weight INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE tenant ADD COLUMN priority INTEGER NOT NULL DEFAULT 5",
+        (
+            "ALTER TABLE tenant ADD COLUMN class TEXT NOT NULL DEFAULT 'offline' "
+            "CHECK (class IN ('online', 'offline'))"
+        ),
+        *(
+            f"UPDATE tenant SET {key} = CAST(json_extract(quota, '$.{key}') AS INTEGER) "  # noqa: S608
+            f"WHERE json_extract(quota, '$.{key}') IS NOT NULL"
+            for key in ("weight", "priority")
+        ),
+        "UPDATE tenant SET class = 'online' WHERE json_extract(quota, '$.class') LIKE 'online %'",
     ),
 }
 
@@ -139,6 +158,9 @@ class Entry:
     holdings: tuple[Holding, ...] = ()
     uninterposed: tuple[str, ...] = ()  # capabilities of the driver that go past the interposer
     compat: str = ""  # the copy of a cuda-compat package that is its driver
+    weight: int = 0  # 0: none asked
+    priority: int = DEFAULT_PRIORITY  # 0 comes first
+    class_: str = "offline"
 
     @property
     def title(self) -> str:
@@ -149,6 +171,10 @@ class Entry:
     def shared(self) -> bool:
         """Whether it has pages and an interposer."""
         return bool(self.holdings) and not self.holdings[0].whole
+
+    def is_set(self, key: str) -> bool:
+        """Whether canonical `key` has the operator's word."""
+        return self.quota.get(key, "").endswith(" operator")
 
 
 class Ledger:
@@ -174,7 +200,7 @@ class Ledger:
         with self._changed() as store:
             store.execute("DELETE FROM tenant WHERE key = ?", (entry.key,))
             store.execute(
-                f"INSERT INTO tenant VALUES ({', '.join('?' * 22)})",  # noqa: S608
+                f"INSERT INTO tenant VALUES ({', '.join('?' * 25)})",  # noqa: S608
                 (
                     *(entry.key, entry.state, entry.id, entry.name, entry.engine, entry.bundle),
                     *(entry.uid, entry.policy, entry.isolation, entry.why),
@@ -182,6 +208,7 @@ class Ledger:
                     *(entry.pid, entry.starttime, entry.cgroup),
                     *(json.dumps(entry.notes), entry.namespace, entry.sandbox, entry.container),
                     *(json.dumps(entry.uninterposed), entry.compat),
+                    *(entry.weight, entry.priority, entry.class_),
                 ),
             )
             store.executemany(
@@ -243,22 +270,33 @@ class Ledger:
             )
         return self._replace(replace(self.entries[key], name=name, engine=engine))
 
-    def resize(self, key: str, holdings: Sequence[Holding], quota: Mapping[str, str]) -> Entry:
-        """Change the memory that the tenant has of each of its cards."""
+    def resize(self, *entries: Entry) -> None:
+        """Change what tenants have of each of their cards, and what they asked, to that of `entries`.
+
+        The cards stay the same, and all else of the tenants.
+        """
         with self._changed() as store:
-            store.executemany(
-                "UPDATE holding SET memory_bytes = ?, memory_limit_bytes = ? "
-                "WHERE key = ? AND number = ?",
-                [
-                    (holding.memory_bytes, holding.memory_limit_bytes, key, number)
-                    for number, holding in enumerate(holdings)
-                ],
-            )
-            store.execute(
-                "UPDATE tenant SET quota = ? WHERE key = ?", (json.dumps(dict(quota)), key)
-            )
-        entry = self.entries[key]
-        return self._replace(replace(entry, holdings=tuple(holdings), quota=dict(quota)))
+            for entry in entries:
+                store.executemany(
+                    "UPDATE holding SET memory_bytes = ?, memory_limit_bytes = ?, cores = ?, "
+                    "reserved_cores = ? WHERE key = ? AND number = ?",
+                    [
+                        (
+                            *(holding.memory_bytes, holding.memory_limit_bytes),
+                            *(holding.cores, holding.reserved_cores, entry.key, number),
+                        )
+                        for number, holding in enumerate(entry.holdings)
+                    ],
+                )
+                store.execute(
+                    "UPDATE tenant SET quota = ?, policy = ?, weight = ?, priority = ?, class = ? "
+                    "WHERE key = ?",
+                    (
+                        *(json.dumps(dict(entry.quota)), entry.policy),
+                        *(entry.weight, entry.priority, entry.class_, entry.key),
+                    ),
+                )
+        self._publish({**self.entries, **{entry.key: entry for entry in entries}})
 
     def release(self, key: str) -> None:
         """Delete the entry: nothing is promised to it any more. One that is not there is fine."""
@@ -347,10 +385,12 @@ def _read(store: sqlite3.Connection) -> dict[str, Entry]:
         *("key", "state", "id", "name", "engine", "bundle", "uid", "policy", "isolation", "why"),
         *("quota", "created", "expires", "pid", "starttime", "cgroup"),
         *("notes", "namespace", "sandbox", "container", "uninterposed", "compat"),
+        *("weight", "priority", "class"),
     )
     entries: dict[str, Entry] = {}
     for row in store.execute(f"SELECT {', '.join(columns)} FROM tenant ORDER BY created"):  # noqa: S608
         values = dict(zip(columns, row, strict=True))
+        values["class_"] = values.pop("class")
         values["quota"] = json.loads(values["quota"])
         values["notes"] = tuple(json.loads(values["notes"]))
         values["uninterposed"] = tuple(json.loads(values["uninterposed"]))

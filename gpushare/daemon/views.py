@@ -14,7 +14,6 @@ from gpushare.daemon.capacity import Room
 from gpushare.daemon.cards import Use
 from gpushare.daemon.ledger import Entry, Holding
 from gpushare.daemon.node import Loaded, Node
-from gpushare.daemon.policy import HELD
 from gpushare.protocol import (
     Card,
     ForeignProcess,
@@ -212,8 +211,6 @@ def status_row(node: Node) -> Status:
             f"{node.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "
             "gpushare config check && systemctl restart gpushared"
         )
-    if not HELD:
-        warnings.append("shares of compute are reserved and shown, not held, in this version")
     return Status(
         version=gpushare.__version__,
         pid=os.getpid(),

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compute policies: pure, no clock, socket or logger.
+"""What is decided of cards and their tenants: pure, no clock, socket or logger."""
 
-In this version they decide what is reserved and nothing else: no gate is closed, so a share is
-promised and shown but not held (`HELD`).
-"""
+from gpushare.daemon.policy.compute import shares
+from gpushare.daemon.policy.reservation import policy_on, reserved_cores
+from gpushare.daemon.policy.share import Claim, Share
 
-from gpushare.daemon.policy.reservation import HELD, reserved_cores
-
-__all__ = ["HELD", "reserved_cores"]
+__all__ = ["Claim", "Share", "policy_on", "reserved_cores", "shares"]

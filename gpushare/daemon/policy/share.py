@@ -17,9 +17,10 @@ class Claim:
     key: str
     policy: str
     cores: int  # percent of the card, 1..100; 0: none asked
-    weight: int
+    weight: int  # 0: none asked
     class_: str  # online | offline
     priority: int
+    policy_is_set: bool = False  # by the operator, for this tenant: it stands above the card's
 
 
 @dataclass(frozen=True)
