@@ -70,16 +70,21 @@ class Client:
         *rows, last = self._replies("why", {"name": name})
         return cast("protocol.Why", {**last["why"], "processes": [row["row"] for row in rows]})
 
-    def set(
-        self, name: str, *, memory: str | None = None, memory_limit: str | None = None
-    ) -> protocol.Tenant:
-        """Change a running tenant's quota (sizes as the user wrote them, None: stays as it is).
+    def set(self, name: str, **asked: str | None) -> protocol.Tenant:
+        """Change a running tenant's quota: values of SET_FIELDS as the user wrote them, None: kept.
 
         Returns the tenant as it is now; its `warnings` say where it uses more than it now may.
         """
-        sizes = {"memory": memory, "memory_limit": memory_limit}
-        asked = {field: size for field, size in sizes.items() if size is not None}
-        return cast("protocol.Tenant", self._ask("set", name=name, **asked)["tenant"])
+        changed = {field: text for field, text in asked.items() if text is not None}
+        return cast("protocol.Tenant", self._ask("set", name=name, **changed)["tenant"])
+
+    def set_card_policy(self, card: str, policy: str | None) -> protocol.Card:
+        """Have `policy` hold for the compute of a card's tenants; None: each has what it asks.
+
+        Returns the card, which is named by its index or its UUID, as it is now.
+        """
+        asked = {} if policy is None else {"policy": policy}
+        return cast("protocol.Card", self._ask("card-policy", card=card, **asked)["card"])
 
     def status(self) -> protocol.Status:
         """Return what the daemon says about itself."""

@@ -17,7 +17,8 @@ within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
 | tenants | anyone | all (also what got no GPU, and why) | Tenant rows |
 | tenant | anyone | name | tenant: Tenant |
 | why | anyone | name | WhyProcess rows; why: Why |
-| set | root | name, memory or memory_limit or both (text) | tenant: Tenant, as it is now |
+| set | root | name; as texts one or more of SET_FIELDS | tenant: Tenant, as it is now |
+| card-policy | root | card (index or UUID), policy (none: as they ask) | card: Card, as it is now |
 | status | anyone | - | Status's keys beside `ok` |
 
 `marker` is "strong" or "weak"; `given` is "none", "shared" or "whole".
@@ -34,6 +35,8 @@ MAX_REQUEST_BYTES: Final = 4096
 MAX_REPLY_BYTES: Final = 65536
 ACK_SECONDS: Final = 1.0
 REPLY_SECONDS: Final = 10.0
+
+SET_FIELDS: Final = ("memory", "memory_limit", "cores", "policy", "weight", "priority", "class")
 
 CODE_REFUSED: Final = "refused"  # the quota cannot be given: no room, bad key, bad value
 CODE_USAGE: Final = "usage"  # the request itself is malformed
@@ -74,6 +77,7 @@ class Card(TypedDict):
     mode: str  # "shared" | "exclusive" | "free"
     utilisation: int | None  # percent of the time that it was busy, by NVML; None: not known
     health: str  # "ok" or what is wrong
+    policy: str  # set for the compute of its tenants; empty: each has what it asks
 
 
 class TenantCard(TypedDict):
@@ -91,6 +95,9 @@ class TenantCard(TypedDict):
     overhead_bytes: int  # contexts, modules, and what the driver has beside the account
     contexts: int
     cores: int  # percent asked; 0: none
+    policy: str  # what holds here: the card's, or the tenant's own; empty: a whole card
+    share: float | None  # percent it is to get while all want theirs; None: all there is
+    capped: bool  # and never more than that
     cores_got: float | None  # percent over the last second, None: not known
     denied: int  # allocations over the quota, of ended processes too; since gpushared started
 
@@ -123,7 +130,10 @@ class Tenant(TypedDict):
     state: str  # reserved | bound | none (all=True: asked for nothing)
     why: str  # for state none: what to add to get a GPU
     pid: int
-    policy: str
+    policy: str  # its own
+    online: bool  # of class online: it never waits
+    priority: int  # of those that are offline, 0 comes first
+    weight: int  # under native-burst-share; 0: none asked
     isolation: str  # driver | interposer | audit | advice | exclusive
     throttled: float  # fraction of time at the gate, 0..1
     created: float  # seconds since the epoch

@@ -27,7 +27,7 @@ REFUSED: Final = 3
 # A command is imported when it is called: most need a fifth of what all of them import.
 SECTIONS: Final = {
     "See": ("ls", "ps", "inspect", "why"),
-    "Use": ("run", "set"),
+    "Use": ("run", "set", "card"),
     "Check": ("doctor", "verify"),
     "Set up": ("setup", "runtime", "cdi", "config", "simulator"),
 }

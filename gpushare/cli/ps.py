@@ -74,7 +74,7 @@ def row(tenant: Tenant, card: TenantCard) -> tuple[str, ...]:
         str(card["index"]),
         memory(card),
         cores(card),
-        tenant["policy"] or "-",
+        card["policy"] or "-",
         f"{tenant['throttled'] * 100:.0f} %",
         tenant["isolation"],
     )
@@ -91,6 +91,15 @@ def cores(card: TenantCard) -> str:
     got = "-" if card["cores_got"] is None else f"{card['cores_got']:.1f}"
     asked = str(card["cores"]) if card["cores"] else "-"
     return "-" if got == asked == "-" else f"{got}/{asked} %"
+
+
+def share(tenant: Tenant, card: TenantCard) -> str:
+    """Return "fixed-share 30.0 %", "burst-share 30.0 % and more, online"."""
+    if card["share"] is None:
+        return "a whole card"
+    most = "" if card["capped"] else " and more"
+    level = "online" if tenant["online"] else f"priority {tenant['priority']}"
+    return f"{card['policy']} {card['share']:.1f} %{most}, {level}"
 
 
 def name(tenant: Tenant) -> str:

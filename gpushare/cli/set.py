@@ -9,28 +9,47 @@ import click
 
 from gpushare.cli import session as shared
 from gpushare.cli.ps import memory as use
-from gpushare.cli.ps import name
+from gpushare.cli.ps import name, share
 from gpushare.cli.table import printable
+from gpushare.quota.keys import POLICIES
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
+    from gpushare.protocol import Tenant
+
+SIZES = ("memory", "memory_limit")
 
 
-@shared.command("set", example="gpushare set train --memory 6GiB")
+@shared.command("set", example="gpushare set train --memory 6GiB --cores 40")
 @click.argument("container")
 @click.option("--memory", metavar="SIZE", help="Promised, per card: 4GiB, 512MiB, 4g.")
 @click.option("--memory-limit", metavar="SIZE", help="What it may be lent with it; from memory up.")
-def command(session: Session, container: str, memory: str | None, memory_limit: str | None) -> None:
+@click.option("--cores", type=click.IntRange(1, 100), help="Percent of each card's compute.")
+@click.option("--policy", type=click.Choice(POLICIES), help="What happens with idle cores.")
+@click.option("--weight", type=click.IntRange(1, 1000), help="Under native-burst-share.")
+@click.option("--priority", type=click.IntRange(0, 9), help="Offline: 0 comes first.")
+@click.option("--class", "class_", type=click.Choice(("online", "offline")), help="Who waits.")
+def command(session: Session, container: str, **asked: object) -> None:
     """Change a running container's quota.
 
-    It holds until the container is removed. More than the card has room for is refused (exit status
-    3). A container that uses more than it now may keeps what it has, and gets nothing more before
-    it has freed enough.
+    It holds until the container is removed, and above what the card's own policy says. More than
+    the card has room for is refused (exit status 3). A container that uses more memory than it now
+    may keeps what it has, and gets nothing more before it has freed enough; its part of the
+    compute changes at once.
     """
-    if memory is None and memory_limit is None:
-        raise click.UsageError("say --memory or --memory-limit, e.g. --memory 6GiB")
-    tenant = session.client.set(container, memory=memory, memory_limit=memory_limit)
+    changed = {field.rstrip("_"): str(value) for field, value in asked.items() if value is not None}
+    if not changed:
+        raise click.UsageError("say what to change, e.g. --memory 6GiB or --cores 40")
+    tenant = session.client.set(container, **changed)
+    session.show(tenant, lambda: "\n".join(_lines(tenant, set(changed))))
+
+
+def _lines(tenant: Tenant, changed: set[str]) -> list[str]:
+    """Return a line for each card, with what was changed of it."""
     who = printable(name(tenant))
-    lines = [f"{who}: card {card['index']}: {use(card)}" for card in tenant["cards"]]
-    lines += map(printable, tenant["warnings"])
-    session.show(tenant, lambda: "\n".join(lines))
+    lines = []
+    for card in tenant["cards"]:
+        parts = [use(card)] if changed.intersection(SIZES) else []
+        parts += [share(tenant, card)] if changed.difference(SIZES) else []
+        lines.append(f"{who}: card {card['index']}: {', '.join(parts)}")
+    return lines + [printable(warning) for warning in tenant["warnings"]]

@@ -46,7 +46,8 @@ class Bounds:
     together: Together = field(default_factory=Together)
     whose: str = ""
     held: Mapping[str, Held] = field(default_factory=dict)
-    set_by_operator: bool = False
+    memory_is_set: bool = False  # by the operator, who stands above all of it
+    cores_are_set: bool = False
 
     def why_not(self, wanted: Wanted, card: Card) -> str | None:
         """Return why `wanted` is more than may be had, as the end of "card 0 ..."; None: it may."""
@@ -54,7 +55,7 @@ class Bounds:
         return over or self._over_together(wanted, card)
 
     def _over_ceiling(self, wanted: Wanted, card: Card) -> str | None:
-        if self.set_by_operator:
+        if self.memory_is_set:
             return None
         most = self.ceilings
         # A burst has a ceiling of its own, or those of the memory.
@@ -72,11 +73,11 @@ class Bounds:
     def _over_together(self, wanted: Wanted, card: Card) -> str | None:
         most, held = self.together, self.held.get(card.uuid, _NOTHING)
         cores, tenants = held.cores + wanted.cores, held.tenants + 1
-        if most.cores is not None and cores > most.cores:
+        if most.cores is not None and cores > most.cores and not self.cores_are_set:
             return self._too_much(f"{cores} % of its compute", f"{most.cores} %", "cores")
         if most.tenants is not None and tenants > most.tenants:
             return self._too_much(f"{tenants} parts", str(most.tenants), "tenants")
-        if self.set_by_operator:
+        if self.memory_is_set:
             return None
         size = held.memory_bytes + wanted.most_bytes
         for bound, key in (

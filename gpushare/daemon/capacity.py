@@ -63,6 +63,7 @@ class Room:
     context_bytes: int = 0  # what one CUDA context takes: a quota of no more holds nothing
     health: str = "ok"
     utilisation: int | None = None  # percent of its time, as the driver says it
+    policy: str = ""  # the operator's, for its tenants' compute; "" where each has what it asked
 
     @property
     def promised_bytes(self) -> int:

@@ -133,6 +133,10 @@ class Grant:
         """Say what one context takes of card `number`."""
         self._card64(number, abi.GRANT_CARD_CONTEXT_BYTES).value = context_bytes
 
+    def set_cores(self, number: int, percent: int) -> None:
+        """Say what is asked of card `number`'s compute; 0: nothing."""
+        self._u32(abi.grant_card_offset(number) + abi.GRANT_CARD_CORES_PERCENT).value = percent
+
     def set_measured(self, number: int, overhead_bytes: int, utilisation: int) -> None:
         """Say what the driver reports: bytes beside the tenant's account, percent of the card."""
         self._card64(number, abi.GRANT_CARD_OVERHEAD_BYTES).value = overhead_bytes
@@ -164,7 +168,7 @@ class Grant:
         self._text(offset + abi.GRANT_CARD_UUID, abi.GRANT_CARD_UUID_BYTES, card.uuid)
         self.set_memory(number, card.memory_bytes)
         self.set_context(number, card.context_bytes)
-        self._u32(offset + abi.GRANT_CARD_CORES_PERCENT).value = card.cores
+        self.set_cores(number, card.cores)
         self._u32(offset + abi.GRANT_CARD_GATE + abi.GATE_MODE).value = abi.GATE_OPEN
 
     def _text(self, offset: int, size: int, text: str) -> None:

@@ -271,7 +271,7 @@ class Ledger:
         return self._replace(replace(self.entries[key], name=name, engine=engine))
 
     def resize(self, *entries: Entry) -> None:
-        """Change what tenants have of each of their cards, and what they asked, to that of `entries`.
+        """Change what tenants have of each of their cards, and what they asked, to `entries`'.
 
         The cards stay the same, and all else of the tenants.
         """

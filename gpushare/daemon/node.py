@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -74,7 +74,8 @@ class Node:
     platform: Platform
     ledger: Ledger
     mounts: TenantMounts
-    overrides: Overrides
+    overrides: Overrides  # by the container's id
+    card_overrides: Overrides  # by the card's uuid
     tenants: Tenants
     loop: Loop
     watch: Watch
@@ -87,6 +88,8 @@ class Node:
     driver_fault: str = ""  # why the driver, which was loaded, cannot be given any more
     warnings: list[str] = field(default_factory=list)
     siblings: Siblings = field(default_factory=Siblings)
+    # Called by the decide thread after what tenants are to get may have changed.
+    shares_changed: Callable[[], None] = lambda: None
 
     @property
     def libraries(self) -> Path:
@@ -98,6 +101,10 @@ class Node:
         if self.driver is None:
             raise NoDriver(f"{self.why_none}; see gpushare doctor")
         return self.driver
+
+    def policy_of(self, uuid: str) -> str:
+        """Return the policy that the operator set for a card, "" where he set none."""
+        return self.card_overrides.of(uuid).get("policy", "")
 
     def rooms(self, entries: Mapping[str, Entry] | None = None) -> tuple[Room, ...]:
         """Return each card with what is promised of it, by `entries` or by the ledger now."""
@@ -123,6 +130,7 @@ class Node:
                     context_bytes=driver.contexts.bytes_of(card),
                     health=truth.health,
                     utilisation=truth.utilisation,
+                    policy=self.policy_of(card.uuid),
                 )
             )
         return tuple(rooms)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator set for a container: it holds for its id, across stop, start and reboot.
+"""What the operator set for a container, or for a card: it holds across stop, start and reboot.
 
-One JSON file in state_dir, `{"<id>": {"memory": "6GiB"}}`, replaced by rename and synced: it is the
-operator's word and outlives everything else.
+One JSON file in state_dir, `{"<id>": {"memory": "6GiB"}}`, by the container's id or the card's
+UUID, replaced by rename and synced: it is the operator's word and outlives everything else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Final
 
 from gpushare.errors import UserError
 
-_NAME: Final = "overrides.json"
 _MOST: Final = 4096  # containers; the oldest is forgotten
 
 
@@ -25,24 +24,37 @@ class OverridesError(UserError):
 
 
 class Overrides:
-    """The file in `directory`, kept in memory; the decide thread's."""
+    """The file `name` in `directory`, kept in memory; the decide thread's.
 
-    def __init__(self, directory: Path) -> None:
-        self._file = directory / _NAME
+    `command` is what it has the words of.
+    """
+
+    def __init__(
+        self, directory: Path, name: str = "overrides.json", command: str = "gpushare set"
+    ) -> None:
+        self._file = directory / name
+        self._command = command
         self._values = self._read()
 
     def of(self, identity: str) -> Mapping[str, str]:
-        """Return what was set for container `identity`, by canonical key."""
+        """Return what was set for `identity`, by canonical key."""
         return self._values.get(identity, {})
 
     def set(self, identity: str, asked: Mapping[str, str]) -> None:
-        """Note `asked`, by canonical key, for container `identity`; OSError when the disk fails."""
+        """Note `asked`, by canonical key, for `identity`; OSError when the disk fails."""
         values = {name: dict(keys) for name, keys in self._values.items()}
         values[identity] = {**values.pop(identity, {}), **asked}
         while len(values) > _MOST:
             del values[next(iter(values))]
         self._write(values)
         self._values = values
+
+    def forget(self, identity: str) -> None:
+        """Note that nothing is set for `identity` any more; OSError when the disk fails."""
+        values = {name: keys for name, keys in self._values.items() if name != identity}
+        if len(values) < len(self._values):
+            self._write(values)
+            self._values = values
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
@@ -59,12 +71,12 @@ class Overrides:
             }
         except (ValueError, AttributeError, RecursionError) as error:
             raise OverridesError(
-                f"{self._file} is damaged ({error}): it has what `gpushare set` was told; "
+                f"{self._file} is damaged ({error}): it has what `{self._command}` was told; "
                 "remove it to go on without"
             ) from error
 
     def _write(self, values: Mapping[str, Mapping[str, str]]) -> None:
-        draft = self._file.with_name(f".{_NAME}.{secrets.token_hex(4)}")
+        draft = self._file.with_name(f".{self._file.name}.{secrets.token_hex(4)}")
         try:
             with draft.open("x", encoding="utf-8") as file:
                 json.dump(values, file, indent=1)

@@ -8,12 +8,13 @@ A refusal says of every card why it was not taken.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpushare.daemon.bounds import Bounds, Wanted
 from gpushare.daemon.capacity import Promise, Room
 from gpushare.daemon.cards import Card
+from gpushare.daemon.policy import FIXED, policy_on, reserved_cores
 from gpushare.errors import UserError
 from gpushare.quota import format_size
 
@@ -33,10 +34,11 @@ class NoSuchCard(UserError):
 class Ask:
     """What has to be placed, per card.
 
-    For a share exactly one of `memory_bytes` and `memory_percent` is set. `cores` are those that
-    the policy guarantees. `count` None is every card. `devices` are indices or UUIDs, `minors` the
-    N of /dev/nvidiaN; either narrows the choice when not empty. `bounds` is what the node's policy
-    leaves of each card.
+    For a share exactly one of `memory_bytes` and `memory_percent` is set. How many of the `cores`
+    are set aside says the policy that holds on the card: the card's own, where it has one and
+    `policy_is_set` (by the operator) is not there. `count` None is every card. `devices` are
+    indices or UUIDs, `minors` the N of /dev/nvidiaN; either narrows the choice when not empty.
+    `bounds` is what the node's policy leaves of each card.
     """
 
     whole: bool = False
@@ -45,6 +47,8 @@ class Ask:
     memory_percent: int | None = None
     memory_limit_bytes: int | None = None
     cores: int = 0
+    policy: str = FIXED
+    policy_is_set: bool = False
     devices: tuple[str, ...] = ()
     minors: tuple[int, ...] = ()
     allow: tuple[str, ...] = ()
@@ -61,11 +65,18 @@ class Ask:
         assert self.memory_bytes is not None
         return self.memory_bytes
 
-    def wanted_of(self, card: Card) -> Wanted:
-        """Return all that it would have of `card`."""
-        memory_bytes = self.bytes_of(card)
+    def cores_of(self, room: Room) -> int:
+        """Return how many cores would be set aside for it, in percent of the card."""
+        if self.whole:
+            return 100
+        policy = policy_on(self.policy, self.cores, room.policy, is_set=self.policy_is_set)
+        return reserved_cores(policy, self.cores)
+
+    def wanted_of(self, room: Room) -> Wanted:
+        """Return all that it would have of a card."""
+        memory_bytes = self.bytes_of(room.card)
         most_bytes = max(memory_bytes, self.memory_limit_bytes or 0)
-        return Wanted(memory_bytes, most_bytes, 100 if self.whole else self.cores, self.whole)
+        return Wanted(memory_bytes, most_bytes, self.cores_of(room), self.whole)
 
     def __str__(self) -> str:
         """Return `8 GiB`, `10 % of its memory and 30 % of its compute`, `a whole card`."""
@@ -76,7 +87,8 @@ class Ask:
         else:
             assert self.memory_bytes is not None
             memory = format_size(self.memory_bytes)
-        return f"{memory} and {self.cores} % of its compute" if self.cores else memory
+        cores = reserved_cores(self.policy, self.cores)
+        return f"{memory} and {cores} % of its compute" if cores else memory
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,7 @@ def place(ask: Ask, rooms: Sequence[Room], max_shares: int) -> tuple[Placed, ...
         raise NoRoom(_refusal(ask, wanted, candidates, why_not))
     taken = sorted(fitting, key=lambda room: _order(ask, room))[:wanted]
     return tuple(
-        Placed(room.card, ask.bytes_of(room.card), 100 if ask.whole else ask.cores, ask.whole)
+        Placed(room.card, ask.bytes_of(room.card), ask.cores_of(room), ask.whole)
         for room in sorted(taken, key=lambda room: room.card.index)
     )
 
@@ -128,10 +140,21 @@ def grows(room: Room, key: str, tenant: str, memory_bytes: int) -> None:
         )
 
 
+def sets_aside(room: Room, key: str, tenant: str, cores: int) -> None:
+    """Raise NoRoom where `room` cannot set `cores` percent aside for tenant `key`."""
+    others = replace(room, promises=tuple(one for one in room.promises if one.key != key))
+    if cores > others.cores_free:
+        raise NoRoom(
+            f"the card of {tenant} has no room for {cores} % of its compute: card "
+            f"{room.card.index} has {others.cores_free} % left{_who_cores(others)}; "
+            "ask for less, or for policy best-effort, or see gpushare ls"
+        )
+
+
 def _named(ask: Ask, rooms: Sequence[Room]) -> list[Room]:
     """Return the cards that may be taken at all; NoSuchCard for one that is not there."""
     if ask.devices:
-        return _each_once([(name, _find(name, rooms)) for name in ask.devices])
+        return _each_once([(name, find_card(name, rooms)) for name in ask.devices])
     if ask.minors:
         by_minor = {room.card.minor: room for room in rooms}
         missing = next((minor for minor in ask.minors if minor not in by_minor), None)
@@ -151,7 +174,8 @@ def _each_once(named: Sequence[tuple[str, Room]]) -> list[Room]:
     return [room for _, room in named]
 
 
-def _find(name: str, rooms: Sequence[Room]) -> Room:
+def find_card(name: str, rooms: Sequence[Room]) -> Room:
+    """Return the card that `name` is: its index, its UUID or the start of it; NoSuchCard."""
     for room in rooms:
         if name in {str(room.card.index), room.card.uuid}:
             return room
@@ -174,7 +198,7 @@ def _why_not(ask: Ask, room: Room, max_shares: int) -> str | None:
     listed = _listed(ask, room.card)
     if listed is not None:
         return listed
-    over = ask.bounds.why_not(ask.wanted_of(room.card), room.card)
+    over = ask.bounds.why_not(ask.wanted_of(room), room.card)
     if over is not None:
         return over
     if room.exclusive:
@@ -189,7 +213,7 @@ def _why_not(ask: Ask, room: Room, max_shares: int) -> str | None:
         return _state(room, number=False)
     if len(room.promises) >= max_shares:
         return f"has {len(room.promises)} tenants of at most {max_shares} (max_shares)"
-    if ask.cores > room.cores_free:
+    if ask.cores_of(room) > room.cores_free:
         return f"has {room.cores_free} % of its compute left{_who_cores(room)}"
     return None
 

@@ -14,7 +14,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from gpushare.daemon import clock, hard_limit, parts, processes, upgrade
+from gpushare.daemon import clock, hard_limit, parts, processes, shares, upgrade
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
@@ -77,6 +77,7 @@ def end(key: str, node: Node, why: str) -> None:
     node.ledger.release(key)
     if entry is None:
         return
+    shares.tell(node)
     if entry.engine == "host":
         cgroups.remove(entry.id)
     if entry.state != "none":
@@ -179,6 +180,7 @@ def adopt(node: Node) -> None:
     for key in node.mounts.made():
         if key not in node.ledger.entries:
             _sweep(key, node)
+    shares.settle(node)
 
 
 def _hold_again(entry: Entry, node: Node) -> None:
@@ -245,3 +247,4 @@ def _write_again(entry: Entry, pages: Pages) -> None:
         limit_bytes = max(holding.memory_bytes, min(found[1], holding.most_bytes))
         if found != (holding.memory_bytes, limit_bytes):
             pages.write_limit(number, holding.memory_bytes, limit_bytes)
+        pages.grant.set_cores(number, holding.cores)

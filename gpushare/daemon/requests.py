@@ -13,18 +13,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import protocol
-from gpushare.daemon import naming, processes, release, views, why
+from gpushare.daemon import naming, processes, release, shares, views, why
 from gpushare.daemon.bind import NoSuchTenant, bind, owned_entry
 from gpushare.daemon.create import Bundle, create
 from gpushare.daemon.host import Command, open_tenant
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.node import Node
+from gpushare.daemon.placement import find_card
 from gpushare.daemon.resize import set_quota
 from gpushare.errors import UserError
 from gpushare.oci.cdi import CdiError
 from gpushare.oci.spec import SpecError
-from gpushare.quota import QuotaError
+from gpushare.quota import QuotaError, Source
 from gpushare.quota.errors import quoted
+from gpushare.quota.keys import KEYS, read
 
 _IDENTITY: Final = re.compile(r"[A-Za-z0-9_][\w+.-]{0,127}", re.ASCII)
 _KEY: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
@@ -210,12 +212,26 @@ def _why(request: Request, node: Node) -> Answer:
 def _set(request: Request, node: Node) -> Answer:
     request.root_only()
     entry = _named(request.text("name"), node)
-    fields = {"memory": "memory", "memory_limit": "memory-limit"}
-    asked = {key: request.text(name, 64) for name, key in fields.items() if name in request.fields}
+    asked = {
+        name.replace("_", "-"): request.text(name, 64)
+        for name in protocol.SET_FIELDS
+        if name in request.fields
+    }
     if not asked:
-        raise BadRequest(f"set needs one of {', '.join(fields)}")
+        raise BadRequest(f"set needs one of {', '.join(protocol.SET_FIELDS)}")
     entry = set_quota(entry, asked, node)
     return _answer({"tenant": views.tenant_row(entry, node)})
+
+
+def _card_policy(request: Request, node: Node) -> Answer:
+    request.root_only()
+    card = find_card(request.text("card", 96), node.rooms()).card
+    policy = ""
+    if "policy" in request.fields:
+        policy = str(read("policy", Source("option", "policy"), request.text("policy"), KEYS).value)
+    shares.set_policy(card.uuid, policy, node)
+    room = next(room for room in node.rooms() if room.card.uuid == card.uuid)
+    return _answer({"card": views.card_row(room, node.config.max_shares)})
 
 
 def _status(_request: Request, node: Node) -> Answer:
@@ -228,6 +244,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "release": Operation(_release, changes=True),
     "open": Operation(_open, changes=True),
     "set": Operation(_set, changes=True),
+    "card-policy": Operation(_card_policy, changes=True),
     "cards": Operation(_cards),
     "tenants": Operation(_tenants),
     "tenant": Operation(_tenant),

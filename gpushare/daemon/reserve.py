@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpushare.daemon import clock, release
+from gpushare.daemon import clock, release, shares
 from gpushare.daemon.bounds import Bounds, Held
 from gpushare.daemon.grant import Granted
 from gpushare.daemon.ledger import Entry, Holding
@@ -20,7 +20,6 @@ from gpushare.daemon.lend import lend, make_room
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Loaded, Node
 from gpushare.daemon.placement import Ask, NoRoom, Placed, place
-from gpushare.daemon.policy import reserved_cores
 from gpushare.daemon.tenant_socket import TenantSocket
 from gpushare.daemon.tenants import SIZE_BYTES, Pages
 from gpushare.quota import Given, Pod, Quota, Terms, exact_size
@@ -71,6 +70,7 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
     give_back_earlier(applicant, node)
     if given.kind == "shared":
         driver.contexts.wait()
+    given = applicant.terms.ceilings.put_down(quota, given)
     placed = _place(_ask(quota, given, _bounds(applicant, quota, node)), node)
     _refuse_low_limit(quota, placed)
     entry = _entry(applicant, quota, given, placed, node)
@@ -95,6 +95,7 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
         policy=entry.policy,
         notes=entry.notes,
     )
+    shares.tell(node)
     return entry
 
 
@@ -156,13 +157,13 @@ def _bounds(applicant: Applicant, quota: Quota, node: Node) -> Bounds:
             before.cores + holding.reserved_cores,
             before.tenants + 1,
         )
-    memory = quota.asked.get("memory") or quota.asked.get("memory-percent")
     return Bounds(
         applicant.terms.ceilings,
         applicant.terms.together,
         whose,
         held,
-        set_by_operator=memory is not None and memory.source.kind == "operator",
+        memory_is_set=any(map(quota.is_set, ("memory", "memory-percent"))),
+        cores_are_set=quota.is_set("cores"),
     )
 
 
@@ -186,7 +187,9 @@ def _ask(quota: Quota, given: Given, bounds: Bounds) -> Ask:
         memory_bytes=None if whole else given.memory_bytes,
         memory_percent=None if whole else given.memory_percent,
         memory_limit_bytes=None if whole else given.memory_limit_bytes,
-        cores=reserved_cores(given.policy, given.cores),
+        cores=0 if whole else given.cores,
+        policy=given.policy,
+        policy_is_set=quota.is_set("policy"),
         devices=given.devices,
         minors=given.minors,
         allow=quota.allow,
@@ -210,6 +213,9 @@ def _entry(
         bundle=applicant.bundle,
         uid=applicant.uid,
         policy="" if whole else given.policy,
+        weight=given.weight,
+        priority=given.priority,
+        class_=given.class_,
         isolation="exclusive" if whole else applicant.isolation,
         quota=quota.rows(),
         notes=noted(given.notes),

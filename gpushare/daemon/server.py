@@ -286,8 +286,9 @@ def _failed(request: Request, error: Exception) -> dict[str, Any]:
         log("request-failed", "error", op=op, traceback=traceback.format_exc())
         text = f"gpushared failed ({type(error).__name__}); see its log: journalctl -u gpushared"
         return {"ok": False, "code": protocol.CODE_ERROR, "error": text}
-    if op in {"create", "open", "bind", "set"}:
-        identity = str(request.fields.get("id") or request.fields.get("name") or "")
+    if op in {"create", "open", "bind", "set", "card-policy"}:
+        named = (request.fields.get(field) for field in ("id", "name", "card"))
+        identity = str(next(filter(None, named), ""))
         log("request-refused", "warning", op=op, id=identity[:128], error=told["error"])
     return told
 

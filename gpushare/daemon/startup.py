@@ -88,6 +88,7 @@ def build(config: Config, loop: Loop) -> Node:
         ledger=Ledger(config.run_dir / "ledger.db", clock.boot_id()),
         mounts=TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES),
         overrides=Overrides(config.state_dir),
+        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card policy"),
         tenants=Tenants(),
         loop=loop,
         watch=Watch(loop),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import gpushare
 from gpushare import abi, config
-from gpushare.daemon import processes
+from gpushare.daemon import processes, shares
 from gpushare.daemon.account import Account, Claim, accounts
 from gpushare.daemon.capacity import Room
 from gpushare.daemon.cards import Use
@@ -55,6 +55,7 @@ def card_row(room: Room, tenants_max: int) -> Card:
         mode=_mode(room),
         utilisation=room.utilisation,
         health=room.health,
+        policy=room.policy,
     )
 
 
@@ -79,6 +80,9 @@ def tenant_row(entry: Entry, node: Node) -> Tenant:
         why=entry.why,
         pid=entry.pid,
         policy=entry.policy,
+        online=entry.class_ == "online",
+        priority=entry.priority,
+        weight=entry.weight,
         isolation=entry.isolation,
         throttled=0.0,
         created=entry.created,
@@ -118,6 +122,7 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     driver: Loaded,
 ) -> TenantCard:
     card = driver.card(holding.uuid)
+    share = shares.of_card(holding.uuid, node).get(entry.key)
     uses = _uses(entry, holding.uuid, driver)
     driver_bytes = sum(use.bytes or 0 for use in uses)
     pages = node.tenants.pages.get(entry.key)
@@ -143,6 +148,9 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         overhead_bytes=overhead,
         contexts=account.contexts,
         cores=holding.cores,
+        policy=shares.policy_of(entry, holding, node.policy_of(holding.uuid)),
+        share=None if share is None else share.permille / 10,
+        capped=share is not None and share.capped,
         cores_got=driver.truth.view.utilisation.get((entry.key, holding.uuid)),
         denied=0 if pages is None else pages.denials.total,
     )

@@ -67,6 +67,12 @@ class Ceilings:
             policy=policy,
         )
 
+    def put_down(self, quota: Quota, given: Given) -> Given:
+        """Return `given` with what nobody asked for put down to its ceiling."""
+        if quota.priority is not None or self.priority is None:
+            return given
+        return replace(given, priority=max(given.priority, self.priority))
+
     def refuse_above(self, quota: Quota, given: Given, cards: Cards | None = None) -> None:
         """Raise QuotaError where `given`, which `quota` asks for, is above a ceiling."""
         if given.kind == "none":
@@ -113,6 +119,8 @@ class Ceilings:
         if "policy" in quota.asked:
             self._refuse_other(quota, "policy", "policies", given.policy, self.policies)
         elif self.policies is not None and given.policy not in self.policies:
+            if quota.is_set("cores"):
+                return  # it follows from what the operator set
             raise self._unasked_policy(quota, given.policy, self.policies)
 
     def _unasked_policy(self, quota: Quota, policy: str, may: tuple[str, ...]) -> QuotaError:
@@ -139,7 +147,7 @@ class Ceilings:
         self._refuse(quota, key, ceiling or key.replace("-", "_"), shown, "or less")
 
     def _refuse(self, quota: Quota, key: str, ceiling: str, most: str, direction: str) -> None:
-        if _of_operator(quota, key):
+        if quota.is_set(key):
             return
         rule = f"is above the ceiling, {most}{self.said(ceiling)}"
         raise quota.refuse(key, rule, f"ask for {most} {direction}")
@@ -147,7 +155,7 @@ class Ceilings:
     def _refuse_other(
         self, quota: Quota, key: str, ceiling: str, value: Value | None, may: tuple[str, ...] | None
     ) -> None:
-        if value is None or may is None or value in may or _of_operator(quota, key):
+        if value is None or may is None or value in may or quota.is_set(key):
             return
         rule = f"is not given here{self.said(ceiling)}"
         raise quota.refuse(key, rule, f"ask for {_either(may)}")
@@ -190,10 +198,6 @@ def _least(value: int | None, most: int | None) -> int | None:
 
 def _below(value: int | None, least: int) -> bool:
     return value is not None and value < least
-
-
-def _of_operator(quota: Quota, key: str) -> bool:
-    return key in quota.asked and quota.asked[key].source.kind == "operator"
 
 
 def _either(choices: tuple[str, ...]) -> str:

@@ -25,6 +25,8 @@ from gpushare.quota.size import exact_size
 
 Kind: TypeAlias = Literal["none", "shared", "whole"]
 
+DEFAULT_PRIORITY: Final = 5  # of 0 to 9: who asks for none is in the middle
+
 # Not every docker has --annotation (24 is the first); of a pod the environment asks for nothing.
 ADD: Final = "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)"
 _Which: TypeAlias = "tuple[int | None, tuple[str, ...], tuple[int, ...]]"
@@ -51,6 +53,9 @@ class Given:
     memory_limit_bytes: int | None = None
     cores: int = 0
     policy: str = ""
+    weight: int = 0  # 0: none asked
+    priority: int = DEFAULT_PRIORITY
+    class_: str = "offline"
     notes: tuple[str, ...] = ()
 
 
@@ -80,6 +85,9 @@ def give(quota: Quota, *, visible: str | None = None, cards: Cards | None = None
         memory_limit_bytes=quota.memory_limit_bytes,
         cores=quota.cores or 0,
         policy=_policy(quota),
+        weight=quota.weight or 0,
+        priority=DEFAULT_PRIORITY if quota.priority is None else quota.priority,
+        class_=quota.class_ or "offline",
         notes=quota.notes,
     )
 

@@ -180,7 +180,7 @@ KEYS: Final[Mapping[str, Key]] = {
             "cores",
             _CORES,
             _less,
-            "Percent of a card's compute. Reserved and shown, not enforced in this version; "
+            "Percent of a card's compute: a guarantee, a cap or a weight, as the policy says. "
             "100 is a whole card.",
         ),
         Key("count", "count", _COUNT, _less, "How many cards; without memory, whole ones."),
@@ -192,28 +192,33 @@ KEYS: Final[Mapping[str, Key]] = {
             "policy",
             _choice(*POLICIES),
             _same,
-            "Whether cores are set aside: by fixed-share and burst-share, not by the others.",
+            "fixed-share: its cores and no more. burst-share: its cores, and more while others "
+            "leave it. best-effort: an equal part of what nobody is guaranteed. "
+            "native-burst-share: a part of that by weight.",
         ),
         Key(
             "weight",
             "weight",
             _number(1, 1000, "a weight"),
             _less,
-            "Part in idle compute. Noted, without effect in this version.",
+            "Under native-burst-share: how many times the part of a best-effort one it gets. "
+            "Without it, its cores.",
         ),
         Key(
             "priority",
             "priority",
             _number(0, 9, "a priority"),
             _later,
-            "0 is served first. Noted, without effect in this version.",
+            "Of those offline, 0 is served first, and none while one before it wants the card. "
+            "Without it 5.",
         ),
         Key(
             "class",
             "class_",
             _choice("online", "offline"),
             _prefer("offline"),
-            "Whether somebody waits for it. Noted, without effect in this version.",
+            "online: somebody waits for it, so it never waits itself, and the others do while it "
+            "works (under fixed-share no longer than its cores last). Without it offline.",
         ),
         Key(
             "placement",

@@ -77,6 +77,10 @@ class Quota:
         """Whether memory is asked for, as a size or as a percentage."""
         return self.memory_bytes is not None or self.memory_percent is not None
 
+    def is_set(self, key: str) -> bool:
+        """Whether `key` is the operator's word, which no ceiling bounds."""
+        return key in self.asked and self.asked[key].source.kind == "operator"
+
     def rows(self) -> dict[str, str]:
         """Return `{"memory": "4GiB annotation"}`: each key as asked and the kind of its source."""
         return {key: f"{asked.text} {asked.source.kind}" for key, asked in self.asked.items()}

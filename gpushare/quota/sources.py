@@ -9,8 +9,8 @@ nothing is dropped silently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, TypeAlias, get_args
 
 from gpushare.quota.annotations import read_annotations
 from gpushare.quota.cards import Cards
@@ -19,9 +19,12 @@ from gpushare.quota.errors import printable
 from gpushare.quota.keys import BY_ENV, KEYS, is_quota, read
 from gpushare.quota.layers import Granted
 from gpushare.quota.pod import CRI_PREFIX
-from gpushare.quota.quota import Layer, Quota, Source, SourceKind
+from gpushare.quota.quota import Asked, Layer, Quota, Source, SourceKind
 
 Trust: TypeAlias = Literal["ask", "shrink", "ignore"]
+
+# The longer first: a row of a pod's annotation ends with the name of both.
+_KINDS: Final[Sequence[SourceKind]] = sorted(get_args(SourceKind), key=len, reverse=True)
 
 
 def read_quota(  # noqa: PLR0913 - one argument a source
@@ -64,12 +67,38 @@ def read_quota(  # noqa: PLR0913 - one argument a source
         ]
     defaults.fill(granted)
     granted.override(_layer("operator", operator or {}))
+    defaults.fill(granted)  # cores that the operator set have the node's policy, as any
+    return _quota(granted, annotated.unnamed)
+
+
+def read_again(
+    rows: Mapping[str, str], asked: Mapping[str, str], defaults: Defaults | None = None
+) -> Quota:
+    """Return what `rows` (Quota.rows of who has it) come to with `asked` above all of it.
+
+    QuotaError where `asked`, by canonical key, is what no quota can say.
+    """
+    granted = Granted(_as_noted(rows), [])
+    granted.override(_layer("option", asked))
+    (defaults or Defaults()).fill(granted)
+    return _quota(granted)
+
+
+def _as_noted(rows: Mapping[str, str]) -> Layer:
+    layer: Layer = {}
+    for name, row in rows.items():
+        kind = next(kind for kind in _KINDS if row.endswith(f" {kind}"))
+        layer[name] = read(name, Source(kind, name), row.removesuffix(f" {kind}"), KEYS)
+    return layer
+
+
+def _quota(granted: Granted, unnamed: Asked | None = None) -> Quota:
     values = {KEYS[name].field: asked.value for name, asked in granted.layer.items()}
     return Quota(
         **values,  # type: ignore[arg-type]
         asked=granted.layer,
         notes=tuple(granted.notes),
-        unnamed=annotated.unnamed,
+        unnamed=unnamed,
     )
 
 

@@ -40,6 +40,7 @@ CARD: Card = {
     "mode": "shared",
     "utilisation": 71,
     "health": "ok",
+    "policy": "",
 }
 
 
@@ -58,6 +59,9 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
         "overhead_bytes": 500 << 20,
         "contexts": 1,
         "cores": 30,
+        "policy": "fixed-share",
+        "share": 30.0,
+        "capped": True,
         "cores_got": 29.8,
         "denied": 2,
     }
@@ -70,6 +74,9 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
         "why": "",
         "pid": 4242,
         "policy": "fixed-share",
+        "online": False,
+        "priority": 5,
+        "weight": 0,
         "isolation": "interposer",
         "throttled": 0.12,
         "created": 1763700000.0,
@@ -88,7 +95,9 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
         "warnings": [],
     }
     for key, value in more.items():
-        (card if key in card else made)[key] = value  # type: ignore[literal-required]
+        for part in (card, made):
+            if key in part:
+                part[key] = value  # type: ignore[literal-required]
     return made
 
 
@@ -119,6 +128,7 @@ def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
         "tenants": rows(train, serve),
         "tenant": [{"ok": True, "tenant": train}],
         "set": [{"ok": True, "tenant": tenant("train", 3.9, 6)}],
+        "card-policy": [{"ok": True, "card": {**CARD, "policy": "burst-share"}}],
         "status": [{"ok": True, **STATUS}],
     }
     with FakeDaemon(tmp_path / "control.sock", copy.deepcopy(answers)).running() as running:

@@ -70,7 +70,7 @@ def test_set_sends_no_more_than_was_typed_and_shows_the_warnings(
 def test_set_needs_something_to_set(cli: Callable[..., Result]) -> None:
     result = cli("set", "train")
     assert result.exit_code == 2
-    assert "say --memory or --memory-limit" in result.stderr
+    assert "say what to change, e.g. --memory 6GiB or --cores 40" in result.stderr
 
 
 def test_no_socket_says_how_to_start_the_daemon(tmp_path: Path, cli: Callable[..., Result]) -> None:

@@ -137,6 +137,7 @@ def node(
         ledger=ledger,
         mounts=PlainDirectories(config.run_dir / "tenants"),
         overrides=Overrides(config.state_dir),
+        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card policy"),
         tenants=tenants,
         loop=loop,
         watch=Watch(loop),

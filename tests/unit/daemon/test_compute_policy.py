@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each tenant is to get of a card: guarantees are kept, the rest is divided, nobody starves."""
+"""What each tenant is to get of a card: guarantees kept, the rest divided, nobody starves."""
 
 from __future__ import annotations
 
@@ -151,7 +151,10 @@ def test_all_small_mixtures_keep_what_is_promised() -> None:
         ([claim("a", "native-burst-share", 0, 3), claim("b")], [750, 250]),
         ([claim("a", "native-burst-share", 60), claim("b", "native-burst-share", 20)], [750, 250]),
         ([claim("a", "best-effort", 90, 9), claim("b")], [500, 500]),
-        ([claim("a", "fixed-share", 60), claim("b", "burst-share", 40), claim("c")], [594, 396, 10]),
+        (
+            [claim("a", "fixed-share", 60), claim("b", "burst-share", 40), claim("c")],
+            [594, 396, 10],
+        ),
         ([claim("a", "fixed-share", 100)], [1000]),
     ],
 )

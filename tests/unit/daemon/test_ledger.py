@@ -67,10 +67,25 @@ def test_what_is_published_is_what_is_stored(tmp_path: Path) -> None:
     ledger.bind(key, pid=4, starttime=5, cgroup=":/x")
     ledger.rename(key, "other", "podman")
     resized = [
-        replace(holding, memory_bytes=6 * GIB, memory_limit_bytes=8 * GIB)
+        replace(
+            holding,
+            memory_bytes=6 * GIB,
+            memory_limit_bytes=8 * GIB,
+            cores=40,
+            reserved_cores=0,
+        )
         for holding in full_entry().holdings
     ]
-    ledger.resize(key, resized, {"memory": "6GiB operator"})
+    wanted = replace(
+        ledger.entries[key],
+        holdings=tuple(resized),
+        quota={"memory": "6GiB operator"},
+        policy="native-burst-share",
+        weight=3,
+        priority=0,
+        class_="online",
+    )
+    ledger.resize(wanted)
     ledger.add(entry("1" * 16))
     ledger.release("1" * 16)
     published = dict(ledger.entries)
@@ -83,6 +98,10 @@ def test_what_is_published_is_what_is_stored(tmp_path: Path) -> None:
         name="other",
         engine="podman",
         quota={"memory": "6GiB operator"},
+        policy="native-burst-share",
+        weight=3,
+        priority=0,
+        class_="online",
         holdings=tuple(resized),
     )
     assert reopened(ledger).entries == published
@@ -156,6 +175,7 @@ def test_a_store_of_another_format_is_not_read(tmp_path: Path) -> None:
 KILLED = textwrap.dedent(
     """
     import os, signal, sqlite3, sys
+    from dataclasses import replace
     from pathlib import Path
     from gpushare.daemon.ledger import Entry, Holding, Ledger
 
@@ -201,8 +221,8 @@ KILLED = textwrap.dedent(
     say("added")
     ledger.bind("a" * 16, pid=5, starttime=6, cgroup=":/a")
     say("bound")
-    resized = [Holding(holding.uuid, 1 << 33) for holding in holdings]
-    ledger.resize("a" * 16, resized, {"memory": "8GiB operator"})
+    resized = tuple(Holding(holding.uuid, 1 << 33) for holding in holdings)
+    ledger.resize(replace(ledger.entries["a" * 16], holdings=resized))
     say("resized")
     ledger.release("a" * 16)
     say("released")

@@ -122,7 +122,8 @@ def test_an_earlier_versions_ledger_is_read(tmp_path: Path) -> None:
     store = sqlite3.connect(tmp_path / "run" / "ledger.db")
     with store:
         store.execute("ALTER TABLE holding DROP COLUMN memory_limit_bytes")
-        for column in ("notes", "namespace", "sandbox", "container", "uninterposed", "compat"):
+        later = ("notes", "namespace", "sandbox", "container", "uninterposed", "compat")
+        for column in (*later, "weight", "priority", "class"):
             store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")
         store.execute("UPDATE about SET format = 1")
     store.close()
@@ -130,6 +131,23 @@ def test_an_earlier_versions_ledger_is_read(tmp_path: Path) -> None:
         [holding] = entry_of(after, tenant).holdings
         assert (holding.memory_bytes, holding.memory_limit_bytes) == (4 * GIB, None)
         assert (entry_of(after, tenant).notes, entry_of(after, tenant).sandbox) == ((), "")
+
+
+def test_a_ledger_that_only_noted_classes_is_read_with_them(tmp_path: Path) -> None:
+    with fakes.node(tmp_path) as before:
+        said = {"class": "online", "priority": "2", "weight": "30"}
+        plain, tenant = opened(before, memory="4GiB"), opened(before, memory="4GiB", **said)
+    store = sqlite3.connect(tmp_path / "run" / "ledger.db")
+    with store:
+        for column in ("weight", "priority", "class"):
+            store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")
+        store.execute("UPDATE about SET format = 3")
+    store.close()
+    with fakes.again(tmp_path) as after:
+        found = entry_of(after, tenant)
+        assert (found.class_, found.priority, found.weight) == ("online", 2, 30)
+        found = entry_of(after, plain)
+        assert (found.class_, found.priority, found.weight) == ("offline", 5, 0)
 
 
 @pytest.mark.parametrize("text", ["4G", "0GiB", "", "many"])

@@ -278,6 +278,7 @@ def test_a_stranger_sends_no_descriptors_at_all(
         {"op": "bind", "key": "0" * 16, "id": "id-0000", "pid": 1},
         {"op": "release", "key": "0" * 16, "id": "id-0000"},
         {"op": "set", "name": "train", "memory": "1GiB"},
+        {"op": "card-policy", "card": "0", "policy": "best-effort"},
     ],
 )
 def test_what_changes_others_is_for_root(
