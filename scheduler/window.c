@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "window.h"
+
+#include "credit.h"
+#include "pick.h"
+
+#include <stddef.h>
+
+/* By its own estimate, how much the tenant's work will still take. */
+static int64_t remaining(const struct card *card, const struct tenant *tenant)
+{
+	if (!is_busy(tenant))
+		return 0;
+	return most(
+		(int64_t)tenant->seen.pending_ns - elapsed(tenant->progress_ns, card->now_ns), 0);
+}
+
+/* How much longer than estimated work may take before others are let besides it: as long again. */
+static int64_t grace(const struct card *card, const struct tenant *tenant)
+{
+	return least(most((int64_t)tenant->seen.pending_ns, GRACE_LEAST * card->slow),
+		OVERRUN * card->slow);
+}
+
+/* Whether `ns` from now is now; else it is looked at then. */
+static bool is_due(struct card *card, int64_t ns)
+{
+	if (ns <= 0)
+		return true;
+	look_in(card, ns);
+	return false;
+}
+
+/* Longer than a pause without work. */
+static bool is_idle(struct card *card, const struct tenant *holder)
+{
+	if (has_demand(holder))
+		return false;
+	const uint64_t since_ns =
+		holder->seen.idle_ns > holder->opened_ns ? holder->seen.idle_ns : holder->opened_ns;
+	return is_due(card, IDLE * card->slow - elapsed(since_ns, card->now_ns));
+}
+
+/* Threads that wait at an open gate do not run: their process is stopped, or the machine is not
+ * coming to it. The gate stays open, which costs nothing, and shows when it lives again. */
+static bool is_unused(struct card *card, struct tenant *holder)
+{
+	if (is_busy(holder) || !holder->seen.waiting || holder->seen.submitted != holder->submitted)
+		return false;
+	if (!is_due(card, UNUSED * card->slow - elapsed(holder->opened_ns, card->now_ns)))
+		return false;
+	holder->stopped = true;
+	return true;
+}
+
+/* Nothing has ended for much longer than its work was to take. */
+static bool is_stuck(struct card *card, const struct tenant *holder)
+{
+	if (!is_busy(holder))
+		return false;
+	return is_due(card, (int64_t)holder->seen.pending_ns + grace(card, holder) -
+				    elapsed(holder->progress_ns, card->now_ns));
+}
+
+/* Who was asleep gets its share back at once, others when they are far behind. */
+static bool is_ahead(struct card *card, const struct tenant *holder, const struct tenant *next)
+{
+	const int64_t far = next->slept ? card->round_ns / 2 : card->round_ns * 3 / 2;
+
+	if (pick_is_preferred(card, next) && !pick_is_preferred(card, holder))
+		return true;
+	if (holder->vt - next->vt <= far)
+		return false;
+	return is_due(card, WINDOW_SHORTEST * card->slow - holder->used_ns);
+}
+
+static bool is_used_up(struct card *card, struct tenant *holder, const struct tenant *next)
+{
+	const int64_t coming_ns = remaining(card, holder);
+
+	if (holder->share.capped && has_demand(holder) &&
+		is_due(card, credit_lasts_ns(holder, coming_ns) - LEAD / 2 * card->slow))
+		return true;
+	if (!next)
+		return false;
+	const int64_t left_ns = holder->window_ns - holder->used_ns - coming_ns;
+	if (left_ns > LEAD / 2 * card->slow) {
+		look_in(card, left_ns);
+		return false;
+	}
+	if (pick_before(card, next, holder, virtual_of(holder, coming_ns)))
+		return true;
+	holder->window_ns += window_of(card, holder);
+	look_in(card, left_ns + window_of(card, holder));
+	return false;
+}
+
+static bool is_over(struct card *card, struct tenant *holder)
+{
+	const struct tenant *next = pick_next(card, holder);
+
+	if (!next)
+		return is_used_up(card, holder, NULL);
+	return next->share.priority < holder->share.priority || is_idle(card, holder) ||
+	       is_unused(card, holder) || is_stuck(card, holder) || is_ahead(card, holder, next) ||
+	       is_used_up(card, holder, next);
+}
+
+/* Whether the holder's last work has ended, or will in the time it takes to open the next gate. Of
+ * long pieces the estimate may be far off: their end is awaited, and its bell. */
+static bool has_drained(struct card *card, struct tenant *holder)
+{
+	const int64_t pending_ns = (int64_t)holder->seen.pending_ns;
+	const int64_t lead_ns = remaining(card, holder) - LEAD * card->slow;
+
+	if (!is_busy(holder) || holder->gate.hung)
+		return true;
+	if (is_stuck(card, holder) ||
+		is_due(card, holder->window_ns + OVERRUN * card->slow - holder->used_ns)) {
+		holder->gate.overruns++;
+		return true;
+	}
+	if (pending_ns > SURE * card->slow && lead_ns <= 0)
+		return false;
+	return is_due(card, lead_ns);
+}
+
+/* How long one piece of work takes, by what the last window was made of. */
+static void learn_piece(struct tenant *tenant)
+{
+	const uint64_t pieces = tenant->seen.submitted - tenant->submitted;
+
+	if (tenant->opened_ns && pieces > 0 && pieces < UINT32_MAX)
+		tenant->piece_ns =
+			elapsed(tenant->opened_busy_ns, tenant->seen.busy_ns) / (int64_t)pieces;
+}
+
+static void window_open(struct card *card, struct tenant *tenant)
+{
+	learn_piece(tenant);
+	tenant->opened_ns = card->now_ns;
+	tenant->opened_busy_ns = tenant->seen.busy_ns;
+	tenant->submitted = tenant->seen.submitted;
+	tenant->used_ns = 0;
+	tenant->slept = false;
+	tenant->window_ns = window_of(card, tenant);
+	if (tenant->share.capped)
+		tenant->window_ns = least(tenant->window_ns, tenant->credit_ns);
+	tenant->gate.windows++;
+	card->holder = (int)(tenant - card->tenants);
+	card->closing = false;
+}
+
+void window_withhold(struct card *card)
+{
+	card->holder = -1;
+	card->closing = false;
+}
+
+void window_turn(struct card *card)
+{
+	struct tenant *holder = holder_of(card);
+
+	if (holder && !card->closing)
+		card->closing = is_over(card, holder);
+	if (holder && !card->closing)
+		return;
+	if (holder && !has_drained(card, holder))
+		return;
+	card->holder = -1;
+	card->closing = false;
+	struct tenant *next = pick_next(card, NULL);
+	if (!next)
+		return;
+	window_open(card, next);
+	/* When to look at it first; its window has not been used yet. */
+	card->closing = is_over(card, next);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One tenant's turn: its gate is open, then shut while its last work ends, and the next one's opens
+ * just before that, so that the card has no pause.
+ */
+#ifndef GPUSHARE_SCHEDULER_WINDOW_H
+#define GPUSHARE_SCHEDULER_WINDOW_H
+
+#include "card_state.h"
+
+/* Nobody has a window while an online tenant works, or works again in a moment. */
+void window_withhold(struct card *card);
+
+/* Let the holder go on, end its turn, or give the next one its own. */
+void window_turn(struct card *card);
+
+#endif
