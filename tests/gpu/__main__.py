@@ -31,6 +31,7 @@ from . import (
     machine,
     overhead,
     shared,
+    shares,
     slices,
     smi,
     symbols,
@@ -77,6 +78,8 @@ PARTS: dict[str, Part] = {
     "host": Part("Two tenants by gpushare run", containers.host),
     "runc": Part("Two tenants in runc containers", containers.runc),
     "pytorch": Part("PyTorch by gpushare run", containers.pytorch),
+    "shares": Part("Shares of compute, without gpushare and with it", shares.rows),
+    "training": Part("Shares of compute, training by PyTorch", shares.training),
 }
 PROBE = ("machine", "symbols", "features", "context", "filters", "smi")
 GROUPS: dict[str, Sequence[str]] = {"probe": PROBE, "all": tuple(PARTS)}

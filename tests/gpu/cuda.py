@@ -124,13 +124,18 @@ class Cuda:
         return list(words)
 
     def launch(
-        self, function: ctypes.c_void_p, arguments: Sequence[int], blocks: int = 1, threads: int = 1
+        self,
+        function: ctypes.c_void_p,
+        arguments: Sequence[int],
+        blocks: int = 1,
+        threads: int = 1,
+        stream: ctypes.c_void_p | None = None,
     ) -> None:
-        """Launch on the default stream; every parameter of our kernels is a 64-bit word."""
+        """Launch on `stream`, else the default; every parameter of our kernels is a 64-bit word."""
         words = [ctypes.c_uint64(argument) for argument in arguments]
         parameters = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
         self.call(
-            "cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, None, parameters, None
+            "cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, None
         )
 
     def synchronize(self) -> None:

@@ -122,8 +122,9 @@ def test_the_probe_runs_through_on_the_simulated_driver(
     assert out.read_text().startswith(f"# {driver.model}, ")
 
 
-#: What runs no kernel's code and has no engine: the simulated driver has all of it.
-WHOLE = [part for part in main.PARTS if part not in {"slices", "throughput", "handover", "latency"}]
+#: What measures times, by itself for many seconds: each of them has tests of its own.
+TIMED = {"slices", "throughput", "handover", "latency", "shares", "training"}
+WHOLE = [part for part in main.PARTS if part not in TIMED]
 #: What a machine of the tests need not have, or a driver in a folder has not.
 MAY_BE_MISSING = {"smi", "torch", "cupy", "host", "runc", "pytorch"}
 

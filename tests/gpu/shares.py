@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares of compute on the real card: the same tenants without gpushare and with it, in one run.
+
+What a tenant had of the card is told by what it got done, beside what the same work gets done
+alone: no figure of the driver's, and none of gpushare's, is believed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpushare.verify import ProbeFailed
+from tests.stack import Stack
+
+from . import torch_view
+from .containers import stack
+from .driver import Driver
+from .got import Entries, Got, got, unit_ns
+from .process import Child, child, environment
+from .report import NotMeasured, Row
+from .slices import workers
+from .timeline import quantile
+
+SECONDS = 6.0
+SETTLED_NS = 1_000_000_000  # from the begin of the work: estimates are learned by then
+ALONE_SECONDS = 1.5
+START_NS = 500_000_000  # until all have been told when to begin
+MEMORY_MIB = 4096  # enough for PyTorch; on a small card an eighth of it
+#: An inference: 3 ms of the card, 40 times a second.
+RATE, BATCHES = 40, 3
+
+US, MS = 1_000, 1_000_000
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """`load` is child/tenant.py's, {rounds} in it standing for those of the duration before it.
+
+    `part` is what it must get of the card, in percent, None where that is not said. `serves` are
+    requests that come at random in place of work without end.
+    """
+
+    load: str
+    quota: Mapping[str, str] = field(default_factory=dict)
+    part: float | None = None
+    serves: bool = False
+
+
+def kernels(duration_ns: int, kind: str = "kernels", *more: object) -> str:
+    return " ".join(map(str, (kind, duration_ns, "{rounds}", *more)))
+
+
+def fixed(cores: int, load: str) -> Tenant:
+    return Tenant(load, {"cores": str(cores), "policy": "fixed-share"}, cores)
+
+
+def burst(cores: int, load: str) -> Tenant:
+    return Tenant(load, {"cores": str(cores), "policy": "burst-share"}, cores)
+
+
+def weighted(weight: int, part: float, load: str) -> Tenant:
+    quota = {"policy": "native-burst-share", "weight": str(weight)}
+    return Tenant(load, quota, part)
+
+
+SHORT, LONG = kernels(100 * US), kernels(5 * MS)
+SCENARIOS: Mapping[str, Sequence[Tenant]] = {
+    "fixed 30, alone": (fixed(30, SHORT),),
+    "burst 30, alone": (replace(burst(30, SHORT), part=100),),
+    "fixed 30/70": (fixed(30, SHORT), fixed(70, SHORT)),
+    "fixed 10/20/30/40, kernels of 20 us to 20 ms": (
+        fixed(10, kernels(20 * US)),
+        fixed(20, kernels(200 * US)),
+        fixed(30, kernels(2 * MS)),
+        fixed(40, kernels(20 * MS)),
+    ),
+    "burst 50/50, kernels of 20 us beside 20 ms": (
+        burst(50, kernels(20 * US)),
+        burst(50, kernels(20 * MS)),
+    ),
+    "weights 1/3": (weighted(1, 25, SHORT), weighted(3, 75, SHORT)),
+    "burst 30/70, graphs of 20 kernels": (
+        burst(30, kernels(100 * US, "graphs", 20)),
+        burst(70, kernels(100 * US, "graphs", 20)),
+    ),
+}
+ONLINE = Tenant(SHORT, {"policy": "best-effort", "class": "online"}, serves=True)
+OFFLINE = {"policy": "best-effort", "class": "offline"}
+
+
+def rows(driver: Driver) -> Iterator[Row]:
+    with Shares.on(driver) as shares:
+        for name, tenants in SCENARIOS.items():
+            yield from _guarded(name, shares.compared(name, tenants))
+        for length, load in (("100 us", SHORT), ("5 ms", LONG)):
+            name = f"online beside offline kernels of {length}"
+            yield from _guarded(name, shares.served(name, (ONLINE, Tenant(load, OFFLINE))))
+
+
+def training(driver: Driver) -> Iterator[Row]:
+    """The same with a training loop of PyTorch."""
+    torch_view.importable(environment(driver.env))
+    with Shares.on(driver) as shares:
+        tenants = (burst(30, "training"), burst(70, "training"))
+        yield from shares.compared("burst 30/70, training", tenants)
+        beside = (burst(30, "training"), burst(70, kernels(100 * US, "graphs", 20)))
+        yield from shares.compared("burst 30/70, training beside graphs", beside)
+
+
+def _guarded(name: str, rows: Iterator[Row]) -> Iterator[Row]:
+    try:
+        yield from rows
+    except (NotMeasured, ProbeFailed, ValueError) as error:
+        yield Row(name, missing=str(error))
+
+
+@dataclass
+class Shares:
+    """A driver, a daemon on it, and how fast this card does each load alone."""
+
+    driver: Driver
+    stack: Stack
+    rounds_per_ns: float
+    alone: dict[str, float] = field(default_factory=dict)
+    served_alone: list[int] = field(default_factory=list)
+
+    @classmethod
+    @contextmanager
+    def on(cls, driver: Driver) -> Iterator[Shares]:
+        with stack(driver) as made:
+            with workers(driver, 1) as (worker,):
+                rounds = worker.ask(f"calibrate {MS}")["rounds"]
+            yield cls(driver, made, rounds / MS)
+
+    def compared(self, name: str, tenants: Sequence[Tenant]) -> Iterator[Row]:
+        """What `tenants` get of the card that keep it busy, native beside gated."""
+        units = [self._unit_ns(tenant.load) for tenant in tenants]
+        native, gated = (self._got(tenants, units, gate=gate) for gate in (False, True))
+        asked = {str(at): each.part for at, each in enumerate(tenants) if each.part is not None}
+        yield Row(f"{name}: split", _split(gated), "%", f"native {_split(native)}")
+        for what, take in (("mean", statistics.fmean), ("max", max)):
+            seen, bare = (take(each.errors(asked)) for each in (gated, native))
+            row = f"{name}: error over 1 s, {what}"
+            yield Row(row, round(seen, 2), "points", f"native {bare:.2f}")
+        note = f"native {native.total:.1f}; percent of what one alone gets done"
+        yield Row(f"{name}: all together", round(gated.total, 1), "%", note)
+
+    def served(self, name: str, tenants: Sequence[Tenant]) -> Iterator[Row]:
+        """How long requests take beside work without end, native beside gated, and alone."""
+        if not self.served_alone:
+            (alone,) = self._answers(tenants[:1], gate=False)
+            self.served_alone = alone["took_ns"]
+        other = self._unit_ns(tenants[1].load)
+        p99 = [quantile(self.served_alone, 0.99)]
+        parts = []
+        for gate in (False, True):
+            online, offline = self._answers(tenants, gate=gate)
+            p99.append(quantile(online["took_ns"], 0.99))
+            parts.append(self._fit([offline["log"]], [other], offline["begin_ns"]).total)
+        alone_ns, native_ns, gated_ns = p99
+        ratios = f"{gated_ns / alone_ns:.2f} times alone; native {native_ns / alone_ns:.2f} times"
+        yield Row(f"{name}: p99", gated_ns, "ns", f"{ratios}; alone {alone_ns / MS:.2f} ms")
+        yield Row(f"{name}: offline gets", round(parts[1], 1), "%", f"native {parts[0]:.1f}")
+
+    def _got(self, tenants: Sequence[Tenant], units: Sequence[float], *, gate: bool) -> Got:
+        answers = self._answers(tenants, gate=gate)
+        return self._fit([each["log"] for each in answers], units, answers[0]["begin_ns"])
+
+    def _fit(self, logs: Sequence[Entries], units: Sequence[float], begin: int) -> Got:
+        named = {str(at): log for at, log in enumerate(logs)}
+        end = begin + int(SECONDS * 1e9)
+        return got(named, dict(zip(named, units, strict=True)), begin + SETTLED_NS, end)
+
+    def _unit_ns(self, load: str) -> float:
+        if load not in self.alone:
+            (seen,) = self._answers((Tenant(load),), gate=False, seconds=ALONE_SECONDS)
+            self.alone[load] = unit_ns(seen["log"])
+        return self.alone[load]
+
+    def _answers(
+        self, tenants: Sequence[Tenant], *, gate: bool, seconds: float = SECONDS
+    ) -> list[dict[str, Any]]:
+        """Run `tenants` together, as gpushare's where `gate` says so; return what each says."""
+        with ExitStack() as exit_:
+            made = [
+                exit_.enter_context(self._child(f"tenant {at}", each, gate=gate))
+                for at, each in enumerate(tenants)
+            ]
+            for process, tenant in zip(made, tenants, strict=True):
+                process.start()
+                process.ask(f"load {self._words(tenant.load)}")
+            begin = time.monotonic_ns() + START_NS
+            for process, tenant in zip(made, tenants, strict=True):
+                more = f" {RATE} {BATCHES}" if tenant.serves else ""
+                process.send(f"{_verb(tenant)} {begin} {seconds}{more}")
+            answers = [
+                process.receive(_verb(tenant))
+                for process, tenant in zip(made, tenants, strict=True)
+            ]
+        return [{**answer, "begin_ns": begin} for answer in answers]
+
+    def _child(self, name: str, tenant: Tenant, *, gate: bool) -> Child:
+        if not gate:
+            argv = child("tenant", str(self.driver.cuda))
+            return Child(name, argv, environment(self.driver.env))
+        memory_mib = min(MEMORY_MIB, self.driver.total_bytes // 8 >> 20)
+        asked = {"memory": f"{memory_mib}MiB", **tenant.quota}
+        options = [word for key, value in asked.items() for word in (f"--{key}", value)]
+        argv = [*self.stack.cli, "run", *options, "--", *child("tenant", "libcuda.so.1")]
+        return Child(name, argv, environment(self.driver.env, self.stack.env))
+
+    def _words(self, load: str) -> str:
+        words = load.split()
+        if "{rounds}" in words:
+            at = words.index("{rounds}")
+            words[at] = str(max(1, round(int(words[at - 1]) * self.rounds_per_ns)))
+        return " ".join(words)
+
+
+def _verb(tenant: Tenant) -> str:
+    return "serve" if tenant.serves else "work"
+
+
+def _split(seen: Got) -> str:
+    return "/".join(f"{part:.1f}" for part in seen.parts.values())
