@@ -25,6 +25,8 @@
 static struct allocations created; /* by cuCtxCreate; the owner is context_owner's number */
 static _Atomic unsigned created_count;
 
+_Atomic unsigned context_count;
+
 static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
 static struct allocations attached; /* with how often, beside its creation */
 
@@ -88,6 +90,7 @@ static CUresult context_settle(
 		.card = (uint16_t)charge->card};
 	if (allocations_add(&created, &entry, &stale))
 		atomic_fetch_add(&created_count, 1);
+	atomic_fetch_add(&context_count, 1);
 	return result;
 }
 
@@ -143,6 +146,7 @@ static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontex
 
 	if (known && result == CUDA_SUCCESS) {
 		atomic_fetch_sub(&created_count, 1);
+		atomic_fetch_sub(&context_count, 1);
 		allocations_take(&attached, (uintptr_t)context, &stale);
 		context_end_memory(entry.owner, entry.card);
 		ledger_release_context(entry.card, entry.bytes);
@@ -250,6 +254,7 @@ void contexts_after_fork_in_child(void)
 	allocations_forget(&created);
 	allocations_forget(&attached);
 	atomic_store(&created_count, 0);
+	atomic_store(&context_count, 0);
 	for (unsigned i = 0; i < SEEN; i++)
 		atomic_store(&seen[i], NULL);
 	primaries_after_fork_in_child();

@@ -5,6 +5,8 @@
 #ifndef GPUSHARE_CONTEXT_H
 #define GPUSHARE_CONTEXT_H
 
+#include <stdatomic.h>
+
 #include "filter.h"
 
 /* The context with which memory allocated now by this thread will end: 0 is the primary one. A
@@ -14,6 +16,11 @@ uint64_t context_owner(void);
 
 /* `context` has ended, `card`'s primary one if 0: give back what it took along. */
 void context_end_memory(uint64_t context, unsigned card);
+
+/* How many the process is known to have, primary ones too. */
+#pragma GCC visibility push(hidden)
+extern _Atomic unsigned context_count;
+#pragma GCC visibility pop
 
 void contexts_after_fork_in_child(void);
 

@@ -45,13 +45,17 @@ static bool primary_reserve(unsigned card, CUdevice device)
 	primary[card].is_counted = primary_state(device) == PRIMARY_ACTIVE
 					   ? ledger_count_context(card, bytes)
 					   : ledger_reserve_context(card, bytes);
+	if (primary[card].is_counted)
+		atomic_fetch_add(&context_count, 1);
 	return primary[card].is_counted;
 }
 
 static void primary_uncount(unsigned card)
 {
-	if (primary[card].is_counted)
+	if (primary[card].is_counted) {
 		ledger_release_context(card, primary[card].bytes);
+		atomic_fetch_sub(&context_count, 1);
+	}
 	primary[card].is_counted = false;
 }
 
@@ -62,8 +66,11 @@ void primary_meet(CUdevice device)
 	if (card_of_device(&card, device) != CUDA_SUCCESS)
 		return;
 	pthread_mutex_lock(&primaries);
-	if (!primary[card].is_counted && primary_state(device) == PRIMARY_ACTIVE)
+	if (!primary[card].is_counted && primary_state(device) == PRIMARY_ACTIVE) {
 		primary[card].is_counted = ledger_count_context(card, &primary[card].bytes);
+		if (primary[card].is_counted)
+			atomic_fetch_add(&context_count, 1);
+	}
 	pthread_mutex_unlock(&primaries);
 }
 

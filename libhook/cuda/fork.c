@@ -22,6 +22,7 @@
 #include "quota/ledger.h"
 #include "quota/page_lock.h"
 #include "quota/pages.h"
+#include "share/gate.h"
 
 static void before(void)
 {
@@ -29,6 +30,7 @@ static void before(void)
 	ipc_before_fork();
 	external_before_fork();
 	backings_before_fork();
+	gate_before_fork();
 	page_lock_before_fork();
 	pages_before_fork();
 	channel_before_fork();
@@ -39,6 +41,7 @@ static void after_in_parent(void)
 	channel_after_fork_in_parent();
 	pages_after_fork();
 	page_lock_after_fork_in_parent();
+	gate_after_fork_in_parent();
 	backings_after_fork_in_parent();
 	external_after_fork_in_parent();
 	ipc_after_fork_in_parent();
@@ -52,6 +55,7 @@ static void after_in_child(void)
 	channel_after_fork_in_child();
 	pages_after_fork();
 	page_lock_after_fork_in_child();
+	gate_after_fork_in_child();
 	backings_after_fork_in_child();
 	pools_after_fork_in_child();
 	graph_memory_after_fork_in_child();

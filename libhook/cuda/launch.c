@@ -2,6 +2,7 @@
  *
  * What starts work: past the gate, then a tail call, but for graphs that allocate.
  */
+#include "cards.h"
 #include "filter.h"
 #include "graph_memory.h"
 #include "share/gate.h"
@@ -9,10 +10,15 @@
 #define LAUNCH(symbol, parameters, ...)                                                            \
 	CUDA(symbol, parameters)                                                                   \
 	{                                                                                          \
-		if (!gate_is_open())                                                               \
-			gate_enter(&(struct gate_work){.kind = GATE_KERNEL});                      \
-		return REAL(symbol)(__VA_ARGS__);                                                  \
+		struct gate_work work = {.kind = GATE_KERNEL, .what = function, .stream = STREAM}; \
+		if (gate_is_open() || card_current(&work.card) != CUDA_SUCCESS ||                  \
+			!gate_enter(&work))                                                        \
+			return REAL(symbol)(__VA_ARGS__);                                          \
+		CUresult result = REAL(symbol)(__VA_ARGS__);                                       \
+		gate_leave(&work, result == CUDA_SUCCESS);                                         \
+		return result;                                                                     \
 	}
+#define STREAM stream
 
 #define GRID                                                                                       \
 	CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,        \
@@ -27,6 +33,8 @@ LAUNCH(cuLaunchCooperativeKernel, (GRID), function, grid_x, grid_y, grid_z, bloc
 	block_z, shared_bytes, stream, parameters)
 LAUNCH(cuLaunchCooperativeKernel_ptsz, (GRID), function, grid_x, grid_y, grid_z, block_x, block_y,
 	block_z, shared_bytes, stream, parameters)
+#undef STREAM
+#define STREAM config->hStream
 LAUNCH(cuLaunchKernelEx,
 	(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
 	config, function, parameters, extra)
@@ -37,8 +45,6 @@ LAUNCH(cuLaunchKernelEx_ptsz,
 #define LAUNCH_GRAPH(symbol, null_stream)                                                          \
 	CUDA(symbol, (CUgraphExec graph, CUstream stream))                                         \
 	{                                                                                          \
-		if (!gate_is_open())                                                               \
-			gate_enter(&(struct gate_work){.kind = GATE_GRAPH});                       \
 		if (__builtin_expect(                                                              \
 			    atomic_load_explicit(&graphs_allocating, memory_order_relaxed) == 0,   \
 			    1))                                                                    \

@@ -25,6 +25,23 @@
 
 static _Atomic int joined = -1; /* this process's number */
 
+/* In one go for whoever reads it: nobody else writes it any more, or yet. */
+static void work_clear(struct gpushare_work *work)
+{
+	const uint32_t change = atomic_load(&work->begun) + 1;
+
+	atomic_store(&work->begun, change);
+	atomic_store(&work->waiting, 0);
+	atomic_store(&work->busy_ns, 0);
+	atomic_store(&work->since_ns, 0);
+	atomic_store(&work->pending_ns, 0);
+	atomic_store(&work->submitted, 0);
+	atomic_store(&work->ended, 0);
+	atomic_store(&work->throttled_ns, 0);
+	atomic_store(&work->forced, 0);
+	atomic_store(&work->done, change);
+}
+
 static void usage_clear(unsigned number)
 {
 	for (unsigned card = 0; card < pages.card_count; card++) {
@@ -39,6 +56,7 @@ static void usage_clear(unsigned number)
 			atomic_store(&detail->bytes[kind], 0);
 		atomic_store(&detail->pool_kept_bytes, 0);
 		atomic_store(&detail->contexts, 0);
+		work_clear(card_work(card, number));
 	}
 }
 
@@ -149,6 +167,22 @@ static int own_number(void)
 	int number = atomic_load_explicit(&joined, memory_order_acquire);
 
 	return number >= 0 ? number : own_number_anew();
+}
+
+int ledger_number(void)
+{
+	return own_number();
+}
+
+void ledger_reap(void)
+{
+	int saved = errno;
+
+	if (page_lock()) {
+		reap();
+		page_unlock();
+	}
+	errno = saved;
 }
 
 /* Whether nobody but us, with `own_bytes`, began or has begun a reservation between two looks:

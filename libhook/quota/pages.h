@@ -56,6 +56,14 @@ static inline struct gpushare_usage *card_usage(unsigned card)
 	return (struct gpushare_usage *)(void *)(first + card * (size_t)GPUSHARE_STATUS_CARD_BYTES);
 }
 
+/* The work on a card of one process. */
+static inline struct gpushare_work *card_work(unsigned card, unsigned number)
+{
+	char *first = (char *)pages.status + GPUSHARE_STATUS_WORK_OFFSET;
+	first += card * (size_t)GPUSHARE_STATUS_WORK_BYTES;
+	return (struct gpushare_work *)(void *)first + number;
+}
+
 /* One more than the highest process number in use. The tenant can write anything there. */
 static inline unsigned process_count(void)
 {

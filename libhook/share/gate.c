@@ -1,8 +1,22 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a launch does at a gate that is not open. gate_wait.c is for those that may not pass yet.
+ *
+ * A launch that passes reads no clock and asks nobody: it takes its card's lock once, and what it
+ * leaves behind is a sum. Everything that costs more is for the first piece of a busy time, for one
+ * that nothing is known of, and for one in so many (marker_ns).
+ */
 #include "gate.h"
 
-#include "channel/log.h"
+#include "account.h"
+#include "bell.h"
+#include "clock.h"
+#include "gate_wait.h"
+#include "markers.h"
 #include "quota/pages.h"
+
+/* What stands for marker_ns where the page says nothing. */
+#define MARKER_NS UINT64_C(500000)
 
 static const _Atomic uint32_t always_open = GPUSHARE_GATE_OPEN;
 static const _Atomic uint32_t look_at_each = UINT32_MAX;
@@ -12,29 +26,194 @@ const _Atomic uint32_t *_Atomic gate_word =
 
 void gate_watch(void)
 {
+	for (unsigned card = 0; card < pages.card_count; card++) {
+		const struct gpushare_gate *gate = &grant_card(card)->gate;
+		accounts[card].epoch = atomic_load(&gate->epoch);
+		accounts[card].may_have_been_open = atomic_load(&gate->mode) == GPUSHARE_GATE_OPEN;
+	}
 	atomic_store(&gate_word, pages.card_count == 1 ? &grant_card(0)->gate.mode : &look_at_each);
 }
 
-/* Whoever closes gates without libraries that wait at them must hear of it. */
+void gate_open_for_good(void)
+{
+	atomic_store(&gate_word, &always_open);
+}
+
+bool gate_is_open_for_good(void)
+{
+	return atomic_load_explicit(&gate_word, memory_order_relaxed) == &always_open;
+}
+
+static uint64_t marker_ns_of(const struct gpushare_gate *gate)
+{
+	const uint64_t ns = atomic_load_explicit(&gate->marker_ns, memory_order_relaxed);
+
+	return ns ? ns : MARKER_NS;
+}
+
+/* Out of the way of launches that find everything in its place. */
+#define RARELY __attribute__((noinline, cold))
+
+/* With the lock, and dropped in between. False: this process cannot count. */
+RARELY static bool open_account(struct account *account, unsigned card)
+{
+	spin_drop(&account->lock);
+	const bool opened = account_open(account, card);
+	spin_take(&account->lock);
+	return opened && account->page;
+}
+
+RARELY static void meet_stream(struct account *account, struct gate_work *work)
+{
+	spin_drop(&account->lock);
+	markers_meet(work);
+	spin_take(&account->lock);
+}
+
+/* One of which nothing is known is measured by itself: a marker before it, and one behind it. */
+RARELY static void close_stream(struct account *account, const struct gate_work *work)
+{
+	spin_drop(&account->lock);
+	markers_close(work);
+	spin_take(&account->lock);
+}
+
+/* Whether the gate may have been open since somebody looked last, with launches that nobody
+ * counted. */
+static void look_at_epoch(struct account *account, const struct gpushare_gate *gate)
+{
+	const uint32_t epoch = atomic_load_explicit(&gate->epoch, memory_order_relaxed);
+
+	account->may_have_been_open |= epoch - account->epoch > 1;
+	account->epoch = epoch;
+}
+
+/* The first piece of a busy time. With the lock. */
+RARELY static void begin_busy(
+	struct account *account, const struct gpushare_gate *gate, struct gate_work *work)
+{
+	const uint64_t now_ns = clock_ns();
+
+	look_at_epoch(account, gate);
+	account->is_alone = gate_is_stale(gate, now_ns);
+	account_begin(account, work->estimate_ns, now_ns);
+	markers_add(work, marker_ns_of(gate), true);
+	account->may_have_been_open = false;
+}
+
+/* What is to be done before the driver is called. */
+RARELY static void before(struct gate_work *work, bool was_idle, uint32_t mode)
+{
+	markers_before(work);
+	if (was_idle && mode == GPUSHARE_GATE_METERED)
+		bell_ring(); /* it does not wait, so nobody else tells */
+}
+
 bool gate_enter(struct gate_work *work)
 {
-	static _Atomic uint32_t said;
+	if (work->card >= pages.card_count)
+		return false;
+	const struct gpushare_gate *gate = &grant_card(work->card)->gate;
+	struct account *account = &accounts[work->card];
+	uint32_t mode = atomic_load_explicit(&gate->mode, memory_order_relaxed);
 
-	(void)work;
-	for (unsigned card = 0; card < pages.card_count; card++) {
-		uint32_t mode =
-			atomic_load_explicit(&grant_card(card)->gate.mode, memory_order_relaxed);
-		if (mode != GPUSHARE_GATE_OPEN &&
-			!(atomic_fetch_or(&said, 1u << card) & 1u << card))
-			log_line(LOG_ERROR,
-				"card %u: this library cannot wait at a gate in mode %u", card,
-				mode);
+	if (mode == GPUSHARE_GATE_OPEN || gate_is_open_for_good())
+		return false;
+	markers_name(work);
+	spin_take(&account->lock);
+	if (__builtin_expect(!account->page, 0) && !open_account(account, work->card)) {
+		spin_drop(&account->lock);
+		return false;
 	}
-	return false;
+	work->place = estimate_place(&account->estimates, work->kind, work->what, work->size);
+	const struct estimate *estimate = &account->estimates.place[work->place];
+	const bool is_known = estimate->samples > 0;
+	work->estimate_ns = is_known ? estimate->ns : marker_ns_of(gate);
+
+	if (__builtin_expect(!gate_may_pass(account, gate, mode, work), 0)) {
+		mode = gate_wait(account, gate, work);
+		if (mode == GPUSHARE_GATE_OPEN) {
+			spin_drop(&account->lock);
+			return false;
+		}
+	}
+	if (__builtin_expect(!markers_know(work), 0))
+		meet_stream(account, work);
+	if (__builtin_expect(!is_known && markers_are_open(work), 0))
+		close_stream(account, work);
+	const bool was_idle = account_is_idle(account);
+	if (__builtin_expect(was_idle, 0)) {
+		begin_busy(account, gate, work);
+	} else {
+		account_begin(account, work->estimate_ns, 0);
+		markers_add(work, marker_ns_of(gate), false);
+	}
+	spin_drop(&account->lock);
+	if (__builtin_expect(was_idle, 0))
+		before(work, was_idle, mode);
+	return true;
+}
+
+RARELY static void take_back(struct gate_work *work)
+{
+	struct account *account = &accounts[work->card];
+
+	spin_take(&account->lock);
+	const bool taken_back = markers_take_back(work);
+	if (taken_back)
+		account_withdraw(account, work->estimate_ns);
+	const bool is_idle = account_is_idle(account);
+	spin_drop(&account->lock);
+	if (taken_back && is_idle)
+		bell_ring();
+}
+
+/* The clock is read here anyway: a good place to see whether a scheduler is still there. */
+RARELY static void mark(const struct gate_work *work)
+{
+	const struct gpushare_gate *gate = &grant_card(work->card)->gate;
+	struct account *account = &accounts[work->card];
+
+	markers_after(work);
+	const bool is_alone = gate_is_stale(gate, clock_ns());
+	spin_take(&account->lock);
+	account->is_alone = is_alone;
+	spin_drop(&account->lock);
 }
 
 void gate_leave(struct gate_work *work, bool submitted)
 {
-	(void)work;
-	(void)submitted;
+	if (__builtin_expect(!submitted, 0))
+		take_back(work);
+	else if (work->marks != 0)
+		mark(work);
+}
+
+void gate_forget(const void *what)
+{
+	for (unsigned card = 0; card < pages.card_count; card++) {
+		spin_take(&accounts[card].lock);
+		if (accounts[card].page)
+			estimate_forget(&accounts[card].estimates, what);
+		spin_drop(&accounts[card].lock);
+	}
+}
+
+void gate_before_fork(void)
+{
+	bell_before_fork();
+	accounts_before_fork();
+}
+
+void gate_after_fork_in_parent(void)
+{
+	accounts_after_fork_in_parent();
+	bell_after_fork();
+}
+
+void gate_after_fork_in_child(void)
+{
+	accounts_after_fork_in_child();
+	markers_after_fork_in_child();
+	bell_after_fork();
 }

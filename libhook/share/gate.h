@@ -28,7 +28,15 @@ struct gate_work {
 	uint64_t size;	  /* threads of the grid, or bytes */
 	void *stream;	  /* CUstream */
 	bool per_thread;  /* what a null stream means */
+
+	/* The gate's own, from gate_enter to gate_leave. */
 	uint64_t estimate_ns;
+	uint64_t key; /* names the stream; of a default one, with its context */
+	void *owner;
+	uint32_t generation;
+	uint16_t place; /* of the estimate */
+	uint8_t stream_place;
+	uint8_t marks;
 };
 
 /* The word to look at: of the tenant's only card, or one that is never open where there are several
@@ -44,6 +52,16 @@ void gate_watch(void);
  * of it. Never waits longer than the gate's wait_max_ns. */
 bool gate_enter(struct gate_work *work);
 void gate_leave(struct gate_work *work, bool submitted);
+
+/* `what` is about to be destroyed: who gets its address next costs something else. */
+void gate_forget(const void *what);
+
+/* The process ends: nobody waits any more, and nothing is counted. */
+void gate_open_for_good(void);
+
+void gate_before_fork(void);
+void gate_after_fork_in_parent(void);
+void gate_after_fork_in_child(void);
 
 static inline bool gate_is_open(void)
 {

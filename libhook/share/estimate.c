@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "estimate.h"
+
+#include <stddef.h>
+
+#define PROBES 8
+#define KINDS_BITS 3
+
+/* Of what was measured, how much goes into an estimate that has samples already: an eighth for each
+ * of the pieces, half at the most. */
+#define WEIGHT_EACH 32
+#define WEIGHT_MOST 128
+#define WEIGHT_ONE 256
+
+/* What one measurement may change, as a factor: a piece that was interrupted by another context's
+ * turn says little of itself, and one among others less. */
+#define SAMPLE_MOST 16
+#define HINT_MOST 4
+
+/* A quarter of a power of two. */
+static uint32_t size_class(uint64_t size)
+{
+	if (size < 4)
+		return (uint32_t)size;
+	const uint32_t top = 63 - (uint32_t)__builtin_clzll(size);
+	return top << 2 | (uint32_t)(size >> (top - 2) & 3);
+}
+
+static uint32_t form_of(unsigned kind, uint64_t size)
+{
+	return (size_class(size) << KINDS_BITS | kind) + 1;
+}
+
+static uint32_t hash_of(const void *what, uint32_t form)
+{
+	const uint64_t mixed =
+		((uintptr_t)what ^ (uint64_t)form << 48) * UINT64_C(0x9e3779b97f4a7c15);
+
+	return (uint32_t)(mixed >> 40);
+}
+
+uint16_t estimate_place(struct estimates *table, unsigned kind, const void *what, uint64_t size)
+{
+	const uint32_t form = form_of(kind, size), hash = hash_of(what, form);
+	uint32_t poorest = hash % ESTIMATES;
+
+	for (uint32_t probe = 0; probe < PROBES; probe++) {
+		const uint32_t place = (hash + probe) % ESTIMATES;
+		struct estimate *entry = &table->place[place];
+		if (entry->form == form && entry->what == what)
+			return (uint16_t)place;
+		if (entry->form == 0) {
+			poorest = place;
+			break;
+		}
+		if (entry->samples < table->place[poorest].samples)
+			poorest = place;
+	}
+	table->place[poorest] = (struct estimate){.what = what, .form = form};
+	return (uint16_t)poorest;
+}
+
+/* `ns` times numerator by denominator, which are times of less than a day. */
+static uint64_t scaled(uint64_t ns, uint64_t numerator, uint64_t denominator)
+{
+	return (uint64_t)((double)ns * ((double)numerator / (double)denominator));
+}
+
+static uint64_t bounded(uint64_t value, uint64_t least, uint64_t most)
+{
+	return value < least ? least : value > most ? most : value;
+}
+
+void estimate_learn(struct estimates *table, uint16_t place, uint32_t count, uint64_t expected_ns,
+	uint64_t taken_ns, int alone)
+{
+	struct estimate *entry = &table->place[place];
+	const uint64_t before = entry->ns;
+
+	if (count == 0)
+		return;
+	if (alone && entry->samples == 0) {
+		entry->ns = taken_ns / count;
+		entry->samples = 1;
+		return;
+	}
+	if (entry->samples == 0 || expected_ns == 0)
+		return; /* nobody knows which part of it was this one's */
+	const uint64_t most = alone ? SAMPLE_MOST : HINT_MOST;
+	uint64_t measured = alone ? taken_ns / count : scaled(before, taken_ns, expected_ns);
+	measured = bounded(measured, before / most, before * most + 1000);
+	const uint64_t weight =
+		count < WEIGHT_MOST / WEIGHT_EACH ? count * WEIGHT_EACH : WEIGHT_MOST;
+	entry->ns = (before * (WEIGHT_ONE - weight) + measured * weight) / WEIGHT_ONE;
+	if (entry->samples < UINT32_MAX)
+		entry->samples++;
+}
+
+/* The entry stays where it is, for those behind it are found past it. */
+void estimate_forget(struct estimates *table, const void *what)
+{
+	for (unsigned place = 0; place < ESTIMATES; place++)
+		if (table->place[place].form != 0 && table->place[place].what == what)
+			table->place[place].samples = 0;
+}

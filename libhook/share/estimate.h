@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How long a piece of work will take, learned from those like it: by kind, by which kernel or
+ * graph, and by size, rounded to a quarter of a power of two. A table of fixed size; what has no
+ * place in it any more is learned anew. The caller keeps others out.
+ */
+#ifndef GPUSHARE_ESTIMATE_H
+#define GPUSHARE_ESTIMATE_H
+
+#include <stdint.h>
+
+#define ESTIMATES 2048 /* a power of two */
+#define ESTIMATE_NONE UINT16_MAX
+
+struct estimate {
+	const void *what;
+	uint32_t form; /* kind and size; 0: the place is free */
+	uint32_t samples;
+	uint64_t ns;
+};
+
+struct estimates {
+	struct estimate place[ESTIMATES];
+};
+
+/* The place of such work, a new one where none is known: without samples yet. */
+uint16_t estimate_place(struct estimates *table, unsigned kind, const void *what, uint64_t size);
+
+/* `count` pieces of that place took `taken_ns` together where `expected_ns` was expected. Alone:
+ * nothing else was in that time, so it is a sample and not only a hint. */
+void estimate_learn(struct estimates *table, uint16_t place, uint32_t count, uint64_t expected_ns,
+	uint64_t taken_ns, int alone);
+
+/* `what` is no more, whatever sizes of it are known. */
+void estimate_forget(struct estimates *table, const void *what);
+
+#endif

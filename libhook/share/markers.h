@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the gate has the driver's side (cuda/marker*.c) do: work is put in groups by stream, and an
+ * event recorded behind a group, a marker, tells when it ended and how long it took.
+ */
+#ifndef GPUSHARE_MARKERS_H
+#define GPUSHARE_MARKERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "account.h"
+#include "gate.h"
+
+/* What is to be done around a piece of work: record the start of a busy time before it or a marker
+ * behind it, or tell the meter thread of work whose end no marker will tell. */
+enum { MARK_START = 1, MARK_AFTER = 2, MARK_WATCH = 4 };
+
+/* Name the stream that the work is for. With no lock: the driver may be asked. */
+void markers_name(struct gate_work *work);
+
+/* Whether that stream has a place already; and whether it has work behind its last marker. With the
+ * account's lock. */
+bool markers_know(struct gate_work *work);
+bool markers_are_open(const struct gate_work *work);
+
+/* Give the stream a place, if there is one. With no lock: the driver is asked. */
+void markers_meet(struct gate_work *work);
+
+/* Put the work in its stream's group, and say in work->marks what is to be done. With the lock,
+ * after account_begin. */
+void markers_add(struct gate_work *work, uint64_t marker_ns, bool was_idle);
+
+/* It was not submitted: out of its group. With the lock; false where a marker has taken it on. */
+bool markers_take_back(struct gate_work *work);
+
+/* The rest with no lock. */
+void markers_before(const struct gate_work *work);
+void markers_after(const struct gate_work *work);
+
+/* A marker behind what is behind the last one of the work's stream. */
+void markers_close(const struct gate_work *work);
+
+/* Look what has ended, where no thread of ours does: it could not be started. */
+void markers_look_here(void);
+
+void markers_after_fork_in_child(void);
+
+#endif

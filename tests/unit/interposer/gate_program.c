@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gate_program.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "device_file.h"
+#include "quota/ledger.h"
+#include "quota/pages.h"
+#include "tenant.h"
+
+#define BEAT_NS 20000000
+
+static const char image[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+			    ".visible .entry spin(.param .u64 spin_duration_ns)\n{\n\tret;\n}\n";
+
+static _Atomic bool beats = true;
+static CUcontext primary;
+static CUfunction kernel;
+static int bell = -1;
+
+uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
+}
+
+struct gpushare_gate *the_gate(void)
+{
+	return &tenant_card()->gate;
+}
+
+static void tell(void)
+{
+	atomic_fetch_add(&the_gate()->epoch, 1);
+	syscall(SYS_futex, &the_gate()->epoch, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void gate_set(enum gpushare_gate_mode mode)
+{
+	atomic_store(&the_gate()->mode, mode);
+	tell();
+}
+
+static void *beat(void *unused)
+{
+	const struct timespec pause = {.tv_nsec = BEAT_NS};
+
+	for (;;) {
+		if (atomic_load(&beats))
+			atomic_store(&the_gate()->heartbeat_ns, now_ns());
+		nanosleep(&pause, NULL);
+	}
+	return unused;
+}
+
+void gate_stop_beating(uint64_t ns)
+{
+	atomic_store(&beats, false);
+	atomic_store(&the_gate()->heartbeat_ns, ns);
+}
+
+void gate_beat(void)
+{
+	atomic_store(&the_gate()->heartbeat_ns, now_ns());
+	atomic_store(&beats, true);
+}
+
+static void remove_bell(void)
+{
+	char path[300];
+
+	snprintf(path, sizeof(path), "%s/%s", getenv(GPUSHARE_TENANT_DIR_ENV), GPUSHARE_BELL_NAME);
+	unlink(path);
+}
+
+void gate_prepare(void)
+{
+	char path[300];
+	pthread_t thread;
+
+	device_file_make();
+	tenant_create(512 * MIB);
+	strcpy(tenant_card()->uuid, FIRST_CARD_UUID);
+	snprintf(path, sizeof(path), "%s/%s", getenv(GPUSHARE_TENANT_DIR_ENV), GPUSHARE_BELL_NAME);
+	CHECK(mkfifo(path, 0600) == 0);
+	atexit(remove_bell);
+	bell = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	CHECK(bell >= 0);
+	*the_gate() = (struct gpushare_gate){.in_flight_max_ns = 2 * MILLISECOND,
+		.marker_ns = 500 * MICROSECOND,
+		.wait_max_ns = 60 * SECOND,
+		.pieces_min = 1};
+	gate_beat();
+	CHECK(pthread_create(&thread, NULL, beat, NULL) == 0);
+	pthread_detach(thread);
+}
+
+unsigned bell_count(void)
+{
+	char bytes[4096];
+	ssize_t count = read(bell, bytes, sizeof(bytes));
+
+	return count > 0 ? (unsigned)count : 0;
+}
+
+void gate_program_enter(void)
+{
+	CHECK(cuCtxSetCurrent(primary) == CUDA_SUCCESS);
+}
+
+void gate_program_start(void)
+{
+	CUmodule module;
+
+	CHECK(cuInit(0) == CUDA_SUCCESS);
+	CHECK(cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS);
+	gate_program_enter();
+	CHECK(cuModuleLoadData(&module, image) == CUDA_SUCCESS);
+	CHECK(cuModuleGetFunction(&kernel, module, "spin") == CUDA_SUCCESS);
+}
+
+CUresult launch_on(CUstream stream, uint64_t duration_ns)
+{
+	void *parameters[] = {&duration_ns};
+
+	return cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
+void launch(uint64_t duration_ns)
+{
+	CHECK(launch_on(NULL, duration_ns) == CUDA_SUCCESS);
+}
+
+struct work work_of(unsigned process)
+{
+	const struct gpushare_work *page = card_work(0, process);
+	struct work work;
+	uint32_t done;
+
+	do {
+		done = atomic_load(&page->done);
+		work = (struct work){.waiting = atomic_load(&page->waiting),
+			.forced = atomic_load(&page->forced),
+			.busy_ns = atomic_load(&page->busy_ns),
+			.since_ns = atomic_load(&page->since_ns),
+			.pending_ns = atomic_load(&page->pending_ns),
+			.submitted = atomic_load(&page->submitted),
+			.ended = atomic_load(&page->ended),
+			.throttled_ns = atomic_load(&page->throttled_ns)};
+	} while (atomic_load(&page->begun) != done);
+	return work;
+}
+
+struct work own_work(void)
+{
+	return work_of(0);
+}
+
+static void pause_a_little(void)
+{
+	const struct timespec pause = {.tv_nsec = 100000};
+
+	nanosleep(&pause, NULL);
+}
+
+void until_idle(void)
+{
+	for (;;) {
+		const struct work work = own_work();
+		if (work.submitted == work.ended)
+			break;
+		pause_a_little();
+	}
+}
+
+void until_waiting(uint32_t threads)
+{
+	while (own_work().waiting != threads)
+		pause_a_little();
+}
+
+void until_submitted(uint64_t pieces)
+{
+	while (own_work().submitted < pieces)
+		pause_a_little();
+}
+
+uint64_t served_ns(void)
+{
+	static const struct sim_device *file;
+	uint64_t sum = 0;
+
+	if (!file) {
+		int fd = open(getenv(SIM_DEVICE_ENV), O_RDONLY | O_CLOEXEC);
+		CHECK(fd >= 0);
+		file = mmap(NULL, SIM_FILE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+		CHECK(file != MAP_FAILED);
+	}
+	for (unsigned i = 0; i < SIM_CONTEXTS; i++)
+		sum += atomic_load(&file->cards[0].contexts[i].served_ns);
+	return sum;
+}

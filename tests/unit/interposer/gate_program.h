@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The scheduler's side of the tenant's only card, and a kernel that takes as long as it is told.
+ */
+#ifndef TEST_GATE_PROGRAM_H
+#define TEST_GATE_PROGRAM_H
+
+#include <stdbool.h>
+
+#include "cuda_driver.h"
+#include "gpushare_abi.h"
+
+#define MICROSECOND UINT64_C(1000)
+#define MILLISECOND UINT64_C(1000000)
+#define SECOND UINT64_C(1000000000)
+
+/* A card, a tenant with its bell, and a scheduler that beats: before the driver is asked for
+ * anything. */
+void gate_prepare(void);
+
+/* The driver, the primary context and the kernel; the context in a further thread. */
+void gate_program_start(void);
+void gate_program_enter(void);
+
+struct gpushare_gate *the_gate(void);
+
+/* Change the mode and tell who waits. */
+void gate_set(enum gpushare_gate_mode mode);
+
+/* The heartbeat stays at `ns` from now on; 0: none ever was. */
+void gate_stop_beating(uint64_t ns);
+void gate_beat(void);
+
+/* Bytes that the bell has been given and that nobody has taken. */
+unsigned bell_count(void);
+
+CUresult launch_on(CUstream stream, uint64_t duration_ns);
+void launch(uint64_t duration_ns);
+
+/* A process's work as it stands between two changes of it. */
+struct work {
+	uint32_t waiting, forced;
+	uint64_t busy_ns, since_ns, pending_ns, submitted, ended, throttled_ns;
+};
+struct work work_of(unsigned process);
+struct work own_work(void);
+
+/* Until it is so: a condition that never comes ends the test by its time-out. */
+void until_idle(void);
+void until_waiting(uint32_t threads);
+void until_submitted(uint64_t pieces);
+
+uint64_t now_ns(void);
+/* Card time that the simulator has given to all contexts. */
+uint64_t served_ns(void);
+
+#endif
