@@ -23,7 +23,9 @@ with a whole card nothing stands before the driver.
 The word before a colon says what is done: *charged*, the bytes count before the driver is asked,
 and over the quota the answer is CUDA_ERROR_OUT_OF_MEMORY; *freed*, exactly those are given back;
 *settled*, the charge follows what the driver then holds; *counted* and *recorded*, who has what,
-so that it is charged once; *gated*, it waits where it has to.
+so that it is charged once; *gated*, it waits while the container's share of the card's time is used
+up, or opens the container's pages first; *no work*, the name sounds as if it used the card, and it
+does not.
 
 *measured* under *audit* is a door that is open so far: the call may take memory of the card beyond
 what is charged when it is made. It is in the driver's figure of the tenant's processes, which the

@@ -16,6 +16,7 @@
 #include "channel/log.h"
 #include "quota/allocations.h"
 #include "quota/usage.h"
+#include "share/gate.h"
 
 /* A device's memory for graphs. */
 struct reserve {
@@ -337,6 +338,7 @@ CUDA(cuGraphExecDestroy, (CUgraphExec graph))
 	struct allocation entry;
 
 	/* Before: after, the driver may have given the handle to another thread. */
+	gate_forget(graph);
 	if (atomic_load_explicit(&graphs_allocating, memory_order_relaxed) > 0 &&
 		allocations_take(&executables, (uintptr_t)graph, &entry)) {
 		executable = (struct executable *)entry.owner;

@@ -12,6 +12,7 @@
 #include "charge.h"
 #include "memory.h"
 #include "quota/ledger.h"
+#include "submit.h"
 
 CUDA(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int flags))
 {
@@ -96,7 +97,17 @@ static CUresult settle(const struct arrival *arrival, CUresult result)
 	return result;
 }
 
-#define PREFETCH(symbol)                                                                           \
+/* Through the gate, with `call`, and what arrived is settled by its answer. */
+#define FETCH(symbol, moved_bytes, null_stream, settle_call, arrived, call)                        \
+	struct gate_work work = {.kind = GATE_COPY,                                                \
+		.what = &real_##symbol,                                                            \
+		.size = (moved_bytes),                                                             \
+		.stream = stream,                                                                  \
+		.per_thread = (null_stream) == NULL_IS_PER_THREAD};                                \
+	const bool counted = !gate_is_open() && submit_enter(&work);                               \
+	return settle_call(arrived, submit_leave(&work, counted, call))
+
+#define PREFETCH(symbol, null_stream)                                                              \
 	CUDA(symbol, (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream))        \
 	{                                                                                          \
 		CUmemLocation location = place(device);                                            \
@@ -104,13 +115,14 @@ static CUresult settle(const struct arrival *arrival, CUresult result)
 		CUresult result = arrive_at(&arrival, pointer, &location);                         \
 		if (result != CUDA_SUCCESS)                                                        \
 			return result;                                                             \
-		return settle(&arrival, REAL(symbol)(pointer, bytes, device, stream));             \
+		FETCH(symbol, bytes, null_stream, settle, &arrival,                                \
+			REAL(symbol)(pointer, bytes, device, stream));                             \
 	}
 
-PREFETCH(cuMemPrefetchAsync)
-PREFETCH(cuMemPrefetchAsync_ptsz)
+PREFETCH(cuMemPrefetchAsync, NULL_IS_LEGACY)
+PREFETCH(cuMemPrefetchAsync_ptsz, NULL_IS_PER_THREAD)
 
-#define PREFETCH_V2(symbol)                                                                        \
+#define PREFETCH_V2(symbol, null_stream)                                                           \
 	CUDA(symbol, (CUdeviceptr pointer, size_t bytes, CUmemLocation location,                   \
 			     unsigned int flags, CUstream stream))                                 \
 	{                                                                                          \
@@ -118,11 +130,12 @@ PREFETCH(cuMemPrefetchAsync_ptsz)
 		CUresult result = arrive_at(&arrival, pointer, &location);                         \
 		if (result != CUDA_SUCCESS)                                                        \
 			return result;                                                             \
-		return settle(&arrival, REAL(symbol)(pointer, bytes, location, flags, stream));    \
+		FETCH(symbol, bytes, null_stream, settle, &arrival,                                \
+			REAL(symbol)(pointer, bytes, location, flags, stream));                    \
 	}
 
-PREFETCH_V2(cuMemPrefetchAsync_v2)
-PREFETCH_V2(cuMemPrefetchAsync_v2_ptsz)
+PREFETCH_V2(cuMemPrefetchAsync_v2, NULL_IS_LEGACY)
+PREFETCH_V2(cuMemPrefetchAsync_v2_ptsz, NULL_IS_PER_THREAD)
 
 /* The other pieces of advice move nothing. */
 static CUresult heed(struct arrival *arrival, CUdeviceptr pointer, CUmem_advise advice,
@@ -202,7 +215,16 @@ static CUresult batch_settle(struct batch *batch, CUresult result)
 	return result;
 }
 
-#define PREFETCH_BATCH(symbol)                                                                     \
+static uint64_t batch_bytes(const size_t *bytes, size_t count)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; bytes && i < count; i++)
+		sum += bytes[i];
+	return sum;
+}
+
+#define PREFETCH_BATCH(symbol, null_stream)                                                        \
 	CUDA(symbol, (CUdeviceptr * pointers, size_t *bytes, size_t count,                         \
 			     CUmemLocation *locations, size_t *starts, size_t location_count,      \
 			     unsigned long long flags, CUstream stream))                           \
@@ -211,11 +233,12 @@ static CUresult batch_settle(struct batch *batch, CUresult result)
 		CUresult result = batch_arrive(&batch);                                            \
 		if (result != CUDA_SUCCESS)                                                        \
 			return result;                                                             \
-		return batch_settle(&batch, REAL(symbol)(pointers, bytes, count, locations,        \
-						    starts, location_count, flags, stream));       \
+		FETCH(symbol, batch_bytes(bytes, count), null_stream, batch_settle, &batch,        \
+			REAL(symbol)(pointers, bytes, count, locations, starts, location_count,    \
+				flags, stream));                                                   \
 	}
 
-PREFETCH_BATCH(cuMemPrefetchBatchAsync)
-PREFETCH_BATCH(cuMemPrefetchBatchAsync_ptsz)
-PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync)
-PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz)
+PREFETCH_BATCH(cuMemPrefetchBatchAsync, NULL_IS_LEGACY)
+PREFETCH_BATCH(cuMemPrefetchBatchAsync_ptsz, NULL_IS_PER_THREAD)
+PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync, NULL_IS_LEGACY)
+PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz, NULL_IS_PER_THREAD)

@@ -9,6 +9,10 @@
 
 #if defined(__x86_64__)
 #define TRAMPOLINE_JUMP(symbol) "\tjmp *real_" #symbol "(%rip)\n"
+#define TRAMPOLINE_LOOK(symbol)                                                                    \
+	"\tmovq gate_word(%rip), %r11\n"                                                           \
+	"\tcmpl $0, (%r11)\n"                                                                      \
+	"\tjne " #symbol "_gated\n"
 #elif defined(__aarch64__)
 /* x16 is the register that a call may lose on its way between libraries (AAPCS64 6.1.1);
  * hint 34 is `bti c`. */
@@ -17,6 +21,12 @@
 	"\tadrp x16, real_" #symbol "\n"                                                           \
 	"\tldr x16, [x16, #:lo12:real_" #symbol "]\n"                                              \
 	"\tbr x16\n"
+#define TRAMPOLINE_LOOK(symbol)                                                                    \
+	"\thint #34\n"                                                                             \
+	"\tadrp x16, gate_word\n"                                                                  \
+	"\tldr x16, [x16, #:lo12:gate_word]\n"                                                     \
+	"\tldr w16, [x16]\n"                                                                       \
+	"\tcbnz w16, " #symbol "_gated\n"
 #else
 #error "no trampoline for this architecture"
 #endif
@@ -32,5 +42,14 @@
 		".type trampoline_" #symbol ", %function\n" #symbol ":\n"                          \
 		"trampoline_" #symbol ":\n" TRAMPOLINE_JUMP(symbol) ".size " #symbol               \
 								    ", . - " #symbol "\n");
+
+/* A symbol that goes on into the real library while the word at gate_word is 0, which is
+ * GPUSHARE_GATE_OPEN, and else into `symbol`_gated. The words are read as relaxed atomics are. */
+#define GATE_TRAMPOLINE(symbol)                                                                    \
+	__asm__(".text\n"                                                                          \
+		".p2align 6\n"                                                                     \
+		".globl " #symbol "\n"                                                             \
+		".type " #symbol ", %function\n" #symbol ":\n" TRAMPOLINE_LOOK(symbol)             \
+			TRAMPOLINE_JUMP(symbol) ".size " #symbol ", . - " #symbol "\n");
 
 #endif

@@ -6,7 +6,8 @@
     python3 libhook/table/doors.py --check   exits 1 if they differ
 
 Both say what is wrong with doors.txt and exit 1 then: a symbol that no line is about (with the line
-to add), a line that is about no symbol, a call that may take memory and says nothing of it.
+to add), a line that is about no symbol, a call that may take memory or start work and says nothing
+of it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ TAKES: Final = re.compile(
     r"Alloc(?!ation)|Attach|Bind|Create|Enable(?!d)|ExportTable|Import|Instantiate|Load(?!ed)"
     r"|(?<!Tensor)Map(?!ped|Flags)|Open|Prefetch|Register|Reserve|Restore|Retain|SetLimit|Upload"
 )
+#: In a name, a sign that the call starts work on a card.
+STARTS: Final = re.compile(
+    r"^cu(?:Launch|Memcpy|Memset|Graph(?:Launch|Upload)|Stream(?:Write|Wait)Value|StreamBatchMemOp"
+    r"|StreamAddCallback)|Async$|Decompress|Dispatch|Enqueue|Execute|FabricCpy|Prefetch|Submit"
+)
+#: How a reason says whether it does.
+WORK: Final = re.compile(r"\b(?:gated: \S|[Nn]o work: \S)")
 INCLUDE: Final = """/*
  * Generated from doors.txt by
  *     python3 libhook/table/doors.py
@@ -127,6 +135,8 @@ def flaws(doors: Sequence[Door], symbols: Sequence[str]) -> Iterator[str]:
             yield f"{where} is {door.audit}: it needs a reason of its own that says why"
         if door.passes and door.audit == "-" and TAKES.search(door.name):
             yield f"{where} passes and may take memory: it is measured, or no-memory and why"
+        if door.kind != "refused" and STARTS.search(door.name) and not WORK.search(door.reason):
+            yield f"{where} may start work: its reason says `gated: how` or `no work: why`"
 
 
 def unlike(assigned: Mapping[str, Door], filters: Iterable[Library]) -> Iterator[tuple[str, str]]:

@@ -63,6 +63,31 @@ def test_each_form_of_an_allocation_is_mediated(symbol: str) -> None:
     assert assign(read(doors.SOURCE.read_text()), exported())[symbol].kind == "mediated"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cuLaunch", "cuLaunchKernelEx_ptsz", "cuLaunchCooperativeKernelMultiDevice"),
+        *("cuGraphLaunch_ptsz", "cuMemcpyHtoD", "cuMemcpyAtoA_v2_ptds", "cuMemcpy3DBatchAsync_v2"),
+        *("cuMemsetD2D16", "cuMemPrefetchAsync_v2_ptsz", "cuMemBatchDecompressAsync"),
+    ],
+)
+def test_each_form_of_what_starts_work_passes_the_gate(name: str) -> None:
+    door = assign(read(doors.SOURCE.read_text()), exported())[name]
+    assert door.kind == "mediated"
+    assert "gated: " in door.reason
+
+
+def test_of_what_sounds_like_work_nothing_passes_without_saying_why_it_is_none() -> None:
+    lines = assign(read(doors.SOURCE.read_text()), exported())
+    passing = {
+        door.name: door.reason
+        for symbol, door in lines.items()
+        if doors.STARTS.search(door.name) and door.passes
+    }
+    assert all("o work: " in reason for reason in passing.values())
+    assert {"cuLaunchHostFunc", "cuStreamWriteValue64", "cuMemDiscardBatchAsync"} <= set(passing)
+
+
 @pytest.mark.parametrize("sign", ["Set", "Reset", "Clear", "Destroy", "Remove", "Modify", "Force"])
 def test_nothing_that_changes_a_card_passes_but_what_binds_the_caller_s_own_thread(
     sign: str,
@@ -142,6 +167,8 @@ def test_a_line_whose_symbols_all_have_lines_of_their_own_is_found() -> None:
         ("cuGraphUpload       passes    -          why", "passes and may take memory"),
         ("cuMemImport         passes    measured", "needs a reason of its own"),
         ("cuMemImport         refused   -          because", "begins with an error"),
+        ("cuMemcpyTwiceAsync  passes    -          why", "may start work"),
+        ("cuLaunchKernelLater mediated  -          counted: as others", "may start work"),
     ],
 )
 def test_a_line_that_says_too_little_is_found(line: str, flaw: str) -> None:

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies of rows and slices, and many copies in one call. What is missing (a null pointer) is the
+ * driver's to refuse.
+ */
+#include "cuda_work.h"
+#include "submit.h"
+
+#define COPY(symbol, bytes) .kind = GATE_COPY, .what = &real_##symbol, .size = (bytes)
+#define FLAT(copy) ((copy) ? (uint64_t)(copy)->WidthInBytes * (copy)->Height : 0)
+#define SOLID(copy) ((copy) ? FLAT(copy) * (copy)->Depth : 0)
+
+#define SYNCHRONOUS(name, type, bytes)                                                             \
+	SUBMIT_PTDS(name, (const type *copy), (copy), COPY(name, bytes))
+#define ASYNCHRONOUS(name, type, bytes)                                                            \
+	SUBMIT_PTSZ(name, (const type *copy, CUstream stream), (copy, stream), COPY(name, bytes),  \
+		.stream = stream)
+#define FIRST(name, type, bytes)                                                                   \
+	SUBMIT(name, NULL_IS_LEGACY, (const type *copy), (copy), COPY(name, bytes))
+#define FIRST_ASYNCHRONOUS(name, type, bytes)                                                      \
+	SUBMIT(name, NULL_IS_LEGACY, (const type *copy, CUstream stream), (copy, stream),          \
+		COPY(name, bytes), .stream = stream)
+
+SYNCHRONOUS(cuMemcpy2D_v2, CUDA_MEMCPY2D, FLAT(copy))
+SYNCHRONOUS(cuMemcpy2DUnaligned_v2, CUDA_MEMCPY2D, FLAT(copy))
+SYNCHRONOUS(cuMemcpy3D_v2, CUDA_MEMCPY3D, SOLID(copy))
+SYNCHRONOUS(cuMemcpy3DPeer, CUDA_MEMCPY3D, SOLID(copy))
+ASYNCHRONOUS(cuMemcpy2DAsync_v2, CUDA_MEMCPY2D, FLAT(copy))
+ASYNCHRONOUS(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, SOLID(copy))
+ASYNCHRONOUS(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D, SOLID(copy))
+FIRST(cuMemcpy2D, CUDA_MEMCPY2D_v1, FLAT(copy))
+FIRST(cuMemcpy2DUnaligned, CUDA_MEMCPY2D_v1, FLAT(copy))
+FIRST(cuMemcpy3D, CUDA_MEMCPY3D_v1, SOLID(copy))
+FIRST_ASYNCHRONOUS(cuMemcpy2DAsync, CUDA_MEMCPY2D_v1, FLAT(copy))
+FIRST_ASYNCHRONOUS(cuMemcpy3DAsync, CUDA_MEMCPY3D_v1, SOLID(copy))
+
+/* A batch is one piece of work, as large as all that it copies. */
+static uint64_t runs(const size_t *bytes, size_t count)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; bytes && i < count; i++)
+		sum += bytes[i];
+	return sum;
+}
+
+/* Of arrays in elements: it stays the same for one array, and so does what is learned. */
+static uint64_t boxes(const CUDA_MEMCPY3D_BATCH_OP *copies, size_t count)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; copies && i < count; i++)
+		sum += (uint64_t)copies[i].extent.width * copies[i].extent.height *
+		       copies[i].extent.depth;
+	return sum;
+}
+
+static uint64_t hops(const CUDA_FABRIC_COPY_BATCH_OP *copies, size_t count)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; copies && i < count; i++)
+		sum += copies[i].size;
+	return sum;
+}
+
+static uint64_t compressed(const CUmemDecompressParams *pieces, size_t count)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; pieces && i < count; i++)
+		sum += pieces[i].srcNumBytes;
+	return sum;
+}
+
+#define MANY(name, parameters, arguments, bytes)                                                   \
+	SUBMIT_PTSZ(name, parameters, arguments, COPY(name, bytes), .stream = stream)
+
+MANY(cuMemcpyBatchAsync,
+	(CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t count,
+		CUmemcpyAttributes *attributes, size_t *starts, size_t attribute_count,
+		size_t *failed, CUstream stream),
+	(to, from, bytes, count, attributes, starts, attribute_count, failed, stream),
+	runs(bytes, count))
+MANY(cuMemcpyBatchAsync_v2,
+	(CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t count,
+		CUmemcpyAttributes *attributes, size_t *starts, size_t attribute_count,
+		CUstream stream),
+	(to, from, bytes, count, attributes, starts, attribute_count, stream), runs(bytes, count))
+MANY(cuMemcpy3DBatchAsync,
+	(size_t count, CUDA_MEMCPY3D_BATCH_OP *copies, size_t *failed, unsigned long long flags,
+		CUstream stream),
+	(count, copies, failed, flags, stream), boxes(copies, count))
+MANY(cuMemcpy3DBatchAsync_v2,
+	(size_t count, CUDA_MEMCPY3D_BATCH_OP *copies, unsigned long long flags, CUstream stream),
+	(count, copies, flags, stream), boxes(copies, count))
+MANY(cuMemcpy3DWithAttributesAsync,
+	(CUDA_MEMCPY3D_BATCH_OP * copy, unsigned long long flags, CUstream stream),
+	(copy, flags, stream), boxes(copy, 1))
+MANY(cuFabricCpyBatchAsync,
+	(size_t count, CUDA_FABRIC_COPY_BATCH_OP *copies, unsigned long long flags,
+		CUstream stream),
+	(count, copies, flags, stream), hops(copies, count))
+MANY(cuMemBatchDecompressAsync,
+	(CUmemDecompressParams * pieces, size_t count, unsigned int flags, size_t *failed,
+		CUstream stream),
+	(pieces, count, flags, failed, stream), compressed(pieces, count))

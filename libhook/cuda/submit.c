@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "submit.h"
+
+#include "capture.h"
+#include "cards.h"
+#include "quota/pages.h"
+
+/* The driver is asked nothing where there is one card. What no card can be found for, the driver
+ * is about to refuse; should it not, it must not be free: it counts on the first. */
+static unsigned card_of(CUstream stream)
+{
+	CUdevice device;
+	unsigned card = 0;
+
+	if (pages.card_count == 1)
+		return 0;
+	if (device_of_stream(&device, stream) == CUDA_SUCCESS)
+		card_of_device(&card, device);
+	return card;
+}
+
+bool submit_enter(struct gate_work *work)
+{
+	if (captures_are_open() && stream_is_captured(work->stream,
+					   work->per_thread ? NULL_IS_PER_THREAD : NULL_IS_LEGACY))
+		return false;
+	work->card = card_of(work->stream);
+	return gate_enter(work);
+}
+
+_Static_assert(GPUSHARE_GATE_OPEN == 0, "as trampoline.h looks for it");
