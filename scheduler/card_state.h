@@ -31,14 +31,16 @@
 #define LEAD (100 * US) /* from a decision to work on the card: decide and wake */
 #define SURE MS		/* pending work of more than that may take much longer than was estimated */
 #define IDLE (150 * US) /* a tenant that only pauses keeps its window */
+#define PATIENCE (2 * MS)
 #define SLEEP (20 * MS)
 #define OVERRUN (20 * MS)
 #define UNUSED (2 * MS) /* a window in which nothing is begun is lost */
 #define GRACE_LEAST (2 * MS)
 #define HUNG SECOND
 #define WAIT_MAX (5 * SECOND)
-#define DEBT_MAX (60 * SECOND) /* of virtual time, or of credit: how far anybody can fall behind   \
-				*/
+#define DEBT_MAX                                                                                   \
+	(60 * SECOND) /* of virtual time, or of credit: how far anybody can fall behind            \
+		       */
 #define PENDING_MAX (10 * SECOND) /* what a tenant may say; more is not believed */
 #define ELAPSED_MAX (3600 * SECOND)
 #define SLOW_MAX 10000

@@ -31,14 +31,25 @@ static bool is_due(struct card *card, int64_t ns)
 	return false;
 }
 
+/* How long the holder may pause. Longer where the next one's pieces do not end within a window and
+ * it is ahead already: what it began in a pause of others could not be taken back. */
+static int64_t pause_of(
+	const struct card *card, const struct tenant *holder, const struct tenant *next)
+{
+	if (!next || next->piece_ns < window_of(card, next) ||
+		next->vt - holder->vt < card->round_ns)
+		return IDLE * card->slow;
+	return PATIENCE * card->slow;
+}
+
 /* Longer than a pause without work. */
-static bool is_idle(struct card *card, const struct tenant *holder)
+static bool is_idle(struct card *card, const struct tenant *holder, const struct tenant *next)
 {
 	if (has_demand(holder))
 		return false;
 	const uint64_t since_ns =
 		holder->seen.idle_ns > holder->opened_ns ? holder->seen.idle_ns : holder->opened_ns;
-	return is_due(card, IDLE * card->slow - elapsed(since_ns, card->now_ns));
+	return is_due(card, pause_of(card, holder, next) - elapsed(since_ns, card->now_ns));
 }
 
 /* Threads that wait at an open gate do not run: their process is stopped, or the machine is not
@@ -78,7 +89,7 @@ static bool is_used_up(struct card *card, struct tenant *holder, const struct te
 {
 	const int64_t coming_ns = remaining(card, holder);
 
-	if (holder->share.capped && has_demand(holder) &&
+	if (holder->share.capped &&
 		is_due(card, credit_lasts_ns(holder, coming_ns) - LEAD / 2 * card->slow))
 		return true;
 	if (!next)
@@ -90,8 +101,8 @@ static bool is_used_up(struct card *card, struct tenant *holder, const struct te
 	}
 	if (pick_before(card, next, holder, virtual_of(holder, coming_ns)))
 		return true;
-	holder->window_ns += window_of(card, holder);
-	look_in(card, left_ns + window_of(card, holder));
+	holder->window_ns = holder->used_ns + coming_ns + window_of(card, holder);
+	look_in(card, window_of(card, holder));
 	return false;
 }
 
@@ -100,8 +111,10 @@ static bool is_over(struct card *card, struct tenant *holder)
 	const struct tenant *next = pick_next(card, holder);
 
 	if (!next)
-		return is_used_up(card, holder, NULL);
-	return next->share.priority < holder->share.priority || is_idle(card, holder) ||
+		/* A capped tenant's credit must not run out unseen when it works again. */
+		return (holder->share.capped && is_idle(card, holder, NULL)) ||
+		       is_used_up(card, holder, NULL);
+	return next->share.priority < holder->share.priority || is_idle(card, holder, next) ||
 	       is_unused(card, holder) || is_stuck(card, holder) || is_ahead(card, holder, next) ||
 	       is_used_up(card, holder, next);
 }
