@@ -106,6 +106,7 @@ def _look(node: Node, lending: Lending, stop: threading.Event) -> None:
         if node.driver is None:
             continue
         node.driver.truth.look()
+        node.spending.look(node.driver.truth.view)
         if not node.driver.truth.view.stale:
             lending.again()
 

@@ -38,6 +38,23 @@ class Granted:
     cores: int
 
 
+@dataclass(frozen=True)
+class Gate:
+    """What a card's gate says at one moment, as the scheduler wrote it; times in CLOCK_MONOTONIC.
+
+    `charged_ns` is the card's time that the tenant had since it was added, `wanted_ns` the time in
+    which it had work or waited for the gate; neither is counted while the gate is open.
+    """
+
+    mode: int  # abi.GATE_...
+    heartbeat_ns: int
+    charged_ns: int
+    windows: int
+    overruns: int
+    wanted_ns: int
+    hung: bool
+
+
 class Grant:
     """A tenant's grant file, mapped. One thread changes promises, one the measured fields."""
 
@@ -112,6 +129,19 @@ class Grant:
     def most_bytes(self, number: int) -> int:
         """Return the largest limit of card `number` since this daemon has the file."""
         return self._most[number]
+
+    def gate(self, number: int) -> Gate:
+        """Return what the gate of card `number` says."""
+        at = abi.gate_offset(number)
+        return Gate(
+            mode=self._u32(at + abi.GATE_MODE).value,
+            heartbeat_ns=self._u64(at + abi.GATE_HEARTBEAT_NS).value,
+            charged_ns=self._u64(at + abi.GATE_CHARGED_NS).value,
+            windows=self._u64(at + abi.GATE_WINDOWS).value,
+            overruns=self._u64(at + abi.GATE_OVERRUNS).value,
+            wanted_ns=self._u64(at + abi.GATE_WANTED_NS).value,
+            hung=bool(self._u32(at + abi.GATE_HUNG).value),
+        )
 
     def set_memory(self, number: int, memory_bytes: int, limit_bytes: int | None = None) -> None:
         """Change what is promised of card `number`, and what may be used; None: no more than that.

@@ -17,6 +17,7 @@ from gpushare.daemon.loop import Loop
 from gpushare.daemon.mounts import TenantMounts
 from gpushare.daemon.overrides import Overrides
 from gpushare.daemon.siblings import Siblings
+from gpushare.daemon.spent import Spending
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.truth import CardTruth, Truth
 from gpushare.daemon.watch import Watch
@@ -87,9 +88,14 @@ class Node:
     signs: Signs | None = None  # of the driver as it was last taken over
     driver_fault: str = ""  # why the driver, which was loaded, cannot be given any more
     warnings: list[str] = field(default_factory=list)
+    spending: Spending = field(init=False)
     siblings: Siblings = field(default_factory=Siblings)
     # Called by the decide thread after what tenants are to get may have changed.
     shares_changed: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        """Look at the tenants of this ledger."""
+        self.spending = Spending(self.ledger, self.tenants)
 
     @property
     def libraries(self) -> Path:

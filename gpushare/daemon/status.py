@@ -31,6 +31,26 @@ _CLEARED: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_PENDING, abi.US
 _NO_WORK: Final = bytes(abi.WORK_BYTES)
 _NO_DETAIL: Final = bytes(abi.DETAIL_BYTES)
 _NOTHING: Final = Held()
+_MOST_CLAIMED: Final = 1 << 53  # that JSON has a number for everywhere
+
+
+@dataclass(frozen=True)
+class Waits:
+    """What processes claim of their waits at a gate: threads' time, and launches that gave up."""
+
+    throttled_ns: int = 0
+    forced: int = 0
+
+    def __add__(self, other: Waits) -> Waits:
+        """Return both together."""
+        return Waits(self.throttled_ns + other.throttled_ns, self.forced + other.forced)
+
+    def __sub__(self, earlier: Waits) -> Waits:
+        """Return what came since `earlier`."""
+        return Waits(self.throttled_ns - earlier.throttled_ns, self.forced - earlier.forced)
+
+
+_NEVER: Final = Waits()
 
 
 def disown(fd: int) -> None:
@@ -91,6 +111,21 @@ class Status:
         if known is None or known[0] != read:
             known = self._known[cards] = read, tuple(_claims(records, usages))
         return known[1]
+
+    def waits(self, card: int) -> dict[int, Waits]:
+        """Return what the processes claim of card `card`, by their number; who never waited not."""
+        header = os.pread(self.fd, abi.STATUS_HEADER_BYTES, 0)
+        if len(header) < abi.STATUS_HEADER_BYTES:
+            return {}
+        high_water = min(abi.STATUS_HEADER.unpack(header)[2], abi.MAX_PROCESSES)
+        size = high_water * abi.WORK_BYTES
+        records = os.pread(self.fd, size, abi.status_work_offset(card))
+        whole = records[: len(records) - len(records) % abi.WORK_BYTES]
+        found = {
+            number: Waits(min(work[7], _MOST_CLAIMED), work[8])
+            for number, work in enumerate(abi.WORK.iter_unpack(whole))
+        }
+        return {number: waits for number, waits in found.items() if waits != _NEVER}
 
     def reap(self, is_alive: Callable[[int, int], bool], cards: int) -> int:
         """Free the records of processes that are dead, and return how many there were.
