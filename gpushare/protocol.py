@@ -80,6 +80,26 @@ class Card(TypedDict):
     policy: str  # set for the compute of its tenants; empty: each has what it asks
 
 
+class CardSpent(TypedDict):
+    """What a tenant got of one card's compute. `got` and `throttled` are by "1s", "10s", "60s".
+
+    The counts begin with the tenant; those that its processes claim, with gpushared.
+    """
+
+    source: str  # of got: gate (charged) | driver (NVML's: open gates and whole cards) | "" (none)
+    gate: str  # open | metered | window | closed; empty: a whole card
+    got: dict[str, float | None]  # percent of the card; None: not known
+    throttled: dict[str, float | None]  # of the time: it wanted the card and did not have it, 0..1
+    charged_ns: int  # of the card's time, while its gate counted
+    windows: int
+    overruns: int  # windows whose work did not end in time
+    forced: int  # claimed: launches that went ahead after waiting too long
+    waited_ns: int  # claimed: threads' time at the gate, those that wait now not yet
+    hung: bool  # work is pending that seems never to end
+    driver_percent: float | None  # what the driver saw, over 10 s; None: it does not say
+    bypassed: bool  # that is clearly more than was charged: work goes round the gate
+
+
 class TenantCard(TypedDict):
     """A tenant's part of one card."""
 
@@ -99,6 +119,7 @@ class TenantCard(TypedDict):
     share: float | None  # percent it is to get while all want theirs; None: all there is
     capped: bool  # and never more than that
     cores_got: float | None  # percent over the last second, None: not known
+    spent: CardSpent
     denied: int  # allocations over the quota, of ended processes too; since gpushared started
 
 
@@ -135,7 +156,7 @@ class Tenant(TypedDict):
     priority: int  # of those that are offline, 0 comes first
     weight: int  # under native-burst-share; 0: none asked
     isolation: str  # driver | interposer | audit | advice | exclusive
-    throttled: float  # fraction of time at the gate, 0..1
+    throttled: float  # the most that its cards say for the last second, 0..1; not known: 0
     created: float  # seconds since the epoch
     cards: list[TenantCard]
     processes: list[TenantProcess]

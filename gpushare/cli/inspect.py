@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from gpushare.cli import session as shared
-from gpushare.cli.ps import cores, memory, name
+from gpushare.cli.ps import cores, got, level, memory, name, share, throttled
 from gpushare.cli.summary import count
 from gpushare.cli.table import printable
 from gpushare.quota.size import format_size
@@ -48,14 +48,16 @@ def _lines(tenant: Tenant) -> Iterator[str]:
     yield _line("created", created.astimezone().isoformat(" ", "seconds"))
     yield _line("policy", tenant["policy"] or "-")
     yield _line("isolation", tenant["isolation"] or "-")
-    yield _line("throttled", f"{tenant['throttled'] * 100:.0f} %")
+    yield _line("class", level(tenant))
     for key, asked in sorted(tenant["quota"].items()):
         value, _, source = asked.partition(" ")
         yield _line(key, f"{value}   ({source})" if source else value)
     for note in tenant["notes"]:
         yield _line("note", note)
+    for warning in tenant["warnings"]:
+        yield _line("warning", warning)
     for card in tenant["cards"]:
-        yield from _card(card, whole=tenant["isolation"] == "exclusive")
+        yield from _card(tenant, card)
     for process in tenant["processes"]:
         held = "-" if process["bytes"] is None else format_size(process["bytes"])
         inside = process["container_pid"]
@@ -63,7 +65,8 @@ def _lines(tenant: Tenant) -> Iterator[str]:
         yield _line("process", f"{process['pid']}{where}  {process['name']}  {held}")
 
 
-def _card(card: TenantCard, *, whole: bool) -> Iterator[str]:
+def _card(tenant: Tenant, card: TenantCard) -> Iterator[str]:
+    whole = tenant["isolation"] == "exclusive"
     yield f"card {card['index']}  {card['uuid']}"
     yield _line("  memory", memory(card))
     if not whole:
@@ -78,8 +81,34 @@ def _card(card: TenantCard, *, whole: bool) -> Iterator[str]:
         yield _line("  allocated", format_size(card["buffer_bytes"]))
         yield _line("  overhead", f"{format_size(card['overhead_bytes'])}: {_overhead(card)}")
     yield _line("  cores", cores(card))
+    yield from _compute(tenant, card, whole=whole)
     if not whole:
         yield _line("  denied", f"{count(card['denied'], 'allocation')} over the quota")
+
+
+def _compute(tenant: Tenant, card: TenantCard, *, whole: bool) -> Iterator[str]:
+    spent = card["spent"]
+    figures = ", ".join(f"{got(card, window)} % in {window}" for window in spent["got"])
+    of_driver = "; the driver's figures: nothing is counted" if spent["source"] == "driver" else ""
+    yield _line("  got", f"{figures}{of_driver}")
+    if whole:
+        return
+    yield _line("  share", share(tenant, card))
+    waits = ", ".join(f"{throttled(card, window)} in {window}" for window in spent["throttled"])
+    yield _line("  throttled", waits)
+    yield _line("  gate", f"{spent['gate'] or '-'}, {_counts(card)}")
+    seen = spent["driver_percent"]
+    if seen is not None and spent["source"] == "gate":
+        yield _line("  driver saw", f"{seen:.1f} % in 10s")
+
+
+def _counts(card: TenantCard) -> str:
+    spent = card["spent"]
+    waited = f"threads waited {spent['waited_ns'] / 1e9:.1f} s"
+    return (
+        f"{count(spent['windows'], 'window')}, {count(spent['overruns'], 'overrun')}, "
+        f"{spent['forced']} forced, {waited}{', hung' if spent['hung'] else ''}"
+    )
 
 
 def _overhead(card: TenantCard) -> str:

@@ -15,6 +15,7 @@ charged has work that goes round the gate: a program with a driver library of it
 from __future__ import annotations
 
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -58,14 +59,14 @@ class Spent:
     `got` is percent of the card and `throttled` the part of the time in which it wanted the card
     and did not have it, 0..1, both by seconds; None: not known. `source` says whose figures they
     are: GATE, DRIVER, or "" where there are none. `driver_percent` is the driver's over ten
-    seconds. `forced` and `waited_ns` are what the tenant's processes claim since this daemon
-    looks, the other counts the scheduler's.
+    seconds. `forced` and `waited_ns` are what the tenant's processes claim, and those that this
+    daemon saw before them; the other counts are the scheduler's.
     """
 
     source: str = ""
     gate: str = ""  # its mode; "" where there is none
-    got: Mapping[int, float | None] = field(default=_NO_FIGURES)
-    throttled: Mapping[int, float | None] = field(default=_NO_FIGURES)
+    got: Mapping[int, float | None] = field(default_factory=lambda: _NO_FIGURES)
+    throttled: Mapping[int, float | None] = field(default_factory=lambda: _NO_FIGURES)
     charged_ns: int = 0
     windows: int = 0
     overruns: int = 0
@@ -224,8 +225,17 @@ class Spending:
         return self.view.get((key, uuid), Spent())
 
     def look(self, truth: View, now_ns: int | None = None) -> None:
-        """Look once, after the driver was: `truth` is what it said. CLOCK_MONOTONIC."""
-        at_ns = time.monotonic_ns() if now_ns is None else now_ns
+        """Look once, after the driver was: `truth` is what it said. `now_ns` is CLOCK_MONOTONIC.
+
+        Whatever goes wrong makes everything unknown and is no end of looking: nobody else looks.
+        """
+        try:
+            self._look(truth, time.monotonic_ns() if now_ns is None else now_ns)
+        except Exception:  # noqa: BLE001 - see above
+            log("look-failed", "error", traceback=traceback.format_exc())
+            self.view = MappingProxyType({})
+
+    def _look(self, truth: View, at_ns: int) -> None:
         view: dict[tuple[str, str], Spent] = {}
         for entry in self._ledger.entries.values():
             for number, holding in enumerate(entry.holdings):

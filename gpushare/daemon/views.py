@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import gpushare
 from gpushare import abi, config
@@ -14,8 +14,10 @@ from gpushare.daemon.capacity import Room
 from gpushare.daemon.cards import Use
 from gpushare.daemon.ledger import Entry, Holding
 from gpushare.daemon.node import Loaded, Node
+from gpushare.daemon.spent import Spent
 from gpushare.protocol import (
     Card,
+    CardSpent,
     ForeignProcess,
     ProcessCard,
     Status,
@@ -84,14 +86,28 @@ def tenant_row(entry: Entry, node: Node) -> Tenant:
         priority=entry.priority,
         weight=entry.weight,
         isolation=entry.isolation,
-        throttled=0.0,
+        throttled=max((card["spent"]["throttled"]["1s"] or 0.0 for card in cards), default=0.0),
         created=entry.created,
         cards=cards,
         processes=_process_rows(entry, claims, node) if entry.state == "bound" else [],
         quota=dict(entry.quota),
         notes=list(entry.notes),
-        warnings=[_over(entry, card) for card in cards if card["over_bytes"]],
+        warnings=[warning for card in cards for warning in _warnings(entry, card)],
     )
+
+
+def _warnings(entry: Entry, card: TenantCard) -> Iterator[str]:
+    spent, where = card["spent"], f"{entry.title} on card {card['index']}"
+    if card["over_bytes"]:
+        yield _over(entry, card)
+    if spent["bypassed"]:
+        charged, seen = spent["got"]["10s"] or 0.0, spent["driver_percent"] or 0.0
+        yield (
+            f"{where}: charged {charged:.0f} %, the driver saw {seen:.0f} %: work goes round the "
+            "gate"
+        )
+    if spent["hung"]:
+        yield f"{where}: work is pending that seems never to end; it is charged, others go on"
 
 
 def _over(entry: Entry, card: TenantCard) -> str:
@@ -122,6 +138,7 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     driver: Loaded,
 ) -> TenantCard:
     card = driver.card(holding.uuid)
+    spent = _spent(node.spending.of(entry.key, holding.uuid))
     share = shares.of_card(holding.uuid, node).get(entry.key)
     uses = _uses(entry, holding.uuid, driver)
     driver_bytes = sum(use.bytes or 0 for use in uses)
@@ -151,9 +168,31 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         policy=shares.policy_of(entry, holding, node.policy_of(holding.uuid)),
         share=None if share is None else share.permille / 10,
         capped=share is not None and share.capped,
-        cores_got=driver.truth.view.utilisation.get((entry.key, holding.uuid)),
+        cores_got=spent["got"]["1s"],
+        spent=spent,
         denied=0 if pages is None else pages.denials.total,
     )
+
+
+def _spent(spent: Spent) -> CardSpent:
+    return CardSpent(
+        source=spent.source,
+        gate=spent.gate,
+        got={f"{seconds}s": _rounded(got) for seconds, got in spent.got.items()},
+        throttled={f"{seconds}s": _rounded(part) for seconds, part in spent.throttled.items()},
+        charged_ns=spent.charged_ns,
+        windows=spent.windows,
+        overruns=spent.overruns,
+        forced=spent.forced,
+        waited_ns=spent.waited_ns,
+        hung=spent.hung,
+        driver_percent=_rounded(spent.driver_percent),
+        bypassed=spent.bypassed,
+    )
+
+
+def _rounded(figure: float | None) -> float | None:
+    return None if figure is None else round(figure, 3)
 
 
 def _uses(entry: Entry, uuid: str, driver: Loaded) -> list[Use]:

@@ -63,6 +63,20 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
         "share": 30.0,
         "capped": True,
         "cores_got": 29.8,
+        "spent": {
+            "source": "gate",
+            "gate": "window",
+            "got": {"1s": 29.8, "10s": 30.1, "60s": 30.0},
+            "throttled": {"1s": 0.12, "10s": 0.1, "60s": 0.11},
+            "charged_ns": 18 * 10**9,
+            "windows": 600,
+            "overruns": 2,
+            "forced": 1,
+            "waited_ns": 2500000000,
+            "hung": False,
+            "driver_percent": 31.0,
+            "bypassed": False,
+        },
         "denied": 2,
     }
     made: Tenant = {
@@ -94,6 +108,9 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
         "notes": [],
         "warnings": [],
     }
+    card["spent"] |= more.pop("spent", {})
+    card["spent"]["got"]["1s"] = more.get("cores_got", 29.8)
+    card["spent"]["throttled"]["1s"] = more.get("throttled", 0.12)
     for key, value in more.items():
         for part in (card, made):
             if key in part:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How compute is shared, typed and shown: `set`, `card policy`."""
+"""How compute is shared, typed and shown: `set`, `card policy`, `ps`, `inspect`."""
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpushare import protocol
+from gpushare.cli import ps
 
 from .conftest import CARD, tenant
 from .fake_daemon import refusal, rows
@@ -28,13 +30,13 @@ def test_set_shows_the_share_that_holds_now(cli: Cli, daemon: FakeDaemon) -> Non
     now = tenant("train", 3.9, 6, policy="burst-share", share=40.0, capped=False, priority=0)
     daemon.answers["set"] = [{"ok": True, "tenant": now}]
     shown = cli("set", "train", *words).output
-    assert shown == "train: card 0: burst-share 40.0 % and more, priority 0\n"
+    assert shown == "train: card 0: burst-share 40.0 % and more, offline 0\n"
     assert daemon.requests == [{"op": "set", "name": "train", **asked}]
 
 
 def test_set_shows_memory_and_compute_where_both_were_typed(cli: Cli, daemon: FakeDaemon) -> None:
     shown = cli("set", "train", "--memory", "6GiB", "--class", "offline").output
-    assert shown == "train: card 0: 3.9/6.0 GiB, fixed-share 30.0 %, priority 5\n"
+    assert shown == "train: card 0: 3.9/6.0 GiB, fixed-share 30.0 %, offline 5\n"
     expected = {"op": "set", "name": "train", "memory": "6GiB", "class": "offline"}
     assert daemon.requests == [expected]
 
@@ -94,3 +96,98 @@ def test_a_card_that_is_not_there(cli: Cli, daemon: FakeDaemon) -> None:  # noqa
 def test_a_policy_that_does_not_fit_is_refused(cli: Cli, daemon: FakeDaemon) -> None:
     daemon.answers["card-policy"] = refusal(protocol.CODE_REFUSED, "card 0 cannot")
     assert cli("card", "policy", "0", "fixed-share").exit_code == 3
+
+
+WIDE_ROW = (
+    *("train", "0", "3.9/4.0 GiB", "29.8/30 %", "fixed-share", "12 %", "interposer"),
+    *("30.1", "30.0", "30.0 %", "offline 5", "window", "600", "2", "1", "no"),
+)
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_ps_wide_has_three_times_and_what_the_gate_counted(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.answers["tenants"] = rows(tenant("train", 3.9, 4))
+    headings, row = cli("ps", "--wide").output.splitlines()
+    assert tuple(cells(headings)) == (*ps.HEADINGS, *ps.WIDE)
+    assert tuple(cells(row)) == WIDE_ROW
+
+
+def test_the_help_explains_the_wide_columns(cli: Cli) -> None:
+    said = cli("ps", "--help").output
+    assert all(heading.partition(" ")[0] in said for heading in ps.WIDE)
+
+
+def test_what_may_be_more_has_a_plus_and_online_is_no_priority(
+    cli: Cli, daemon: FakeDaemon
+) -> None:
+    daemon.answers["tenants"] = rows(tenant("train", 3.9, 4, capped=False, online=True))
+    assert {"30.0 %+", "online"} <= set(cells(cli("ps", "--wide").output.splitlines()[1]))
+
+
+DRIVERS = {
+    "source": "driver",
+    "gate": "open",
+    "got": {"1s": 97.0, "10s": 96.4, "60s": None},
+    "throttled": {"1s": 0.0, "10s": 0.0, "60s": None},
+}
+SILENT = {
+    "source": "",
+    "gate": "closed",
+    "got": {"1s": None, "10s": None, "60s": None},
+    "throttled": {"1s": None, "10s": None, "60s": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("spent", "got", "shown", "throttled"),
+    [
+        (DRIVERS, 97.0, "~97/30 %", "0 %"),
+        (SILENT, None, "?/30 %", "-"),
+        ({**SILENT, "gate": "open"}, None, "-/30 %", "-"),
+    ],
+)
+def test_ps_says_whose_figure_it_is(
+    cli: Cli,
+    daemon: FakeDaemon,
+    spent: dict[str, object],
+    got: float | None,
+    shown: str,
+    throttled: str,
+) -> None:
+    more = {"cores_got": got, "throttled": None if got is None else 0.0}
+    daemon.answers["tenants"] = rows(tenant("train", 3.9, 4, spent=copy.deepcopy(spent), **more))
+    row = cells(cli("ps").output.splitlines()[1])
+    assert (row[3], row[5]) == (shown, throttled)
+
+
+def test_inspect_has_all_of_it(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("train", 3.9, 4)}]
+    lines = cli("inspect", "train").output.splitlines()
+    assert {
+        "class           offline 5",
+        "  got           29.8 % in 1s, 30.1 % in 10s, 30.0 % in 60s",
+        "  share         fixed-share 30.0 %, offline 5",
+        "  throttled     12 % in 1s, 10 % in 10s, 11 % in 60s",
+        "  gate          window, 600 windows, 2 overruns, 1 forced, threads waited 2.5 s",
+        "  driver saw    31.0 % in 10s",
+    } <= set(lines)
+
+
+def test_inspect_says_where_nothing_is_counted(cli: Cli, daemon: FakeDaemon) -> None:
+    alone = tenant("train", 3.9, 4, spent=copy.deepcopy(DRIVERS), cores_got=97.0, throttled=0.0)
+    daemon.answers["tenant"] = [{"ok": True, "tenant": alone}]
+    shown = cli("inspect", "train").output
+    assert (
+        "~97 % in 1s, ~96 % in 10s, - % in 60s; the driver's figures: nothing is counted" in shown
+    )
+
+
+def test_warnings_are_in_ps_and_inspect(cli: Cli, daemon: FakeDaemon) -> None:
+    said = "train on card 0: charged 12 %, the driver saw 40 %: work goes round the gate"
+    train = tenant("train", 3.9, 4, warnings=[said])
+    daemon.answers |= {"tenants": rows(train), "tenant": [{"ok": True, "tenant": train}]}
+    assert cli("ps").output.splitlines()[-1] == said
+    assert f"warning         {said}" in cli("inspect", "train").output.splitlines()
