@@ -26,7 +26,7 @@ from gpushare.errors import UserError
 PREFIX: Final = Path("/usr/local/lib/gpushare")
 CURRENT: Final = "current"
 CONFIGURATION: Final = "gpushare-runtime.conf"
-_PROGRAMS: Final = ("gpushare-runtime", "gpushare-hook")
+_PROGRAMS: Final = ("gpushare-runtime", "gpushare-hook", "gpushare-scheduler")
 _LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "gpushare-probe")
 _SIMULATOR: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
@@ -50,6 +50,11 @@ class Installation:
     def hook(self) -> Path:
         """The OCI hook that the daemon writes into a container's spec."""
         return self.root / "bin" / "gpushare-hook"
+
+    @property
+    def scheduler(self) -> Path:
+        """The program that opens and closes the tenants' gates; gpushared starts it."""
+        return self.root / "bin" / "gpushare-scheduler"
 
     @property
     def libraries(self) -> Path:

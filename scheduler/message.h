@@ -15,7 +15,7 @@
 #define SCHEDULE_VERSION 1
 
 enum schedule_type {
-	SCHEDULE_HELLO = 1, /* answered with the scheduler's version and pid */
+	SCHEDULE_HELLO = 1, /* as every message answered with a schedule_answer */
 	SCHEDULE_TENANT =
 		2, /* new or changed; of a new one the directory's descriptor comes along */
 	SCHEDULE_REMOVE = 3,   /* one that is not there is fine */
@@ -45,6 +45,7 @@ struct schedule_answer {
 	int32_t error; /* errno, 0: done */
 	int32_t pid;
 	uint32_t tenants;
+	uint32_t slow; /* how often its durations are multiplied */
 };
 
 _Static_assert(sizeof(struct schedule_share) == 64, "layout");

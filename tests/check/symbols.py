@@ -16,6 +16,7 @@ from .command import Failure, run
 
 NEWEST_GLIBC = (2, 17)
 DRIVER = "/opt/gpushare/driver/"
+PROGRAMS = ("gpushare-runtime", "gpushare-hook", "gpushare-scheduler")
 FILTERS = ("libcuda.so.1", "libnvidia-ml.so.1")
 VERSION = re.compile(r"\bGLIBC_(\d+(?:\.\d+)+)\)?\s+(\S+)")
 
@@ -27,7 +28,7 @@ def check() -> None:
     wrong = []
     for path in binaries:
         wrong += [f"{path}: {flaw}" for flaw in flaws(path)]
-    missing = {*FILTERS, "gpushare-runtime", "gpushare-hook"} - {path.name for path in binaries}
+    missing = {*FILTERS, *PROGRAMS} - {path.name for path in binaries}
     wrong += [f"{name} is not among what is installed" for name in sorted(missing)]
     if wrong:
         raise Failure("\n".join(wrong))

@@ -19,7 +19,7 @@ def make_source(root: Path) -> Source:
     """Return C parts that are told apart by their content."""
     programs, libraries = root / "built/bin", root / "built/lib"
     for folder, names in (
-        (programs, ("gpushare-runtime", "gpushare-hook")),
+        (programs, ("gpushare-runtime", "gpushare-hook", "gpushare-scheduler")),
         (libraries, ("libcuda.so.1", "libnvidia-ml.so.1", "gpushare-probe")),
         (libraries / "simulator", ("libcuda.so.1", "libnvidia-ml.so.1")),
     ):

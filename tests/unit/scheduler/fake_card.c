@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A policy that can be foreseen, in the place of scheduler/card.c: of those who work or wait the
+ * one who was charged least for its part has the window, for 20 ms at most, and the others' gates
+ * are closed. Who is alone and not capped has an open gate.
+ */
+#include "card.h"
+
+#include <stdlib.h>
+
+#define WINDOW_NS UINT64_C(20000000)
+
+struct tenant {
+	bool there;
+	struct share share;
+	struct seen seen;
+	struct gate gate;
+};
+
+struct card {
+	struct tenant tenants[CARD_TENANTS];
+	int holder, preferred;
+	uint64_t until_ns, decided_ns;
+	uint32_t slow;
+};
+
+struct card *card_new(uint32_t slow)
+{
+	struct card *card = calloc(1, sizeof(*card));
+	if (card) {
+		card->holder = card->preferred = -1;
+		card->slow = slow;
+	}
+	return card;
+}
+
+void card_free(struct card *card)
+{
+	free(card);
+}
+
+int card_add(struct card *card, const struct share *share, uint64_t now_ns)
+{
+	(void)now_ns;
+	for (int number = 0; number < CARD_TENANTS; number++) {
+		if (card->tenants[number].there)
+			continue;
+		card->tenants[number] = (struct tenant){.there = true, .share = *share};
+		return number;
+	}
+	return -1;
+}
+
+void card_change(struct card *card, int tenant, const struct share *share, uint64_t now_ns)
+{
+	(void)now_ns;
+	card->tenants[tenant].share = *share;
+}
+
+void card_remove(struct card *card, int tenant, uint64_t now_ns)
+{
+	(void)now_ns;
+	card->tenants[tenant].there = false;
+	if (card->holder == tenant)
+		card->holder = -1;
+}
+
+void card_see(struct card *card, int tenant, const struct seen *seen)
+{
+	card->tenants[tenant].seen = *seen;
+}
+
+static bool wants(const struct tenant *tenant)
+{
+	return tenant->there && (tenant->seen.waiting || tenant->seen.contexts);
+}
+
+static int next_holder(const struct card *card)
+{
+	uint64_t least = UINT64_MAX;
+	int next = -1;
+
+	if (card->preferred >= 0 && wants(&card->tenants[card->preferred]))
+		return card->preferred;
+	for (int number = 0; number < CARD_TENANTS; number++) {
+		const struct tenant *tenant = &card->tenants[number];
+		uint64_t used = wants(tenant) ? tenant->gate.charged_ns / tenant->share.permille
+					      : UINT64_MAX;
+		if (used < least) {
+			least = used;
+			next = number;
+		}
+	}
+	return next;
+}
+
+static void write_gates(struct card *card, bool alone)
+{
+	for (int number = 0; number < CARD_TENANTS; number++) {
+		struct tenant *tenant = &card->tenants[number];
+		struct gate *gate = &tenant->gate;
+
+		gate->mode = alone && !tenant->share.capped ? GPUSHARE_GATE_OPEN
+			     : number == card->holder	    ? GPUSHARE_GATE_WINDOW
+							    : GPUSHARE_GATE_CLOSED;
+		gate->in_flight_max_ns = 2000000 * (uint64_t)card->slow;
+		gate->marker_ns = 500000 * (uint64_t)card->slow;
+		gate->wait_max_ns = UINT64_C(1000000000) * card->slow;
+		gate->alone_permille = tenant->share.permille;
+		gate->pieces_min = 2;
+	}
+}
+
+uint64_t card_decide(struct card *card, uint64_t now_ns)
+{
+	int count = 0;
+
+	for (int number = 0; number < CARD_TENANTS; number++)
+		count += card->tenants[number].there;
+	if (card->holder >= 0)
+		card->tenants[card->holder].gate.charged_ns += now_ns - card->decided_ns;
+	card->decided_ns = now_ns;
+	if (card->holder < 0 || now_ns >= card->until_ns || !wants(&card->tenants[card->holder])) {
+		card->holder = next_holder(card);
+		card->preferred = -1;
+		card->until_ns = now_ns + WINDOW_NS * card->slow;
+		if (card->holder >= 0)
+			card->tenants[card->holder].gate.windows++;
+	}
+	write_gates(card, count == 1);
+	return card->holder < 0 ? UINT64_MAX : card->until_ns;
+}
+
+const struct gate *card_gate(const struct card *card, int tenant)
+{
+	return &card->tenants[tenant].gate;
+}
+
+int card_holder(const struct card *card)
+{
+	return card->holder;
+}
+
+void card_prefer(struct card *card, int tenant, uint64_t until_ns)
+{
+	(void)until_ns;
+	card->preferred = tenant;
+}

@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program: who it listens to, whose gates it writes, and what it leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon import schedule_message
+from gpushare.daemon.policy.share import Share
+from gpushare.daemon.schedule_process import Command, Scheduler, SchedulerLost
+
+from .tenant import HALF, Tenant, now, wait_until
+
+Make = Callable[..., Tenant]
+CAPPED = Share(300, capped=True, online=False, priority=0)
+
+
+def cpu_ticks(pid: int) -> int:
+    """Return the processor time of process `pid` (proc(5), utime and stime)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def switches(pid: int) -> int:
+    """Return how often process `pid` has gone to sleep."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("voluntary_ctxt_switches:")[2].split()[0])
+
+
+def test_one_that_is_alone_finds_its_gate_open(scheduler: Scheduler, make: Make) -> None:
+    tenant = make()
+    assert tenant.added_to(scheduler) == 0
+    wait_until(lambda: tenant.gate(abi.GATE_HEARTBEAT_NS) > 0)
+    assert tenant.mode() == abi.GATE_OPEN
+
+
+def test_of_two_who_wait_one_has_the_window_and_then_the_other(
+    scheduler: Scheduler, make: Make
+) -> None:
+    tenants = [make(), make()]
+    for tenant in tenants:
+        assert tenant.added_to(scheduler) == 0
+    for tenant in tenants:
+        tenant.say(waiting=1)
+    for tenant in tenants:
+        wait_until(lambda: tenant.mode() == abi.GATE_WINDOW)  # noqa: B023 - called at once
+    wait_until(lambda: all(tenant.gate(abi.GATE_WINDOWS) > 1 for tenant in tenants))
+
+
+def test_a_closed_gate_that_opens_wakes_who_waits_at_it(scheduler: Scheduler, make: Make) -> None:
+    tenant = make()
+    tenant.added_to(scheduler, CAPPED)
+    wait_until(lambda: tenant.mode() == abi.GATE_CLOSED)
+    epoch = tenant.gate(abi.GATE_EPOCH, wide=False)
+    offset = abi.gate_offset(0) + abi.GATE_EPOCH
+    program = (
+        "import ctypes, mmap, os, sys\n"
+        "file = open(sys.argv[1], 'rb')\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.mmap.restype = ctypes.c_void_p\n"
+        f"at = libc.mmap(None, {abi.GRANT_BYTES}, 1, 1, file.fileno(), 0)\n"
+        "print('waits', flush=True)\n"
+        f"libc.syscall({abi_futex()}, ctypes.c_void_p(at + {offset}), 0, {epoch}, None)\n"
+        "print('woken', flush=True)\n"
+    )
+    grant = str(tenant.place / abi.GRANT_NAME)
+    with subprocess.Popen(
+        ["python3", "-c", program, grant], stdout=subprocess.PIPE, text=True
+    ) as waiter:
+        assert waiter.stdout is not None
+        assert waiter.stdout.readline() == "waits\n"
+        wait_until(lambda: "futex" in Path(f"/proc/{waiter.pid}/wchan").read_text())
+        tenant.say(waiting=1)
+        assert waiter.stdout.readline() == "woken\n"
+    assert tenant.gate(abi.GATE_EPOCH, wide=False) != epoch
+
+
+def abi_futex() -> int:
+    return {"x86_64": 202, "aarch64": 98}[os.uname().machine]
+
+
+def test_a_gate_that_is_not_open_is_beaten_before_anybody_takes_us_for_dead(
+    scheduler: Scheduler, make: Make
+) -> None:
+    tenant = make()
+    tenant.added_to(scheduler, CAPPED)
+    tenant.say(busy_ns=7, since_ns=now(), submitted=2, ended=1)
+    seen: set[int] = set()
+
+    def beaten() -> bool:
+        beat = tenant.gate(abi.GATE_HEARTBEAT_NS)
+        seen.add(beat)
+        return len(seen) > 10
+
+    wait_until(beaten)
+    assert tenant.gate(abi.GATE_BUSY_NS) == 7
+
+
+def test_who_does_nothing_costs_nothing(scheduler: Scheduler, make: Make) -> None:
+    """Twenty closed gates of which nobody asks anything: what is said of them lasts for longer."""
+    tenants = [make() for _ in range(20)]
+    for tenant in tenants:
+        assert tenant.added_to(scheduler, Share(50, capped=True, online=False, priority=0)) == 0
+    wait_until(lambda: all(tenant.gate(abi.GATE_HEARTBEAT_NS) > now() for tenant in tenants))
+    begun, before = now(), switches(scheduler.pid)
+    beat = tenants[0].gate(abi.GATE_HEARTBEAT_NS)
+    wait_until(lambda: tenants[0].gate(abi.GATE_HEARTBEAT_NS) != beat)
+    wait_until(lambda: tenants[0].gate(abi.GATE_HEARTBEAT_NS) != beat)
+    seconds = (now() - begun) / 1e9
+    assert switches(scheduler.pid) - before <= 3 + 2 * seconds
+
+
+def test_only_open_gates_are_not_looked_at_at_all(scheduler: Scheduler, make: Make) -> None:
+    for number in range(5):
+        make_one = make(f"GPU-{number}")
+        assert make_one.added_to(scheduler) == 0
+    before = switches(scheduler.pid)
+    assert not select.select([scheduler.pidfd], [], [], 0.5)[0]
+    assert switches(scheduler.pid) - before <= 1
+
+
+def test_a_tenant_that_rings_without_end_takes_no_core(scheduler: Scheduler, make: Make) -> None:
+    quiet, noisy = make(), make()
+    for tenant in (quiet, noisy):
+        assert tenant.added_to(scheduler) == 0
+    fd = os.open(noisy.place / abi.BELL_NAME, os.O_RDWR | os.O_NONBLOCK)
+    flood = subprocess.Popen(
+        ["python3", "-c", f"import os\nwhile True:\n os.write({fd}, b'1')"], pass_fds=[fd]
+    )
+    os.close(fd)
+    try:
+        before, begun = cpu_ticks(scheduler.pid), now()
+        quiet.say(waiting=1)
+        wait_until(lambda: quiet.mode() == abi.GATE_WINDOW)
+        wait_until(lambda: now() - begun > 2_000_000_000)
+        spent = (cpu_ticks(scheduler.pid) - before) / os.sysconf("SC_CLK_TCK")
+        assert spent < 0.5 * (now() - begun) / 1e9  # a sanitized build: ten times what it costs
+    finally:
+        flood.kill()
+        flood.wait()
+
+
+def test_work_of_several_cards_has_its_windows_together(scheduler: Scheduler, make: Make) -> None:
+    gang, first, second = make("GPU-a", "GPU-b"), make("GPU-a"), make("GPU-b")
+    for tenant in (gang, first, second):
+        assert tenant.added_to(scheduler) == 0
+    for tenant in (first, second):
+        tenant.say(waiting=1)
+    for card in range(2):
+        gang.say(card=card, waiting=1)
+
+    def together() -> bool:
+        return (gang.mode(0), gang.mode(1)) == (abi.GATE_WINDOW, abi.GATE_WINDOW)
+
+    for _ in range(3):
+        wait_until(together)
+        wait_until(lambda: not together())
+
+
+def test_what_was_charged_goes_on_after_a_crash(
+    scheduler: Scheduler, make: Make, command: Command
+) -> None:
+    tenant, other = make(), make()
+    for each in (tenant, other):
+        each.added_to(scheduler)
+        each.say(waiting=1)
+    wait_until(lambda: tenant.gate(abi.GATE_CHARGED_NS) > 0 and tenant.gate(abi.GATE_WINDOWS) > 2)
+    os.kill(scheduler.pid, signal.SIGKILL)
+    select.select([scheduler.pidfd], [], [])
+    charged, windows = tenant.gate(abi.GATE_CHARGED_NS), tenant.gate(abi.GATE_WINDOWS)
+    again = Scheduler.start(command)
+    try:
+        assert tenant.gate(abi.GATE_CHARGED_NS) == charged
+        for each in (tenant, other):
+            each.added_to(again)
+        wait_until(lambda: tenant.gate(abi.GATE_CHARGED_NS) > charged)
+        wait_until(lambda: tenant.gate(abi.GATE_WINDOWS) > windows)
+    finally:
+        again.end()
+        again.close()
+
+
+def test_an_end_leaves_every_gate_as_it_is(scheduler: Scheduler, make: Make) -> None:
+    tenant = make()
+    tenant.added_to(scheduler, CAPPED)
+    wait_until(lambda: tenant.mode() == abi.GATE_CLOSED)
+    scheduler.end()
+    assert select.select([scheduler.pidfd], [], [], 0)[0]
+    assert tenant.mode() == abi.GATE_CLOSED
+    assert tenant.gate(abi.GATE_ALONE_PERMILLE, wide=False) == 300
+
+
+def test_it_outlives_who_started_it(scheduler: Scheduler, make: Make, command: Command) -> None:
+    tenant, other = make(), make()
+    for each in (tenant, other):
+        assert each.added_to(scheduler) == 0
+    scheduler._socket.close()
+    tenant.say(waiting=1)
+    wait_until(lambda: tenant.mode() == abi.GATE_WINDOW)
+    again = Scheduler.connect(command.socket)
+    assert again.pid == scheduler.pid
+    assert again.tell(schedule_message.hello()).tenants == 2
+    again.close()
+
+
+def test_without_tenants_it_ends_with_its_last_client(scheduler: Scheduler, make: Make) -> None:
+    tenant = make()
+    tenant.added_to(scheduler)
+    scheduler.tell(schedule_message.remove(tenant.key))
+    scheduler._socket.close()
+    assert select.select([scheduler.pidfd], [], [], 20)[0]
+
+
+def test_who_is_not_named_again_is_forgotten(scheduler: Scheduler, make: Make) -> None:
+    stays, goes = make(), make()
+    for tenant in (stays, goes):
+        assert tenant.added_to(scheduler) == 0
+    scheduler.tell(schedule_message.hello())
+    assert stays.added_to(scheduler) == 0
+    assert scheduler.tell(schedule_message.complete()).tenants == 1
+    wait_until(lambda: stays.mode() == abi.GATE_OPEN)  # alone now
+
+
+def test_the_same_key_with_other_pages_is_another_tenant(scheduler: Scheduler, make: Make) -> None:
+    before, after = make(), make()
+    assert before.added_to(scheduler, CAPPED) == 0
+    grant = after.place / abi.GRANT_NAME
+    with grant.open("r+b") as file:
+        os.pwrite(file.fileno(), before.key.encode(), abi.GRANT_HEADER_KEY)
+    after.key = before.key
+    assert after.added_to(scheduler, CAPPED) == 0
+    assert scheduler.tell(schedule_message.hello()).tenants == 1
+    wait_until(lambda: after.mode() == abi.GATE_CLOSED)
+
+
+def test_a_share_that_changes_is_taken_over(scheduler: Scheduler, make: Make) -> None:
+    tenant = make()
+    tenant.added_to(scheduler, CAPPED)
+    wait_until(lambda: tenant.gate(abi.GATE_ALONE_PERMILLE, wide=False) == 300)
+    parts = [("GPU-a", HALF)]
+    # Without its descriptor: it is known.
+    assert scheduler.tell(schedule_message.tenant(tenant.key, parts)).error == 0
+    wait_until(lambda: tenant.gate(abi.GATE_ALONE_PERMILLE, wide=False) == 500)
+
+
+def test_a_second_scheduler_does_not_write_the_same_gates(
+    scheduler: Scheduler, command: Command
+) -> None:
+    done = subprocess.run(command.argv, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "another gpushare-scheduler serves it" in done.stderr
+    assert scheduler.tell(schedule_message.hello()).error == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_another_user_is_not_heard(scheduler: Scheduler, command: Command) -> None:
+    command.socket.chmod(0o777)
+    for folder in command.socket.parents:
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o755)
+    said = (
+        "import os, socket, sys\n"
+        "os.setuid(4711)\n"
+        "client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "client.connect(sys.argv[1])\n"
+        "print(client.recv(1))\n"
+    )
+    done = subprocess.run(
+        ["python3", "-c", said, str(command.socket)], check=False, capture_output=True, text=True
+    )
+    assert done.stdout == "b''\n", done.stderr
+    assert scheduler.tell(schedule_message.hello()).error == 0
+
+
+def test_pages_of_another_version_are_refused(scheduler: Scheduler, make: Make) -> None:
+    tenant = make()
+    with (tenant.place / abi.GRANT_NAME).open("r+b") as file:
+        version = struct.pack("<I", abi.ABI_VERSION - 1)
+        os.pwrite(file.fileno(), version, abi.GRANT_HEADER_ABI_VERSION)
+    assert tenant.added_to(scheduler) == errno.EPROTO
+    assert scheduler.tell(schedule_message.hello()).tenants == 0
+
+
+@pytest.mark.parametrize("name", [abi.GRANT_NAME, abi.STATUS_NAME, abi.BELL_NAME])
+def test_a_link_in_the_place_of_a_file_is_not_followed(
+    scheduler: Scheduler, make: Make, name: str
+) -> None:
+    tenant = make()
+    (tenant.place / name).rename(tenant.place / "elsewhere")
+    (tenant.place / name).symlink_to("elsewhere")
+    assert tenant.added_to(scheduler) == errno.ELOOP
+
+
+def test_more_tenants_than_a_card_has_room_for_are_refused(
+    scheduler: Scheduler, make: Make
+) -> None:
+    answers = [make().added_to(scheduler) for _ in range(65)]
+    assert answers == [0] * 64 + [errno.EUSERS]
+
+
+def test_in_slow_motion_it_says_so(command: Command, make: Make) -> None:
+    slow = Command(command.program, command.socket, slow=20)
+    started = Scheduler.start(slow)
+    try:
+        assert started.tell(schedule_message.hello()).slow == 20
+        tenant = make()
+        tenant.added_to(started, CAPPED)
+        wait_until(lambda: tenant.gate(abi.GATE_MARKER_NS) == 500_000 * 20)
+    finally:
+        started.end()
+        started.close()
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--socket",), ("--slow", "2"), ("--socket", "x", "--slow", "0"), ("-h", "x")]
+)
+def test_a_call_that_is_none_is_told_how(program: Path, words: tuple[str, ...]) -> None:
+    done = subprocess.run([program, *words], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "usage: gpushare-scheduler --socket PATH" in done.stderr
+
+
+def test_one_that_cannot_listen_is_lost(program: Path, tmp_path: Path) -> None:
+    with pytest.raises(SchedulerLost, match=r"did not start \(exit status 1\)"):
+        Scheduler.start(Command(program, tmp_path / "nowhere" / "scheduler.sock"))
+    with pytest.raises(SchedulerLost, match="No such file"):
+        Scheduler.start(Command(tmp_path / "nothing", tmp_path / "scheduler.sock"))
+    (tmp_path / "plain").touch()
+    with pytest.raises(SchedulerLost):
+        Scheduler.connect(tmp_path / "plain")
+
+
+def test_one_that_hangs_is_lost_and_can_be_ended(scheduler: Scheduler) -> None:
+    scheduler._socket.settimeout(0.05)
+    signal.pidfd_send_signal(scheduler.pidfd, signal.SIGSTOP)
+    with pytest.raises(SchedulerLost, match="does not answer"):
+        scheduler.tell(schedule_message.hello())
+    scheduler.end()
+    assert select.select([scheduler.pidfd], [], [], 0)[0]
+
+
+def test_a_packet_without_an_answer_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "other.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        found = Scheduler.connect(path)
+        accepted, _ = listener.accept()
+        accepted.send(b"what?")
+        with pytest.raises(SchedulerLost, match="an answer of 5 bytes"):
+            found.tell(schedule_message.hello())
+        accepted.close()
+        found.close()
