@@ -326,6 +326,18 @@ _FAULTS_OFFSET: Final = -(
 )
 
 
+def slow_motion(device: Path) -> float:
+    """Return what the simulated cards multiply every duration by; ValueError for another file.
+
+    Not to be called by a process that is attached to the cards: see `fail`.
+    """
+    with device.open("rb") as file:
+        header = Header.from_buffer_copy(file.read(ctypes.sizeof(Header)))
+    if header.magic != _MAGIC:
+        raise ValueError(f"{device} is no simulated driver's device")
+    return float(header.slow_motion_q16 / _REAL_TIME_Q16)
+
+
 def fail(device: Path, card: int = 0, **faults: int) -> None:
     """Let calls about a card go wrong from now on; without `faults`, none any more.
 

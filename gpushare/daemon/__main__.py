@@ -19,6 +19,7 @@ from gpushare.daemon.lend import Lending
 from gpushare.daemon.log import log
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.node import Node
+from gpushare.daemon.schedule import Schedule
 from gpushare.daemon.server import Server
 from gpushare.daemon.worker import Worker
 from gpushare.errors import UserError
@@ -74,6 +75,9 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
     # meanwhile is released by a job of the decide thread, which alone may use the ledger.
     node.decide.run(lambda: release.adopt(node))
     node.decide.run(lambda: release.reconcile(node))
+    schedule = Schedule(node)
+    node.shares_changed = schedule.changed
+    schedule.check()
     lending = Lending(node)
     readers = Worker("read")
     server = Server(config.socket, node, startup.read_gid(config), readers)
@@ -82,6 +86,7 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
         config.timing.reconcile, lambda: node.decide.submit(lambda: startup.load_driver_late(node))
     )
     loop.every(config.timing.reconcile, server.rebind_if_lost)
+    loop.every(config.timing.reconcile, schedule.check)
     _start_thread("truth", lambda: _look(node, lending, stop))
     log("daemon-ready", version=gpushare.__version__, pid=os.getpid(), run_dir=str(config.run_dir))
     period = systemd.watchdog_seconds()
@@ -94,6 +99,7 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
         systemd.notify("STOPPING=1")
         server.close()
         node.decide.finish(_FINISH_SECONDS)
+        schedule.close(_FINISH_SECONDS)
         stop.set()
         node.watch.close()
         node.mounts.close()

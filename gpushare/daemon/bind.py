@@ -7,7 +7,7 @@ cannot have been given again.
 
 from __future__ import annotations
 
-from gpushare.daemon import hard_limit, naming, processes, release
+from gpushare.daemon import hard_limit, naming, processes, release, shares
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
@@ -39,6 +39,7 @@ def bind(key: str, identity: str, pid: int, peer_pid: int, node: Node) -> Entry:
     bound = node.ledger.bind(key, pid=pid, starttime=process.starttime, cgroup=cgroup)
     release.watch_process(bound, node)
     bound = _hold(bound, node)
+    shares.tell(node)
     log(
         "tenant-bound",
         tenant=key,

@@ -42,6 +42,7 @@ class Loaded:
     cards: tuple[Card, ...]
     contexts: Contexts
     truth: Truth
+    slow_motion: float = 1.0  # what a simulated card multiplies every duration by
 
     @property
     def is_simulated(self) -> bool:
@@ -86,6 +87,7 @@ class Node:
     why_none: str = ""
     may_load: bool = True  # whether it is worth trying again
     signs: Signs | None = None  # of the driver as it was last taken over
+    scheduler_fault: str = ""  # why shares of compute are not held
     driver_fault: str = ""  # why the driver, which was loaded, cannot be given any more
     warnings: list[str] = field(default_factory=list)
     spending: Spending = field(init=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from gpushare import simulator
 from gpushare.config import Config
 from gpushare.daemon import calibration, clock, dev_char, driver_spec, upgrade
 from gpushare.daemon.calibration import Contexts
@@ -28,6 +29,7 @@ from gpushare.daemon.watch import Watch
 from gpushare.daemon.worker import Worker
 from gpushare.errors import UserError
 from gpushare.oci import cdi, platform
+from gpushare.oci.driver import Driver as DriverFiles
 
 
 class CannotStart(UserError):
@@ -132,6 +134,7 @@ def load_driver(node: Node) -> None:
 def _load(node: Node) -> Loaded:
     config = node.config
     files = driver_spec.load(config)
+    slow_motion = _slow_motion(files)  # before we are one of those who are attached to the device
     nvml = Nvml(Path(files.nvml.host_path), simulator_env(files), config.timing.driver)
     contexts = Contexts(config.state_dir, nvml.driver_version)
     truth = Truth(
@@ -143,7 +146,17 @@ def _load(node: Node) -> Loaded:
     )
     # Whoever is on a card by now is foreign, and the probe, which comes later, is not.
     truth.look()
-    return Loaded(files, nvml, nvml.cards(), contexts, truth)
+    return Loaded(files, nvml, nvml.cards(), contexts, truth, slow_motion)
+
+
+def _slow_motion(files: DriverFiles) -> float:
+    """Return what a simulated driver multiplies every duration by; 1 for a real one."""
+    for device in simulator_env(files).values():
+        try:
+            return simulator.slow_motion(Path(device))
+        except (OSError, ValueError) as error:
+            log("slow-motion-unknown", "warning", error=str(error))
+    return 1.0
 
 
 def load_driver_late(node: Node) -> None:

@@ -253,6 +253,8 @@ def status_row(node: Node) -> Status:
         warnings.append(node.driver_fault)
     elif driver.truth.view.stale:
         warnings.append(f"the figures are old: {driver.truth.view.stale}")
+    if node.scheduler_fault:
+        warnings.append(node.scheduler_fault)
     if config.outdated(node.config):
         warnings.append(
             f"{node.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "

@@ -265,7 +265,10 @@ def _answers(argv: list[str], env: dict[str, str]) -> bool:
 
 
 def _processes_of(root: Path) -> list[int]:
-    """Return the shims of this stack that its engines left running: they name it in their argv."""
+    """Return what this stack's daemons left running: it is named in their command lines.
+
+    Engines leave shims, gpushared the scheduler of tenants that run.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -273,6 +276,7 @@ def _processes_of(root: Path) -> list[int]:
                 argv = (entry / "cmdline").read_bytes()
             except OSError:
                 continue  # ended meanwhile
-            if b"containerd-shim" in argv and os.fsencode(root) in argv:
+            ours = b"containerd-shim" in argv or b"gpushare-scheduler" in argv
+            if ours and os.fsencode(root) in argv:
                 found.append(int(entry.name))
     return found
