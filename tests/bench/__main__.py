@@ -3,48 +3,97 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
+from . import shares
 from .native import ROOT
 from .result import Result, table, write
+from .shares.catalogue import SCENARIOS
+from .shares.figure import Figure
+from .shares.figure import table as shares_table
 from .turns import BenchError
 
 # In the order of the design's table of budgets.
-ROWS = ("runtime", "create", "docker", "crowd", "launch", "allocate", "information", "register")
+COSTS = ("runtime", "create", "docker", "crowd", "launch", "allocate", "information", "register")
+SHARES = tuple(f"shares-{scenario.name}" for scenario in SCENARIOS)
+ROWS = (*COSTS, "shares", *SHARES)
 
 
-def main(names: list[str]) -> int:
-    """Measure the named rows, all when none is named; exit status 1 if one is over its budget."""
-    unknown = sorted(set(names) - set(ROWS))
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="./dev bench",
+        description="Measure the named rows, all when none is named.",
+        epilog=f"rows: {' '.join(ROWS)}",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="e.g. launch shares-A")
+    parser.add_argument(
+        "--seconds", type=float, default=shares.SECONDS, help="card time of a row of shares"
+    )
+    parser.add_argument("--slow", type=int, help="slow motion of the rows of shares")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.names) - set(ROWS))
     if unknown:
-        print(
-            f"bench: no such row: {' '.join(unknown)}; there are {' '.join(ROWS)}", file=sys.stderr
-        )
-        return 2
+        parser.error(f"no such row: {' '.join(unknown)}")
+    return options
+
+
+def _costs(names: Sequence[str], failed: list[str]) -> list[Result]:
+    results: list[Result] = []
+    for name in names:
+        print(f"bench: {name} ...", file=sys.stderr, flush=True)
+        try:
+            results += import_module(f"{__package__}.{name}").measure()
+        except BenchError as error:
+            failed.append(f"bench: {name}: {error}")
+    return results
+
+
+def _shares(options: argparse.Namespace, failed: list[str]) -> list[Figure]:
+    """Measure the scenarios that were named; each figure is told as soon as there is one."""
+    names = [name.removeprefix("shares-") for name in options.names if name in SHARES]
+    if "shares" in options.names or not options.names:
+        names = [scenario.name for scenario in SCENARIOS]
+    figures: list[Figure] = []
+    for scenario in shares.select(names) if names else ():
+        print(f"bench: shares-{scenario.name} ...", file=sys.stderr, flush=True)
+        try:
+            figures += shares.measure(scenario, seconds=options.seconds, slow=options.slow)
+        except BenchError as error:
+            failed.append(f"bench: shares-{scenario.name}: {error}")
+    return figures
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; exit status 1 if a row is over its budget, 2 for words not understood."""
+    options = _options(arguments)
     if os.geteuid() != 0:
         print("bench: starts containers and makes mounts: run it as root", file=sys.stderr)
         return 1
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > cores / 2:
         print(f"bench: others use this machine (load {load:.1f}): rough figures", file=sys.stderr)
-    results: list[Result] = []
-    failed = []
-    for name in names or ROWS:
-        print(f"bench: {name} ...", file=sys.stderr, flush=True)
-        try:
-            results += import_module(f"{__package__}.{name}").measure()
-        except BenchError as error:
-            failed.append(f"bench: {name}: {error}")
+    failed: list[str] = []
+    results = _costs([name for name in options.names or COSTS if name in COSTS], failed)
+    figures = _shares(options, failed)
     output = ROOT / "build" / "bench.json"
-    write(results, output)
-    print(table(results))
-    print("\nadded: the median of the rounds' differences; by exec: what only executes runc adds")
+    write([*results, *figures], output)
+    if results:
+        print(table(results))
+        print(
+            "\nadded: the median of the rounds' differences; by exec: what only executes runc adds"
+        )
+    if figures:
+        print(shares_table(figures))
+        print("\nnative: the same processes at the same time on the bare simulated driver")
     print(f"written to {output.relative_to(ROOT)}")
     for line in failed:
         print(line, file=sys.stderr)
     over = [result.name for result in results if result.met is False]
+    over += [figure.name for figure in figures if figure.met is False]
     if over:
         print(f"bench: over budget: {', '.join(over)}", file=sys.stderr)
     return 1 if failed or over else 0

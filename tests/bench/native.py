@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -20,8 +21,8 @@ def exec_only(runtime: Path, folder: Path) -> Path:
     return compile_program("exec_only.c", folder / "exec_only", *flags)
 
 
-def compile_program(source: str, output: Path, *flags: str) -> Path:
-    """Compile `source` with gcc to `output` and return it."""
+def compile_program(source: str, output: Path, *flags: str, after: Sequence[str] = ()) -> Path:
+    """Compile `source` with gcc to `output` and return it; `after` are libraries that it needs."""
     output.parent.mkdir(parents=True, exist_ok=True)
     include = f"-I{ROOT}/libhook/include"
     subprocess.run(
@@ -35,6 +36,7 @@ def compile_program(source: str, output: Path, *flags: str) -> Path:
             "-o",
             str(output),
             "-ldl",
+            *after,
         ],
         check=True,
     )

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,14 @@ def _cells(result: Result) -> tuple[str, ...]:
     )
 
 
-def write(results: Sequence[Result], path: Path) -> None:
+class Measured(Protocol):
+    """What has figures for a program to read."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object for build/bench.json."""
+
+
+def write(results: Sequence[Measured], path: Path) -> None:
     """Write the results for a program to read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([result.as_json() for result in results], indent=2) + "\n")

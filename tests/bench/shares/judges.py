@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of a scenario, and what they are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+from typing import Final
+
+from .card_time import errors, percentile, windows
+from .figure import Figure
+from .scenario import Judge, Measured, Run, Scenario, shared
+
+WINDOW_NS: Final = 1e9  # of card time
+
+
+def share_errors(*, mean: float | None = None, most: float | None = None) -> Judge:
+    """Judge how far shares over 1 s are from what was asked: the tenant that has it worst."""
+
+    def judge(measured: Measured) -> list[Figure]:
+        def worst(pick: Callable[[list[float]], float]) -> Callable[[Run], float]:
+            return lambda run: max(
+                pick(found) for found in _errors_of_tenants(measured.scenario, run)
+            )
+
+        return [
+            measured.figure("error over 1 s, mean", "points", worst(fmean), limit=mean),
+            measured.figure("error over 1 s, max", "points", worst(max), limit=most),
+        ]
+
+    return judge
+
+
+def _errors_of_tenants(scenario: Scenario, run: Run) -> list[list[float]]:
+    within = windows(run.start, run.end, WINDOW_NS * run.slow)
+    return [
+        errors(run.served[tenant.name, card], tenant.cores / 100, within)
+        for tenant in shared(scenario)
+        for card in tenant.cards
+    ]
+
+
+def parts(measured: Measured) -> list[Figure]:
+    """Tell each tenant's part of the card over the whole run."""
+    return [
+        measured.figure(
+            f"{tenant.name} ({tenant.cores} %) had" + (f" of card {card}" if card else ""),
+            "%",
+            lambda run, name=tenant.name, card=card: run.share(name, card) * 100,  # type: ignore[misc]
+        )
+        for tenant in measured.scenario.tenants
+        for card in tenant.cards
+    ]
+
+
+def aggregate(*, least: float | None = None) -> Judge:
+    """Judge the card time of all together by that of one alone, and by the bare driver's."""
+
+    def judge(measured: Measured) -> list[Figure]:
+        assert measured.alone is not None
+        alone = measured.alone.share(measured.scenario.alone)
+
+        def of_solo(run: Run) -> float:
+            return run.busy() / alone * 100
+
+        figure = measured.figure("aggregate", "% of solo", of_solo, limit=least, at_least=True)
+        native = measured.native.busy() / alone * 100
+        beside = measured.figure(
+            "aggregate above native's",
+            "points",
+            lambda run: of_solo(run) - native,
+            limit=0,
+            at_least=True,
+            beside_native=False,
+        )
+        return [figure, beside]
+
+    return judge
+
+
+def loss(*, most: float) -> Judge:
+    """Judge what a tenant that has the card to itself loses, by the bare driver."""
+
+    def judge(measured: Measured) -> list[Figure]:
+        native = measured.native.busy()
+        return [
+            measured.figure(
+                "card time lost",
+                "%",
+                lambda run: (1 - run.busy() / native) * 100,
+                limit=most,
+            )
+        ]
+
+    return judge
+
+
+def latency(tenant: str, *, times_alone: float | None = None) -> Judge:
+    """Judge the latency of requests by what it is alone on the bare driver."""
+
+    def judge(measured: Measured) -> list[Figure]:
+        assert measured.alone is not None
+        found = [
+            measured.figure(
+                f"{tenant}: p{percent} of requests",
+                "ms",
+                lambda run, percent=percent: percentile(run.latencies_ms[tenant], percent),  # type: ignore[misc]
+            )
+            for percent in (50, 99)
+        ]
+        alone = percentile(measured.alone.latencies_ms[tenant], 99)
+        return [
+            *found,
+            measured.figure(
+                f"{tenant}: p99 by that alone ({alone:.2f} ms)",
+                "times",
+                lambda run: percentile(run.latencies_ms[tenant], 99) / alone,
+                limit=times_alone,
+            ),
+        ]
+
+    return judge
+
+
+def reclaim(tenant: str, *, most_ms: float) -> Judge:
+    """Judge how long the first kernel takes after an idle phase, while others use the card."""
+
+    def judge(measured: Measured) -> list[Figure]:
+        return [
+            measured.figure(
+                f"{tenant}: first kernel after idling, p50",
+                "ms",
+                lambda run: percentile(run.resumed_ms[tenant], 50),
+            ),
+            measured.figure(
+                f"{tenant}: first kernel after idling, max",
+                "ms",
+                lambda run: max(run.resumed_ms[tenant]),
+                limit=most_ms,
+            ),
+        ]
+
+    return judge
+
+
+def scheduler_cpu(*, most: float) -> Judge:
+    """Judge the scheduler's own use of a core, in real time: slow motion would make it less."""
+
+    def judge(measured: Measured) -> list[Figure]:
+        return [
+            measured.figure(
+                "the scheduler's own time",
+                "% of a core",
+                lambda run: run.scheduler_cpu * 100 * run.slow,
+                limit=most,
+                beside_native=False,
+            )
+        ]
+
+    return judge

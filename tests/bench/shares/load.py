@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process does with its card: the options of work.c, in card time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+
+@dataclass(frozen=True)
+class Load:
+    """The options of work.c, which says what each means; None leaves it to its own default."""
+
+    kernel_us: float | None = None
+    spread: float | None = None
+    least_us: float | None = None
+    kernels: int | None = None
+    graph: int | None = None
+    copy_bytes: int | None = None
+    gap_us: float | None = None
+    rate: float | None = None
+    on_ms: float | None = None
+    off_ms: float | None = None
+    contexts: int | None = None
+    streams: int | None = None
+    cards: int | None = None
+
+    def arguments(self, *, slow: float, seed: int) -> list[str]:
+        """Return the arguments of work.c; equal seeds draw equal kernels and arrivals."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return [
+            word
+            for name, value in {**given, "slow": slow, "seed": seed}.items()
+            for word in (f"--{name.replace('_', '-')}", str(value))
+        ]
+
+    def several(self, contexts: int) -> Load:
+        """Return the same in so many contexts of one process at once."""
+        return replace(self, contexts=contexts)
+
+
+def training(kernel_us: float, *, spread: float = 0.8, kernels: int = 200) -> Load:
+    """Steps one after another, with 300 us between them for the host."""
+    return Load(kernel_us=kernel_us, spread=spread, kernels=kernels, gap_us=300)
+
+
+def tiny() -> Load:
+    """Kernels that hardly take longer than their launch, and no gap."""
+    return Load(kernel_us=5, spread=0.3, least_us=3, kernels=2000)
+
+
+def inference(rate: float) -> Load:
+    """Requests of 60 kernels, about 3.4 ms, as they come: a Poisson process of `rate` a second."""
+    return Load(kernel_us=50, spread=0.5, least_us=10, kernels=60, rate=rate)
+
+
+def in_phases(on_ms: float, off_ms: float) -> Load:
+    """Trains for a while and leaves the card alone for a while, in turns."""
+    return replace(training(100), on_ms=on_ms, off_ms=off_ms)
+
+
+def replayed(kernel_us: float, *, of: int) -> Load:
+    """Graphs of `of` kernels, instantiated once and replayed."""
+    return Load(kernel_us=kernel_us, kernels=4 * of, graph=of, gap_us=300)
+
+
+def lockstep(kernel_us: float, *, cards: int) -> Load:
+    """Kernels on several cards at once, and steps that wait for all: data-parallel training."""
+    return replace(training(kernel_us), cards=cards)

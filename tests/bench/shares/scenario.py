@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who shares a card how, and what is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .card_time import Served
+from .figure import Figure
+from .load import Load
+
+#: The share of one card that a tenant is to have, 0..1; None where nothing is asked of it.
+Target: TypeAlias = "float | None"
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """One tenant of a scenario: what it asks, as a quota says it, and what it does.
+
+    `shared` tenants are judged by how near they come to their `cores`; the others, who leave a
+    part of it to others or take what is left, are not.
+    """
+
+    name: str
+    load: Load
+    cores: int
+    policy: str = "burst-share"
+    class_: str = "offline"
+    processes: int = 1
+    cards: tuple[int, ...] = (0,)
+    shared: bool = True
+
+
+@dataclass
+class Run:
+    """What was seen of one set of tenants. Moments are ns of real time."""
+
+    start: float
+    end: float
+    slow: float
+    served: dict[tuple[str, int], Served]  # by tenant and card
+    latencies_ms: dict[str, list[float]]  # of requests, in card time
+    resumed_ms: dict[str, list[float]]  # until the first kernel after an idle phase was done
+    scheduler_cpu: float = 0.0  # of one core; 0 on the bare driver
+
+    def share(self, tenant: str, card: int = 0) -> float:
+        """Return the tenant's part of a card's time, 0..1."""
+        return self.served[tenant, card].share(self.start, self.end)
+
+    def busy(self, card: int = 0) -> float:
+        """Return the part of a card's time in which somebody's work was served, 0..1."""
+        return sum(self.share(tenant, on) for tenant, on in self.served if on == card)
+
+
+@dataclass
+class Measured:
+    """The runs of one scenario, side by side in time."""
+
+    scenario: Scenario
+    slow: float
+    native: Run
+    gpushare: Run
+    alone: Run | None  # one tenant on the bare driver, with the card to itself
+
+    def figure(
+        self,
+        what: str,
+        unit: str,
+        figure_of: Callable[[Run], float],
+        *,
+        limit: float | None = None,
+        at_least: bool = False,
+        beside_native: bool = True,
+    ) -> Figure:
+        """Return `figure_of` both runs."""
+        return Figure(
+            self.scenario.name,
+            self.title,
+            what,
+            unit,
+            figure_of(self.native) if beside_native else None,
+            figure_of(self.gpushare),
+            limit,
+            at_least,
+        )
+
+    @property
+    def title(self) -> str:
+        """The scenario's, and how it was measured."""
+        seconds = (self.gpushare.end - self.gpushare.start) / 1e9 / self.slow
+        motion = "" if self.slow == 1 else f", slow motion x {self.slow:g}"
+        return f"{self.scenario.title} ({seconds:.0f} s of card time{motion})"
+
+
+Judge: TypeAlias = Callable[[Measured], list[Figure]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A row of the table, or rather the few rows of its figures.
+
+    `alone` is the tenant that has the card to itself in a run of its own. `slow` multiplies all
+    times, where the machine's own jitter would hide the result.
+    """
+
+    name: str
+    title: str
+    tenants: tuple[Tenant, ...]
+    judges: tuple[Judge, ...]
+    alone: str = ""
+    slow: int = 1
+    cards: int = 1
+
+    def tenant(self, name: str) -> Tenant:
+        """Return the tenant of that name."""
+        return next(tenant for tenant in self.tenants if tenant.name == name)
+
+
+def shared(scenario: Scenario) -> Sequence[Tenant]:
+    """Return the tenants that are judged by their share."""
+    return [tenant for tenant in scenario.tenants if tenant.shared]
