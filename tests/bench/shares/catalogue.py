@@ -127,7 +127,7 @@ SCENARIOS: Final = (
     Scenario(
         "L",
         "50/50, one of them with three contexts, burst-share",
-        (Tenant("a", training(100), 50), Tenant("b", training(100).several(3), 50)),
+        (Tenant("a", training(100), 50), Tenant("b", training(100).in_contexts(3), 50)),
         (parts, _NEAR, _FEW),
         alone="a",
     ),
@@ -143,10 +143,11 @@ SCENARIOS: Final = (
     ),
     Scenario(
         "processes",
-        "30/70, the 30 with three processes, fixed-share",
+        "30/70, the 30 with three processes that copy 1 MiB a step, the 70 on two streams, "
+        "fixed-share",
         (
-            Tenant("a", training(100), 30, "fixed-share", processes=3),
-            Tenant("b", training(100), 70, "fixed-share"),
+            Tenant("a", training(100).copying(1 << 20), 30, "fixed-share", processes=3),
+            Tenant("b", training(100).on_streams(2), 70, "fixed-share"),
         ),
         (parts, _NEAR, _FEW),
         alone="b",

@@ -33,9 +33,17 @@ class Load:
             for word in (f"--{name.replace('_', '-')}", str(value))
         ]
 
-    def several(self, contexts: int) -> Load:
+    def in_contexts(self, contexts: int) -> Load:
         """Return the same in so many contexts of one process at once."""
         return replace(self, contexts=contexts)
+
+    def on_streams(self, streams: int) -> Load:
+        """Return the same on so many streams of each context at once."""
+        return replace(self, streams=streams)
+
+    def copying(self, copy_bytes: int) -> Load:
+        """Return the same with a copy to the card before each step."""
+        return replace(self, copy_bytes=copy_bytes)
 
 
 def training(kernel_us: float, *, spread: float = 0.8, kernels: int = 200) -> Load:
