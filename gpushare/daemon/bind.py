@@ -7,7 +7,7 @@ cannot have been given again.
 
 from __future__ import annotations
 
-from gpushare.daemon import hard_limit, naming, processes, release, shares
+from gpushare.daemon import backends, hard_limit, naming, processes, release, shares
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
@@ -62,7 +62,7 @@ def _hold(entry: Entry, node: Node) -> Entry:
     isolation = hard_limit.impose(entry, node)
     if isolation != entry.isolation:
         entry = node.ledger.isolate(entry.key, isolation)
-    if isolation != hard_limit.DRIVER and entry.quota.get("backend", "").startswith("driver "):
+    if isolation != backends.DRIVER == backends.asked(entry):
         raise NotHeld(
             f"{entry.title} asks for backend driver, and the driver does not hold its limits (why: "
             "driver-limits-failed in gpushared's log); leave backend out: the interposer holds them"

@@ -17,15 +17,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from gpushare.daemon.backends import DRIVER, alone, below
 from gpushare.daemon.cards import NO_LIMITS, DriverError, Limits
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Loaded, Node
 from gpushare.daemon.processes import Cgroups
-
-DRIVER: Final = "driver"
-INTERPOSER: Final = "interposer"
-AUDIT: Final = "audit"
 
 # A driver may round to what it allocates in: 2 MiB on every card since Pascal (cuMemGetAllocation-
 # Granularity), and no limit is meant to the byte.
@@ -37,15 +34,12 @@ def impose(entry: Entry, node: Node) -> str:
 
     An isolation other than the interposer's or the driver's stays as it is.
     """
-    if entry.isolation not in {DRIVER, INTERPOSER, AUDIT} or not entry.shared:
-        return entry.isolation
-    otherwise = without_driver(entry)
-    driver = node.driver
-    if driver is None and entry.isolation == DRIVER:
+    otherwise, driver = alone(entry), node.driver
+    if below(entry, driver) != DRIVER:
+        return otherwise
+    if driver is None:
         node.tenants.limits_left.add(entry.key)  # by an earlier daemon: they hold on
         return DRIVER
-    if driver is None or not _may_hold(entry, driver):
-        return otherwise
     directory = _directory(entry)
     if directory is None:
         return otherwise
@@ -58,14 +52,6 @@ def impose(entry: Entry, node: Node) -> str:
         return otherwise
     node.tenants.limits_left.discard(entry.key)
     return DRIVER
-
-
-def without_driver(entry: Entry) -> str:
-    """Return what holds a tenant's quota where the driver does not.
-
-    What it has that goes past the interposer only the audit sees.
-    """
-    return AUDIT if entry.uninterposed else INTERPOSER
 
 
 def set_right(node: Node) -> None:
@@ -121,7 +107,7 @@ def _follow(entry: Entry, number: int, limit_bytes: int, node: Node) -> None:
     except DriverError as error:
         log("driver-limits-failed", "warning", tenant=entry.key, name=entry.title, why=str(error))
         _clear(entry, directory, node, node.driver)
-        node.ledger.isolate(entry.key, without_driver(entry))
+        node.ledger.isolate(entry.key, alone(entry))
 
 
 def _set(entry: Entry, number: int, limit_bytes: int, directory: Path, driver: Loaded) -> None:
@@ -150,11 +136,6 @@ def _clear(entry: Entry, directory: Path, node: Node, driver: Loaded) -> None:
             log(
                 "driver-limits-left", "warning", tenant=entry.key, card=holding.uuid, why=str(error)
             )
-
-
-def _may_hold(entry: Entry, driver: Loaded) -> bool:
-    """Whether the driver has limits, and nobody asked for the interposer alone."""
-    return driver.nvml.has_limits and entry.quota.get("backend", "").split(" ")[0] != INTERPOSER
 
 
 def _limit_bytes(entry: Entry, number: int, node: Node) -> int:

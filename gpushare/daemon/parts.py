@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.config import Config
-from gpushare.daemon import hard_limit
+from gpushare.daemon import backends
 from gpushare.daemon.cards import Card
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.log import log
@@ -78,8 +78,8 @@ def store(config: Config) -> Path:
 
 def _keep(entry: Entry, notes: list[str], extra: frozenset[str], copy: str, node: Node) -> None:
     node.ledger.describe(entry.key, notes, sorted(extra), copy)
-    if extra and entry.isolation == hard_limit.INTERPOSER:
-        node.ledger.isolate(entry.key, hard_limit.AUDIT)
+    if extra and entry.isolation == backends.INTERPOSER:
+        node.ledger.isolate(entry.key, backends.AUDIT)
     for note in notes:
         log("tenant-noted", tenant=entry.key, name=entry.title, note=note)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpushare.daemon import clock, release, shares
+from gpushare.daemon import backends, clock, release, shares
 from gpushare.daemon.bounds import Bounds, Held
 from gpushare.daemon.grant import Granted
 from gpushare.daemon.ledger import Entry, Holding
@@ -26,7 +26,6 @@ from gpushare.quota import Given, Pod, Quota, Terms, exact_size
 from gpushare.quota.errors import quoted
 
 _MOST_NOTES: Final = 16
-_SHARED_BACKENDS = frozenset({None, "interposer", "driver"})
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Applicant:
     label: str = ""
     owner: int = 0
     status_owner: int | None = None
-    isolation: str = "interposer"
+    isolation: str = backends.INTERPOSER
     pod: Pod | None = None
     terms: Terms = field(default_factory=Terms)
 
@@ -66,7 +65,7 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
     made, and nothing is taken.
     """
     driver = node.loaded()
-    _refuse_unsupported(quota, driver)
+    _refuse_unsupported(quota, driver, whole=given.kind == "whole")
     give_back_earlier(applicant, node)
     if given.kind == "shared":
         driver.contexts.wait()
@@ -113,15 +112,9 @@ def give_back_earlier(applicant: Applicant, node: Node) -> None:
     release.end(applicant.key, node, "the container is made again")
 
 
-def _refuse_unsupported(quota: Quota, driver: Loaded) -> None:
+def _refuse_unsupported(quota: Quota, driver: Loaded, *, whole: bool) -> None:
     """Refuse what cannot be held here: a promise that is not kept is worse than none."""
-    if quota.backend == "driver" and not driver.nvml.has_limits:
-        rule = f"needs memory limits, which driver {driver.nvml.driver_version} does not have"
-        raise quota.refuse("backend", rule, "leave it out: the interposer holds the quota")
-    if quota.backend not in _SHARED_BACKENDS:
-        raise quota.refuse(
-            "backend", "is not in this version", "leave it out: the interposer holds the quota"
-        )
+    backends.refuse(quota, driver, whole=whole)
     if quota.oversubscribe == "host":
         raise quota.refuse("oversubscribe", "is not in this version", "leave it out")
     if quota.placement == "topology":
@@ -216,7 +209,7 @@ def _entry(
         weight=given.weight,
         priority=given.priority,
         class_=given.class_,
-        isolation="exclusive" if whole else applicant.isolation,
+        isolation=backends.first(applicant.isolation, whole=whole),
         quota=quota.rows(),
         notes=noted(given.notes),
         namespace=pod.namespace,

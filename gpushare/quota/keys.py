@@ -241,7 +241,8 @@ KEYS: Final[Mapping[str, Key]] = {
             _choice("driver", "mig", "interposer", "mps", "exclusive"),
             _same,
             "What holds the quota: driver (refused where the driver has no limits of its own) or "
-            "interposer. Without it the best there is; others are refused in this version.",
+            "interposer; exclusive is a whole card. Without it the best there is; mps and mig are "
+            "refused in this version.",
         ),
     )
 }

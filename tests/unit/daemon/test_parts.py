@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import Config
-from gpushare.daemon import hard_limit, parts, release
+from gpushare.daemon import backends, hard_limit, parts, release
 from gpushare.daemon.ledger import Entry
 from gpushare.daemon.node import Node
 from gpushare.daemon.views import tenant_row
@@ -82,7 +82,7 @@ def test_a_driver_with_limits_holds_what_the_interposer_does_not_see(tmp_path: P
         entry = given(container, node)
         # Without a driver that has limits, or where it refuses, it is the audit's again.
         assert hard_limit.impose(entry, node) == "audit"
-        assert hard_limit.without_driver(replace(entry, isolation="driver")) == "audit"
+        assert backends.alone(replace(entry, isolation="driver")) == "audit"
 
 
 @pytest.mark.parametrize(

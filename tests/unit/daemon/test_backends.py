@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which backend a tenant gets, and which is refused in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpushare.daemon.node import Node
+from gpushare.quota import QuotaError
+
+from .operations import entry_of, opened
+
+
+@pytest.mark.parametrize(
+    ("backend", "why"),
+    [
+        ("mps", "is not in this version: no MPS server is started for tenants"),
+        ("mig", "is not in this version: cards are not partitioned"),
+        ("exclusive", "is what a whole card has, and this asks for a share"),
+        ("driver", r"needs memory limits, which driver 580.* does not have"),
+    ],
+)
+def test_a_backend_that_cannot_hold_a_share_is_refused(node: Node, backend: str, why: str) -> None:
+    with pytest.raises(QuotaError, match=f'--backend: "{backend}" {why}'):
+        opened(node, memory="4GiB", backend=backend)
+    assert not node.ledger.entries
+
+
+def test_no_whole_card_goes_through_a_server_that_is_not_there(node: Node) -> None:
+    with pytest.raises(QuotaError, match="no MPS server"):
+        opened(node, count="1", backend="mps")
+
+
+def test_a_whole_card_is_exclusive_also_by_name(node: Node) -> None:
+    tenant = opened(node, count="1", backend="exclusive")
+    assert entry_of(node, tenant).isolation == "exclusive"
+
+
+@pytest.mark.parametrize("asked", [{}, {"backend": "interposer"}])
+def test_a_share_is_the_interposers_until_it_is_bound(node: Node, asked: dict[str, str]) -> None:
+    assert entry_of(node, opened(node, memory="4GiB", **asked)).isolation == "interposer"
