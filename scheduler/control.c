@@ -227,3 +227,8 @@ bool control_listen(const char *path)
 	listener.fd = steal_fd(&fd);
 	return loop_read(&listener);
 }
+
+void control_close(const char *path)
+{
+	unlink(path);
+}

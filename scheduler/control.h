@@ -14,6 +14,9 @@
 /* Listen at `path`, where nobody else does; false with errno (EWOULDBLOCK: somebody does). */
 bool control_listen(const char *path);
 
+/* Take the socket away: nobody is left. */
+void control_close(const char *path);
+
 /* Whether somebody is there to tell of tenants, or nobody has come yet. */
 bool control_is_expected(void);
 

@@ -126,7 +126,8 @@ static void see(struct device *device, uint64_t now_ns)
 static void write_gates(struct device *device, uint64_t now_ns)
 {
 	const bool awake = now_ns - device->active_ns < ASLEEP_AFTER_NS;
-	const uint64_t until_ns = awake ? now_ns : now_ns + ASLEEP_BEAT_NS;
+	/* Of all cards together, so that this is one wake-up. */
+	const uint64_t asleep_until_ns = (now_ns / ASLEEP_BEAT_NS + 1) * ASLEEP_BEAT_NS;
 
 	device->beat_ns = UINT64_MAX;
 	for (int number = 0; number < CARD_TENANTS; number++) {
@@ -136,10 +137,10 @@ static void write_gates(struct device *device, uint64_t now_ns)
 			continue;
 		const struct gate *decided = card_gate(device->card, number);
 		/* Before the mode: a gate that has just closed is not a dead scheduler's. */
-		gate_beat(place->gate, place->work->said_busy_ns, until_ns);
+		gate_beat(place->gate, place->work->said_busy_ns, awake ? now_ns : asleep_until_ns);
 		gate_write(place->gate, decided, &place->before);
 		if (decided->mode != GPUSHARE_GATE_OPEN)
-			device->beat_ns = now_ns + (awake ? BEAT_NS : ASLEEP_BEAT_NS);
+			device->beat_ns = awake ? now_ns + BEAT_NS : asleep_until_ns;
 	}
 }
 

@@ -10,6 +10,7 @@
 #include "control.h"
 #include "device.h"
 #include "loop.h"
+#include "priority.h"
 #include "privileges.h"
 
 #include <errno.h>
@@ -49,11 +50,11 @@ static bool options_parse(struct options *options, char *const *argv)
 }
 
 /* Who started us reads to the end of it. */
-static void say_ready(void)
+static void say_ready(const char *priority)
 {
 	int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
 
-	printf("gpushare-scheduler: ready, pid %d\n", (int)getpid());
+	printf("gpushare-scheduler: ready, pid %d, %s\n", (int)getpid(), priority);
 	fflush(stdout);
 	if (nowhere >= 0)
 		dup2(nowhere, STDOUT_FILENO);
@@ -85,7 +86,11 @@ int main(int argc, char **argv)
 		return fail(options.socket);
 	if (chdir("/") < 0)
 		return fail("/");
+	const char *priority = priority_raise();
 	privileges_drop();
-	say_ready();
-	return loop_run() ? 0 : fail("waiting");
+	say_ready(priority);
+	if (!loop_run())
+		return fail("waiting");
+	control_close(options.socket);
+	return 0;
 }

@@ -42,7 +42,8 @@ int page_open(struct page *page, int directory, const char *key, uint32_t card_c
 		return EINVAL;
 	if (found.st_size != GPUSHARE_GRANT_BYTES)
 		return EPROTO;
-	page->map = mmap(NULL, GPUSHARE_GRANT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	page->bytes = GPUSHARE_GRANT_CARD_OFFSET((size_t)card_count);
+	page->map = mmap(NULL, page->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (page->map == MAP_FAILED)
 		return errno;
 	int error = page_check(page, key, card_count);
@@ -53,7 +54,7 @@ int page_open(struct page *page, int directory, const char *key, uint32_t card_c
 
 void page_close(struct page *page)
 {
-	munmap(page->map, GPUSHARE_GRANT_BYTES);
+	munmap(page->map, page->bytes);
 }
 
 static struct gpushare_grant_card *card_of(const struct page *page, uint32_t number)

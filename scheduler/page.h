@@ -9,10 +9,12 @@
 #include "card.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct page {
 	unsigned char *map;
+	size_t bytes; /* as far as its cards reach */
 };
 
 /* What stood in a gate when it was taken over, of an earlier scheduler's: it goes on from there. */

@@ -34,6 +34,7 @@ KEPT: Final = {
     18: "SYS_CHROOT: setns into a mount namespace",
     19: "SYS_PTRACE: /proc/1/ns/mnt, and /proc/PID of tenants",
     21: "SYS_ADMIN: mount, setns",
+    23: "SYS_NICE: the scheduler, which gives it up, goes before programs that spin",
     27: "MKNOD: CUDA makes the device nodes that it misses, as the probe starts it",
 }
 _CAPABILITY_VERSION: Final = 0x20080522  # _LINUX_CAPABILITY_VERSION_3

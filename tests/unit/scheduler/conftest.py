@@ -20,7 +20,18 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 SOURCES: Final = ROOT / "scheduler"
 # All but the policy.
 _PROGRAM: Final = (
-    *("main", "bell", "control", "device", "loop", "page", "privileges", "tenant", "work"),
+    *(
+        "main",
+        "bell",
+        "control",
+        "device",
+        "loop",
+        "page",
+        "priority",
+        "privileges",
+        "tenant",
+        "work",
+    ),
 )
 _FLAGS: Final = (
     *("-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wmissing-prototypes"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
 import signal
 import socket
@@ -12,6 +13,7 @@ import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -23,7 +25,8 @@ from gpushare.daemon.schedule_process import Command, Scheduler, SchedulerLost
 from .tenant import HALF, Tenant, now, wait_until
 
 Make = Callable[..., Tenant]
-CAPPED = Share(300, capped=True, online=False, priority=0)
+CAP_DAC_OVERRIDE: Final = 1  # linux/capability.h
+CAPPED: Final = Share(300, capped=True, online=False, priority=0)
 
 
 def cpu_ticks(pid: int) -> int:
@@ -214,12 +217,15 @@ def test_it_outlives_who_started_it(scheduler: Scheduler, make: Make, command: C
     again.close()
 
 
-def test_without_tenants_it_ends_with_its_last_client(scheduler: Scheduler, make: Make) -> None:
+def test_without_tenants_it_ends_with_its_last_client(
+    scheduler: Scheduler, make: Make, command: Command
+) -> None:
     tenant = make()
     tenant.added_to(scheduler)
     scheduler.tell(schedule_message.remove(tenant.key))
     scheduler._socket.close()
     assert select.select([scheduler.pidfd], [], [], 20)[0]
+    assert not command.socket.exists()
 
 
 def test_who_is_not_named_again_is_forgotten(scheduler: Scheduler, make: Make) -> None:
@@ -329,6 +335,21 @@ def test_a_call_that_is_none_is_told_how(program: Path, words: tuple[str, ...]) 
     done = subprocess.run([program, *words], check=False, capture_output=True, text=True)
     assert done.returncode == 2
     assert "usage: gpushare-scheduler --socket PATH" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it has nothing to give up otherwise")
+def test_it_keeps_what_it_needs_and_nothing_else(scheduler: Scheduler) -> None:
+    status = Path(f"/proc/{scheduler.pid}/status").read_text().splitlines()
+    found = dict(line.split(":\t", 1) for line in status)
+    assert int(found["CapEff"], 16) == int(found["CapPrm"], 16) == 1 << CAP_DAC_OVERRIDE
+    assert found["NoNewPrivs"] == "1"
+    assert os.getsid(scheduler.pid) == scheduler.pid
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a priority")
+def test_it_goes_before_other_programs_and_is_ended_where_it_loops(scheduler: Scheduler) -> None:
+    assert os.sched_getscheduler(scheduler.pid) == os.SCHED_FIFO
+    assert resource.prlimit(scheduler.pid, resource.RLIMIT_RTTIME) == (200_000, 200_000)
 
 
 def test_one_that_cannot_listen_is_lost(program: Path, tmp_path: Path) -> None:

@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GPUSHARE_SCHEDULER_PRIORITY_H
+#define GPUSHARE_SCHEDULER_PRIORITY_H
+
+/* Run before the machine's other programs, where that is allowed; returns how, in words. */
+const char *priority_raise(void);
+
+#endif
