@@ -229,6 +229,9 @@ OUTCOMES: Mapping[str, Row] = {
     "nothing": Row(None),
     "`GPUSHARE_MEMORY=4GiB`": Row(4 * GIB, "best-effort"),
     "`GPUSHARE_MEMORY=4GiB`, `GPUSHARE_CORES=30`": Row(4 * GIB, "fixed-share", 30),
+    "`GPUSHARE_MEMORY=4GiB`, `GPUSHARE_CORES=30`, `GPUSHARE_POLICY=burst-share`": Row(
+        4 * GIB, "burst-share", 30
+    ),
     "`GPUSHARE_MEMORY=4GiB`, `GPUSHARE_MEMORY_LIMIT=8GiB`": Row(8 * GIB, "best-effort"),
     "`GPUSHARE_COUNT=1`": Row(139 * GIB, "", 100, whole=True),
 }
@@ -237,7 +240,7 @@ OUTCOMES: Mapping[str, Row] = {
 @pytest.mark.parametrize("written", [row[0] for row in ROWS])
 def test_what_is_written_is_what_one_gets(ready: Ready, written: str) -> None:
     row = OUTCOMES[written]
-    asked = " ".join(f"-e {variable}" for variable in re.findall(r"GPUSHARE_\w+=\w+", written))
+    asked = " ".join(f"-e {variable}" for variable in re.findall(r"GPUSHARE_\w+=[\w-]+", written))
     run = f"docker run --name row --runtime=gpushare {asked}"
     if row.total is None:
         done = ready.machine.call(f"{run} --rm {PROBE}")
@@ -291,7 +294,7 @@ def shows_containers(said: str, _: Ready) -> None:
     heading, row = said.splitlines()
     assert "used/quota" in heading
     assert "got/asked" in heading
-    assert re.match(r"train +0 +0\.0/\d\.0 GiB +-/30 % ", row)
+    assert re.match(r"train +0 +0\.0/\d\.0 GiB +(-|0\.0)/30 % ", row)
 
 
 def says_where_it_is(said: str, ready: Ready) -> None:
@@ -305,6 +308,15 @@ def says_where_it_is(said: str, ready: Ready) -> None:
 
 def has_resized(_: str, ready: Ready) -> None:
     assert ready.show("inspect", "train")["cards"][0]["memory_bytes"] == 6 * GIB
+
+
+def has_more_cores(_: str, ready: Ready) -> None:
+    assert ready.show("inspect", "train")["cards"][0]["cores"] == 40
+
+
+def has_a_policy(_: str, ready: Ready) -> None:
+    assert ready.show("ls")[0]["policy"] == "burst-share"
+    ready.machine.run("gpushare card policy 0 --reset")
 
 
 def finds_nothing_wrong(said: str, _: Ready) -> None:
@@ -322,6 +334,8 @@ DAILY: Mapping[str, Callable[[str, Ready], None]] = {
     "gpushare ps": shows_containers,
     "gpushare why train": says_where_it_is,
     "gpushare set train --memory 6GiB": has_resized,
+    "gpushare set train --cores 40": has_more_cores,
+    "gpushare card policy 0 burst-share": has_a_policy,
     "gpushare doctor": finds_nothing_wrong,
     "gpushare verify --memory": proves_the_limits,
 }

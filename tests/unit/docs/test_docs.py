@@ -153,14 +153,3 @@ def test_every_page_of_docs_can_be_reached_from_the_readme() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((markdown.ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
-
-
-def test_whoever_speaks_of_cores_says_that_they_are_not_enforced() -> None:
-    """In this version; a page that promises a share of compute is wrong."""
-    silent = []
-    for page in markdown.PAGES:
-        text = " ".join(markdown.without_blocks(page.read_text(encoding="utf-8")).split())
-        told = re.search(r"not (yet )?enforced|not held", text)
-        if page.parent.name in {"docs", "how-to", "explanation"} and "cores" in text and not told:
-            silent.append(markdown.name(page))
-    assert not silent
