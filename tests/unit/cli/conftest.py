@@ -140,6 +140,7 @@ def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
     serve = tenant(
         "serve", 5.2, 8, cores=60, cores_got=41.0, policy="burst-share", throttled=0.0, pid=4343
     )
+    serve["key"] = "fedcba9876543210"
     answers = {
         "cards": rows(CARD),
         "tenants": rows(train, serve),

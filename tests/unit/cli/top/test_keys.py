@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each key does to what is shown."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from gpushare.cli.top.keys import Change, Do, Effect, Mode, Signal, State, press, prompt
+from gpushare.cli.top.picture import Picture
+from gpushare.cli.top.view import View, index, rows
+
+from .made import machine
+
+PAGE = 3
+
+
+def typed(*keys: str, state: State | None = None, picture: Picture | None = None) -> State:
+    """Return what `keys`, one after another, make of `state`."""
+    return typed_with_effects(*keys, state=state, picture=picture)[0]
+
+
+def typed_with_effects(
+    *keys: str, state: State | None = None, picture: Picture | None = None
+) -> tuple[State, list[Effect]]:
+    state, effects = state or State(), list[Effect]()
+    for key in keys:
+        state, effect = press(state, key, picture or machine(), PAGE)
+        if effect is not None:
+            effects.append(effect)
+    return state, effects
+
+
+def at(state: State) -> int:
+    return index(rows(machine(), state.view), state.view)
+
+
+@pytest.mark.parametrize(
+    ("keys", "row"),
+    [
+        (["down"], 1),
+        (["down", "up"], 0),
+        (["up"], 0),
+        (["pagedown"], PAGE),
+        (["end"], 8),
+        (["end", "down"], 8),
+        (["end", "pageup"], 8 - PAGE),
+        (["end", "home"], 0),
+    ],
+)
+def test_the_arrows_move_through_the_rows_and_stop_at_their_ends(keys: list[str], row: int) -> None:
+    assert at(typed(*keys)) == row
+
+
+@pytest.mark.parametrize("key", ["q", "Q", "f10"])
+def test_q_quits(key: str) -> None:
+    assert typed_with_effects(key)[1] == [Do.QUIT]
+
+
+@pytest.mark.parametrize("key", ["enter", " "])
+def test_enter_folds_a_card_and_unfolds_it(key: str) -> None:
+    folded = typed(key)
+    assert len(rows(machine(), folded.view)) == 5
+    assert len(rows(machine(), typed(key, state=folded).view)) == 9
+
+
+def test_enter_on_a_process_folds_its_container() -> None:
+    state = typed("end", "enter")
+    assert state.view.folded == {("container", "c" * 16, 1)}
+    assert rows(machine(), state.view)[at(state)].ident == ("container", "c" * 16, 1)
+
+
+def test_left_folds_and_right_unfolds() -> None:
+    folded = typed("left")
+    assert folded.view.folded == {("card", 0)}
+    assert typed("left", state=folded).view.folded == {("card", 0)}
+    assert not typed("right", state=folded).view.folded
+
+
+def test_s_goes_through_the_columns_and_r_turns_the_order() -> None:
+    assert typed("s").view.sort == "memory"
+    assert typed("o", ">").view.sort == "got"
+    assert typed("s", "<").view.sort == "name"
+    assert typed("<").view.sort == "state"
+    assert typed("r").view.reverse
+    assert not typed("r", "s").view.reverse
+    assert "card" not in {typed(*"s" * number).view.sort for number in range(20)}
+    assert "card" in {typed("t", *"s" * number).view.sort for number in range(20)}
+
+
+def test_t_shows_a_list_and_back_in_the_tree_its_order_still_stands() -> None:
+    state = typed("t", "s")
+    assert (state.view.tree, state.view.sort) == (False, "card")
+    tree = typed("t", state=state)
+    assert rows(machine(), tree.view)
+
+
+def test_a_filter_is_typed_and_escape_takes_it_away() -> None:
+    state = typed("/", *"trax", "backspace")
+    assert (state.mode, state.view.filter, prompt(state)) == (Mode.FILTER, "tra", "/tra")
+    kept = typed("enter", state=state)
+    assert (kept.mode, kept.view.filter) == (Mode.TABLE, "tra")
+    assert typed("esc", state=state).view.filter == ""
+    assert typed("esc", state=kept).view.filter == ""
+    assert typed("/", "q").mode is Mode.FILTER
+
+
+@pytest.mark.parametrize("key", ["h", "?", "f1"])
+def test_help_is_left_with_any_key(key: str) -> None:
+    shown = typed(key)
+    assert shown.mode is Mode.HELP
+    left, effects = typed_with_effects("q", state=shown)
+    assert (left.mode, effects) == (Mode.TABLE, [])
+
+
+def test_plus_and_minus_change_the_interval_within_bounds() -> None:
+    assert typed("+").view.interval == 2.0
+    assert typed("-").view.interval == 0.5
+    assert typed(*"-" * 9).view.interval == 0.5
+    assert typed(*"+" * 9).view.interval == 10.0
+
+
+@pytest.mark.parametrize("key", ["k", "f9", "p"])
+def test_nothing_is_changed_unless_that_was_allowed(key: str) -> None:
+    state, effects = typed_with_effects("end", key)
+    assert (state.mode, effects) == (Mode.TABLE, [])
+    assert "--allow-changes" in state.message
+
+
+ALLOWED = State(may_change=True)
+
+
+def test_a_signal_is_sent_after_a_yes() -> None:
+    asked = typed("end", "k", *"int", "enter", state=ALLOWED)
+    assert prompt(asked) == "send SIGINT to 702 kernel of notebook? y/n"
+    _, effects = typed_with_effects("y", state=asked)
+    notebook = machine().containers[2]
+    assert effects == [Signal(notebook, notebook.processes[1], signal.SIGINT)]
+
+
+@pytest.mark.parametrize("key", ["n", "enter", "esc", "q", " "])
+def test_anything_but_a_yes_sends_nothing(key: str) -> None:
+    asked = typed("end", "k", "enter", state=ALLOWED)
+    assert "SIGTERM" in prompt(asked)
+    state, effects = typed_with_effects(key, state=asked)
+    assert (state.mode, state.asked, effects) == (Mode.TABLE, None, [])
+
+
+def test_who_is_asked_about_stays_the_same_whatever_ends_meanwhile() -> None:
+    state = typed("end", "k", state=ALLOWED)
+    less = replace(machine(), containers=machine().containers[:2])
+    asked = typed("enter", state=state, picture=less)
+    assert isinstance(asked.asked, Signal)
+    assert asked.asked.process.pid == 702
+
+
+def test_a_signal_that_is_none_and_a_row_that_is_no_process_are_said() -> None:
+    assert "TERM INT" in typed("end", "k", *"foo", "enter", state=ALLOWED).message
+    assert "select" in typed("k", state=ALLOWED).message
+    assert "select a process" in typed("down", "k", state=ALLOWED).message
+    assert typed("end", "k", "esc", state=ALLOWED).mode is Mode.TABLE
+
+
+def test_a_share_is_changed_after_a_yes() -> None:
+    asked = typed("down", "p", *"burst-share 40%", "enter", state=ALLOWED)
+    assert prompt(asked) == "set serve: policy burst-share cores 40? y/n"
+    serve = machine().containers[1]
+    assert typed_with_effects("y", state=asked)[1] == [Change(serve, "burst-share", 40)]
+    of_process = typed("end", "p", *"7", "enter", state=ALLOWED)
+    assert of_process.asked == Change(machine().containers[2], None, 7)
+
+
+@pytest.mark.parametrize("entry", ["0", "101", "fastest", "-3"])
+def test_a_share_that_is_none_is_said(entry: str) -> None:
+    state = typed("down", "p", *entry, "enter", state=ALLOWED)
+    assert (state.mode, state.asked) == (Mode.TABLE, None)
+    assert entry in state.message
+    assert typed("down", "p", "enter", state=ALLOWED).message == "nothing done"
+
+
+def test_a_name_is_no_command_to_the_terminal() -> None:
+    evil = replace(machine().containers[0], name="\x1b[2J")
+    state = State(mode=Mode.CONFIRM, asked=Change(evil, None, 3))
+    assert "\x1b" not in prompt(state)
+
+
+def test_keys_on_a_machine_with_nothing_do_nothing() -> None:
+    for key in ("up", "end", "enter", "right", "pagedown", "s", "i"):
+        state = typed(key, picture=Picture(0.0))
+        assert replace(state.view, sort="name", detail=False) == View()

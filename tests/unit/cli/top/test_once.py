@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`top` without a terminal: text once, documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpushare.cli.top.plain import text
+from gpushare.cli.top.view import View
+from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.cli.fake_daemon import FakeDaemon, rows
+
+from .made import machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from click.testing import Result
+
+    Cli = Callable[..., Result]
+
+GOLDEN = Path(__file__).with_name("once.txt")
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_once_is_the_screen_as_text(cli: Cli, daemon: FakeDaemon) -> None:
+    result = cli("top", "--once")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert lines[0].endswith("1 card, 2 containers")
+    assert any(line.split()[:3] == ["▾", "train", "3.9/4.0"] for line in lines)
+    assert "\x1b" not in result.output
+    assert [request["op"] for request in daemon.requests] == ["cards", "tenants"]
+
+
+def test_once_in_ascii_is_this() -> None:
+    assert text(machine(), View(), unicode=False) + "\n" == GOLDEN.read_text()
+
+
+def test_what_a_user_should_know_stands_below(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.answers["tenants"] = rows(tenant("train", 5, 4, warnings=["it is over\x1b[2J"]))
+    assert cli("top", "--once").output.splitlines()[-2:] == ["", "it is over?[2J"]
+
+
+def test_once_as_json_is_one_document(cli: Cli, daemon: FakeDaemon) -> None:  # noqa: ARG001
+    for words in (("top", "--once", "--json"), ("--json", "top", "--once")):
+        document = json.loads(cli(*words).stdout)
+        assert document["cards"] == [CARD]
+        assert [row["name"] for row in document["containers"]] == ["train", "serve"]
+        assert [row["pid"] for row in document["processes"]] == [4242, 4242]
+        assert abs(document["time"] - time.time()) < 3600
+
+
+def test_filter_sort_and_shape_are_chosen_on_the_command_line(
+    cli: Cli,
+    daemon: FakeDaemon,  # noqa: ARG001
+) -> None:
+    assert "serve" not in cli("top", "--once", "--filter", "train").output
+    flat = cli("top", "--once", "--flat", "--sort", "memory").output.splitlines()
+    assert flat[3].startswith("NAME")
+    assert " CARD " in flat[3]
+    assert [line.split()[1] for line in flat[4:] if "▾" in line] == ["serve", "train"]
+    assert cli("top", "--once", "--sort", "height").exit_code == 2
+
+
+def test_without_a_daemon_it_ends_as_the_others_do(cli: Cli) -> None:
+    result = cli("top", "--once")
+    assert result.exit_code == 1
+    assert "gpushared is not running" in result.stderr
+
+
+def test_where_there_is_no_terminal_it_says_what_to_do(cli: Cli, daemon: FakeDaemon) -> None:
+    result = cli("top")
+    assert result.exit_code == 1
+    assert "use --once" in result.stderr
+    assert daemon.requests == []
+
+
+def test_a_stream_has_a_document_a_line_and_goes_on_when_the_daemon_is_back(
+    tmp_path: Path,
+) -> None:
+    answers = {"cards": rows(CARD), "tenants": rows(tenant("train", 3.9, 4))}
+    path = tmp_path / "control.sock"
+    argv = [sys.executable, "-m", "gpushare.cli", "top", "--json", "--interval", "0.1"]
+    environment = {**os.environ, "GPUSHARE_SOCKET": str(path)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as stream:
+        assert stream.stdout is not None
+        assert "no " + str(path) in json.loads(stream.stdout.readline())["error"]
+        with FakeDaemon(path, answers).running():
+            while "error" in (document := json.loads(stream.stdout.readline())):
+                pass
+        assert document["containers"][0]["name"] == "train"
+        path.unlink()
+        while "error" not in json.loads(stream.stdout.readline()):
+            pass
+        stream.send_signal(signal.SIGINT)
+        assert stream.wait(timeout=20) == 0

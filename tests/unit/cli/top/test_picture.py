@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of the daemon's rows is where."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from gpushare.cli.top.picture import picture
+from tests.unit.cli.conftest import CARD, GIB, tenant
+
+from .made import TAKEN, machine
+
+
+def test_a_container_on_two_cards_is_on_each_with_the_processes_that_are_there() -> None:
+    both = tenant("train", 1, 2)
+    second: Any = copy.deepcopy(both["cards"][0])
+    second["index"], second["spent"]["got"]["1s"] = 1, 7.0
+    both["cards"].append(second)
+    quiet: Any = {"pid": 9, "container_pid": 3, "name": "quiet", "bytes": None, "cards": []}
+    both["processes"] = [
+        {
+            **both["processes"][0],
+            "cards": [{"index": 1, "bytes": GIB, "utilisation": 6}],
+        },
+        quiet,
+    ]
+    other: Any = {**CARD, "index": 1}
+    shown = picture([CARD, other], [both], TAKEN)
+    assert [(one.card, one.got.value) for one in shown.containers] == [(0, 29.8), (1, 7.0)]
+    assert [process.name for process in shown.on(0)[0].processes] == ["quiet"]
+    assert [(one.pid, one.bytes, one.utilisation) for one in shown.on(1)[0].processes] == [
+        (4242, GIB, 6)
+    ]
+
+
+def test_a_card_has_the_sum_of_what_its_containers_got_and_use() -> None:
+    first, second = machine().cards
+    assert first.got.text == "70.8"
+    assert first.used_bytes == sum(one.used_bytes for one in machine().on(0)) + first.foreign_bytes
+    assert (first.cores_promised, second.got.text) == (90, "-")
+
+
+def test_who_got_no_gpu_is_not_there() -> None:
+    none = tenant("web", 0, 0, state="none", why="add -e GPUSHARE_MEMORY=4GiB", cards=[])
+    assert picture([CARD], [none], TAKEN).containers == ()
+
+
+def test_the_document_has_the_daemon_s_rows_and_the_processes_apart() -> None:
+    document = machine().document
+    assert list(document) == ["time", "cards", "containers", "processes"]
+    assert [row["name"] for row in document["containers"]] == ["train", "serve", "notebook"]
+    assert all("processes" not in row for row in document["containers"])
+    assert [(row["container"], row["pid"]) for row in document["processes"]][-1] == ("c" * 16, 702)
