@@ -91,6 +91,7 @@ CUresult array_lay_out(struct CUarray_st *array, const CUDA_ARRAY3D_DESCRIPTOR *
 		CUDA_ERROR_NOT_SUPPORTED);
 	*array = (struct CUarray_st){.kind = OBJECT_ARRAY,
 		.descriptor = *descriptor,
+		.element_bytes = descriptor->NumChannels * channel,
 		.row_bytes =
 			round_to(descriptor->Width * descriptor->NumChannels * channel, TILE_BYTES),
 		.rows = block_rows(descriptor->Height)};

@@ -11,7 +11,7 @@
 struct CUarray_st {
 	uint32_t kind;
 	CUDA_ARRAY3D_DESCRIPTOR descriptor;
-	size_t row_bytes;
+	size_t element_bytes, row_bytes;
 	size_t rows; /* of one slice */
 	CUdeviceptr base;
 	CUmipmappedArray mipmap; /* of which it is a level; null: it has its own memory */

@@ -46,7 +46,7 @@ static CUresult capture_run(CUstream stream, CUdeviceptr to, CUdeviceptr from, s
 	return capture_copy(stream, &copy);
 }
 
-static CUresult copy_run(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle,
+CUresult copy_run(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle,
 	enum stream_flavour flavour, bool wait)
 {
 	bool over_link = !memory_is_device(to) || !memory_is_device(from);

@@ -10,6 +10,12 @@
 /* Card time that moving `bytes` takes, over the link to the host or within the card. */
 uint64_t copy_duration(CUcontext context, size_t bytes, bool over_link);
 
+/* A copy of one run of bytes, and one of rows and slices, in a stream or into its capture. */
+CUresult copy_run(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle,
+	enum stream_flavour flavour, bool wait);
+CUresult copy_box(
+	const CUDA_MEMCPY3D *copy, CUstream handle, enum stream_flavour flavour, bool wait);
+
 /* After the bytes have moved: give the stream the time that takes, and wait if asked to. */
 CUresult copy_finish(CUstream stream, size_t bytes, bool over_link, bool wait);
 

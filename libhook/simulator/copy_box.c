@@ -71,7 +71,7 @@ static bool side_at(
 	return side->first != NULL;
 }
 
-static CUresult copy_box(
+CUresult copy_box(
 	const CUDA_MEMCPY3D *copy, CUstream handle, enum stream_flavour flavour, bool wait)
 {
 	const struct place from = {copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcMemoryType,

@@ -65,6 +65,7 @@ static void node_free(CUgraphNode node)
 		graph_free(node->child);
 	if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
 		allocation_leave(node);
+	kernel_call_free(node->call);
 	node->kind = 0;
 	free(node->dependencies);
 	free(node);
@@ -150,7 +151,7 @@ CUresult cuGraphDestroy(CUgraph graph)
 	return CUDA_SUCCESS;
 }
 
-static CUresult node_copy(CUgraph copy, CUgraphNode *copies, const struct CUgraphNode_st *original)
+static CUresult node_copy(CUgraph copy, CUgraphNode *copies, CUgraphNode original)
 {
 	CUgraphNode *made = &copies[original->step];
 	CUresult result = node_add(made, copy, NULL, 0, original->type);
@@ -164,6 +165,7 @@ static CUresult node_copy(CUgraph copy, CUgraphNode *copies, const struct CUgrap
 			(*made)->child->owned = true;
 	} else {
 		(*made)->content = original->content;
+		result = kernel_call_copy(*made, original);
 	}
 	if (count == 0 || result != CUDA_SUCCESS)
 		return result;

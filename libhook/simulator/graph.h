@@ -10,6 +10,7 @@
 #include "driver.h"
 
 struct allocation;
+struct kernel_call;
 struct footprint;
 
 /* What a node of some type does. */
@@ -27,6 +28,7 @@ struct CUgraphNode_st {
 	CUgraph graph;
 	union content content;
 	CUgraph child;		       /* of a child graph node: its own */
+	struct kernel_call *call;      /* of a kernel node that was added by its parameters */
 	struct allocation *allocation; /* of an allocation node or a free node */
 	CUgraphNode *dependencies;
 	size_t dependency_count;
@@ -46,6 +48,7 @@ struct CUgraph_st {
 struct step {
 	CUgraphNodeType type;
 	union content content;
+	CUgraphNode node; /* which it was made of; only compared */
 	struct allocation *allocation;
 	uint64_t *
 		after; /* the steps that it comes after, a bit each; null where nothing allocates */
@@ -72,6 +75,14 @@ CUresult graph_new(CUgraph *graph);
 /* A copy with nodes of its own; of a graph that allocates there is none. */
 CUresult graph_copy(CUgraph *copy, CUgraph original);
 void graph_free(CUgraph graph);
+
+/* A kernel node's parameters, its own. */
+CUresult kernel_call_copy(CUgraphNode copy, CUgraphNode original);
+void kernel_call_free(struct kernel_call *call);
+
+/* The nodes of a graph as steps; what they allocate is taken when it is uploaded. */
+CUresult instance_new(CUgraphExec *result, CUgraph graph, unsigned long long flags);
+void instance_free(CUgraphExec instance);
 
 /* An allocation is held by its nodes, by their instances, and while it is live. */
 void allocation_leave(CUgraphNode node);

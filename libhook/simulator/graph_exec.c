@@ -18,12 +18,13 @@ static size_t count_steps(CUgraph graph)
 	return count;
 }
 
-static struct step *step_new(CUgraphExec instance, const struct CUgraphNode_st *node)
+static struct step *step_new(CUgraphExec instance, CUgraphNode node)
 {
 	struct step *step = &instance->steps[instance->step_count++];
 
 	step->type = node->child ? CU_GRAPH_NODE_TYPE_EMPTY : node->type;
 	step->content = node->content;
+	step->node = node;
 	step->allocation = node->allocation;
 	return step;
 }
@@ -61,7 +62,7 @@ static void unfold(CUgraphExec instance, CUgraph graph, const size_t *start, siz
 	}
 }
 
-static void instance_free(CUgraphExec instance)
+void instance_free(CUgraphExec instance)
 {
 	if (instance->footprint)
 		footprint_free(instance->footprint);
@@ -71,7 +72,7 @@ static void instance_free(CUgraphExec instance)
 	free(instance);
 }
 
-static CUresult instance_new(CUgraphExec *result, CUgraph graph, unsigned long long flags)
+CUresult instance_new(CUgraphExec *result, CUgraph graph, unsigned long long flags)
 {
 	size_t count = count_steps(graph), words = (count + 63) / 64;
 	CUgraphExec instance = calloc(1, sizeof(*instance));

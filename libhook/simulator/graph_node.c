@@ -1,48 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What nodes do, by type: adding them, and telling it again.
+ * What nodes do, by type: adding them, and telling it again. Kernels are in graph_kernel.c.
  */
 #include "graph.h"
-
-#include "launch.h"
-
-static CUresult add_kernel(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters, CUfunction function)
-{
-	uint64_t duration_ns;
-	struct grid grid;
-	CUresult result;
-
-	REQUIRE_CONTEXT(context);
-	grid = (struct grid){parameters->gridDimX, parameters->gridDimY, parameters->gridDimZ,
-		parameters->blockDimX, parameters->blockDimY, parameters->blockDimZ};
-	/* Parameters are the node's from now on: the caller may change its own. */
-	result = launch_duration(function, &grid, parameters->kernelParams, parameters->extra,
-		context, &duration_ns);
-	if (result == CUDA_SUCCESS)
-		result = node_add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_KERNEL);
-	if (result == CUDA_SUCCESS)
-		(*node)->content.duration_ns = duration_ns;
-	return result;
-}
-
-/* The first version's parameters end before the kernel handle. */
-CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters)
-{
-	REQUIRE(parameters, CUDA_ERROR_INVALID_VALUE);
-	return add_kernel(node, graph, dependencies, count, parameters, parameters->func);
-}
-
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters)
-{
-	CUfunction function;
-
-	REQUIRE(parameters, CUDA_ERROR_INVALID_VALUE);
-	function = parameters->func ? parameters->func : (CUfunction)(void *)parameters->kern;
-	return add_kernel(node, graph, dependencies, count, parameters, function);
-}
 
 CUresult cuGraphAddEmptyNode(
 	CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count)

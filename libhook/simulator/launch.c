@@ -10,10 +10,6 @@
 
 #define WAVE_NS UINT64_C(2000)
 
-/* The `extra` form: one buffer with all parameters, by the tags of cuda.h's CU_LAUNCH_PARAM_*. */
-#define EXTRA_END ((void *)0)
-#define EXTRA_BUFFER ((void *)1)
-
 bool function_valid(CUfunction function)
 {
 	return function && function->kind == OBJECT_FUNCTION;
@@ -41,8 +37,8 @@ static const void *first_parameter(void **parameters, void **extra)
 {
 	if (parameters)
 		return parameters[0];
-	for (; extra && extra[0] != EXTRA_END; extra += 2) {
-		if (extra[0] == EXTRA_BUFFER)
+	for (; extra && extra[0] != LAUNCH_END; extra += 2) {
+		if (extra[0] == LAUNCH_BUFFER)
 			return extra[1];
 	}
 	return NULL;
@@ -71,7 +67,7 @@ CUresult launch_duration(CUfunction function, const struct grid *grid, void **pa
 	return CUDA_SUCCESS;
 }
 
-static CUresult launch(CUfunction function, const struct grid *grid, CUstream handle,
+CUresult launch(CUfunction function, const struct grid *grid, CUstream handle,
 	enum stream_flavour flavour, void **parameters, void **extra)
 {
 	CUstream stream;

@@ -17,6 +17,9 @@ struct CUfunc_st {
 	const struct kernel *kernel;
 	CUmodule module;
 	int attributes[FUNCTION_ATTRIBUTES];
+	unsigned int block[3];	  /* as launches of the first form will have it */
+	unsigned char *arguments; /* and with these; null: none yet */
+	size_t argument_bytes;
 };
 
 struct CUmod_st {

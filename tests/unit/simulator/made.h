@@ -28,5 +28,6 @@ void test_arrays(void);
 void test_capture(void);
 void test_contexts(void);
 void test_shallow(void);
+void test_work(void);
 
 #endif

@@ -68,6 +68,7 @@ int main(void)
 	test_arrays();
 	test_modules();
 	test_graphs();
+	test_work();
 	test_graph_memory();
 	test_pools();
 	test_capture();
