@@ -32,7 +32,8 @@ CLIENTS = ("docker", "docker-compose", "ctr", "podman")
 class Stack:
     """A simulated card (or the CDI spec of a real one), a daemon, and engines as asked for.
 
-    `driver` is the simulated driver's version, where it is not the profile's. With a
+    `driver` is the simulated driver's version, where it is not the profile's; `slow_motion` is how
+    often the card's durations are multiplied. With a
     `distribution` the engines and the containers run in its `place`, which sees `cgroups` as said;
     without, on this machine as it is. A place that is `booted` has systemd. `runtime` is the
     low-level runtime beneath the launcher.
@@ -47,6 +48,7 @@ class Stack:
         profile: str = "h200",
         cards: int = 1,
         driver: str | None = None,
+        slow_motion: float = 1,
         cdi: Path | None = None,
         distribution: Distribution | None = None,
         cgroups: Cgroups = "machine",
@@ -75,7 +77,7 @@ class Stack:
                 "DOCKER_HOST": f"unix://{self.root}/docker.sock",
             }
             self._put_clients_on_path()
-            self.cdi = cdi or self._simulate(profile, cards, driver)
+            self.cdi = cdi or self._simulate(profile, cards, driver, slow_motion)
             self.installation: Installation = install(
                 self.root / "lib", runtime=self.runtime, socket=self.socket
             )
@@ -186,7 +188,9 @@ class Stack:
                 self.place.wrap(client, folder)
         self.env["PATH"] = f"{folder}:{os.environ['PATH']}"
 
-    def _simulate(self, profile: str, cards: int, driver: str | None) -> Path:
+    def _simulate(
+        self, profile: str, cards: int, driver: str | None, slow_motion: float
+    ) -> Path:
         folder = self.root / "driver"
         cuda = None if driver is None else "13.0"
         libraries = simulator.libraries()
@@ -198,6 +202,7 @@ class Stack:
             profile,
             cards=cards,
             driver_version=driver,
+            slow_motion=slow_motion,
             cuda_version=cuda,
             folder=libraries,
         )

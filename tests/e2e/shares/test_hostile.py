@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tenants that lie, make noise, or go around the gate; and two that wait for each other.
+
+What takes its time to be told is begun first, beside the other tests, and looked at last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from tests.e2e.waiting import wait_until
+
+from .tenants import Busy, Place, scheduler
+
+TENANT = abi.TENANT_DIR
+BEHIND_MIB = abi.STATUS_BYTES // (1 << 20) + 1
+#: Random bytes for the records of its work, again and again; bytes into its bell without end; and
+#: as much behind the page, in the same file, as its file system takes.
+LIAR = f"""
+while :; do
+    dd if=/dev/urandom of={TENANT}/{abi.STATUS_NAME} bs=4096 count=64 conv=notrunc \\
+        seek={abi.STATUS_WORK_OFFSET // 4096} 2>/dev/null
+done &
+while :; do cat /dev/zero > {TENANT}/{abi.BELL_NAME}; done 2>/dev/null &
+dd if=/dev/zero of={TENANT}/{abi.STATUS_NAME} bs=1M seek={BEHIND_MIB} conv=notrunc 2>/dev/null &
+exec work {{options}}
+"""
+#: A driver library of its own: the real one, by the path that the container has it at.
+AROUND = f"""
+echo ready
+exec gpushare-probe --library {abi.DRIVER_DIR}/libcuda.so.1 'spin 4000000 1000000'
+"""
+#: It launches under a lock that who keeps it from the card waits for.
+LAUNCHES = """
+mkdir /lock/held
+echo ready
+until [ -e /lock/go ]; do usleep 20000; done
+sleep 600 | gpushare-probe 'spin 1000000 1' > /tmp/said &
+until grep -q spin /tmp/said; do usleep 20000; done
+rmdir /lock/held
+wait
+"""
+#: It has the card, by its priority, until it has the lock.
+WAITS = """
+work {options} & it=$!
+until mkdir /lock/held 2>/dev/null; do usleep 20000; done
+kill $it
+echo got
+sleep 600
+"""
+NEVER_IDLE = {"streams": 3, "slow": 1}
+BUSY_CORE = 0.5  # of one processor: what a flood may make the scheduler use
+
+
+@pytest.fixture(scope="module", autouse=True)
+def outside(shared_place: Place) -> Iterator[Busy]:
+    """On the second card: one that goes around the gate, beside one that does not."""
+    half = {"cores": "50", "policy": "burst-share", "devices": "1"}
+    other = shared_place.start(half)
+    made = shared_place.start({**half, "cores": "20"}, script=AROUND)
+    yield made
+    made.remove()
+    other.remove()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def locked(
+    quick_place: Place, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Busy, Busy]]:
+    """On a machine of their own: one launches under a lock, and one that is before it waits."""
+    lock = tmp_path_factory.mktemp("lock")
+    before, after = ({"policy": "best-effort", "priority": number} for number in ("0", "5"))
+    launches = Busy(quick_place, after, script=LAUNCHES, mounts={"/lock": lock}).start()
+    waits = Busy(quick_place, before, script=WAITS, work=NEVER_IDLE, mounts={"/lock": lock})
+    waits.start()
+    wait_until(lambda: waits.gate().mode == abi.GATE_WINDOW)
+    (lock / "go").touch()
+    yield launches, waits
+    waits.remove()
+    launches.remove()
+
+
+def test_a_tenant_that_lies_and_floods_takes_nothing_from_others(place: Place) -> None:
+    here = {"policy": "burst-share", "devices": "0"}
+    thirty, fifty = (place.start({**here, "cores": cores}) for cores in ("30", "50"))
+    place.start({**here, "cores": "20"}, script=LIAR)
+    pid, began = scheduler(place.stack), time.monotonic_ns()
+    spent = cpu_ns(pid)
+    had = place.parts(thirty, fifty, seconds=3)
+    assert had[0] > 30 - 8
+    assert had[1] > 50 - 8
+    assert scheduler(place.stack) == pid
+    assert (cpu_ns(pid) - spent) / (time.monotonic_ns() - began) < BUSY_CORE
+
+
+def test_work_that_goes_around_the_gate_is_told(outside: Busy) -> None:
+    wait_until(lambda: outside.spent()["bypassed"])
+
+
+def test_a_launch_whose_lock_the_cards_holder_waits_for_goes_ahead(
+    locked: tuple[Busy, Busy],
+) -> None:
+    launches, waits = locked
+    wait_until(lambda: "got" in waits.said())
+    wait_until(lambda: launches.spent()["forced"] > 0)
+
+
+def cpu_ns(pid: int) -> int:
+    """The processor time that a process has had (proc(5), schedstat)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
