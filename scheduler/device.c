@@ -15,6 +15,7 @@
 #define ASLEEP_AFTER_NS SECOND
 /* Whatever the policy wants: no card takes a core. */
 #define SOONEST_NS (MS / 20)
+#define SETTLE_NS MS	     /* from a launch that finds its gate open to its account's saying so */
 #define PREFER_NS (100 * MS) /* the longest that another tenant's windows are apart */
 
 static struct device devices[DEVICES_MAX];
@@ -106,19 +107,39 @@ void device_remove(struct place *place, uint64_t now_ns)
 	forget_empty(device);
 }
 
+/* Whether it is as it was, without a look: it has nothing pending, cannot begin anything, and who
+ * begins to wait rings. What passed before the gate was closed is known a moment later. */
+static bool is_still(const struct place *place, uint64_t now_ns)
+{
+	return place->closed_ns && !place->rung && !place->seen.contexts &&
+	       place->read_ns > place->closed_ns + SETTLE_NS && now_ns - place->read_ns < BEAT_NS;
+}
+
+static void look(struct place *place, uint64_t now_ns)
+{
+	const uint64_t busy_ns = place->seen.busy_ns;
+
+	if (is_still(place, now_ns)) {
+		place->seen.at_ns = now_ns;
+	} else {
+		work_read(place->work, place->tenant->status, place->card, place->rung, now_ns,
+			&place->seen);
+		place->read_ns = now_ns;
+		place->rung = false;
+	}
+	if (place->seen.contexts || place->seen.waiting || place->seen.busy_ns != busy_ns)
+		place->device->active_ns = now_ns;
+}
+
 static void see(struct device *device, uint64_t now_ns)
 {
 	for (int number = 0; number < CARD_TENANTS; number++) {
 		struct place *place = device->places[number];
-		struct seen seen;
 
 		if (!place)
 			continue;
-		work_read(place->work, place->tenant->status, place->card, now_ns, &seen);
-		if (seen.contexts || seen.waiting || seen.busy_ns != place->busy_ns)
-			device->active_ns = now_ns;
-		place->busy_ns = seen.busy_ns;
-		card_see(device->card, number, &seen);
+		look(place, now_ns);
+		card_see(device->card, number, &place->seen);
 	}
 }
 
@@ -139,6 +160,10 @@ static void write_gates(struct device *device, uint64_t now_ns)
 		/* Before the mode: a gate that has just closed is not a dead scheduler's. */
 		gate_beat(place->gate, place->work->said_busy_ns, awake ? now_ns : asleep_until_ns);
 		gate_write(place->gate, decided, &place->before);
+		if (decided->mode != GPUSHARE_GATE_CLOSED)
+			place->closed_ns = 0;
+		else if (!place->closed_ns)
+			place->closed_ns = now_ns;
 		if (decided->mode != GPUSHARE_GATE_OPEN)
 			device->beat_ns = awake ? now_ns + BEAT_NS : asleep_until_ns;
 	}

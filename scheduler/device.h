@@ -28,8 +28,11 @@ struct place {
 	struct gpushare_gate *gate;
 	struct page_before before;
 	struct work *work;
-	uint32_t card;	  /* the tenant's own number of it */
-	uint64_t busy_ns; /* at the last look */
+	uint32_t card;	    /* the tenant's own number of it */
+	struct seen seen;   /* at the last look */
+	uint64_t read_ns;   /* when its status was last read */
+	uint64_t closed_ns; /* since when its gate is closed; 0: it is not */
+	bool rung;	    /* its bell was, since it was read */
 };
 
 struct device {

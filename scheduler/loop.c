@@ -49,11 +49,9 @@ void loop_forget(struct source *source)
 
 static void timer_ready(struct source *source, uint64_t now_ns)
 {
-	uint64_t expirations;
-
+	(void)source;
 	(void)now_ns;
-	(void)!read(source->fd, &expirations, sizeof(expirations));
-	armed_ns = UINT64_MAX;
+	armed_ns = 0; /* it is set anew before the next wait, which takes back that it is ready */
 }
 
 /* An absolute time of CLOCK_MONOTONIC; UINT64_MAX: none. */

@@ -114,8 +114,10 @@ static void bell_ready(struct source *source, uint64_t now_ns)
 		loop_mute(source);
 		deaf++;
 	}
-	for (uint32_t number = 0; number < tenant->card_count; number++)
+	for (uint32_t number = 0; number < tenant->card_count; number++) {
+		tenant->places[number].rung = true;
 		tenant->places[number].device->rung = true;
+	}
 }
 
 static int tenant_begin(struct tenant *tenant, const struct schedule_message *message,

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "work.h"
 
+#include "clock.h"
+
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
-#define READS 4 /* of a record that changes meanwhile; one whose writer was killed never ends to   \
-		 */
+#define COUNT_NS (25 * MS) /* a process more, which joins others at work, rings no bell */
+#define READS                                                                                      \
+	4 /* of a record that changes meanwhile; one whose writer was killed never ends to         \
+	   */
 
 static struct gpushare_work records[GPUSHARE_MAX_PROCESSES];
 
@@ -152,8 +156,12 @@ void work_sum(struct work *work, const struct gpushare_work *from, uint32_t coun
 	work->at_ns = now_ns;
 }
 
-void work_read(struct work *work, int fd, uint32_t number, uint64_t now_ns, struct seen *seen)
+void work_read(
+	struct work *work, int fd, uint32_t number, bool count, uint64_t now_ns, struct seen *seen)
 {
-	const uint32_t count = records_read(fd, number, high_water(fd));
-	work_sum(work, records, count, now_ns, seen);
+	if (count || now_ns - work->counted_ns >= COUNT_NS) {
+		work->count = high_water(fd);
+		work->counted_ns = now_ns;
+	}
+	work_sum(work, records, records_read(fd, number, work->count), now_ns, seen);
 }

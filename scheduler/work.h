@@ -9,6 +9,7 @@
 
 #include "card.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* One process's, as it was seen before. */
@@ -24,11 +25,15 @@ struct work {
 	uint64_t since_ns;	     /* of the first */
 	uint64_t busy_ns, submitted; /* of processes that have ended too */
 	uint64_t said_busy_ns;	     /* the plain sum of the processes' busy_ns, for the page */
+	uint64_t counted_ns;	     /* when the processes were last counted */
+	uint32_t count;
 	struct work_seen processes[GPUSHARE_MAX_PROCESSES];
 };
 
-/* Read what stands in the status file open at `fd` of the tenant's card `number`, now. */
-void work_read(struct work *work, int fd, uint32_t number, uint64_t now_ns, struct seen *seen);
+/* Read what stands in the status file open at `fd` of the tenant's card `number`, now. `count`:
+ * there may be more processes than at the last look. */
+void work_read(
+	struct work *work, int fd, uint32_t number, bool count, uint64_t now_ns, struct seen *seen);
 
 /* The same of `count` records that were read. */
 void work_sum(struct work *work, const struct gpushare_work *records, uint32_t count,

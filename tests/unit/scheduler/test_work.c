@@ -149,12 +149,12 @@ static void a_file_that_was_cut_or_never_ends_is_survived(void)
 	begin();
 	for (size_t at = 0; at < sizeof(sizes) / sizeof(sizes[0]); at++) {
 		int fd = status_of(UINT32_MAX, sizes[at]);
-		work_read(&work, fd, GPUSHARE_MAX_CARDS - 1, START + at, &seen);
+		work_read(&work, fd, GPUSHARE_MAX_CARDS - 1, true, START + at, &seen);
 		EXPECT_EQUAL(seen.contexts, 0);
 		EXPECT_EQUAL(seen.waiting, 0);
 		close(fd);
 	}
-	work_read(&work, -1, 0, START + SECOND, &seen);
+	work_read(&work, -1, 0, true, START + SECOND, &seen);
 	EXPECT_EQUAL(seen.contexts, 0);
 }
 
@@ -168,7 +168,7 @@ static void a_record_whose_writer_was_killed_is_read_as_it_is(void)
 	int fd = status_of(1, GPUSHARE_STATUS_BYTES);
 	EXPECT_EQUAL(pwrite(fd, &torn, sizeof(torn), GPUSHARE_STATUS_WORK_OFFSET),
 		(ssize_t)sizeof(torn));
-	work_read(&work, fd, 0, START, &seen);
+	work_read(&work, fd, 0, true, START, &seen);
 	EXPECT_EQUAL(seen.contexts, 1);
 	EXPECT_EQUAL(seen.waiting, 1);
 	close(fd);
