@@ -188,9 +188,7 @@ class Stack:
                 self.place.wrap(client, folder)
         self.env["PATH"] = f"{folder}:{os.environ['PATH']}"
 
-    def _simulate(
-        self, profile: str, cards: int, driver: str | None, slow_motion: float
-    ) -> Path:
+    def _simulate(self, profile: str, cards: int, driver: str | None, slow_motion: float) -> Path:
         folder = self.root / "driver"
         cuda = None if driver is None else "13.0"
         libraries = simulator.libraries()

@@ -80,4 +80,3 @@ def part(before: Reading, after: Reading, pids: Iterable[int]) -> float:
     """Return what those processes had of the card in between, in percent."""
     had = sum(after.served.get(pid, 0.0) - before.served.get(pid, 0.0) for pid in pids)
     return 100 * had / (after.moment - before.moment)
-
