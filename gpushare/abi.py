@@ -69,6 +69,8 @@ GATE_OVERRUNS: Final = 80
 GATE_WANTED_NS: Final = 88
 GATE_HUNG: Final = 96
 GATE_BYTES: Final = 128
+# The fields of a gate, in their order; native, so that each is read in one piece.
+GATE: Final = struct.Struct("@IIQQQQQIIQQQQQI")
 
 PROCESS_BYTES: Final = 32
 PROCESS_PID: Final = 0

@@ -132,16 +132,10 @@ class Grant:
 
     def gate(self, number: int) -> Gate:
         """Return what the gate of card `number` says."""
-        at = abi.gate_offset(number)
-        return Gate(
-            mode=self._u32(at + abi.GATE_MODE).value,
-            heartbeat_ns=self._u64(at + abi.GATE_HEARTBEAT_NS).value,
-            charged_ns=self._u64(at + abi.GATE_CHARGED_NS).value,
-            windows=self._u64(at + abi.GATE_WINDOWS).value,
-            overruns=self._u64(at + abi.GATE_OVERRUNS).value,
-            wanted_ns=self._u64(at + abi.GATE_WANTED_NS).value,
-            hung=bool(self._u32(at + abi.GATE_HUNG).value),
+        mode, *_, heartbeat_ns, _, _, _, _, charged_ns, windows, overruns, wanted_ns, hung = (
+            abi.GATE.unpack_from(self._map, abi.gate_offset(number))
         )
+        return Gate(mode, heartbeat_ns, charged_ns, windows, overruns, wanted_ns, bool(hung))
 
     def set_memory(self, number: int, memory_bytes: int, limit_bytes: int | None = None) -> None:
         """Change what is promised of card `number`, and what may be used; None: no more than that.

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -94,7 +94,7 @@ class _Course:
     """One tenant on one card over the last minute."""
 
     def __init__(self, at_ns: int) -> None:
-        self._points: deque[_Point] = deque([_Point(at_ns)])
+        self._points = [_Point(at_ns)]
         self._last = self._points[0]
         self._gate: Gate | None = None
         self._figure_ns = at_ns
@@ -121,29 +121,26 @@ class _Course:
         source = ("" if silent else GATE) if not is_open else (DRIVER if says else "")
         self._step(at_ns, gate, percent, source)
         self._keep()
-        checked = self._since(_CHECKED)
+        since = {seconds: self._since(seconds) for seconds in WINDOWS}
+        checked = since[_CHECKED]
         driver = _percent(self._last.driver_ns - checked.driver_ns, at_ns - checked.at_ns)
-        spent = Spent(
+        driver = driver if says else None
+        return Spent(
             source=source,
             gate="" if gate is None else _MODES.get(gate.mode, ""),
-            got={seconds: self._got(seconds) if source else None for seconds in WINDOWS},
-            throttled={
-                seconds: self._throttled(seconds) if source else None for seconds in WINDOWS
-            },
+            got={one: self._got(since[one]) for one in WINDOWS} if source else _NO_FIGURES,
+            throttled=(
+                {one: self._throttled(since[one]) for one in WINDOWS} if source else _NO_FIGURES
+            ),
+            charged_ns=0 if gate is None else gate.charged_ns,
+            windows=0 if gate is None else gate.windows,
+            overruns=0 if gate is None else gate.overruns,
             forced=self._waited.forced,
             waited_ns=self._waited.throttled_ns,
+            hung=gate is not None and gate.hung and not silent,
             silent=silent,
-            driver_percent=driver if says else None,
-            bypassed=self._is_bypassed(checked, driver if says else None),
-        )
-        if gate is None:
-            return spent
-        return replace(
-            spent,
-            charged_ns=gate.charged_ns,
-            windows=gate.windows,
-            overruns=gate.overruns,
-            hung=gate.hung and not silent,
+            driver_percent=driver,
+            bypassed=self._is_bypassed(checked, driver),
         )
 
     def _step(self, at_ns: int, gate: Gate | None, percent: int | None, source: str) -> None:
@@ -184,22 +181,21 @@ class _Course:
         points, last = self._points, self._last
         if last.at_ns - points[-1].at_ns >= _APART_NS:
             points.append(last)
-        oldest_ns = last.at_ns - max(WINDOWS) * _SECOND
-        while len(points) > 1 and points[1].at_ns <= oldest_ns:
-            points.popleft()
+            del points[: self._place(max(WINDOWS))]
 
     def _since(self, seconds: int) -> _Point:
         """Return the point that is so long ago, the oldest where there is none."""
-        wanted_ns = self._last.at_ns - seconds * _SECOND
-        points = (point for point in reversed(self._points) if point.at_ns <= wanted_ns)
-        return next(points, self._points[0])
+        return self._points[self._place(seconds)]
 
-    def _got(self, seconds: int) -> float | None:
-        since = self._since(seconds)
+    def _place(self, seconds: int) -> int:
+        wanted_ns = self._last.at_ns - seconds * _SECOND
+        return max(0, bisect_right(self._points, wanted_ns, key=lambda point: point.at_ns) - 1)
+
+    def _got(self, since: _Point) -> float | None:
         return _percent(self._last.got_ns - since.got_ns, self._last.known_ns - since.known_ns)
 
-    def _throttled(self, seconds: int) -> float | None:
-        since, last = self._since(seconds), self._last
+    def _throttled(self, since: _Point) -> float | None:
+        last = self._last
         percent = _percent(last.missed_ns - since.missed_ns, last.known_ns - since.known_ns)
         return None if percent is None else percent / 100
 
