@@ -40,7 +40,8 @@ HINTS: Final = {
     "cores": "Percent of a card, 1 to 100.",
     "count": "How many cards.",
     "devices": "Which cards: indices or UUIDs.",
-    "policy": "What happens with idle cores.",
+    "policy": "What happens with idle cores: fixed-share, burst-share, ...",
+    "class": "online: it never waits for its turn; or offline.",
 }
 _DRIVER: Final = Path("/opt/gpushare/driver/libcuda.so.1")
 

@@ -75,6 +75,10 @@ def test_whatever_a_tenant_writes_is_only_a_claim(
             assert account.orphaned_bytes >= 0
             assert account.told_bytes >= 0
             assert account.used_bytes(0) >= account.held_bytes
+        for card in range(CARDS):
+            waits = status.waits(card)
+            assert len(waits) <= abi.MAX_PROCESSES
+            assert all(0 <= one.throttled_ns <= 1 << 53 for one in waits.values())
         reaped = status.reap(lambda _pid, _starttime: False, CARDS)
         assert reaped <= len(claims)
         if size is None:  # a page that is whole is clean then
