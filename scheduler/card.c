@@ -42,8 +42,7 @@ static void count(struct card *card)
 
 	card->registered = 0;
 	card->has_online = false;
-	FOR_EACH_TENANT(card, tenant)
-	{
+	FOR_EACH_TENANT (card, tenant) {
 		card->registered++;
 		card->has_online |= tenant->share.online;
 		if (!tenant->share.online)
@@ -155,8 +154,7 @@ static bool online_works(struct card *card)
 {
 	bool works = false;
 
-	FOR_EACH_TENANT(card, tenant)
-	{
+	FOR_EACH_TENANT (card, tenant) {
 		if (!tenant->share.online)
 			continue;
 		const int64_t idle_ns = elapsed(tenant->seen.idle_ns, card->now_ns);
@@ -174,8 +172,7 @@ static bool online_works(struct card *card)
 /* Work without an end: no others wait for it. */
 static void find_hung(struct card *card)
 {
-	FOR_EACH_TENANT(card, tenant)
-	{
+	FOR_EACH_TENANT (card, tenant) {
 		const int64_t bound_ns = HUNG * card->slow + (int64_t)tenant->seen.pending_ns;
 		const int64_t still_ns = elapsed(tenant->progress_ns, card->now_ns);
 
@@ -239,8 +236,8 @@ uint64_t card_decide(struct card *card, uint64_t now_ns)
 	else
 		window_turn(card);
 	pick_look(card);
-	FOR_EACH_TENANT(card, tenant)
-	write_gate(card, tenant);
+	FOR_EACH_TENANT (card, tenant)
+		write_gate(card, tenant);
 	return card->look_ns;
 }
 

@@ -25,13 +25,15 @@
 #define WINDOW_LEAST (3 * MS) /* ... of this length, for the smallest share */
 #define WINDOW_SHORTEST MS    /* shorter ones cost more in switches than they are worth */
 #define WINDOW_LONGEST (20 * MS)
+#define WINDOW_LONGEST_CAPPED (10 * MS) /* it may come twice in a row: a second's hundredth */
+#define CREDIT_LEAST (10 * MS)		/* a hundredth of a second: what may be kept for later */
 #define IN_FLIGHT (2 * MS)
 #define IN_FLIGHT_ONLINE MS /* what a request of an online tenant may find on the card */
 #define MARKER (500 * US)
 #define LEAD (100 * US) /* from a decision to work on the card: decide and wake */
 #define SURE MS		/* pending work of more than that may take much longer than was estimated */
 #define IDLE (150 * US) /* a tenant that only pauses keeps its window */
-#define PATIENCE (2 * MS)
+#define PATIENCE MS	/* ... or longer, where it would lose its share */
 #define SLEEP (20 * MS)
 #define OVERRUN (20 * MS)
 #define UNUSED (2 * MS) /* a window in which nothing is begun is lost */
@@ -63,12 +65,13 @@ struct tenant {
 
 	unsigned level;
 	int64_t vt, credit_ns;
-	int64_t lag_ns;	  /* behind its level when it became inactive */
-	uint64_t left_ns; /* when that was */
-	bool active;	  /* has work and may work: takes part in its level's time */
-	bool slept;	  /* has just come back from longer than SLEEP */
-	bool stopped;	  /* got a window and made nothing of it */
-	int64_t piece_ns; /* how long its pieces are, lately */
+	int64_t lag_ns;	    /* behind its level when it became inactive */
+	uint64_t left_ns;   /* when that was */
+	uint64_t paused_ns; /* since when it was seen without work; 0: it has some */
+	bool active;	    /* has work and may work: takes part in its level's time */
+	bool slept;	    /* has just come back from longer than SLEEP */
+	bool stopped;	    /* got a window and made nothing of it */
+	int64_t piece_ns;   /* how long its pieces are, lately */
 
 	/* Its last window. */
 	uint64_t opened_ns, submitted, opened_busy_ns;

@@ -48,9 +48,9 @@ static void hold(struct card *card, int64_t idle_ns)
 	struct tenant *holder = holder_of(card);
 	bool awaited = false;
 
-	FOR_EACH_TENANT(card, tenant)
-	if (tenant != holder && tenant->active && tenant->seen.waiting)
-		awaited = true;
+	FOR_EACH_TENANT (card, tenant)
+		if (tenant != holder && tenant->active && tenant->seen.waiting)
+			awaited = true;
 	if (!holder || card->closing || !awaited || idle_ns <= 0)
 		return;
 	holder->used_ns += idle_ns;
@@ -61,8 +61,7 @@ void charge(struct card *card, int64_t passed_ns)
 {
 	int64_t sum_ns = 0, contexts = 0, busy = 0, charged_ns = 0;
 
-	FOR_EACH_TENANT(card, tenant)
-	{
+	FOR_EACH_TENANT (card, tenant) {
 		tenant->taken_ns = taken_of(tenant, passed_ns);
 		if (tenant->taken_ns == 0)
 			continue;
@@ -70,8 +69,7 @@ void charge(struct card *card, int64_t passed_ns)
 		contexts += tenant->contexts;
 		busy++;
 	}
-	FOR_EACH_TENANT(card, tenant)
-	{
+	FOR_EACH_TENANT (card, tenant) {
 		if (tenant->taken_ns) {
 			const int64_t ns =
 				charge_of(tenant, sum_ns - passed_ns, busy - 1, contexts);

@@ -4,7 +4,9 @@
 int64_t window_of(const struct card *card, const struct tenant *tenant)
 {
 	const int64_t ns = card->round_ns * tenant->share.permille / WHOLE;
-	return least(most(ns, WINDOW_SHORTEST * card->slow), WINDOW_LONGEST * card->slow);
+	const int64_t longest = tenant->share.capped ? WINDOW_LONGEST_CAPPED : WINDOW_LONGEST;
+
+	return least(most(ns, WINDOW_SHORTEST * card->slow), longest * card->slow);
 }
 
 void credit_begin(const struct card *card, struct tenant *tenant)
@@ -17,8 +19,9 @@ void credit_refill(const struct card *card, struct tenant *tenant, int64_t passe
 	const int64_t earned_ns = passed_ns * tenant->share.permille / WHOLE;
 	const int64_t debt_ns = DEBT_MAX * card->slow * tenant->share.permille / WHOLE;
 
-	tenant->credit_ns =
-		least(most(tenant->credit_ns, -debt_ns) + earned_ns, 2 * window_of(card, tenant));
+	const int64_t cap_ns = most(2 * window_of(card, tenant), CREDIT_LEAST * card->slow);
+
+	tenant->credit_ns = least(most(tenant->credit_ns, -debt_ns) + earned_ns, cap_ns);
 }
 
 /* A window for less is not worth the switch. */

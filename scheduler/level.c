@@ -29,10 +29,14 @@ void level_leave(struct card *card, const struct tenant *tenant)
 	card->levels[tenant->level].tenants--;
 }
 
-/* Whether it would work now if it were let: only then others' progress makes it fall behind. */
+/* Whether it would work now if it were let, or pauses between two pieces: only then others'
+ * progress makes it fall behind. When it wanted something last is known by our own looks, not by
+ * its word. */
 static bool takes_part(const struct card *card, const struct tenant *tenant)
 {
-	if (tenant->share.online || tenant->stopped || tenant->gate.hung || !has_demand(tenant))
+	if (tenant->share.online || tenant->stopped || tenant->gate.hung)
+		return false;
+	if (tenant->paused_ns && elapsed(tenant->paused_ns, card->now_ns) > PATIENCE * card->slow)
 		return false;
 	return is_busy(tenant) || credit_suffices(card, tenant);
 }
@@ -42,7 +46,7 @@ static bool takes_part(const struct card *card, const struct tenant *tenant)
 static void come_back(const struct card *card, struct tenant *tenant)
 {
 	const struct level *level = &card->levels[tenant->level];
-	int64_t lag_ns = card->round_ns;
+	int64_t lag_ns = card->round_ns / 4;
 
 	tenant->slept = elapsed(tenant->left_ns, card->now_ns) > SLEEP * card->slow;
 	if (!tenant->slept)
@@ -65,8 +69,7 @@ static void advance(struct card *card, unsigned at, int64_t passed_ns)
 	struct level *level = &card->levels[at];
 	int64_t permille = 0, behind = INT64_MAX;
 
-	FOR_EACH_TENANT(card, tenant)
-	{
+	FOR_EACH_TENANT (card, tenant) {
 		if (tenant->level != at || tenant->share.online || !tenant->active)
 			continue;
 		permille += tenant->share.permille;
@@ -83,24 +86,29 @@ static void rebase(struct card *card, unsigned at)
 	struct level *level = &card->levels[at];
 	const int64_t far = DEBT_MAX * card->slow;
 
-	FOR_EACH_TENANT(card, tenant)
-	if (tenant->level == at)
-		tenant->vt = least(most(tenant->vt - level->vt, -far), far);
+	FOR_EACH_TENANT (card, tenant)
+		if (tenant->level == at)
+			tenant->vt = least(most(tenant->vt - level->vt, -far), far);
 	level->vt = 0;
 }
 
 void levels_advance(struct card *card, int64_t passed_ns)
 {
-	FOR_EACH_TENANT(card, tenant)
-	if (tenant->active && !takes_part(card, tenant))
-		leave(card, tenant);
+	FOR_EACH_TENANT (card, tenant) {
+		if (has_demand(tenant))
+			tenant->paused_ns = 0;
+		else if (!tenant->paused_ns)
+			tenant->paused_ns = card->now_ns;
+		if (tenant->active && !takes_part(card, tenant))
+			leave(card, tenant);
+	}
 	for (unsigned at = 0; at < CARD_TENANTS; at++) {
 		if (!card->levels[at].tenants)
 			continue;
 		advance(card, at, passed_ns);
 		rebase(card, at);
 	}
-	FOR_EACH_TENANT(card, tenant)
-	if (!tenant->active && takes_part(card, tenant))
-		come_back(card, tenant);
+	FOR_EACH_TENANT (card, tenant)
+		if (!tenant->active && has_demand(tenant) && takes_part(card, tenant))
+			come_back(card, tenant);
 }

@@ -31,17 +31,17 @@ struct tenant *pick_next(struct card *card, const struct tenant *except)
 {
 	struct tenant *next = NULL;
 
-	FOR_EACH_TENANT(card, tenant)
-	if (tenant != except && may_have_window(card, tenant) &&
-		(!next || pick_before(card, tenant, next, 0)))
-		next = tenant;
+	FOR_EACH_TENANT (card, tenant)
+		if (tenant != except && may_have_window(card, tenant) &&
+			(!next || pick_before(card, tenant, next, 0)))
+			next = tenant;
 	return next;
 }
 
 void pick_look(struct card *card)
 {
-	FOR_EACH_TENANT(card, tenant)
-	if (!tenant->share.online && !tenant->stopped && tenant->seen.waiting > 0 &&
-		!credit_suffices(card, tenant))
-		look_in(card, credit_wait_ns(card, tenant));
+	FOR_EACH_TENANT (card, tenant)
+		if (!tenant->share.online && !tenant->stopped && tenant->seen.waiting > 0 &&
+			!credit_suffices(card, tenant))
+			look_in(card, credit_wait_ns(card, tenant));
 }

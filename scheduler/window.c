@@ -31,15 +31,15 @@ static bool is_due(struct card *card, int64_t ns)
 	return false;
 }
 
-/* How long the holder may pause. Longer where the next one's pieces do not end within a window and
- * it is ahead already: what it began in a pause of others could not be taken back. */
+/* How long the holder may pause. Longer while it is behind and the next one's pieces are long: what
+ * that began in each of the holder's pauses could not be taken back, and would leave it behind. */
 static int64_t pause_of(
 	const struct card *card, const struct tenant *holder, const struct tenant *next)
 {
-	if (!next || next->piece_ns < window_of(card, next) ||
-		next->vt - holder->vt < card->round_ns)
-		return IDLE * card->slow;
-	return PATIENCE * card->slow;
+	if (next && next->piece_ns > SURE * card->slow &&
+		next->vt - holder->vt > card->round_ns / 2)
+		return PATIENCE * card->slow;
+	return IDLE * card->slow;
 }
 
 /* Longer than a pause without work. */
@@ -76,7 +76,7 @@ static bool is_stuck(struct card *card, const struct tenant *holder)
 /* Who was asleep gets its share back at once, others when they are far behind. */
 static bool is_ahead(struct card *card, const struct tenant *holder, const struct tenant *next)
 {
-	const int64_t far = next->slept ? card->round_ns / 2 : card->round_ns * 3 / 2;
+	const int64_t far = next->slept ? 0 : card->round_ns * 3 / 2;
 
 	if (pick_is_preferred(card, next) && !pick_is_preferred(card, holder))
 		return true;

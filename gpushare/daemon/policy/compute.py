@@ -6,7 +6,10 @@
 | fixed-share | its cores | no |
 | burst-share | its cores | yes |
 | best-effort | of what nobody is guaranteed, by weight; its weight is 1 | yes |
-| native-burst-share | the same; its weight, else its cores, else 1 | yes |
+| native-burst-share | the same; its weight, its cores, or 1 | yes |
+
+Class online never waits, and so it is never held to a cap. Of the others priority 0 comes first;
+before them comes who is online under fixed-share, and is held to its cores.
 
 Who is guaranteed nothing gets 1 % of the card at least, all of them together, or nobody would hear
 of them again where guarantees fill it; those are then that much smaller, each by the same part.
@@ -22,6 +25,7 @@ from gpushare.daemon.policy.share import Claim, Share
 
 _WHOLE: Final = 1000  # permille
 _LEAST: Final = 10  # of those without a guarantee
+_FIRST: Final = 0  # priority of who is online and has to wait for its cap
 
 
 def shares(claims: Sequence[Claim], card_policy: str = "") -> dict[str, Share]:
@@ -40,14 +44,15 @@ def shares(claims: Sequence[Claim], card_policy: str = "") -> dict[str, Share]:
         guaranteed = divided(_WHOLE - least, guaranteed)
     parts = guaranteed | divided(_WHOLE - sum(guaranteed.values()), weights)
     return {
-        claim.key: Share(
-            permille=parts[claim.key],
-            capped=policies[claim.key] == FIXED,
-            online=claim.class_ == "online",
-            priority=claim.priority,
-        )
+        claim.key: _share(claim, parts[claim.key], capped=policies[claim.key] == FIXED)
         for claim in claims
     }
+
+
+def _share(claim: Claim, permille: int, *, capped: bool) -> Share:
+    online = claim.class_ == "online"
+    priority = _FIRST if online else _FIRST + 1 + claim.priority
+    return Share(permille, capped=capped, online=online and not capped, priority=priority)
 
 
 def divided(whole: int, weights: Mapping[str, int]) -> dict[str, int]:

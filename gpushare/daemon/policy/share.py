@@ -28,8 +28,8 @@ class Share:
     """A tenant's part of one card, as scheduler/card.h has it.
 
     `permille` (1..1000) is what it gets while everybody wants more than theirs; `capped`: and never
-    more. `online`: it never waits, and while it works the others do. `priority` is of those that
-    are not online: 0 comes first, strictly.
+    more. `online`: it never waits, and while it works the others do; it is not capped then.
+    `priority` is of those that are not online: 0 comes first, strictly. A claim's begins at 1 here.
     """
 
     permille: int
