@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What part of the card tenants got, from what each got done beside what it gets done alone.
 
-A log is a list of (moment, units done by then), moments in ns on one clock for all.
+A log is a list of (moment, units done by then), moments in ns on one clock for all. The rest is
+tests/bench/shares/card_time.py's.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from tests.bench.shares.card_time import Served, errors, windows
 
 Entries = Sequence[tuple[int, int]]
 
 SECOND_NS = 1_000_000_000
-STEP_NS = 100_000_000  # from one second that is looked at to the next
 
 
 def unit_ns(alone: Entries) -> float:
@@ -26,45 +27,35 @@ def unit_ns(alone: Entries) -> float:
 
 @dataclass(frozen=True)
 class Got:
-    """Of some tenants from `begin` to `end`, by name: `parts` of that time, in percent; `seconds`
-    the same for every second of it, tenth by tenth."""
+    """What some tenants, by name, had been served by when; of `begin` to `end` is the answer."""
 
-    parts: Mapping[str, float]
-    seconds: Mapping[str, Sequence[float]]
+    served: Mapping[str, Served]
+    begin: int
+    end: int
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Each one's part of that time, in percent."""
+        return {name: 100 * each.share(self.begin, self.end) for name, each in self.served.items()}
 
     @property
     def total(self) -> float:
         return sum(self.parts.values())
 
     def errors(self, asked: Mapping[str, float]) -> list[float]:
-        """Return how far from `asked` each second of each of its tenants was, in points."""
-        return [abs(seen - part) for name, part in asked.items() for seen in self.seconds[name]]
+        """Return how far from `asked`, in percent, each second of each of its tenants was."""
+        within = windows(self.begin, self.end, SECOND_NS)
+        return [
+            error
+            for name, part in asked.items()
+            for error in errors(self.served[name], part / 100, within)
+        ]
 
 
 def got(logs: Mapping[str, Entries], units: Mapping[str, float], begin: int, end: int) -> Got:
     """Fit `logs` together; `units` is each one's unit_ns."""
-    parts = {name: _part(log, units[name], begin, end) for name, log in logs.items()}
-    seconds = {
-        name: [_part(log, units[name], at, at + SECOND_NS) for at in _starts(begin, end)]
+    served = {
+        name: Served([at for at, _ in log], [done * units[name] for _, done in log])
         for name, log in logs.items()
     }
-    return Got(parts, seconds)
-
-
-def _starts(begin: int, end: int) -> Iterator[int]:
-    yield from range(begin, end - SECOND_NS + 1, STEP_NS)
-
-
-def _part(log: Entries, unit: float, begin: int, end: int) -> float:
-    return 100 * unit * (_done(log, end) - _done(log, begin)) / (end - begin)
-
-
-def _done(log: Entries, moment: int) -> float:
-    """Return the units done at `moment`; what was under way between two entries is split."""
-    at = bisect_right(log, moment, key=lambda entry: entry[0])
-    if at == 0:
-        return 0.0
-    if at == len(log):
-        return float(log[-1][1])
-    (before, less), (after, more) = log[at - 1], log[at]
-    return less + (more - less) * (moment - before) / (after - before)
+    return Got(served, begin, end)
