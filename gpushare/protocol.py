@@ -247,6 +247,7 @@ class Status(TypedDict):
 
     version: str
     pid: int
+    scheduler: int  # the process that holds shares of compute; 0: none does
     driver_version: str
     cuda_version: str
     cards: int

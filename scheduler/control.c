@@ -134,7 +134,8 @@ static ssize_t receive(int fd, struct schedule_message *message, int *directory)
 		.msg_iov = &room,
 		.msg_iovlen = 1,
 		.msg_control = control.bytes,
-		.msg_controllen = sizeof(control.bytes),
+		/* Not CMSG_SPACE: in its padding a second one would fit. */
+		.msg_controllen = CMSG_LEN(sizeof(int)),
 	};
 	const ssize_t length = recvmsg(fd, &packet, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	const struct cmsghdr *rights = length < 0 ? NULL : CMSG_FIRSTHDR(&packet);
@@ -152,11 +153,25 @@ static void client_close(struct source *client)
 	client->fd = 0;
 }
 
-static void client_ready(struct source *client, uint64_t now_ns)
+/* Receive one message and act on it. Its length as `receive` has it; `error` is what to answer. */
+static ssize_t client_hear(const struct source *client, uint64_t now_ns, int *error)
 {
 	struct schedule_message message = {0};
 	CLEANUP_FD int directory = -1;
 	const ssize_t length = receive(client->fd, &message, &directory);
+
+	if (length <= 0)
+		return length;
+	*error = message_check(&message, (size_t)length);
+	if (!*error)
+		*error = act(&message, directory, now_ns);
+	return length;
+}
+
+static void client_ready(struct source *client, uint64_t now_ns)
+{
+	int error = 0;
+	const ssize_t length = client_hear(client, now_ns, &error);
 
 	if (length < 0 && errno == EAGAIN)
 		return;
@@ -164,9 +179,6 @@ static void client_ready(struct source *client, uint64_t now_ns)
 		client_close(client);
 		return;
 	}
-	int error = message_check(&message, (size_t)length);
-	if (!error)
-		error = act(&message, directory, now_ns);
 	const struct schedule_answer answer = {
 		.version = SCHEDULE_VERSION,
 		.error = error,

@@ -68,6 +68,8 @@ def _daemon(status: Status) -> Iterator[Check]:
             f"gpushared is {status['version']}, this command {gpushare.__version__}",
             "systemctl restart gpushared",
         )
+    if status["scheduler"]:
+        yield Check("ok", f"scheduler, pid {status['scheduler']}: shares of compute are held")
     yield from (Check("warn", warning) for warning in status["warnings"])
 
 

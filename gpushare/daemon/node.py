@@ -87,7 +87,8 @@ class Node:
     why_none: str = ""
     may_load: bool = True  # whether it is worth trying again
     signs: Signs | None = None  # of the driver as it was last taken over
-    scheduler_fault: str = ""  # why shares of compute are not held
+    scheduler_pid: int = 0  # who holds shares of compute; 0: nobody
+    scheduler_fault: str = ""  # why not, or of whom not
     driver_fault: str = ""  # why the driver, which was loaded, cannot be given any more
     warnings: list[str] = field(default_factory=list)
     spending: Spending = field(init=False)

@@ -169,6 +169,7 @@ class Schedule:
             log("scheduler-started", pid=scheduler.pid, slow_motion=command.slow)
         if scheduler is not self._scheduler:
             self._scheduler = scheduler
+            self._node.scheduler_pid = scheduler.pid
             self._watch(scheduler)
         return scheduler
 
@@ -214,6 +215,7 @@ class Schedule:
     def _lost(self, why: str) -> None:
         """Start another one: at once, unless that has just been tried."""
         log("scheduler-lost", "error", why=why)
+        self._node.scheduler_pid = 0
         self._node.scheduler_fault = f"no scheduler holds shares of compute: {why}"
         if self._scheduler is not None:
             self._scheduler.end()  # it may hang

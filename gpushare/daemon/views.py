@@ -263,6 +263,7 @@ def status_row(node: Node) -> Status:
     return Status(
         version=gpushare.__version__,
         pid=os.getpid(),
+        scheduler=node.scheduler_pid,
         driver_version=driver.nvml.driver_version if driver else "",
         cuda_version=driver.nvml.cuda_version if driver else "",
         cards=len(driver.cards) if driver else 0,

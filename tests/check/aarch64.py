@@ -7,6 +7,7 @@ order of memory accesses and the simulator's clock.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,7 @@ def check() -> None:
         raise Failure("\n".join(wrong))
     with tempfile.TemporaryDirectory() as place:
         _launch(folder, Path(place))
+        _schedule(folder, Path(place))
         _allocate(folder, Path(place))
         _refuse(folder, Path(place))
 
@@ -54,6 +56,29 @@ def _launch(folder: Path, place: Path) -> None:
     _expect("--root /x state abc", run(QEMU, launcher, "--root", "/x", "state", "abc"))
     hook = f"{QEMU} {folder}/bin/gpushare-hook 2>&1; echo exit $?"
     _expect("exit 2", run("sh", "-c", hook))
+
+
+def _schedule(folder: Path, place: Path) -> None:
+    """The scheduler listens, and ends with its only client."""
+    script = (
+        "import socket, subprocess, sys\n"
+        "program = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, text=True)\n"
+        "print(program.stdout.read())\n"
+        "client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "client.connect(sys.argv[1])\n"
+        "client.send(b'what?')\n"
+        "print('answered', len(client.recv(64)))\n"
+        "client.close()\n"
+        "print('ended', program.wait(20))\n"
+    )
+    socket = place / "scheduler.sock"
+    program = folder / "bin/gpushare-scheduler"
+    said = run(
+        *(sys.executable, "-c", script, socket),
+        *(QEMU, program, "--socket", socket, "--slow", "2"),
+    )
+    for text in ("ready, pid", "answered 20", "ended 0"):
+        _expect(text, said)
 
 
 def _allocate(folder: Path, place: Path) -> None:

@@ -114,6 +114,7 @@ def test_all_is_well(cli: Cli, machine: Machine) -> None:
     assert result.exit_code == 0, result.output
     assert result.output.splitlines() == [
         "ok    gpushared 0.1.0, pid 77, /run/gpushare",
+        "ok    scheduler, pid 78: shares of compute are held",
         "ok    simulated driver 580.159.04, CUDA 13.0, 1 card",
         "ok    driver < 615: no limits of its own; the interposer holds quotas",
         "ok    configuration not there: defaults",
@@ -123,6 +124,16 @@ def test_all_is_well(cli: Cli, machine: Machine) -> None:
         f"ok    docker run --gpus: taken, with {machine.root}/nvidia-container-runtime-hook",
         "ok    cgroup v2",
     ]
+
+
+@pytest.mark.usefixtures("machine")
+def test_without_a_scheduler_it_says_that_shares_are_not_held(cli: Cli, daemon: FakeDaemon) -> None:
+    fault = "no scheduler holds shares of compute: process 78 has ended"
+    without = {**STATUS, "simulated": True, "scheduler": 0, "warnings": [fault]}
+    daemon.answers["status"] = [{"ok": True, **without}]
+    output = cli("doctor").output
+    assert f"warn  {fault}" in output
+    assert "shares of compute are held" not in output
 
 
 @pytest.mark.usefixtures("machine")

@@ -185,6 +185,7 @@ def test_one_that_dies_is_started_again_and_told(
     wait_until(lambda: gate(node, tenant, abi.GATE_HEARTBEAT_NS) != beat)
     wait_until(lambda: not node.scheduler_fault)
     events = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
+    assert views.status_row(node)["scheduler"] == pid_of(node)
     assert events.count("scheduler-lost") == 1
     assert events.count("scheduler-started") == 2
 
@@ -272,6 +273,7 @@ def test_without_one_the_status_says_that_nothing_holds(tmp_path: Path) -> None:
         wait_until(lambda: bool(node.scheduler_fault))
         [warning] = [text for text in views.status_row(node)["warnings"] if "shares" in text]
         assert warning.startswith("no scheduler holds shares of compute: ")
+        assert views.status_row(node)["scheduler"] == 0
         assert "No such file or directory" in warning
 
 
