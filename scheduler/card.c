@@ -18,7 +18,7 @@ struct card *card_new(uint32_t slow)
 	if (!card)
 		return NULL;
 	card->slow = most(1, least(slow, SLOW_MAX));
-	card->holder = card->preferred = -1;
+	card->holder = -1;
 	return card;
 }
 
@@ -111,8 +111,6 @@ void card_remove(struct card *card, int number, uint64_t now_ns)
 	level_leave(card, tenant);
 	if (card->holder == number)
 		window_withhold(card);
-	if (card->preferred == number)
-		card->preferred = -1;
 	memset(tenant, 0, sizeof(*tenant));
 	count(card);
 }
@@ -190,7 +188,8 @@ static uint32_t mode_of(const struct card *card, const struct tenant *tenant)
 		return GPUSHARE_GATE_OPEN;
 	if (tenant->share.online)
 		return GPUSHARE_GATE_METERED;
-	return has_window || tenant->stopped ? GPUSHARE_GATE_WINDOW : GPUSHARE_GATE_CLOSED;
+	return has_window || tenant->stopped || tenant->through ? GPUSHARE_GATE_WINDOW
+								: GPUSHARE_GATE_CLOSED;
 }
 
 /* A debt that is honest may take longer to earn back than the bound; in whole bounds, so that the
@@ -235,6 +234,7 @@ uint64_t card_decide(struct card *card, uint64_t now_ns)
 		window_withhold(card);
 	else
 		window_turn(card);
+	window_look_for_gangs(card);
 	pick_look(card);
 	FOR_EACH_TENANT (card, tenant)
 		write_gate(card, tenant);
@@ -248,17 +248,4 @@ const struct gate *card_gate(const struct card *card, int number)
 	if (number < 0 || number >= CARD_TENANTS)
 		return &none;
 	return &card->tenants[number].gate;
-}
-
-int card_holder(const struct card *card)
-{
-	return card->closing ? -1 : card->holder;
-}
-
-void card_prefer(struct card *card, int number, uint64_t until_ns)
-{
-	if (!tenant_of(card, number))
-		return;
-	card->preferred = number;
-	card->preferred_until_ns = until_ns;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How a card's time is divided among its tenants: credit windows. Pure: no clock, file, socket or
- * log; time comes in as a number, and two cards know nothing of each other but for `gang`.
+ * log; time comes in as a number, and two cards know nothing of each other but for gangs (gang.h).
  *
  * The loop (loop.c) tells what was seen of each tenant, asks for a decision, and writes the gates
  * that it changed. docs/adr/0019 says why this is C, docs/explanation/compute-shares.md how it
@@ -24,7 +24,8 @@ struct share {
 	bool capped;	   /* never more than that */
 	bool online;	   /* never waits; while it works the others do */
 	uint32_t priority; /* of those that are not online: 0 comes first, strictly */
-	uint32_t gang; /* not 0: has other cards too, under this number; windows open together */
+	uint32_t
+		gang; /* not 0: has other cards too, under this number; its windows open together */
 };
 
 /* What a tenant's processes say together, at `at_ns`. Claims of somebody who may lie. */
@@ -69,9 +70,5 @@ uint64_t card_decide(struct card *card, uint64_t now_ns);
 
 /* The gate as it was last decided. */
 const struct gate *card_gate(const struct card *card, int tenant);
-
-/* For gangs. Who has the window (-1: nobody), and asking that `tenant` have the next. */
-int card_holder(const struct card *card);
-void card_prefer(struct card *card, int tenant, uint64_t until_ns);
 
 #endif

@@ -36,7 +36,8 @@
 #define PATIENCE MS	/* ... or longer, where it would lose its share */
 #define SLEEP (20 * MS)
 #define OVERRUN (20 * MS)
-#define UNUSED (2 * MS) /* a window in which nothing is begun is lost */
+#define GANG_PATIENCE (5 * MS) /* while its work on another card is awaited */
+#define UNUSED (2 * MS)	       /* a window in which nothing is begun is lost */
 #define GRACE_LEAST (2 * MS)
 #define HUNG SECOND
 #define WAIT_MAX (5 * SECOND)
@@ -73,6 +74,13 @@ struct tenant {
 	bool stopped;	    /* got a window and made nothing of it */
 	int64_t piece_ns;   /* how long its pieces are, lately */
 
+	/* Of a gang: gang.c. */
+	bool due;	/* it would be its turn */
+	bool granted;	/* on all its cards: it may have the window */
+	bool started;	/* ... and has had it */
+	bool elsewhere; /* it has work on others of its cards */
+	bool through;	/* what it waits with here, work on others of its cards waits for */
+
 	/* Its last window. */
 	uint64_t opened_ns, submitted, opened_busy_ns;
 	int64_t window_ns, used_ns;
@@ -85,8 +93,6 @@ struct card {
 	struct level levels[CARD_TENANTS];
 	int holder;   /* whose window it is, or whose work is awaited after it; -1: nobody's */
 	bool closing; /* the holder's gate is shut; the next window opens when its work has ended */
-	int preferred;
-	uint64_t preferred_until_ns;
 
 	/* By who is registered. */
 	int registered;

@@ -2,6 +2,7 @@
 #include "device.h"
 
 #include "clock.h"
+#include "gang.h"
 #include "tenant.h"
 
 #include <errno.h>
@@ -15,8 +16,7 @@
 #define ASLEEP_AFTER_NS SECOND
 /* Whatever the policy wants: no card takes a core. */
 #define SOONEST_NS (MS / 20)
-#define SETTLE_NS MS	     /* from a launch that finds its gate open to its account's saying so */
-#define PREFER_NS (100 * MS) /* the longest that another tenant's windows are apart */
+#define SETTLE_NS MS /* from a launch that finds its gate open to its account's saying so */
 
 static struct device devices[DEVICES_MAX];
 static uint32_t slow_motion = 1;
@@ -47,7 +47,6 @@ struct device *device_of(const char *uuid)
 		.card = card_new(slow_motion),
 		.due_ns = UINT64_MAX,
 		.beat_ns = UINT64_MAX,
-		.holder = -1,
 	};
 	if (!unused->card)
 		return NULL;
@@ -169,23 +168,28 @@ static void write_gates(struct device *device, uint64_t now_ns)
 	}
 }
 
-/* Who has several cards works on all of them or on none (collectives wait for each other): where it
- * has just got one's window, it is to have those of its others next. */
-static void prefer_elsewhere(struct device *device, uint64_t now_ns)
+/* Windows of who has several cards are open together: a decision here may ask for one elsewhere. */
+static void align_gangs(const struct device *device)
 {
-	const int holder = card_holder(device->card);
-	const bool is_new = holder >= 0 && holder != device->holder;
+	for (int number = 0; number < CARD_TENANTS; number++) {
+		const struct place *place = device->places[number];
+		struct gang_place places[GPUSHARE_MAX_CARDS];
+		struct device *devices_of[GPUSHARE_MAX_CARDS];
+		uint32_t count = 0;
 
-	device->holder = holder;
-	if (!is_new || !device->places[holder])
-		return;
-	const struct tenant *tenant = device->places[holder]->tenant;
-	for (uint32_t number = 0; number < tenant->card_count; number++) {
-		const struct place *other = &tenant->places[number];
-		if (other->device == device || card_holder(other->device->card) == other->number)
+		if (!place || place->tenant->card_count < 2)
 			continue;
-		card_prefer(other->device->card, other->number, now_ns + PREFER_NS * slow_motion);
-		other->device->rung = true;
+		for (uint32_t card = 0; card < place->tenant->card_count; card++) {
+			const struct place *one = &place->tenant->places[card];
+			if (!one->device)
+				continue;
+			devices_of[count] = one->device;
+			places[count++] = (struct gang_place){one->device->card, one->number};
+		}
+		const uint32_t changed = gang_align(places, count);
+		for (uint32_t at = 0; at < count; at++)
+			if (changed >> at & 1)
+				devices_of[at]->rung = true;
 	}
 }
 
@@ -196,7 +200,7 @@ static void decide(struct device *device, uint64_t now_ns)
 	uint64_t due_ns = card_decide(device->card, now_ns);
 	device->due_ns = due_ns < now_ns + SOONEST_NS ? now_ns + SOONEST_NS : due_ns;
 	write_gates(device, now_ns);
-	prefer_elsewhere(device, now_ns);
+	align_gangs(device);
 }
 
 uint64_t devices_decide(uint64_t now_ns)

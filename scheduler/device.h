@@ -44,7 +44,6 @@ struct device {
 	uint64_t due_ns;  /* when the policy wants to look; UINT64_MAX: not before somebody rings */
 	uint64_t beat_ns; /* when a heartbeat is due; UINT64_MAX: all gates are open */
 	uint64_t active_ns; /* when somebody was last seen to work or wait */
-	int holder;	    /* of the window, at the last look; -1: nobody */
 };
 
 /* How often durations of the policy's own are multiplied: a simulated card in slow motion. */

@@ -36,6 +36,8 @@ static bool is_due(struct card *card, int64_t ns)
 static int64_t pause_of(
 	const struct card *card, const struct tenant *holder, const struct tenant *next)
 {
+	if (holder->elsewhere)
+		return GANG_PATIENCE * card->slow;
 	if (next && next->piece_ns > SURE * card->slow &&
 		next->vt - holder->vt > card->round_ns / 2)
 		return PATIENCE * card->slow;
@@ -78,7 +80,7 @@ static bool is_ahead(struct card *card, const struct tenant *holder, const struc
 {
 	const int64_t far = next->slept ? 0 : card->round_ns * 3 / 2;
 
-	if (pick_is_preferred(card, next) && !pick_is_preferred(card, holder))
+	if (next->granted && !holder->granted)
 		return true;
 	if (holder->vt - next->vt <= far)
 		return false;
@@ -99,17 +101,18 @@ static bool is_used_up(struct card *card, struct tenant *holder, const struct te
 		look_in(card, left_ns);
 		return false;
 	}
-	if (pick_before(card, next, holder, virtual_of(holder, coming_ns)))
+	if (pick_before(next, holder, virtual_of(holder, coming_ns)))
 		return true;
 	holder->window_ns = holder->used_ns + coming_ns + window_of(card, holder);
 	look_in(card, window_of(card, holder));
 	return false;
 }
 
-static bool is_over(struct card *card, struct tenant *holder)
+/* Whether the holder's window ends, where `next` waits for it (NULL: nobody). */
+static bool is_over(struct card *card, struct tenant *holder, const struct tenant *next)
 {
-	const struct tenant *next = pick_next(card, holder);
-
+	if (holder->share.gang && !holder->granted)
+		return true;
 	if (!next)
 		/* A capped tenant's credit must not run out unseen when it works again. */
 		return (holder->share.capped && is_idle(card, holder, NULL)) ||
@@ -175,7 +178,7 @@ void window_turn(struct card *card)
 	struct tenant *holder = holder_of(card);
 
 	if (holder && !card->closing)
-		card->closing = is_over(card, holder);
+		card->closing = is_over(card, holder, pick_next(card, holder));
 	if (holder && !card->closing)
 		return;
 	if (holder && !has_drained(card, holder))
@@ -187,5 +190,22 @@ void window_turn(struct card *card)
 		return;
 	window_open(card, next);
 	/* When to look at it first; its window has not been used yet. */
-	card->closing = is_over(card, next);
+	card->closing = is_over(card, next, pick_next(card, next));
+}
+
+static bool is_turn(struct card *card, const struct tenant *tenant)
+{
+	struct tenant *holder = holder_of(card);
+	const struct tenant *first = pick_next(card, holder);
+
+	if (!pick_wants(card, tenant) || (first && pick_before(first, tenant, 0)))
+		return false;
+	return !holder || card->closing || is_over(card, holder, tenant);
+}
+
+void window_look_for_gangs(struct card *card)
+{
+	FOR_EACH_TENANT (card, tenant)
+		if (tenant->share.gang && !tenant->granted)
+			tenant->due = is_turn(card, tenant);
 }

@@ -14,4 +14,10 @@ void window_withhold(struct card *card);
 /* Let the holder go on, end its turn, or give the next one its own. */
 void window_turn(struct card *card);
 
+/* Whether it would be the turn of tenants with several cards. */
+void window_look_for_gangs(struct card *card);
+
+/* Whether it would be the turn of tenants with several cards. */
+void window_look_for_gangs(struct card *card);
+
 #endif

@@ -5,6 +5,7 @@
  * are closed. Who is alone and not capped has an open gate.
  */
 #include "card.h"
+#include "gang.h"
 
 #include <stdlib.h>
 
@@ -136,13 +137,19 @@ const struct gate *card_gate(const struct card *card, int tenant)
 	return &card->tenants[tenant].gate;
 }
 
-int card_holder(const struct card *card)
+/* Where the first has the window, the others are to have it next. */
+uint32_t gang_align(const struct gang_place *places, uint32_t count)
 {
-	return card->holder;
-}
+	uint32_t changed = 0;
 
-void card_prefer(struct card *card, int tenant, uint64_t until_ns)
-{
-	(void)until_ns;
-	card->preferred = tenant;
+	for (uint32_t at = 1; at < count; at++) {
+		struct card *card = places[at].card;
+		if (places[0].card->holder != places[0].tenant ||
+			card->holder == places[at].tenant || card->preferred == places[at].tenant)
+			continue;
+		card->preferred = places[at].tenant;
+		card->until_ns = 0;
+		changed |= UINT32_C(1) << at;
+	}
+	return changed;
 }

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled policy (scheduler/card.h), called as the scheduler's loop calls it."""
+
+import ctypes
+import functools
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("card", "charge", "credit", "gang", "level", "pick", "window")
+WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wmissing-prototypes", "-Werror")
+
+OPEN, METERED, WINDOW, CLOSED = range(4)
+FOREVER = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Share:
+    """As struct share."""
+
+    permille: int = 1000
+    capped: bool = False
+    online: bool = False
+    priority: int = 0
+    gang: int = 0
+
+
+class CShare(ctypes.Structure):
+    _fields_ = [
+        ("permille", ctypes.c_uint32),
+        ("capped", ctypes.c_bool),
+        ("online", ctypes.c_bool),
+        ("priority", ctypes.c_uint32),
+        ("gang", ctypes.c_uint32),
+    ]
+
+
+class Seen(ctypes.Structure):
+    _fields_ = [
+        ("at_ns", ctypes.c_uint64),
+        ("busy_ns", ctypes.c_uint64),
+        ("pending_ns", ctypes.c_uint64),
+        ("progress_ns", ctypes.c_uint64),
+        ("idle_ns", ctypes.c_uint64),
+        ("submitted", ctypes.c_uint64),
+        ("contexts", ctypes.c_uint32),
+        ("waiting", ctypes.c_uint32),
+    ]
+
+
+class Gate(ctypes.Structure):
+    _fields_ = [
+        ("mode", ctypes.c_uint32),
+        ("in_flight_max_ns", ctypes.c_uint64),
+        ("marker_ns", ctypes.c_uint64),
+        ("wait_max_ns", ctypes.c_uint64),
+        ("alone_permille", ctypes.c_uint32),
+        ("pieces_min", ctypes.c_uint32),
+        ("charged_ns", ctypes.c_uint64),
+        ("windows", ctypes.c_uint64),
+        ("overruns", ctypes.c_uint64),
+        ("wanted_ns", ctypes.c_uint64),
+        ("hung", ctypes.c_bool),
+    ]
+
+
+class GangPlace(ctypes.Structure):
+    _fields_ = [("card", ctypes.c_void_p), ("tenant", ctypes.c_int)]
+
+
+def sources() -> Iterator[Path]:
+    """The pure part of the scheduler, by itself."""
+    for name in SOURCES:
+        path = ROOT / "scheduler" / f"{name}.c"
+        if path.exists():
+            yield path
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Built with the warnings that the repository's C is held to."""
+    with tempfile.TemporaryDirectory() as folder:
+        built = Path(folder) / "card.so"
+        include = ROOT / "libhook" / "include"
+        options = ("-std=c11", *WARNINGS, "-O2", "-fPIC", "-shared", f"-I{include}")
+        subprocess.run(["gcc", *options, *map(str, sources()), "-o", str(built)], check=True)
+        loaded = ctypes.CDLL(str(built))
+    card, number, ns = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64
+    share, seen = ctypes.POINTER(CShare), ctypes.POINTER(Seen)
+    for name, result, arguments in (
+        ("new", card, [ctypes.c_uint32]),
+        ("free", None, [card]),
+        ("add", number, [card, share, ns]),
+        ("change", None, [card, number, share, ns]),
+        ("remove", None, [card, number, ns]),
+        ("see", None, [card, number, seen]),
+        ("decide", ns, [card, ns]),
+        ("gate", ctypes.POINTER(Gate), [card, number]),
+    ):
+        function = getattr(loaded, f"card_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    loaded.gang_align.restype = ctypes.c_uint32
+    loaded.gang_align.argtypes = [ctypes.POINTER(GangPlace), ctypes.c_uint32]
+    return loaded
+
+
+def _c(share: Share) -> CShare:
+    return CShare(share.permille, share.capped, share.online, share.priority, share.gang)
+
+
+class CardPolicy:
+    """One struct card."""
+
+    def __init__(self, slow: int = 1) -> None:
+        self._library = library()
+        self._card = self._library.card_new(slow)
+        assert self._card
+
+    def __del__(self) -> None:
+        self._library.card_free(self._card)
+
+    def add(self, share: Share, now: int) -> int:
+        """The tenant's number; -1 where there is no room."""
+        return int(self._library.card_add(self._card, _c(share), now))
+
+    def change(self, number: int, share: Share, now: int) -> None:
+        self._library.card_change(self._card, number, _c(share), now)
+
+    def remove(self, number: int, now: int) -> None:
+        self._library.card_remove(self._card, number, now)
+
+    def see(self, number: int, seen: Seen) -> None:
+        self._library.card_see(self._card, number, seen)
+
+    def decide(self, now: int) -> int:
+        """When to look again."""
+        return int(self._library.card_decide(self._card, now))
+
+    def gate(self, number: int) -> Gate:
+        """It stays where it is: what is decided later is seen in it."""
+        gate: Gate = self._library.card_gate(self._card, number).contents
+        return gate
+
+    def place(self, number: int) -> GangPlace:
+        """A tenant of this card, as gang_align is told of it."""
+        return GangPlace(self._card, number)
+
+
+def align(places: list[GangPlace]) -> list[int]:
+    """gang_align: of which places the cards are to be decided again."""
+    changed = library().gang_align((GangPlace * len(places))(*places), len(places))
+    return [at for at in range(len(places)) if changed >> at & 1]
