@@ -20,12 +20,12 @@
 #include "ipc.h"
 #include "library.h"
 #include "load.h"
+#include "marker_end.h"
 #include "quota/ledger.h"
+#include "share/markers.h"
 
 static struct allocations created; /* by cuCtxCreate; the owner is context_owner's number */
 static _Atomic unsigned created_count;
-
-_Atomic unsigned context_count;
 
 static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
 static struct allocations attached; /* with how often, beside its creation */
@@ -65,6 +65,13 @@ uint64_t context_owner(void)
 	return allocations_find(&created, (uintptr_t)current, &entry) ? entry.owner : 0;
 }
 
+bool context_is_created(CUcontext context)
+{
+	struct allocation entry;
+
+	return allocations_find(&created, (uintptr_t)context, &entry);
+}
+
 static CUresult context_reserve(struct charge *charge, CUdevice device)
 {
 	CUresult result = card_of_device(&charge->card, device);
@@ -90,7 +97,7 @@ static CUresult context_settle(
 		.card = (uint16_t)charge->card};
 	if (allocations_add(&created, &entry, &stale))
 		atomic_fetch_add(&created_count, 1);
-	atomic_fetch_add(&context_count, 1);
+	atomic_fetch_add(&gate_contexts, 1);
 	return result;
 }
 
@@ -142,11 +149,15 @@ static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontex
 {
 	struct allocation entry, stale;
 	bool known = allocations_take(&created, (uintptr_t)context, &entry);
+	if (known)
+		markers_before_end(entry.card, context);
 	CUresult result = destroy(context);
+	if (known)
+		markers_after_end(entry.card, context, result == CUDA_SUCCESS);
 
 	if (known && result == CUDA_SUCCESS) {
 		atomic_fetch_sub(&created_count, 1);
-		atomic_fetch_sub(&context_count, 1);
+		atomic_fetch_sub(&gate_contexts, 1);
 		allocations_take(&attached, (uintptr_t)context, &stale);
 		context_end_memory(entry.owner, entry.card);
 		ledger_release_context(entry.card, entry.bytes);
@@ -254,7 +265,7 @@ void contexts_after_fork_in_child(void)
 	allocations_forget(&created);
 	allocations_forget(&attached);
 	atomic_store(&created_count, 0);
-	atomic_store(&context_count, 0);
+	atomic_store(&gate_contexts, 0);
 	for (unsigned i = 0; i < SEEN; i++)
 		atomic_store(&seen[i], NULL);
 	primaries_after_fork_in_child();

@@ -5,7 +5,7 @@
 #ifndef GPUSHARE_CONTEXT_H
 #define GPUSHARE_CONTEXT_H
 
-#include <stdatomic.h>
+#include <stdbool.h>
 
 #include "filter.h"
 
@@ -17,10 +17,8 @@ uint64_t context_owner(void);
 /* `context` has ended, `card`'s primary one if 0: give back what it took along. */
 void context_end_memory(uint64_t context, unsigned card);
 
-/* How many the process is known to have, primary ones too. */
-#pragma GCC visibility push(hidden)
-extern _Atomic unsigned context_count;
-#pragma GCC visibility pop
+/* Whether the program made it, with cuCtxCreate. */
+bool context_is_created(CUcontext context);
 
 void contexts_after_fork_in_child(void);
 

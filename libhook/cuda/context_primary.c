@@ -14,7 +14,9 @@
 #include "cards.h"
 #include "charge.h"
 #include "context.h"
+#include "marker_end.h"
 #include "quota/ledger.h"
+#include "share/markers.h"
 
 static pthread_mutex_t primaries = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct primary {
@@ -46,7 +48,7 @@ static bool primary_reserve(unsigned card, CUdevice device)
 					   ? ledger_count_context(card, bytes)
 					   : ledger_reserve_context(card, bytes);
 	if (primary[card].is_counted)
-		atomic_fetch_add(&context_count, 1);
+		atomic_fetch_add(&gate_contexts, 1);
 	return primary[card].is_counted;
 }
 
@@ -54,7 +56,7 @@ static void primary_uncount(unsigned card)
 {
 	if (primary[card].is_counted) {
 		ledger_release_context(card, primary[card].bytes);
-		atomic_fetch_sub(&context_count, 1);
+		atomic_fetch_sub(&gate_contexts, 1);
 	}
 	primary[card].is_counted = false;
 }
@@ -69,7 +71,7 @@ void primary_meet(CUdevice device)
 	if (!primary[card].is_counted && primary_state(device) == PRIMARY_ACTIVE) {
 		primary[card].is_counted = ledger_count_context(card, &primary[card].bytes);
 		if (primary[card].is_counted)
-			atomic_fetch_add(&context_count, 1);
+			atomic_fetch_add(&gate_contexts, 1);
 	}
 	pthread_mutex_unlock(&primaries);
 }
@@ -143,9 +145,16 @@ static void primary_look(CUdevice device, enum primary_state before)
 
 static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device)
 {
+	unsigned card;
+
 	pthread_mutex_lock(&primaries);
 	enum primary_state before = primary_state(device);
+	const bool is_card = card_of_device(&card, device) == CUDA_SUCCESS;
+	if (is_card)
+		markers_before_end(card, NULL);
 	CUresult result = end(device);
+	if (is_card)
+		markers_after_end(card, NULL, primary_state(device) != PRIMARY_ACTIVE);
 	primary_look(device, before);
 	pthread_mutex_unlock(&primaries);
 	return result;
@@ -174,11 +183,20 @@ CUDA(cuDevicePrimaryCtxReset_v2, (CUdevice device))
 CUDA(cuGreenCtxDestroy, (CUgreenCtx context))
 {
 	struct allocation entry, stale;
+	CUcontext usable = NULL;
+	unsigned card;
 
 	pthread_mutex_lock(&primaries);
 	bool known = allocations_take(&green, (uintptr_t)context, &entry);
 	enum primary_state before = known ? primary_state((CUdevice)entry.owner) : PRIMARY_NOT_TOLD;
+	const bool is_usable = known &&
+			       card_of_device(&card, (CUdevice)entry.owner) == CUDA_SUCCESS &&
+			       REAL(cuCtxFromGreenCtx)(&usable, context) == CUDA_SUCCESS;
+	if (is_usable)
+		markers_before_end(card, usable);
 	CUresult result = REAL(cuGreenCtxDestroy)(context);
+	if (is_usable)
+		markers_after_end(card, usable, result == CUDA_SUCCESS);
 	if (known && result == CUDA_SUCCESS)
 		primary_look((CUdevice)entry.owner, before);
 	else if (known)

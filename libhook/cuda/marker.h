@@ -4,7 +4,8 @@
  * groups of work and that the meter thread looks at.
  *
  *   marker_stream.c   streams in use, and the groups of work on them; no driver
- *   marker_context.c  contexts in use, and their events; what becomes of both when they end
+ *   marker_context.c  contexts in use, and their events
+ *   marker_end.c      streams and contexts that end
  *   marker_record.c   recording
  *   marker_read.c     what has ended
  *   meter.c           the thread that looks
@@ -28,19 +29,6 @@
 #define MARKER_CONTEXTS 8 /* likewise */
 #define MARKERS 128	  /* recorded and not seen to be reached, of one card */
 #define MARKER_EVENTS 144 /* of one context, kept for use again */
-#define GROUP_PARTS 12
-
-/* Pieces between two markers of one stream. */
-struct group {
-	uint64_t estimate_ns;
-	uint32_t pieces;
-	uint16_t parts;
-	bool has_more; /* pieces that are in no part */
-	struct {
-		uint16_t place; /* in the estimates */
-		uint16_t count;
-	} part[GROUP_PARTS];
-};
 
 struct marker {
 	CUevent event;
@@ -54,24 +42,21 @@ struct marker {
 
 /* A stream that this process has work on, or had. */
 struct marker_stream {
-	uint64_t key;	 /* 0: the place is free */
-	CUcontext owner; /* of a default stream; of others NULL: their handles tell them apart */
+	struct lane lane;
 	CUstream handle;
-	uint32_t generation; /* of the place: another stream's after each end */
-	uint32_t added;	     /* pieces ever, to see whether it grows */
 	uint32_t added_seen;
 	uint8_t context;
 	uint8_t first, last; /* markers, in the order of recording */
 	uint8_t marking;     /* pieces whose threads are going to record a marker themselves */
 	bool per_thread;     /* its handle means another stream in another thread */
 	bool is_loose;	     /* no event can be recorded on it: by estimate alone */
-	struct group open;   /* behind its last marker */
 };
 
 /* A context with events of its own: times are measured between events of one context. */
 struct marker_context {
 	CUcontext handle; /* NULL: the place is free */
 	uint32_t generation;
+	bool is_created; /* by the program, with cuCtxCreate: not a primary one */
 	bool is_ending;
 	CUevent last;	  /* up to which the card's time has been measured */
 	uint64_t last_ns; /* when that was */
@@ -91,12 +76,15 @@ struct card_markers {
 	uint8_t free_marker;   /* the first, if `ready` */
 	bool ready;
 	bool has_backlog; /* work that nobody counted may be before the first marker */
-	uint8_t last_stream;
 };
+
+/* The longest time between two looks. */
+#define LOOK_MOST_NS UINT64_C(10000000)
 
 #define NO_MARKER UINT8_MAX
 #define NO_STREAM UINT8_MAX
 #define NO_CONTEXT UINT8_MAX
+#define STREAM_GONE UINT64_MAX /* its key: its markers are left, and it will not be found */
 
 #pragma GCC visibility push(hidden)
 extern struct card_markers card_markers[GPUSHARE_MAX_CARDS];
@@ -105,12 +93,11 @@ extern pthread_mutex_t metering;
 
 /* ---- marker_stream.c, with the account's lock */
 
-/* Of a default stream `owner` is its context. NO_STREAM: it has no place. */
-uint8_t stream_find(struct card_markers *card, uint64_t key, CUcontext owner);
+/* NO_STREAM: it has no place. */
+uint8_t stream_find(const struct card_markers *card, uint64_t key);
 /* A place for it; NO_STREAM: all are in use. */
-uint8_t stream_place(struct card_markers *card, uint64_t key, CUcontext owner);
+uint8_t stream_place(struct card_markers *card, uint64_t key);
 void stream_end(struct card_markers *card, uint8_t stream);
-void group_add(struct group *group, uint16_t place, uint64_t estimate_ns);
 /* All of `more` behind what `group` has. */
 void group_join(struct group *group, const struct group *more);
 /* Take what is behind the stream's last marker. */
@@ -121,13 +108,15 @@ void marker_append(struct card_markers *card, uint8_t stream, uint8_t marker);
 /* The oldest out of its stream's list; its place is free then. */
 void marker_remove(struct card_markers *card, uint8_t stream);
 void marker_give_back(struct card_markers *card, uint8_t marker);
+/* What is behind the stream's last marker is counted by its estimate alone. */
+void group_is_loose(struct card_markers *card, uint8_t stream);
 /* Pieces that are counted by their estimate alone. */
 void loose_add(struct card_markers *card, const struct group *group, uint64_t now_ns);
 
 /* ---- marker_context.c */
 
 /* With the account's lock. NO_CONTEXT: all places are taken. */
-uint8_t context_place(struct card_markers *card, CUcontext handle);
+uint8_t context_place(struct card_markers *card, CUcontext handle, bool is_created);
 /* A spare event, NULL: there is none. */
 CUevent event_spare(struct marker_context *context);
 /* With no lock: a spare one, or a new one of the current context. NULL: none could be made. */
@@ -142,6 +131,10 @@ void event_put(unsigned card, uint8_t context, uint32_t generation, CUevent even
 void marker_record(unsigned card, uint8_t stream, uint32_t generation);
 
 /* ---- marker_read.c, with `metering` held */
+
+/* As marker_record, by another thread and wherever its context is current. */
+void marker_record_for(
+	unsigned card, uint8_t place, const struct marker_stream *stream, CUcontext context);
 
 /* What has ended on a card by now. Returns when to look again; UINT64_MAX: nothing is pending. */
 uint64_t markers_look(unsigned card);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "marker.h"
 
-uint8_t context_place(struct card_markers *card, CUcontext handle)
+uint8_t context_place(struct card_markers *card, CUcontext handle, bool is_created)
 {
 	unsigned found = NO_CONTEXT;
 
@@ -11,8 +11,10 @@ uint8_t context_place(struct card_markers *card, CUcontext handle)
 		if (!card->contexts[place].handle && found == NO_CONTEXT)
 			found = place;
 	}
-	if (found != NO_CONTEXT)
+	if (found != NO_CONTEXT) {
 		card->contexts[found].handle = handle;
+		card->contexts[found].is_created = is_created;
+	}
 	return (uint8_t)found;
 }
 

@@ -14,7 +14,6 @@
 /* How long after a look that came too early the next one is: a part of what it has taken so far. */
 #define AGAIN_PART 16
 #define AGAIN_LEAST_NS UINT64_C(20000)
-#define AGAIN_MOST_NS UINT64_C(10000000)
 
 /* How long work behind the last marker waits for more of it before the meter records one. */
 #define OPEN_PART 2
@@ -59,7 +58,7 @@ static enum look look_begin(
 		return LOOK_LATER;
 	*looked = (struct looked){.stream = place,
 		.marker = stream->first,
-		.generation = stream->generation,
+		.generation = stream->lane.generation,
 		.event = marker->event,
 		.last = context->last};
 	return LOOK_ENDED;
@@ -69,7 +68,7 @@ static bool is_same(const struct card_markers *card, const struct looked *looked
 {
 	const struct marker_stream *stream = &card->streams[looked->stream];
 
-	return stream->generation == looked->generation && stream->first == looked->marker &&
+	return stream->lane.generation == looked->generation && stream->first == looked->marker &&
 	       card->markers[looked->marker].event == looked->event &&
 	       card->contexts[card->markers[looked->marker].context].last == looked->last;
 }
@@ -83,7 +82,7 @@ static void look_later(unsigned number, const struct looked *looked, uint64_t no
 		struct marker *marker = &card->markers[looked->marker];
 		marker->not_reached_ns = now_ns;
 		marker->look_ns = now_ns + bounded((now_ns - marker->recorded_ns) / AGAIN_PART,
-						   AGAIN_LEAST_NS, AGAIN_MOST_NS);
+						   AGAIN_LEAST_NS, LOOK_MOST_NS);
 	}
 	spin_drop(&accounts[number].lock);
 }
@@ -222,9 +221,9 @@ static enum look look_at(unsigned number, uint8_t place, uint64_t now_ns)
 static bool open_is_due(struct card_markers *card, uint8_t place)
 {
 	struct marker_stream *stream = &card->streams[place];
-	const bool has_grown = stream->added != stream->added_seen;
+	const bool has_grown = stream->lane.added != stream->added_seen;
 
-	stream->added_seen = stream->added;
+	stream->added_seen = stream->lane.added;
 	return !has_grown && stream->marking == 0;
 }
 
@@ -237,15 +236,7 @@ static bool is_capturing(CUstream handle)
 	       status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* With the lock: by its estimate, then. */
-static void open_is_loose(struct card_markers *card, uint8_t place)
-{
-	const struct group group = group_take(card, place);
-
-	loose_add(card, &group, clock_ns());
-}
-
-static void record_for(
+void marker_record_for(
 	unsigned number, uint8_t place, const struct marker_stream *stream, CUcontext context)
 {
 	struct card_markers *card = &card_markers[number];
@@ -253,11 +244,11 @@ static void record_for(
 	if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
 		return;
 	if (!is_capturing(stream->handle)) {
-		marker_record(number, place, stream->generation);
+		marker_record(number, place, stream->lane.generation);
 	} else {
 		spin_take(&accounts[number].lock);
-		if (card->streams[place].generation == stream->generation)
-			open_is_loose(card, place);
+		if (card->streams[place].lane.generation == stream->lane.generation)
+			group_is_loose(card, place);
 		spin_drop(&accounts[number].lock);
 	}
 	REAL(cuCtxPopCurrent_v2)(&context);
@@ -270,17 +261,17 @@ static void close_open(unsigned number, uint8_t place)
 	CUcontext context = NULL;
 
 	spin_take(&accounts[number].lock);
-	if (card->streams[place].open.pieces > 0 && open_is_due(card, place)) {
+	if (card->streams[place].lane.open.pieces > 0 && open_is_due(card, place)) {
 		const struct marker_context *owner = &card->contexts[card->streams[place].context];
 		if (card->streams[place].per_thread)
-			open_is_loose(card, place);
+			group_is_loose(card, place);
 		else if (!owner->is_ending)
 			context = owner->handle;
 	}
 	const struct marker_stream stream = card->streams[place];
 	spin_drop(&accounts[number].lock);
 	if (context)
-		record_for(number, place, &stream, context);
+		marker_record_for(number, place, &stream, context);
 }
 
 /* What no event tells the end of. */
@@ -298,18 +289,27 @@ static void look_at_loose(unsigned number, uint64_t now_ns)
 	spin_drop(&account->lock);
 }
 
+/* Whoever ends a context looks after it. */
+static uint64_t look_of(
+	const struct card_markers *card, const struct marker *marker, uint64_t now_ns)
+{
+	return card->contexts[marker->context].is_ending ? now_ns + LOOK_MOST_NS : marker->look_ns;
+}
+
 /* When to look again. With the lock. */
 static uint64_t next_look(const struct card_markers *card, uint64_t now_ns)
 {
 	uint64_t next = UINT64_MAX;
 
 	for (uint64_t bits = card->live; bits; bits &= bits - 1)
-		next = least(next, card->markers[card->streams[lowest(bits)].first].look_ns);
+		next = least(next,
+			look_of(card, &card->markers[card->streams[lowest(bits)].first], now_ns));
 	/* While markers are waited for, that is soon enough. */
 	for (uint64_t bits = card->live ? 0 : card->open; bits; bits &= bits - 1)
-		next = least(next,
-			now_ns + bounded(card->streams[lowest(bits)].open.estimate_ns / OPEN_PART,
-					 OPEN_LEAST_NS, OPEN_MOST_NS));
+		next = least(
+			next, now_ns + bounded(card->streams[lowest(bits)].lane.open.estimate_ns /
+						       OPEN_PART,
+					       OPEN_LEAST_NS, OPEN_MOST_NS));
 	if (card->loose.pieces > 0)
 		next = least(next, card->loose_end_ns);
 	return next;

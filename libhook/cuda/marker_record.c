@@ -7,32 +7,25 @@
 /* A name for the calling thread's default stream: its address. */
 static _Thread_local char own_stream;
 
-#define LEGACY_KEY 1
-
-void markers_name(struct gate_work *work)
+/* No address of a stream is odd, or even and no multiple of four. */
+uint64_t markers_default_stream(const struct gate_work *work)
 {
-	CUstream stream = work->stream;
 	CUcontext current = NULL;
 
-	work->owner = NULL;
-	if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD) {
-		work->key = (uintptr_t)stream;
-		return;
-	}
-	work->per_thread = stream ? stream == CU_STREAM_PER_THREAD : work->per_thread;
-	work->key = work->per_thread ? (uintptr_t)&own_stream : LEGACY_KEY;
-	/* Every context has one of these. */
-	if (atomic_load_explicit(&context_count, memory_order_relaxed) > 1 &&
-		REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS)
-		work->owner = current;
+	if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS)
+		current = NULL;
+	if (gate_is_legacy_stream(work))
+		return (uintptr_t)current | 1;
+	const uint64_t mixed = (uintptr_t)current * UINT64_C(0x9e3779b97f4a7c15);
+	return ((mixed ^ (uintptr_t)&own_stream) & ~UINT64_C(3)) | 2;
 }
 
 /* The stream, whatever function it is handed to. */
 static CUstream handle_of(const struct gate_work *work)
 {
-	if (work->key == LEGACY_KEY)
-		return CU_STREAM_LEGACY;
-	return work->key == (uintptr_t)&own_stream ? CU_STREAM_PER_THREAD : work->stream;
+	if (!gate_is_default_stream(work))
+		return work->stream;
+	return gate_is_legacy_stream(work) ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
 }
 
 static struct marker_stream *stream_of(const struct gate_work *work)
@@ -42,33 +35,31 @@ static struct marker_stream *stream_of(const struct gate_work *work)
 
 static bool is_here(const struct gate_work *work)
 {
-	return work->stream_place != NO_STREAM && stream_of(work)->generation == work->generation;
+	return work->stream_place != NO_STREAM &&
+	       stream_of(work)->lane.generation == work->generation;
 }
 
 static void set_place(struct gate_work *work, uint8_t place)
 {
 	work->stream_place = place;
 	if (place != NO_STREAM)
-		work->generation = card_markers[work->card].streams[place].generation;
+		work->generation = card_markers[work->card].streams[place].lane.generation;
 }
 
 bool markers_know(struct gate_work *work)
 {
 	struct card_markers *card = &card_markers[work->card];
-	uint8_t place = card->last_stream;
+	const uint8_t place = stream_find(card, work->key);
 
-	if (card->streams[place].key != work->key || card->streams[place].owner != work->owner) {
-		place = stream_find(card, work->key, work->owner);
-		if (place != NO_STREAM)
-			card->last_stream = place;
-	}
 	set_place(work, place);
+	if (place != NO_STREAM)
+		accounts[work->card].lane = &card->streams[place].lane;
 	return place != NO_STREAM;
 }
 
 bool markers_are_open(const struct gate_work *work)
 {
-	return is_here(work) && stream_of(work)->open.pieces > 0;
+	return is_here(work) && stream_of(work)->lane.open.pieces > 0;
 }
 
 void markers_meet(struct gate_work *work)
@@ -81,16 +72,18 @@ void markers_meet(struct gate_work *work)
 		work->stream_place = NO_STREAM;
 		return;
 	}
+	const bool is_created = context_is_created(current);
 	spin_take(&accounts[work->card].lock);
-	uint8_t place = stream_find(card, work->key, work->owner);
+	uint8_t place = stream_find(card, work->key);
 	if (place == NO_STREAM) {
-		place = stream_place(card, work->key, work->owner);
+		place = stream_place(card, work->key);
 		if (place != NO_STREAM) {
 			struct marker_stream *made = &card->streams[place];
 			made->handle = stream;
 			made->per_thread = stream == CU_STREAM_PER_THREAD;
-			made->context = context_place(card, current);
+			made->context = context_place(card, current, is_created);
 			made->is_loose = made->context == NO_CONTEXT;
+			made->lane.is_plain = !made->is_loose && !made->per_thread;
 		}
 	}
 	set_place(work, place);
@@ -118,10 +111,12 @@ void markers_add(struct gate_work *work, uint64_t marker_ns, bool was_idle)
 	}
 	struct marker_stream *stream = stream_of(work);
 	const bool is_known = accounts[work->card].estimates.place[work->place].samples > 0;
-	group_add(&stream->open, work->place, work->estimate_ns);
-	stream->added++;
+	group_add(&stream->lane.open, work->place, work->estimate_ns);
+	stream->lane.open.is_guess |= !is_known;
+	stream->lane.added++;
 	card->open |= UINT64_C(1) << work->stream_place;
-	if (was_idle || !is_known || stream->open.estimate_ns >= marker_ns || stream->per_thread) {
+	if (was_idle || !is_known || stream->lane.open.estimate_ns >= marker_ns ||
+		stream->per_thread) {
 		work->marks = was_idle ? MARK_START | MARK_AFTER : MARK_AFTER;
 		stream->marking++;
 	}
@@ -148,10 +143,10 @@ bool markers_take_back(struct gate_work *work)
 	if (work->marks & MARK_AFTER)
 		stream->marking--;
 	work->marks = 0;
-	if (stream->is_loose || stream->open.pieces == 0)
+	if (stream->is_loose || stream->lane.open.pieces == 0)
 		return false;
-	group_withdraw(&stream->open, work);
-	if (stream->open.pieces == 0)
+	group_withdraw(&stream->lane.open, work);
+	if (stream->lane.open.pieces == 0)
 		group_take(card, work->stream_place);
 	return true;
 }
@@ -211,6 +206,16 @@ static void record_failed(unsigned card, const struct group *group)
 	meter_watch(end_ns);
 }
 
+/* All that is pending comes first. An estimate may be far too long: we look before, too. */
+static uint64_t expected_ns(const struct account *account, const struct group *group)
+{
+	uint64_t ns = account->pending_ns;
+
+	if (group->is_guess)
+		ns -= group->estimate_ns < ns ? group->estimate_ns : ns;
+	return ns < LOOK_MOST_NS ? ns : LOOK_MOST_NS;
+}
+
 static void record_done(unsigned card_number, uint8_t place, uint32_t generation,
 	const struct marker *recorded, uint32_t context_generation)
 {
@@ -220,9 +225,10 @@ static void record_done(unsigned card_number, uint8_t place, uint32_t generation
 
 	spin_take(&account->lock);
 	const uint8_t marker = marker_take(card);
-	const bool is_here = marker != NO_MARKER && card->streams[place].generation == generation &&
+	const bool is_here = marker != NO_MARKER &&
+			     card->streams[place].lane.generation == generation &&
 			     card->contexts[recorded->context].generation == context_generation;
-	const uint64_t look_ns = now_ns + account->pending_ns;
+	const uint64_t look_ns = now_ns + expected_ns(account, &recorded->group);
 	if (is_here) {
 		card->markers[marker] = *recorded;
 		card->markers[marker].recorded_ns = now_ns;
@@ -248,8 +254,8 @@ void marker_record(unsigned card_number, uint8_t place, uint32_t generation)
 	struct marker recorded = {.event = NULL};
 
 	spin_take(&accounts[card_number].lock);
-	if (stream->generation != generation || stream->open.pieces == 0 || stream->is_loose ||
-		(card->ready && card->free_marker == NO_MARKER)) {
+	if (stream->lane.generation != generation || stream->lane.open.pieces == 0 ||
+		stream->is_loose || (card->ready && card->free_marker == NO_MARKER)) {
 		/* Its pieces wait for the next one where there are too many markers already. */
 		spin_drop(&accounts[card_number].lock);
 		return;
@@ -267,8 +273,10 @@ void marker_record(unsigned card_number, uint8_t place, uint32_t generation)
 	}
 	event_put(card_number, recorded.context, context_generation, recorded.event);
 	spin_take(&accounts[card_number].lock);
-	if (stream->generation == generation)
+	if (stream->lane.generation == generation) {
+		stream->lane.is_plain = false;
 		stream->is_loose = true;
+	}
 	spin_drop(&accounts[card_number].lock);
 	record_failed(card_number, &recorded.group);
 }

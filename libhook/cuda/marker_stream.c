@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "marker.h"
 
+#include "share/clock.h"
+
+_Atomic unsigned gate_contexts;
 struct card_markers card_markers[GPUSHARE_MAX_CARDS];
 
 static void ready(struct card_markers *card)
@@ -17,14 +20,13 @@ static unsigned first_place(uint64_t key)
 	return (unsigned)(key * UINT64_C(0x9e3779b97f4a7c15) >> 58);
 }
 
-uint8_t stream_find(struct card_markers *card, uint64_t key, CUcontext owner)
+uint8_t stream_find(const struct card_markers *card, uint64_t key)
 {
 	const unsigned first = first_place(key);
 
 	for (unsigned step = 0; step < MARKER_STREAMS; step++) {
 		const unsigned place = (first + step) % MARKER_STREAMS;
-		const struct marker_stream *stream = &card->streams[place];
-		if (stream->key == key && stream->owner == owner)
+		if (card->streams[place].lane.key == key)
 			return (uint8_t)place;
 	}
 	return NO_STREAM;
@@ -36,7 +38,18 @@ static bool is_in_use(const struct card_markers *card, unsigned place)
 	       ((card->live | card->open) & UINT64_C(1) << place) != 0;
 }
 
-uint8_t stream_place(struct card_markers *card, uint64_t key, CUcontext owner)
+static void stream_reset(struct card_markers *card, unsigned place)
+{
+	struct marker_stream *stream = &card->streams[place];
+
+	*stream = (struct marker_stream){
+		.lane = {.generation = stream->lane.generation + 1, .place = (uint8_t)place},
+		.context = NO_CONTEXT,
+		.first = NO_MARKER,
+		.last = NO_MARKER};
+}
+
+uint8_t stream_place(struct card_markers *card, uint64_t key)
 {
 	const unsigned first = first_place(key);
 	unsigned found = NO_STREAM;
@@ -45,7 +58,7 @@ uint8_t stream_place(struct card_markers *card, uint64_t key, CUcontext owner)
 		ready(card);
 	for (unsigned step = 0; step < MARKER_STREAMS; step++) {
 		const unsigned place = (first + step) % MARKER_STREAMS;
-		if (card->streams[place].key == 0) {
+		if (card->streams[place].lane.key == 0) {
 			found = place;
 			break;
 		}
@@ -54,43 +67,14 @@ uint8_t stream_place(struct card_markers *card, uint64_t key, CUcontext owner)
 	}
 	if (found == NO_STREAM)
 		return NO_STREAM;
-	struct marker_stream *stream = &card->streams[found];
-	*stream = (struct marker_stream){.key = key,
-		.owner = owner,
-		.generation = stream->generation + 1,
-		.first = NO_MARKER,
-		.last = NO_MARKER,
-		.context = NO_CONTEXT};
+	stream_reset(card, found);
+	card->streams[found].lane.key = key;
 	return (uint8_t)found;
 }
 
 void stream_end(struct card_markers *card, uint8_t place)
 {
-	struct marker_stream *stream = &card->streams[place];
-
-	*stream = (struct marker_stream){
-		.generation = stream->generation + 1, .first = NO_MARKER, .last = NO_MARKER};
-}
-
-void group_add(struct group *group, uint16_t place, uint64_t estimate_ns)
-{
-	group->estimate_ns += estimate_ns;
-	group->pieces++;
-	for (unsigned part = group->parts; part-- > 0;) {
-		if (group->part[part].place == place) {
-			if (group->part[part].count < UINT16_MAX)
-				group->part[part].count++;
-			else
-				group->has_more = true;
-			return;
-		}
-	}
-	if (group->parts == GROUP_PARTS) {
-		group->has_more = true;
-		return;
-	}
-	group->part[group->parts].place = place;
-	group->part[group->parts++].count = 1;
+	stream_reset(card, place);
 }
 
 void group_join(struct group *group, const struct group *more)
@@ -102,9 +86,9 @@ void group_join(struct group *group, const struct group *more)
 
 struct group group_take(struct card_markers *card, uint8_t stream)
 {
-	struct group taken = card->streams[stream].open;
+	struct group taken = card->streams[stream].lane.open;
 
-	card->streams[stream].open = (struct group){.pieces = 0};
+	card->streams[stream].lane.open = (struct group){.pieces = 0};
 	card->open &= ~(UINT64_C(1) << stream);
 	return taken;
 }
@@ -113,9 +97,9 @@ void group_give_back(struct card_markers *card, uint8_t stream, const struct gro
 {
 	struct group whole = *group;
 
-	if (card->streams[stream].open.pieces > 0)
-		group_join(&whole, &card->streams[stream].open);
-	card->streams[stream].open = whole;
+	if (card->streams[stream].lane.open.pieces > 0)
+		group_join(&whole, &card->streams[stream].lane.open);
+	card->streams[stream].lane.open = whole;
 	card->open |= UINT64_C(1) << stream;
 }
 
@@ -166,4 +150,11 @@ void loose_add(struct card_markers *card, const struct group *group, uint64_t no
 		card->loose_end_ns = now_ns;
 	card->loose_end_ns += group->estimate_ns;
 	group_join(&card->loose, group);
+}
+
+void group_is_loose(struct card_markers *card, uint8_t stream)
+{
+	const struct group group = group_take(card, stream);
+
+	loose_add(card, &group, clock_ns());
 }

@@ -26,7 +26,6 @@ bool account_open(struct account *account, unsigned card)
 	return true;
 }
 
-/* Each is released, so that none is seen before `begun`: on x86-64 a plain store. */
 static void put(_Atomic uint64_t *field, uint64_t value)
 {
 	atomic_store_explicit(field, value, memory_order_release);
@@ -58,21 +57,12 @@ void account_publish(struct account *account)
 	change_end(account);
 }
 
-void account_begin(struct account *account, uint64_t estimate_ns, uint64_t now_ns)
+void account_begin_busy(struct account *account, uint64_t estimate_ns, uint64_t now_ns)
 {
-	struct gpushare_work *page = account->page;
-	const bool was_idle = account_is_idle(account);
-
 	account->submitted++;
 	account->pending_ns += estimate_ns;
-	change_begin(account);
-	if (was_idle) {
-		account->since_ns = now_ns;
-		put(&page->since_ns, now_ns);
-	}
-	put(&page->pending_ns, account->pending_ns);
-	put(&page->submitted, account->submitted);
-	change_end(account);
+	account->since_ns = now_ns;
+	account_publish(account);
 }
 
 static void pending_lower(struct account *account, uint64_t estimate_ns)

@@ -4,7 +4,6 @@
 #include <stddef.h>
 
 #define PROBES 8
-#define KINDS_BITS 3
 
 /* Of what was measured, how much goes into an estimate that has samples already: an eighth for each
  * of the pieces, half at the most. */
@@ -17,31 +16,9 @@
 #define SAMPLE_MOST 16
 #define HINT_MOST 4
 
-/* A quarter of a power of two. */
-static uint32_t size_class(uint64_t size)
+uint16_t estimate_place_elsewhere(struct estimates *table, const void *what, uint32_t form)
 {
-	if (size < 4)
-		return (uint32_t)size;
-	const uint32_t top = 63 - (uint32_t)__builtin_clzll(size);
-	return top << 2 | (uint32_t)(size >> (top - 2) & 3);
-}
-
-static uint32_t form_of(unsigned kind, uint64_t size)
-{
-	return (size_class(size) << KINDS_BITS | kind) + 1;
-}
-
-static uint32_t hash_of(const void *what, uint32_t form)
-{
-	const uint64_t mixed =
-		((uintptr_t)what ^ (uint64_t)form << 48) * UINT64_C(0x9e3779b97f4a7c15);
-
-	return (uint32_t)(mixed >> 40);
-}
-
-uint16_t estimate_place(struct estimates *table, unsigned kind, const void *what, uint64_t size)
-{
-	const uint32_t form = form_of(kind, size), hash = hash_of(what, form);
+	const uint32_t hash = estimate_hash(what, form);
 	uint32_t poorest = hash % ESTIMATES;
 
 	for (uint32_t probe = 0; probe < PROBES; probe++) {

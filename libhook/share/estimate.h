@@ -23,8 +23,38 @@ struct estimates {
 	struct estimate place[ESTIMATES];
 };
 
+/* A quarter of a power of two. */
+static inline uint32_t estimate_size_class(uint64_t size)
+{
+	if (size < 4)
+		return (uint32_t)size;
+	const uint32_t top = 63 - (uint32_t)__builtin_clzll(size);
+	return top << 2 | (uint32_t)(size >> (top - 2) & 3);
+}
+
+static inline uint32_t estimate_hash(const void *what, uint32_t form)
+{
+	const uint64_t mixed =
+		((uintptr_t)what ^ (uint64_t)form << 48) * UINT64_C(0x9e3779b97f4a7c15);
+
+	return (uint32_t)(mixed >> 40);
+}
+
+/* Where the work is not in its first place. */
+uint16_t estimate_place_elsewhere(struct estimates *table, const void *what, uint32_t form);
+
 /* The place of such work, a new one where none is known: without samples yet. */
-uint16_t estimate_place(struct estimates *table, unsigned kind, const void *what, uint64_t size);
+static inline uint16_t estimate_place(
+	struct estimates *table, unsigned kind, const void *what, uint64_t size)
+{
+	const uint32_t form = (estimate_size_class(size) << 3 | kind) + 1;
+	const uint16_t first = (uint16_t)(estimate_hash(what, form) % ESTIMATES);
+	const struct estimate *entry = &table->place[first];
+
+	return __builtin_expect(entry->form == form && entry->what == what, 1)
+		       ? first
+		       : estimate_place_elsewhere(table, what, form);
+}
 
 /* `count` pieces of that place took `taken_ns` together where `expected_ns` was expected. Alone:
  * nothing else was in that time, so it is a sample and not only a hint. */

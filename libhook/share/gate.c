@@ -96,17 +96,98 @@ RARELY static void begin_busy(
 
 	look_at_epoch(account, gate);
 	account->is_alone = gate_is_stale(gate, now_ns);
-	account_begin(account, work->estimate_ns, now_ns);
+	account_begin_busy(account, work->estimate_ns, now_ns);
 	markers_add(work, marker_ns_of(gate), true);
 	account->may_have_been_open = false;
 }
 
 /* What is to be done before the driver is called. */
-RARELY static void before(struct gate_work *work, bool was_idle, uint32_t mode)
+static void before(const struct gate_work *work, uint32_t mode)
 {
 	markers_before(work);
-	if (was_idle && mode == GPUSHARE_GATE_METERED)
+	if (mode == GPUSHARE_GATE_METERED)
 		bell_ring(); /* it does not wait, so nobody else tells */
+}
+
+static void estimate(
+	struct account *account, const struct gpushare_gate *gate, struct gate_work *work)
+{
+	work->place = estimate_place(&account->estimates, work->kind, work->what, work->size);
+	const struct estimate *known = &account->estimates.place[work->place];
+	work->estimate_ns = known->samples > 0 ? known->ns : marker_ns_of(gate);
+}
+
+/* With the lock. False: open, or nobody can count; the lock is dropped. */
+static bool may_enter(struct account *account, const struct gpushare_gate *gate,
+	struct gate_work *work, uint32_t *mode)
+{
+	if (!account->page && !open_account(account, work->card)) {
+		spin_drop(&account->lock);
+		return false;
+	}
+	estimate(account, gate, work);
+	if (gate_may_pass(account, gate, *mode, work))
+		return true;
+	*mode = gate_wait(account, gate, work);
+	if (*mode != GPUSHARE_GATE_OPEN)
+		return true;
+	spin_drop(&account->lock);
+	return false;
+}
+
+/* With the lock, which is dropped: whatever a launch may meet. */
+RARELY static bool enter_slowly(struct account *account, const struct gpushare_gate *gate,
+	struct gate_work *work, uint32_t mode)
+{
+	if (!may_enter(account, gate, work, &mode))
+		return false;
+	if (!markers_know(work))
+		meet_stream(account, work);
+	if (account->estimates.place[work->place].samples == 0 && markers_are_open(work))
+		close_stream(account, work);
+	const bool was_idle = account_is_idle(account);
+	if (was_idle) {
+		begin_busy(account, gate, work);
+	} else {
+		account_begin(account, work->estimate_ns);
+		markers_add(work, marker_ns_of(gate), false);
+	}
+	spin_drop(&account->lock);
+	if (was_idle)
+		before(work, mode);
+	return true;
+}
+
+/* With the lock: on the stream of the launch before, whose group has begun and goes on. */
+static inline bool enter_at_once(struct account *account, const struct gpushare_gate *gate,
+	struct gate_work *work, uint32_t mode)
+{
+	struct lane *lane = account->lane;
+
+	if (!lane || lane->key != work->key || !lane->is_plain || lane->open.pieces == 0)
+		return false;
+	work->place = estimate_place(&account->estimates, work->kind, work->what, work->size);
+	const struct estimate *known = &account->estimates.place[work->place];
+	work->estimate_ns = known->ns;
+	if (known->samples == 0 || lane->open.estimate_ns + known->ns >= marker_ns_of(gate) ||
+		!gate_may_pass(account, gate, mode, work))
+		return false;
+	account_begin(account, known->ns);
+	group_add(&lane->open, work->place, known->ns);
+	lane->added++;
+	work->stream_place = lane->place;
+	work->generation = lane->generation;
+	return true;
+}
+
+static inline uint64_t key_of(const struct gate_work *work)
+{
+	if (!gate_is_default_stream(work))
+		return (uintptr_t)work->stream;
+	if (gate_is_legacy_stream(work) &&
+		atomic_load_explicit(&gate_contexts, memory_order_relaxed) <= 1)
+		return LANE_LEGACY;
+	return markers_default_stream(work);
 }
 
 bool gate_enter(struct gate_work *work)
@@ -115,42 +196,16 @@ bool gate_enter(struct gate_work *work)
 		return false;
 	const struct gpushare_gate *gate = &grant_card(work->card)->gate;
 	struct account *account = &accounts[work->card];
-	uint32_t mode = atomic_load_explicit(&gate->mode, memory_order_relaxed);
+	const uint32_t mode = atomic_load_explicit(&gate->mode, memory_order_relaxed);
 
 	if (mode == GPUSHARE_GATE_OPEN || gate_is_open_for_good())
 		return false;
-	markers_name(work);
+	work->key = key_of(work);
+	work->marks = 0;
 	spin_take(&account->lock);
-	if (__builtin_expect(!account->page, 0) && !open_account(account, work->card)) {
-		spin_drop(&account->lock);
-		return false;
-	}
-	work->place = estimate_place(&account->estimates, work->kind, work->what, work->size);
-	const struct estimate *estimate = &account->estimates.place[work->place];
-	const bool is_known = estimate->samples > 0;
-	work->estimate_ns = is_known ? estimate->ns : marker_ns_of(gate);
-
-	if (__builtin_expect(!gate_may_pass(account, gate, mode, work), 0)) {
-		mode = gate_wait(account, gate, work);
-		if (mode == GPUSHARE_GATE_OPEN) {
-			spin_drop(&account->lock);
-			return false;
-		}
-	}
-	if (__builtin_expect(!markers_know(work), 0))
-		meet_stream(account, work);
-	if (__builtin_expect(!is_known && markers_are_open(work), 0))
-		close_stream(account, work);
-	const bool was_idle = account_is_idle(account);
-	if (__builtin_expect(was_idle, 0)) {
-		begin_busy(account, gate, work);
-	} else {
-		account_begin(account, work->estimate_ns, 0);
-		markers_add(work, marker_ns_of(gate), false);
-	}
+	if (__builtin_expect(!enter_at_once(account, gate, work, mode), 0))
+		return enter_slowly(account, gate, work, mode);
 	spin_drop(&account->lock);
-	if (__builtin_expect(was_idle, 0))
-		before(work, was_idle, mode);
 	return true;
 }
 
@@ -181,12 +236,12 @@ RARELY static void mark(const struct gate_work *work)
 	spin_drop(&account->lock);
 }
 
-void gate_leave(struct gate_work *work, bool submitted)
+void gate_leave_slowly(struct gate_work *work, bool submitted)
 {
-	if (__builtin_expect(!submitted, 0))
-		take_back(work);
-	else if (work->marks != 0)
+	if (submitted)
 		mark(work);
+	else
+		take_back(work);
 }
 
 void gate_forget(const void *what)

@@ -32,7 +32,6 @@ struct gate_work {
 	/* The gate's own, from gate_enter to gate_leave. */
 	uint64_t estimate_ns;
 	uint64_t key; /* names the stream; of a default one, with its context */
-	void *owner;
 	uint32_t generation;
 	uint16_t place; /* of the estimate */
 	uint8_t stream_place;
@@ -51,7 +50,14 @@ void gate_watch(void);
 /* Wait until `work` may be submitted. True: it is counted, and gate_leave must be told what became
  * of it. Never waits longer than the gate's wait_max_ns. */
 bool gate_enter(struct gate_work *work);
-void gate_leave(struct gate_work *work, bool submitted);
+
+void gate_leave_slowly(struct gate_work *work, bool submitted);
+
+static inline void gate_leave(struct gate_work *work, bool submitted)
+{
+	if (__builtin_expect(!submitted || work->marks != 0, 0))
+		gate_leave_slowly(work, submitted);
+}
 
 /* `what` is about to be destroyed: who gets its address next costs something else. */
 void gate_forget(const void *what);

@@ -16,8 +16,29 @@
  * behind it, or tell the meter thread of work whose end no marker will tell. */
 enum { MARK_START = 1, MARK_AFTER = 2, MARK_WATCH = 4 };
 
-/* Name the stream that the work is for. With no lock: the driver may be asked. */
-void markers_name(struct gate_work *work);
+/* How many contexts the process is known to have: where there are several, each has default streams
+ * of its own. */
+#pragma GCC visibility push(hidden)
+extern _Atomic unsigned gate_contexts;
+#pragma GCC visibility pop
+
+/* The key of the legacy default stream; of others it is their address. */
+#define LANE_LEGACY 1
+
+/* cuda.h's CU_STREAM_LEGACY is 1, CU_STREAM_PER_THREAD 2. */
+static inline bool gate_is_default_stream(const struct gate_work *work)
+{
+	return (uintptr_t)work->stream <= 2;
+}
+
+static inline bool gate_is_legacy_stream(const struct gate_work *work)
+{
+	return work->stream ? (uintptr_t)work->stream == 1 : !work->per_thread;
+}
+
+/* The key of a default stream of one of several contexts, or of the calling thread. With no lock:
+ * the driver may be asked. */
+uint64_t markers_default_stream(const struct gate_work *work);
 
 /* Whether that stream has a place already; and whether it has work behind its last marker. With the
  * account's lock. */

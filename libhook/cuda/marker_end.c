@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Streams and contexts that end with work of theirs still counted.
+ */
+#include "marker_end.h"
+
+#include "marker.h"
+#include "quota/pages.h"
+#include "share/clock.h"
+#include "share/progress.h"
+
+static bool is_meant(const struct marker_context *context, CUcontext handle)
+{
+	if (!context->handle)
+		return false;
+	return handle ? context->handle == handle : !context->is_created;
+}
+
+/* The meter may be in the middle of a call about what is about to end. */
+static void let_meter_finish(void)
+{
+	pthread_mutex_lock(&metering);
+	pthread_mutex_unlock(&metering);
+}
+
+void markers_before_end(unsigned number, CUcontext handle)
+{
+	struct card_markers *card = &card_markers[number];
+	bool found = false;
+
+	spin_take(&accounts[number].lock);
+	for (unsigned place = 0; place < MARKER_CONTEXTS; place++) {
+		if (!is_meant(&card->contexts[place], handle))
+			continue;
+		card->contexts[place].is_ending = true;
+		found = true;
+	}
+	spin_drop(&accounts[number].lock);
+	if (found)
+		let_meter_finish();
+}
+
+/* Everything on it has ended with its context. */
+static void forget_stream(unsigned number, uint8_t place, uint64_t now_ns)
+{
+	struct card_markers *card = &card_markers[number];
+	struct group all = group_take(card, place);
+
+	while (card->streams[place].first != NO_MARKER) {
+		group_join(&all, &card->markers[card->streams[place].first].group);
+		marker_remove(card, place);
+	}
+	stream_end(card, place);
+	if (all.pieces > 0)
+		account_end(&accounts[number], all.pieces, all.estimate_ns, now_ns, now_ns);
+}
+
+static void forget_context(unsigned number, uint8_t place, uint64_t now_ns)
+{
+	struct card_markers *card = &card_markers[number];
+	struct marker_context *context = &card->contexts[place];
+
+	for (unsigned stream = 0; stream < MARKER_STREAMS; stream++)
+		if (card->streams[stream].lane.key != 0 && card->streams[stream].context == place)
+			forget_stream(number, (uint8_t)stream, now_ns);
+	/* Its events went with it. */
+	*context = (struct marker_context){.generation = context->generation + 1};
+}
+
+void markers_after_end(unsigned number, CUcontext handle, bool has_ended)
+{
+	struct card_markers *card = &card_markers[number];
+	struct account *account = &accounts[number];
+
+	spin_take(&account->lock);
+	const uint64_t ended = account->ended;
+	for (unsigned place = 0; place < MARKER_CONTEXTS; place++) {
+		struct marker_context *context = &card->contexts[place];
+		if (!context->is_ending || !is_meant(context, handle))
+			continue;
+		context->is_ending = false;
+		if (has_ended)
+			forget_context(number, (uint8_t)place, clock_ns());
+	}
+	const bool has_progress = account->ended != ended, is_idle = account_is_idle(account);
+	spin_drop(&account->lock);
+	if (has_progress)
+		progress_tell(number, is_idle);
+}
+
+/* No marker can be recorded on it any more: what is on it gets its last one. With `metering`. */
+static void close_stream(unsigned number, CUstream handle)
+{
+	struct card_markers *card = &card_markers[number];
+	CUcontext context = NULL;
+
+	spin_take(&accounts[number].lock);
+	const uint8_t place = stream_find(card, (uintptr_t)handle);
+	if (place == NO_STREAM) {
+		spin_drop(&accounts[number].lock);
+		return;
+	}
+	const struct marker_stream stream = card->streams[place];
+	if (stream.lane.open.pieces > 0 && stream.context != NO_CONTEXT)
+		context = card->contexts[stream.context].handle;
+	spin_drop(&accounts[number].lock);
+	if (context)
+		marker_record_for(number, place, &stream, context);
+
+	spin_take(&accounts[number].lock);
+	if (card->streams[place].lane.generation == stream.lane.generation) {
+		if (card->streams[place].lane.open.pieces > 0)
+			group_is_loose(card, place);
+		card->streams[place].lane.key = STREAM_GONE;
+		card->streams[place].lane.is_plain = false;
+		card->streams[place].is_loose = true;
+	}
+	spin_drop(&accounts[number].lock);
+}
+
+static void streams_before_end(CUstream handle)
+{
+	bool is_known = false;
+
+	if (handle <= CU_STREAM_PER_THREAD)
+		return;
+	for (unsigned card = 0; card < pages.card_count && !is_known; card++) {
+		spin_take(&accounts[card].lock);
+		is_known = card_markers[card].ready &&
+			   stream_find(&card_markers[card], (uintptr_t)handle) != NO_STREAM;
+		spin_drop(&accounts[card].lock);
+	}
+	if (!is_known)
+		return;
+	pthread_mutex_lock(&metering);
+	for (unsigned card = 0; card < pages.card_count; card++)
+		close_stream(card, handle);
+	pthread_mutex_unlock(&metering);
+}
+
+CUDA(cuStreamDestroy, (CUstream stream))
+{
+	streams_before_end(stream);
+	return REAL(cuStreamDestroy)(stream);
+}
+
+CUDA(cuStreamDestroy_v2, (CUstream stream))
+{
+	streams_before_end(stream);
+	return REAL(cuStreamDestroy_v2)(stream);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Contexts end with markers in them. Before the driver is asked to end one nobody looks at its
+ * events any more; after its answer they are forgotten, or looked at again:
+ *
+ *     markers_before_end(card, context);
+ *     CUresult result = REAL(cuCtxDestroy_v2)(context);
+ *     markers_after_end(card, context, result == CUDA_SUCCESS);
+ */
+#ifndef GPUSHARE_MARKER_END_H
+#define GPUSHARE_MARKER_END_H
+
+#include <stdbool.h>
+
+#include "filter.h"
+
+/* Of a context that the program did not make, the primary one of the card, `context` is NULL. */
+void markers_before_end(unsigned card, CUcontext context);
+void markers_after_end(unsigned card, CUcontext context, bool has_ended);
+
+#endif
