@@ -144,7 +144,8 @@ class Faults(ctypes.Structure):
         ("process", ctypes.c_uint32),
         ("nvml_error", ctypes.c_uint32),
         ("nvml_delay_ms", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32 * 2),
+        ("event_error", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     )
 
 
@@ -342,8 +343,9 @@ def fail(device: Path, card: int = 0, **faults: int) -> None:
     """Let calls about a card go wrong from now on; without `faults`, none any more.
 
     `allocations` calls that take memory answer `error` (a CUresult, 2 is out of memory), after
-    `after` that do not; with `process` only those of that pid, as it has it itself. NVML answers
-    `nvml_error` (an nvmlReturn_t) after `nvml_delay_ms`. TypeError for another name, OSError.
+    `after` that do not; with `process` only those of that pid, as it has it itself. Asked whether
+    it was reached, an event answers `event_error`. NVML answers `nvml_error` (an nvmlReturn_t)
+    after `nvml_delay_ms`. TypeError for another name, OSError.
 
     Not to be called by a process that is attached to the cards, as one that uses NVML is: closing
     the file here would give its place away.

@@ -138,6 +138,42 @@ static void streams_before_end(CUstream handle)
 	pthread_mutex_unlock(&metering);
 }
 
+/* Of all streams: which of them the program waits for is its own affair. */
+static void close_all(unsigned number)
+{
+	struct card_markers *card = &card_markers[number];
+
+	spin_take(&accounts[number].lock);
+	uint64_t open = card->open;
+	spin_drop(&accounts[number].lock);
+	for (; open; open &= open - 1) {
+		const uint8_t place = (uint8_t)__builtin_ctzll(open);
+		CUcontext context = NULL;
+		spin_take(&accounts[number].lock);
+		const struct marker_stream stream = card->streams[place];
+		if (stream.lane.is_plain && stream.lane.open.pieces > 0 && stream.marking == 0 &&
+			!card->contexts[stream.context].is_ending)
+			context = card->contexts[stream.context].handle;
+		spin_drop(&accounts[number].lock);
+		if (context)
+			marker_record_for(number, place, &stream, context);
+	}
+}
+
+void markers_before_wait(void)
+{
+	int cancellation;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+	/* The meter, if that has it, will do it as well. */
+	if (pthread_mutex_trylock(&metering) == 0) {
+		for (unsigned card = 0; card < pages.card_count; card++)
+			close_all(card);
+		pthread_mutex_unlock(&metering);
+	}
+	pthread_setcancelstate(cancellation, NULL);
+}
+
 CUDA(cuStreamDestroy, (CUstream stream))
 {
 	streams_before_end(stream);

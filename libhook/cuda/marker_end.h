@@ -18,4 +18,7 @@
 void markers_before_end(unsigned card, CUcontext context);
 void markers_after_end(unsigned card, CUcontext context, bool has_ended);
 
+/* Before the program waits for work to end: what is behind the last marker of a stream gets one. */
+void markers_before_wait(void);
+
 #endif

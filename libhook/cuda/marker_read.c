@@ -241,9 +241,9 @@ void marker_record_for(
 {
 	struct card_markers *card = &card_markers[number];
 
-	if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-		return;
-	if (!is_capturing(stream->handle)) {
+	const bool is_current = REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+
+	if (is_current && !is_capturing(stream->handle)) {
 		marker_record(number, place, stream->lane.generation);
 	} else {
 		spin_take(&accounts[number].lock);
@@ -251,7 +251,8 @@ void marker_record_for(
 			group_is_loose(card, place);
 		spin_drop(&accounts[number].lock);
 	}
-	REAL(cuCtxPopCurrent_v2)(&context);
+	if (is_current)
+		REAL(cuCtxPopCurrent_v2)(&context);
 }
 
 /* Work that no marker will come behind unless we record it. */

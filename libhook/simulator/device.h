@@ -180,7 +180,8 @@ struct sim_faults {
 	uint32_t process;	      /* those of one pid, as it has it itself; 0: any */
 	uint32_t nvml_error;	/* what NVML answers when asked about the card; 0: the truth */
 	uint32_t nvml_delay_ms; /* and how long it takes */
-	uint32_t reserved[2];
+	_Atomic uint32_t event_error; /* what asking an event answers, a CUresult; 0: the truth */
+	uint32_t reserved;
 };
 
 /* A process's place. Its tag is generation << 16 | index + 1; the generation rises each time the

@@ -191,6 +191,9 @@ void capture_forget_stream(CUstream stream);
  * device file; CUDA_SUCCESS: go on. Each call that passes here counts once. */
 CUresult fault_next(const struct sim_card *card);
 
+/* The same of asking an event whether it was reached. */
+CUresult fault_of_events(const struct sim_card *card);
+
 #define REQUIRE_NO_FAULT(card)                                                                     \
 	do {                                                                                       \
 		CUresult fault_ = fault_next(card);                                                \

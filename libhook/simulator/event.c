@@ -180,7 +180,12 @@ CUresult cuEventQuery(CUevent event)
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
 	REQUIRE(!event->captured, CUDA_ERROR_CAPTURED_EVENT);
 	REQUIRE_NO_CAPTURE();
-	return !event->context || reached(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+	if (!event->context)
+		return CUDA_SUCCESS;
+	CUresult fault = fault_of_events(event->context->card);
+	if (fault != CUDA_SUCCESS)
+		return fault;
+	return reached(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 static void event_wait(CUevent event)

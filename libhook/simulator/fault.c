@@ -27,3 +27,10 @@ CUresult fault_next(const struct sim_card *card)
 		return CUDA_SUCCESS;
 	return (CUresult)faults->error;
 }
+
+CUresult fault_of_events(const struct sim_card *card)
+{
+	const struct sim_faults *faults = &device->faults[card - device->cards];
+
+	return (CUresult)atomic_load_explicit(&faults->event_error, memory_order_relaxed);
+}
