@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from gpushare import abi
 from gpushare.verify.image import PROGRAM
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.distribution import Distribution
+from tests.stack.program import find
 
 from .podman import Podman
 from .slices import GIB, assert_slice, parse, probing, promised
@@ -40,14 +43,31 @@ def holds(done: subprocess.CompletedProcess[str], stack: Stack) -> None:
 @pytest.mark.parametrize("readonly", [False, True], ids=["written", "read-only"])
 def test_a_bundle(own: Stack, *, readonly: bool) -> None:
     bundle = Bundle(own, annotations=ANNOTATION, args=PROBE)
+    map_users(bundle)
+    bundle.config["root"]["readonly"] = readonly
+    bundle.save()
+    holds(bundle.call("run", "--bundle", str(bundle.path)), own)
+
+
+def map_users(bundle: Bundle) -> None:
+    """Have the container's root be ROOT outside."""
     mapped = [{"containerID": 0, "hostID": ROOT, "size": 65536}]
     linux = bundle.config["linux"]
     linux["namespaces"].append({"type": "user"})
     linux |= {"uidMappings": mapped, "gidMappings": mapped}
-    bundle.config["root"]["readonly"] = readonly
     subprocess.run(["chown", "--recursive", f"{ROOT}:{ROOT}", str(bundle.rootfs)], check=True)
+
+
+def test_its_bell_can_be_rung(own: Stack) -> None:
+    script = f"exec 3<>{abi.TENANT_DIR}/{abi.BELL_NAME} && printf x >&3 && echo rung"
+    busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
+    args = ("/bin/busybox", "sh", "-c", script)
+    bundle = Bundle(own, annotations=ANNOTATION, args=args, files=busybox)
+    map_users(bundle)
     bundle.save()
-    holds(bundle.call("run", "--bundle", str(bundle.path)), own)
+    done = bundle.call("run", "--bundle", str(bundle.path))
+    assert done.stdout == "rung\n", done.stderr
+    wait_until(lambda: not promised(own))
 
 
 def test_podman(own: Stack) -> None:

@@ -227,6 +227,16 @@ def test_the_unit_starts_this_installation_s_daemon() -> None:
     assert {"docker.service", "containerd.service"} <= set(before.removeprefix("Before=").split())
 
 
+def test_the_unit_stops_the_daemon_and_not_the_scheduler_of_tenants_that_run() -> None:
+    lines = plan.unit_text().splitlines()
+    assert "KillMode=process" in lines  # systemd.kill(5)
+    assert "RuntimeDirectoryPreserve=yes" in lines
+    # Without it there is no SCHED_FIFO for the scheduler either (systemd.exec(5)).
+    assert not [line for line in lines if line.startswith("RestrictRealtime=")]
+    kept = " ".join(line for line in lines if line.startswith("CapabilityBoundingSet="))
+    assert "CAP_SYS_NICE" in kept
+
+
 def test_what_setup_keeps_is_not_hidden_by_the_unit() -> None:
     """Doctor reads the CDI spec for everybody, and systemd sets the folder's mode at each start."""
     unit = (Path(__file__).resolve().parents[3] / "packaging/systemd/gpushared.service").read_text()

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler and containers: they can ring for it, and it can be exchanged beneath them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from tests.e2e.waiting import wait_until
+from tests.stack.bundle import Bundle
+from tests.stack.program import find
+
+from .tenants import Place, scheduler
+
+BELL = f"{abi.TENANT_DIR}/{abi.BELL_NAME}"
+#: Opens it as a library does, for reading too: that never waits, whoever else has it open.
+RING = f"exec 3<>{BELL} && printf x >&3 && echo rung; touch {abi.TENANT_DIR}/new || echo read-only"
+
+
+class Ringing(Bundle):
+    """A container that rings its bell, and ends."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(
+            place.stack,
+            quota={"memory": "4GiB", "cores": "10"},
+            args=["/bin/busybox", "sh", "-c", RING],
+            files={"/bin/busybox": Path(find("busybox")).read_bytes()},
+        )
+
+    def of_another_user(self) -> None:
+        self.config["process"]["user"] = {"uid": 4711, "gid": 4711}
+
+    def without_capabilities(self) -> None:
+        self.config["process"]["capabilities"] = {}
+        self.config["process"]["noNewPrivileges"] = True
+
+
+@pytest.fixture
+def ringing(place: Place) -> Iterator[Ringing]:
+    made = Ringing(place)
+    yield made
+    made.remove()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [Ringing.save, Ringing.of_another_user, Ringing.without_capabilities],
+    ids=lambda change: change.__name__,
+)
+def test_a_bell_can_be_rung_from_a_folder_that_is_read_only(
+    ringing: Ringing, change: object
+) -> None:
+    assert callable(change)
+    change(ringing)
+    ringing.save()
+    done = ringing.call("run", "--bundle", str(ringing.path))
+    assert done.stdout.split() == ["rung", "read-only"], done.stderr
+
+
+def test_two_fixed_shares_hold(place: Place) -> None:
+    here = {"policy": "fixed-share", "devices": "0"}
+    thirty = place.start({**here, "cores": "30"})
+    seventy = place.start({**here, "cores": "70"})
+    place.assert_parts({thirty: 30, seventy: 70})
+
+
+def test_one_that_is_exchanged_opens_no_gate(place: Place, exchanged: Path) -> None:
+    """As at an upgrade: another file by the same name, and the daemon started again."""
+    tenant = place.start({"cores": "30", "policy": "fixed-share", "devices": "0"})
+    wait_until(lambda: tenant.gate().is_kept)
+    before, modes = scheduler(place.stack), set[int]()
+    newer = exchanged.with_suffix(".new")
+    shutil.copy(exchanged, newer)
+    newer.replace(exchanged)
+    assert place.stack.daemon is not None
+    place.stack.daemon.stop()
+    assert scheduler(place.stack) == before
+    place.stack.start_daemon()
+
+    def is_another() -> bool:
+        modes.add(tenant.gate().mode)
+        return scheduler(place.stack) not in {0, before} and tenant.gate().is_kept
+
+    wait_until(is_another)
+    place.assert_parts({tenant: 30})
+    assert modes <= {abi.GATE_WINDOW, abi.GATE_CLOSED}
+
+
+@pytest.fixture
+def exchanged(place: Place) -> Path:
+    return place.stack.installation.scheduler
+
+
+def test_it_ends_with_the_daemon_where_nobody_needs_it(place: Place) -> None:
+    stack = place.stack
+    wait_until(lambda: not place.ps())
+    assert stack.daemon is not None
+    stack.daemon.stop()
+    wait_until(lambda: not scheduler(stack))
+    stack.start_daemon()
+    wait_until(lambda: scheduler(stack) != 0)
