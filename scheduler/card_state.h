@@ -35,6 +35,7 @@
 #define IDLE (150 * US) /* a tenant that only pauses keeps its window */
 #define PATIENCE MS	/* ... or longer, where it would lose its share */
 #define SLEEP (20 * MS)
+#define RECLAIM (2 * MS)
 #define OVERRUN (20 * MS)
 #define GANG_PATIENCE (5 * MS) /* while its work on another card is awaited */
 #define UNUSED (2 * MS)	       /* a window in which nothing is begun is lost */
@@ -93,6 +94,7 @@ struct card {
 	struct level levels[CARD_TENANTS];
 	int holder;   /* whose window it is, or whose work is awaited after it; -1: nobody's */
 	bool closing; /* the holder's gate is shut; the next window opens when its work has ended */
+	uint64_t closed_ns; /* since when it is */
 
 	/* By who is registered. */
 	int registered;

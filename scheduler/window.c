@@ -15,11 +15,15 @@ static int64_t remaining(const struct card *card, const struct tenant *tenant)
 		(int64_t)tenant->seen.pending_ns - elapsed(tenant->progress_ns, card->now_ns), 0);
 }
 
-/* How much longer than estimated work may take before others are let besides it: as long again. */
+/* How much longer than estimated work may take before others are let besides it: as long again, and
+ * in its window what it may wait for its counterpart on another card. */
 static int64_t grace(const struct card *card, const struct tenant *tenant)
 {
-	return least(most((int64_t)tenant->seen.pending_ns, GRACE_LEAST * card->slow),
-		OVERRUN * card->slow);
+	const int64_t counterpart =
+		tenant->elsewhere && !card->closing ? GANG_PATIENCE * card->slow : 0;
+
+	return counterpart + least(most((int64_t)tenant->seen.pending_ns, GRACE_LEAST * card->slow),
+				     OVERRUN * card->slow);
 }
 
 /* Whether `ns` from now is now; else it is looked at then. */
@@ -94,8 +98,11 @@ static bool is_used_up(struct card *card, struct tenant *holder, const struct te
 	if (holder->share.capped &&
 		is_due(card, credit_lasts_ns(holder, coming_ns) - LEAD / 2 * card->slow))
 		return true;
-	if (!next)
+	if (!next) {
+		/* As long as nobody waits for its end. */
+		holder->window_ns = most(holder->window_ns, holder->used_ns);
 		return false;
+	}
 	const int64_t left_ns = holder->window_ns - holder->used_ns - coming_ns;
 	if (left_ns > LEAD / 2 * card->slow) {
 		look_in(card, left_ns);
@@ -122,6 +129,15 @@ static bool is_over(struct card *card, struct tenant *holder, const struct tenan
 	       is_used_up(card, holder, next);
 }
 
+/* Who was asleep does not wait for what others began meanwhile. */
+static bool is_reclaimed(struct card *card)
+{
+	const struct tenant *next = pick_next(card, NULL);
+
+	return next && next->slept &&
+	       is_due(card, RECLAIM * card->slow - elapsed(card->closed_ns, card->now_ns));
+}
+
 /* Whether the holder's last work has ended, or will in the time it takes to open the next gate. Of
  * long pieces the estimate may be far off: their end is awaited, and its bell. */
 static bool has_drained(struct card *card, struct tenant *holder)
@@ -136,6 +152,8 @@ static bool has_drained(struct card *card, struct tenant *holder)
 		holder->gate.overruns++;
 		return true;
 	}
+	if (is_reclaimed(card))
+		return true;
 	if (pending_ns > SURE * card->slow && lead_ns <= 0)
 		return false;
 	return is_due(card, lead_ns);
@@ -167,6 +185,13 @@ static void window_open(struct card *card, struct tenant *tenant)
 	card->closing = false;
 }
 
+static bool close_if_over(struct card *card, struct tenant *holder)
+{
+	card->closing = is_over(card, holder, pick_next(card, holder));
+	card->closed_ns = card->now_ns;
+	return card->closing;
+}
+
 void window_withhold(struct card *card)
 {
 	card->holder = -1;
@@ -177,9 +202,7 @@ void window_turn(struct card *card)
 {
 	struct tenant *holder = holder_of(card);
 
-	if (holder && !card->closing)
-		card->closing = is_over(card, holder, pick_next(card, holder));
-	if (holder && !card->closing)
+	if (holder && !card->closing && !close_if_over(card, holder))
 		return;
 	if (holder && !has_drained(card, holder))
 		return;
@@ -190,7 +213,7 @@ void window_turn(struct card *card)
 		return;
 	window_open(card, next);
 	/* When to look at it first; its window has not been used yet. */
-	card->closing = is_over(card, next, pick_next(card, next));
+	close_if_over(card, next);
 }
 
 static bool is_turn(struct card *card, const struct tenant *tenant)

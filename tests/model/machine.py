@@ -132,6 +132,11 @@ class Machine:
                     device.policy.change(place.number, share, self.clock.now)
                     device.ring(place)
 
+    def on(self, card: int) -> list[Tenant]:
+        """Who has a place on the card."""
+        places = self.devices[card].places
+        return [tenant for tenant in self.tenants if any(p in places for p in tenant.places)]
+
     def run(self, seconds: float) -> "Machine":
         """Let time pass."""
         self.clock.run(self.clock.now + int(seconds * 1e9))

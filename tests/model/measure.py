@@ -35,9 +35,11 @@ def over(tenant: Tenant, start: int, end: int, window: int = SECOND, card: int =
     return [100 * (sums[at + width] - sums[at]) / window for at in range(first, last - width + 1)]
 
 
-def error(tenant: Tenant, percent: float, start: int, end: int) -> tuple[float, float]:
+def error(
+    tenant: Tenant, percent: float, start: int, end: int, card: int = 0
+) -> tuple[float, float]:
     """Mean and greatest difference from `percent` over one second, in points of the card."""
-    errors = [abs(got - percent) for got in over(tenant, start, end)]
+    errors = [abs(got - percent) for got in over(tenant, start, end, card=card)]
     return sum(errors) / len(errors), max(errors)
 
 
