@@ -93,7 +93,7 @@ def test_work_on_two_cards_gets_its_share_of_both() -> None:
     assert sum(shares) / 2 >= 0.95 * 50
     assert min(shares) >= 0.94 * 50
     iterations = len(both.latencies) * SECOND / end
-    assert iterations >= 0.95 * 0.5 * len(alone.tenants[0].latencies) / 2
+    assert iterations >= 0.94 * 0.5 * len(alone.tenants[0].latencies) / 2
 
 
 def test_decisions_are_few() -> None:
