@@ -37,7 +37,7 @@ static inline uint32_t estimate_hash(const void *what, uint32_t form)
 	const uint64_t mixed =
 		((uintptr_t)what ^ (uint64_t)form << 48) * UINT64_C(0x9e3779b97f4a7c15);
 
-	return (uint32_t)(mixed >> 40);
+	return (uint32_t)(mixed >> 53); /* a product's upper bits depend on all of its factors' */
 }
 
 /* Where the work is not in its first place. */
