@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running starts_program.c: what it is told, and what it answers."""
+
+from __future__ import annotations
+
+import subprocess
+from types import TracebackType
+
+from .conftest import Container
+
+
+class Starter:
+    """One process that has the driver, and starts work when it is told."""
+
+    def __init__(self, container: Container, path: str, way: str = "dlopen") -> None:
+        self._process = container.start(path, way)
+        #: symbol -> "stream", "default" or "none", which the simulator does not have.
+        self.kinds: dict[str, str] = {}
+        while (line := self._line()) != "ready":
+            symbol, kind = line.split()
+            self.kinds[symbol] = kind
+
+    def start(self, symbol: str, times: int = 1) -> None:
+        """Have it call `symbol` in a thread of its own."""
+        self._say(f"start {symbol} {times}")
+
+    def join(self) -> int:
+        """Return what the driver answered to that, when it has."""
+        return self._ask("join")
+
+    def call(self, symbol: str, times: int = 1) -> int:
+        """As start and join."""
+        self.start(symbol, times)
+        return self.join()
+
+    def given_ns(self) -> int:
+        """Return the card time that the driver behind the filter was ever given."""
+        return self._ask("given")
+
+    def set_duration(self, ns: int) -> None:
+        """Of kernels, and of each of the two of a graph that is made now."""
+        assert self._ask(f"duration {ns}") == 0
+
+    def synchronize(self) -> None:
+        """Wait for the card."""
+        assert self._ask("sync") == 0
+
+    def begin_capture(self) -> None:
+        """Of the stream that calls are given."""
+        assert self._ask("begin") == 0
+
+    def end_capture(self) -> int:
+        """Return the driver's answer: the capture may have become invalid."""
+        return self._ask("end")
+
+    def _ask(self, line: str) -> int:
+        self._say(line)
+        word, number = self._line().split()
+        assert word == "ok"
+        return int(number)
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def _line(self) -> str:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            said = self._process.stderr.read() if self._process.stderr else ""
+            raise AssertionError(f"the program ended: {said}")
+        return line.strip()
+
+    def __enter__(self) -> Starter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        assert isinstance(self._process, subprocess.Popen)
+        self._process.communicate()
