@@ -9,6 +9,7 @@ Threads and what each alone touches:
 | decide | the ledger, tenants' pages and directories, overrides: all that changes a promise |
 | read | nothing; answers from the ledger's last published entries and the last sample |
 | truth | the overhead, utilisation and heartbeat fields of grant pages, the last sample |
+| schedule | the scheduler: its process, its connection, what it was told |
 | driver (`devices`) | NVML; everybody else asks it with a deadline |
 | mounts | its place in the host's mount namespace |
 

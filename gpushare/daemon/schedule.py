@@ -59,6 +59,7 @@ class Schedule:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._worker = Worker("schedule")
+        self._asked = False  # a change that comes before the last one is looked at goes with it
         # All below is that thread's.
         self._scheduler: Scheduler | None = None
         self._told: dict[str, tuple[Pages, Parts]] = {}
@@ -70,7 +71,9 @@ class Schedule:
 
     def changed(self) -> None:
         """Tell what is new; returns at once."""
-        self._worker.submit(lambda: self._do(self._tell))
+        if not self._asked:
+            self._asked = True
+            self._worker.submit(self._tell_changed)
 
     def check(self) -> None:
         """See that there is a scheduler that answers, and tell it everything; returns at once."""
@@ -94,6 +97,10 @@ class Schedule:
             self._lost(str(error))
         else:
             self._node.scheduler_fault = self._fault()
+
+    def _tell_changed(self) -> None:
+        self._asked = False
+        self._do(self._tell)
 
     def _tell(self) -> None:
         if self._scheduler is None:
