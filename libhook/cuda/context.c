@@ -150,7 +150,7 @@ static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontex
 	struct allocation entry, stale;
 	bool known = allocations_take(&created, (uintptr_t)context, &entry);
 	if (known)
-		markers_before_end(entry.card, context);
+		markers_before_end(entry.card, context, true);
 	CUresult result = destroy(context);
 	if (known)
 		markers_after_end(entry.card, context, result == CUDA_SUCCESS);

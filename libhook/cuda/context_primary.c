@@ -143,7 +143,7 @@ static void primary_look(CUdevice device, enum primary_state before)
 	primary_uncount(card);
 }
 
-static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device)
+static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device, bool surely)
 {
 	unsigned card;
 
@@ -151,7 +151,7 @@ static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device)
 	enum primary_state before = primary_state(device);
 	const bool is_card = card_of_device(&card, device) == CUDA_SUCCESS;
 	if (is_card)
-		markers_before_end(card, NULL);
+		markers_before_end(card, NULL, surely);
 	CUresult result = end(device);
 	if (is_card)
 		markers_after_end(card, NULL, primary_state(device) != PRIMARY_ACTIVE);
@@ -162,22 +162,22 @@ static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device)
 
 CUDA(cuDevicePrimaryCtxRelease, (CUdevice device))
 {
-	return primary_end(REAL(cuDevicePrimaryCtxRelease), device);
+	return primary_end(REAL(cuDevicePrimaryCtxRelease), device, false);
 }
 
 CUDA(cuDevicePrimaryCtxRelease_v2, (CUdevice device))
 {
-	return primary_end(REAL(cuDevicePrimaryCtxRelease_v2), device);
+	return primary_end(REAL(cuDevicePrimaryCtxRelease_v2), device, false);
 }
 
 CUDA(cuDevicePrimaryCtxReset, (CUdevice device))
 {
-	return primary_end(REAL(cuDevicePrimaryCtxReset), device);
+	return primary_end(REAL(cuDevicePrimaryCtxReset), device, true);
 }
 
 CUDA(cuDevicePrimaryCtxReset_v2, (CUdevice device))
 {
-	return primary_end(REAL(cuDevicePrimaryCtxReset_v2), device);
+	return primary_end(REAL(cuDevicePrimaryCtxReset_v2), device, true);
 }
 
 CUDA(cuGreenCtxDestroy, (CUgreenCtx context))
@@ -193,7 +193,7 @@ CUDA(cuGreenCtxDestroy, (CUgreenCtx context))
 			       card_of_device(&card, (CUdevice)entry.owner) == CUDA_SUCCESS &&
 			       REAL(cuCtxFromGreenCtx)(&usable, context) == CUDA_SUCCESS;
 	if (is_usable)
-		markers_before_end(card, usable);
+		markers_before_end(card, usable, true);
 	CUresult result = REAL(cuGreenCtxDestroy)(context);
 	if (is_usable)
 		markers_after_end(card, usable, result == CUDA_SUCCESS);

@@ -4,6 +4,7 @@
  * groups of work and that the meter thread looks at.
  *
  *   marker_stream.c   streams in use, and the groups of work on them; no driver
+ *   marker_loose.c    work that no marker tells of
  *   marker_context.c  contexts in use, and their events
  *   marker_end.c      streams and contexts that end
  *   marker_record.c   recording
@@ -28,6 +29,7 @@
 #define MARKER_STREAMS 64 /* in use at a time on one card; more are counted by estimate alone */
 #define MARKER_CONTEXTS 8 /* likewise */
 #define MARKERS 128	  /* recorded and not seen to be reached, of one card */
+#define LOOSE 16	  /* lots of work without a marker, each of which ends as one */
 #define MARKER_EVENTS 144 /* of one context, kept for use again */
 
 struct marker {
@@ -64,16 +66,23 @@ struct marker_context {
 	CUevent spare[MARKER_EVENTS];
 };
 
+/* What no event tells the end of, and when it should have ended. */
+struct loose {
+	uint64_t estimate_ns, end_ns;
+	uint64_t behind; /* not before so many of all pieces have ended */
+	uint32_t pieces;
+};
+
 /* With the account's lock, of that card. */
 struct card_markers {
 	struct marker_stream streams[MARKER_STREAMS];
 	struct marker_context contexts[MARKER_CONTEXTS];
 	struct marker markers[MARKERS];
-	uint64_t live;	       /* streams with markers, as bits */
-	uint64_t open;	       /* streams with pieces behind their last marker */
-	struct group loose;    /* what no event tells the end of */
-	uint64_t loose_end_ns; /* when it should have ended */
-	uint8_t free_marker;   /* the first, if `ready` */
+	uint64_t live;		   /* streams with markers, as bits */
+	uint64_t open;		   /* streams with pieces behind their last marker */
+	struct loose loose[LOOSE]; /* a queue */
+	uint8_t loose_first, loose_count;
+	uint8_t free_marker; /* the first, if `ready` */
 	bool ready;
 	bool has_backlog; /* work that nobody counted may be before the first marker */
 };
@@ -108,10 +117,13 @@ void marker_append(struct card_markers *card, uint8_t stream, uint8_t marker);
 /* The oldest out of its stream's list; its place is free then. */
 void marker_remove(struct card_markers *card, uint8_t stream);
 void marker_give_back(struct card_markers *card, uint8_t marker);
-/* What is behind the stream's last marker is counted by its estimate alone. */
-void group_is_loose(struct card_markers *card, uint8_t stream);
-/* Pieces that are counted by their estimate alone. */
-void loose_add(struct card_markers *card, const struct group *group, uint64_t now_ns);
+/* ---- marker_loose.c, with the account's lock; the first two return when it should have ended */
+
+uint64_t loose_add(unsigned card, uint64_t estimate_ns, uint32_t pieces);
+/* What is behind the stream's last marker. */
+uint64_t group_is_loose(unsigned card, uint8_t stream);
+/* What should have ended by now has. Returns when to look again; UINT64_MAX: there is no more. */
+uint64_t loose_look(unsigned card, uint64_t now_ns);
 
 /* ---- marker_context.c */
 

@@ -23,7 +23,52 @@ static void let_meter_finish(void)
 	pthread_mutex_unlock(&metering);
 }
 
-void markers_before_end(unsigned number, CUcontext handle)
+struct events {
+	unsigned count;
+	CUevent event[MARKER_EVENTS + MARKERS + 1];
+};
+
+static void take_event(struct events *taken, CUevent event)
+{
+	if (event)
+		taken->event[taken->count++] = event;
+}
+
+/* All that a context has. With the lock. */
+static void take_events(struct card_markers *card, uint8_t place, struct events *taken)
+{
+	struct marker_context *context = &card->contexts[place];
+
+	taken->count = 0;
+	while (context->spare_count > 0)
+		take_event(taken, event_spare(context));
+	take_event(taken, context->last);
+	context->last = NULL;
+	for (uint64_t live = card->live; live; live &= live - 1) {
+		uint8_t marker = card->streams[__builtin_ctzll(live)].first;
+		for (; marker != NO_MARKER; marker = card->markers[marker].next) {
+			if (card->markers[marker].context != place)
+				continue;
+			take_event(taken, card->markers[marker].event);
+			card->markers[marker].event = NULL;
+		}
+	}
+}
+
+static void events_give_back(unsigned number, uint8_t place, CUcontext handle)
+{
+	struct card_markers *card = &card_markers[number];
+	struct events taken = {.count = 0};
+
+	spin_take(&accounts[number].lock);
+	if (card->contexts[place].is_ending && is_meant(&card->contexts[place], handle))
+		take_events(card, place, &taken);
+	spin_drop(&accounts[number].lock);
+	for (unsigned i = 0; i < taken.count; i++)
+		REAL(cuEventDestroy_v2)(taken.event[i]);
+}
+
+void markers_before_end(unsigned number, CUcontext handle, bool surely)
 {
 	struct card_markers *card = &card_markers[number];
 	bool found = false;
@@ -36,12 +81,15 @@ void markers_before_end(unsigned number, CUcontext handle)
 		found = true;
 	}
 	spin_drop(&accounts[number].lock);
-	if (found)
-		let_meter_finish();
+	if (!found)
+		return;
+	let_meter_finish();
+	for (unsigned place = 0; surely && place < MARKER_CONTEXTS; place++)
+		events_give_back(number, (uint8_t)place, handle);
 }
 
-/* Everything on it has ended with its context. */
-static void forget_stream(unsigned number, uint8_t place, uint64_t now_ns)
+/* What was pending on a stream of a context has ended with that, or nobody can tell. */
+static void forget_stream(unsigned number, uint8_t place, bool has_ended)
 {
 	struct card_markers *card = &card_markers[number];
 	struct group all = group_take(card, place);
@@ -51,20 +99,28 @@ static void forget_stream(unsigned number, uint8_t place, uint64_t now_ns)
 		marker_remove(card, place);
 	}
 	stream_end(card, place);
-	if (all.pieces > 0)
-		account_end(&accounts[number], all.pieces, all.estimate_ns, now_ns, now_ns);
+	if (all.pieces > 0 && has_ended)
+		account_end(&accounts[number], all.pieces, all.estimate_ns, clock_ns(), clock_ns());
+	else if (all.pieces > 0)
+		loose_add(number, all.estimate_ns, all.pieces);
 }
 
-static void forget_context(unsigned number, uint8_t place, uint64_t now_ns)
+/* With its events. */
+static void forget_context(unsigned number, uint8_t place, bool has_ended)
 {
 	struct card_markers *card = &card_markers[number];
 	struct marker_context *context = &card->contexts[place];
 
 	for (unsigned stream = 0; stream < MARKER_STREAMS; stream++)
 		if (card->streams[stream].lane.key != 0 && card->streams[stream].context == place)
-			forget_stream(number, (uint8_t)stream, now_ns);
-	/* Its events went with it. */
+			forget_stream(number, (uint8_t)stream, has_ended);
 	*context = (struct marker_context){.generation = context->generation + 1};
+}
+
+/* Whether its events were given back. */
+static bool is_bare(const struct marker_context *context)
+{
+	return !context->last && context->spare_count == 0;
 }
 
 void markers_after_end(unsigned number, CUcontext handle, bool has_ended)
@@ -79,8 +135,8 @@ void markers_after_end(unsigned number, CUcontext handle, bool has_ended)
 		if (!context->is_ending || !is_meant(context, handle))
 			continue;
 		context->is_ending = false;
-		if (has_ended)
-			forget_context(number, (uint8_t)place, clock_ns());
+		if (has_ended || is_bare(context))
+			forget_context(number, (uint8_t)place, has_ended);
 	}
 	const bool has_progress = account->ended != ended, is_idle = account_is_idle(account);
 	spin_drop(&account->lock);
@@ -110,7 +166,7 @@ static void close_stream(unsigned number, CUstream handle)
 	spin_take(&accounts[number].lock);
 	if (card->streams[place].lane.generation == stream.lane.generation) {
 		if (card->streams[place].lane.open.pieces > 0)
-			group_is_loose(card, place);
+			group_is_loose(number, place);
 		card->streams[place].lane.key = STREAM_GONE;
 		card->streams[place].lane.is_plain = false;
 		card->streams[place].is_loose = true;

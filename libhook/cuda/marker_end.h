@@ -3,7 +3,7 @@
  * Contexts end with markers in them. Before the driver is asked to end one nobody looks at its
  * events any more; after its answer they are forgotten, or looked at again:
  *
- *     markers_before_end(card, context);
+ *     markers_before_end(card, context, true);
  *     CUresult result = REAL(cuCtxDestroy_v2)(context);
  *     markers_after_end(card, context, result == CUDA_SUCCESS);
  */
@@ -14,8 +14,9 @@
 
 #include "filter.h"
 
-/* Of a context that the program did not make, the primary one of the card, `context` is NULL. */
-void markers_before_end(unsigned card, CUcontext context);
+/* Of a context that the program did not make, the primary one of the card, `context` is NULL. One
+ * that will surely end gives its events back; of one that others may hold they are kept. */
+void markers_before_end(unsigned card, CUcontext context, bool surely);
 void markers_after_end(unsigned card, CUcontext context, bool has_ended);
 
 /* Before the program waits for work to end: what is behind the last marker of a stream gets one. */

@@ -248,7 +248,7 @@ void marker_record_for(
 	} else {
 		spin_take(&accounts[number].lock);
 		if (card->streams[place].lane.generation == stream->lane.generation)
-			group_is_loose(card, place);
+			group_is_loose(number, place);
 		spin_drop(&accounts[number].lock);
 	}
 	if (is_current)
@@ -265,7 +265,7 @@ static void close_open(unsigned number, uint8_t place)
 	if (card->streams[place].lane.open.pieces > 0 && open_is_due(card, place)) {
 		const struct marker_context *owner = &card->contexts[card->streams[place].context];
 		if (card->streams[place].per_thread)
-			group_is_loose(card, place);
+			group_is_loose(number, place);
 		else if (!owner->is_ending)
 			context = owner->handle;
 	}
@@ -273,21 +273,6 @@ static void close_open(unsigned number, uint8_t place)
 	spin_drop(&accounts[number].lock);
 	if (context)
 		marker_record_for(number, place, &stream, context);
-}
-
-/* What no event tells the end of. */
-static void look_at_loose(unsigned number, uint64_t now_ns)
-{
-	struct card_markers *card = &card_markers[number];
-	struct account *account = &accounts[number];
-
-	spin_take(&account->lock);
-	if (card->loose.pieces > 0 && card->loose_end_ns <= now_ns) {
-		account_end(account, card->loose.pieces, card->loose.estimate_ns,
-			card->loose.estimate_ns, card->loose_end_ns);
-		card->loose = (struct group){.pieces = 0};
-	}
-	spin_drop(&account->lock);
 }
 
 /* Whoever ends a context looks after it. */
@@ -311,8 +296,6 @@ static uint64_t next_look(const struct card_markers *card, uint64_t now_ns)
 			next, now_ns + bounded(card->streams[lowest(bits)].lane.open.estimate_ns /
 						       OPEN_PART,
 					       OPEN_LEAST_NS, OPEN_MOST_NS));
-	if (card->loose.pieces > 0)
-		next = least(next, card->loose_end_ns);
 	return next;
 }
 
@@ -334,11 +317,11 @@ uint64_t markers_look(unsigned number)
 			;
 	for (; open; open &= open - 1)
 		close_open(number, (uint8_t)lowest(open));
-	look_at_loose(number, now_ns);
 
 	spin_take(&account->lock);
+	const uint64_t loose_ns = loose_look(number, now_ns);
 	const bool has_progress = account->ended != ended, is_idle = account_is_idle(account);
-	const uint64_t next = next_look(card, now_ns);
+	const uint64_t next = least(next_look(card, now_ns), loose_ns);
 	spin_drop(&account->lock);
 	if (has_progress)
 		progress_tell(number, is_idle);

@@ -90,14 +90,6 @@ void markers_meet(struct gate_work *work)
 	spin_drop(&accounts[work->card].lock);
 }
 
-static void add_loose(struct gate_work *work)
-{
-	const struct group one = {.estimate_ns = work->estimate_ns, .pieces = 1};
-
-	loose_add(&card_markers[work->card], &one, clock_ns());
-	work->marks = MARK_WATCH;
-}
-
 void markers_add(struct gate_work *work, uint64_t marker_ns, bool was_idle)
 {
 	struct card_markers *card = &card_markers[work->card];
@@ -106,7 +98,8 @@ void markers_add(struct gate_work *work, uint64_t marker_ns, bool was_idle)
 	if (was_idle)
 		card->has_backlog = accounts[work->card].may_have_been_open;
 	if (!is_here(work) || stream_of(work)->is_loose) {
-		add_loose(work);
+		loose_add(work->card, work->estimate_ns, 1);
+		work->marks = MARK_WATCH;
 		return;
 	}
 	struct marker_stream *stream = stream_of(work);
@@ -197,11 +190,8 @@ void markers_before(const struct gate_work *work)
 /* Nothing will tell when these end: as long as they were expected to take. */
 static void record_failed(unsigned card, const struct group *group)
 {
-	const uint64_t now_ns = clock_ns();
-
 	spin_take(&accounts[card].lock);
-	loose_add(&card_markers[card], group, now_ns);
-	const uint64_t end_ns = card_markers[card].loose_end_ns;
+	const uint64_t end_ns = loose_add(card, group->estimate_ns, group->pieces);
 	spin_drop(&accounts[card].lock);
 	meter_watch(end_ns);
 }
@@ -285,12 +275,8 @@ void markers_after(const struct gate_work *work)
 {
 	struct account *account = &accounts[work->card];
 
-	if (work->marks & MARK_WATCH) {
-		spin_take(&account->lock);
-		const uint64_t end_ns = card_markers[work->card].loose_end_ns;
-		spin_drop(&account->lock);
-		meter_watch(end_ns);
-	}
+	if (work->marks & MARK_WATCH)
+		meter_watch(clock_ns() + work->estimate_ns);
 	if (!(work->marks & MARK_AFTER))
 		return;
 	marker_record(work->card, work->stream_place, work->generation);

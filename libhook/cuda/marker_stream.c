@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "marker.h"
 
-#include "share/clock.h"
-
 _Atomic unsigned gate_contexts;
 struct card_markers card_markers[GPUSHARE_MAX_CARDS];
 
@@ -142,19 +140,4 @@ void marker_remove(struct card_markers *card, uint8_t place)
 		card->live &= ~(UINT64_C(1) << place);
 	}
 	marker_give_back(card, marker);
-}
-
-void loose_add(struct card_markers *card, const struct group *group, uint64_t now_ns)
-{
-	if (card->loose.pieces == 0 || card->loose_end_ns < now_ns)
-		card->loose_end_ns = now_ns;
-	card->loose_end_ns += group->estimate_ns;
-	group_join(&card->loose, group);
-}
-
-void group_is_loose(struct card_markers *card, uint8_t stream)
-{
-	const struct group group = group_take(card, stream);
-
-	loose_add(card, &group, clock_ns());
 }

@@ -142,6 +142,37 @@ void launch(uint64_t duration_ns)
 	CHECK(launch_on(NULL, duration_ns) == CUDA_SUCCESS);
 }
 
+CUresult launch_in_current(uint64_t duration_ns)
+{
+	void *parameters[] = {&duration_ns};
+	CUfunction own;
+	CUmodule module;
+
+	CHECK(cuModuleLoadData(&module, image) == CUDA_SUCCESS);
+	CHECK(cuModuleGetFunction(&own, module, "spin") == CUDA_SUCCESS);
+	return cuLaunchKernel(own, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
+}
+
+static void *launch_in_primary(void *unused)
+{
+	gate_program_enter();
+	launch(10 * MICROSECOND);
+	return unused;
+}
+
+void launch_elsewhere(void)
+{
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, launch_in_primary, NULL) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+CUresult launch_badly(void)
+{
+	return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
 struct work work_of(unsigned process)
 {
 	const struct gpushare_work *page = card_work(0, process);
@@ -167,7 +198,7 @@ struct work own_work(void)
 	return work_of(0);
 }
 
-static void pause_a_little(void)
+void pause_a_little(void)
 {
 	const struct timespec pause = {.tv_nsec = 100000};
 
@@ -196,18 +227,31 @@ void until_submitted(uint64_t pieces)
 		pause_a_little();
 }
 
-uint64_t served_ns(void)
+/* The driver's lock on the file goes with any descriptor of it that is closed: this one never is.
+ */
+static struct sim_device *device_file(void)
 {
-	static const struct sim_device *file;
-	uint64_t sum = 0;
+	static struct sim_device *file;
 
 	if (!file) {
-		int fd = open(getenv(SIM_DEVICE_ENV), O_RDONLY | O_CLOEXEC);
+		int fd = open(getenv(SIM_DEVICE_ENV), O_RDWR | O_CLOEXEC);
 		CHECK(fd >= 0);
-		file = mmap(NULL, SIM_FILE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+		file = mmap(NULL, SIM_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		CHECK(file != MAP_FAILED);
 	}
+	return file;
+}
+
+struct sim_faults *device_faults(void)
+{
+	return &device_file()->faults[0];
+}
+
+uint64_t served_ns(void)
+{
+	uint64_t sum = 0;
+
 	for (unsigned i = 0; i < SIM_CONTEXTS; i++)
-		sum += atomic_load(&file->cards[0].contexts[i].served_ns);
+		sum += atomic_load(&device_file()->cards[0].contexts[i].served_ns);
 	return sum;
 }

@@ -37,6 +37,14 @@ unsigned bell_count(void);
 CUresult launch_on(CUstream stream, uint64_t duration_ns);
 void launch(uint64_t duration_ns);
 
+/* With a kernel of the current context's own; and one more in the primary context, from a thread.
+ */
+CUresult launch_in_current(uint64_t duration_ns);
+void launch_elsewhere(void);
+
+/* Of a kernel that is none. */
+CUresult launch_badly(void);
+
 /* A process's work as it stands between two changes of it. */
 struct work {
 	uint32_t waiting, forced;
@@ -50,7 +58,11 @@ void until_idle(void);
 void until_waiting(uint32_t threads);
 void until_submitted(uint64_t pieces);
 
+void pause_a_little(void);
+
 uint64_t now_ns(void);
+/* What the simulator is to do wrong on the card. */
+struct sim_faults *device_faults(void);
 /* Card time that the simulator has given to all contexts. */
 uint64_t served_ns(void);
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "gate_program.h"
+#include "quota/pages.h"
 #include "tenant.h"
 
 #define MARKER_NS (500 * MICROSECOND)
@@ -102,6 +103,171 @@ static void what_is_counted_is_what_was_served(void)
 		;
 }
 
+static void *launch_many(void *count)
+{
+	gate_program_enter();
+	for (uintptr_t i = 0; i < (uintptr_t)count; i++)
+		launch(50 * MICROSECOND);
+	return NULL;
+}
+
+static pthread_t thread_that(void *(*body)(void *), uintptr_t argument)
+{
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, body, (void *)argument) == 0);
+	return thread;
+}
+
+static void join(pthread_t thread)
+{
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* What the scheduler takes back while a program is in full swing. */
+static void closing_stops_who_launches(void)
+{
+	gate_set(GPUSHARE_GATE_WINDOW);
+	const uint64_t before = own_work().submitted;
+	const pthread_t thread = thread_that(launch_many, 400);
+
+	until_submitted(before + 20);
+	gate_set(GPUSHARE_GATE_CLOSED);
+	until_waiting(1);
+	until_idle();
+	const uint64_t stopped = own_work().submitted;
+	CHECK(stopped < before + 400);
+	gate_set(GPUSHARE_GATE_WINDOW);
+	join(thread);
+	until_idle();
+	CHECK(own_work().submitted == before + 400);
+}
+
+static void a_long_piece_passes_where_nothing_is_pending(void)
+{
+	gate_set(GPUSHARE_GATE_WINDOW);
+	until_idle();
+	const uint32_t forced = own_work().forced;
+	for (int i = 0; i < 3; i++)
+		launch(10 * MILLISECOND); /* five windows long */
+	until_idle();
+	CHECK(own_work().forced == forced);
+}
+
+static void a_wait_ends_at_its_longest(void)
+{
+	gate_set(GPUSHARE_GATE_CLOSED);
+	atomic_store(&the_gate()->wait_max_ns, 20 * MILLISECOND);
+	const struct work before = own_work();
+	launch(10 * MICROSECOND);
+	const struct work after = own_work();
+	CHECK(after.forced == before.forced + 1 && after.waiting == 0);
+	CHECK(after.throttled_ns >= before.throttled_ns + 20 * MILLISECOND);
+	CHECK(after.submitted == before.submitted + 1);
+	atomic_store(&the_gate()->wait_max_ns, 60 * SECOND);
+	gate_set(GPUSHARE_GATE_WINDOW);
+	until_idle();
+}
+
+/* As another process of the tenant would, under the second number. */
+static struct gpushare_work *other_process(void)
+{
+	atomic_store(&pages.status->high_water, 2);
+	return card_work(0, 1);
+}
+
+static void other_process_ends(void)
+{
+	memset(card_work(0, 1), 0, sizeof(struct gpushare_work));
+	atomic_store(&pages.status->high_water, 1);
+}
+
+static void a_window_is_for_all_processes_together(void)
+{
+	struct gpushare_work *other = other_process();
+
+	gate_set(GPUSHARE_GATE_WINDOW);
+	atomic_store(&other->pending_ns, 2 * MILLISECOND);
+	atomic_store(&other->submitted, 1);
+	const uint64_t before = own_work().submitted;
+	const pthread_t thread = thread_that(launch_many, 1);
+	until_waiting(1);
+	CHECK(own_work().submitted == before);
+	atomic_store(&other->pending_ns, 0);
+	atomic_store(&other->ended, 1);
+	join(thread);
+	until_idle();
+	CHECK(own_work().submitted == before + 1);
+	other_process_ends();
+}
+
+static void what_was_launched_through_an_open_gate_is_busy_time(void)
+{
+	gate_set(GPUSHARE_GATE_OPEN);
+	const uint64_t begun = now_ns(), busy = own_work().busy_ns;
+	launch(30 * MILLISECOND);
+	gate_set(GPUSHARE_GATE_METERED);
+	launch(100 * MICROSECOND);
+	const uint64_t counted_from = now_ns();
+	until_idle();
+	const uint64_t counted = own_work().busy_ns - busy;
+	CHECK(counted + (counted_from - begun) >= 30 * MILLISECOND);
+	CHECK(counted >= 100 * MICROSECOND && counted <= now_ns() - begun);
+}
+
+static void a_launch_that_is_refused_is_not_counted(void)
+{
+	gate_set(GPUSHARE_GATE_METERED);
+	until_idle();
+	const struct work before = own_work();
+	CHECK(launch_badly() != CUDA_SUCCESS);
+	const struct work after = own_work();
+	CHECK(after.submitted - after.ended == 0 && after.pending_ns == 0);
+	CHECK(after.busy_ns == before.busy_ns);
+}
+
+static void alone_it_keeps_to_its_share(void)
+{
+	const uint64_t beat = now_ns() - SECOND;
+
+	until_idle();
+	gate_set(GPUSHARE_GATE_CLOSED);
+	atomic_store(&the_gate()->alone_permille, 250);
+	atomic_store(&the_gate()->busy_ns, own_work().busy_ns);
+	gate_stop_beating(beat);
+	const uint64_t begun = now_ns(), before = own_work().busy_ns;
+	const uint32_t forced = own_work().forced;
+	for (int i = 0; i < 50; i++) {
+		launch(MILLISECOND);
+		const struct work work = own_work();
+		const uint64_t used = work.busy_ns - before + work.pending_ns;
+		/* A burst, and the piece that was begun with nothing owed. */
+		CHECK(used <= (now_ns() - begun) / 4 + 2 * MILLISECOND + 2 * MILLISECOND);
+	}
+	CHECK(own_work().forced == forced);
+	until_idle();
+}
+
+static void alone_with_no_share_set_it_passes(void)
+{
+	atomic_store(&the_gate()->alone_permille, 0);
+	gate_set(GPUSHARE_GATE_CLOSED);
+	gate_stop_beating(0);
+	launch(10 * MICROSECOND);
+	until_idle();
+}
+
+static void it_waits_again_for_a_scheduler_that_is_back(void)
+{
+	gate_set(GPUSHARE_GATE_CLOSED);
+	gate_beat();
+	const pthread_t thread = thread_that(launch_many, 1);
+	until_waiting(1);
+	gate_set(GPUSHARE_GATE_WINDOW);
+	join(thread);
+	until_idle();
+}
+
 int main(void)
 {
 	gate_prepare();
@@ -113,5 +279,22 @@ int main(void)
 	TEST(window_bounds, "a window holds what is pending to its bound");
 	TEST(what_is_counted_is_what_was_served,
 		"the time that is counted is what the card has served, within a marker");
+	TEST(closing_stops_who_launches, "closing the gate stops a program in full swing");
+	TEST(a_long_piece_passes_where_nothing_is_pending,
+		"a piece longer than the window passes where nothing is pending");
+	TEST(a_wait_ends_at_its_longest,
+		"who has waited the longest time goes ahead, and is counted");
+	TEST(a_window_is_for_all_processes_together,
+		"what other processes have pending counts against the window");
+	TEST(what_was_launched_through_an_open_gate_is_busy_time,
+		"what was launched while the gate was open is busy time from when it is not");
+	TEST(a_launch_that_is_refused_is_not_counted,
+		"a launch that the driver refuses is not pending");
+	TEST(alone_it_keeps_to_its_share,
+		"without a scheduler a tenant keeps to its share by itself");
+	TEST(alone_with_no_share_set_it_passes,
+		"without a scheduler who has no share to keep to passes a closed gate");
+	TEST(it_waits_again_for_a_scheduler_that_is_back,
+		"with the scheduler back, a closed gate is closed again");
 	return 0;
 }
