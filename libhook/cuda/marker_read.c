@@ -5,15 +5,19 @@
  */
 #include "marker.h"
 
+#include "quota/pages.h"
 #include "share/bell.h"
 #include "share/clock.h"
 #include "share/futex.h"
 #include "share/progress.h"
 #include "stream.h"
 
-/* How long after a look that came too early the next one is: a part of what it has taken so far. */
-#define AGAIN_PART 16
-#define AGAIN_LEAST_NS UINT64_C(20000)
+/* How long after a look that came too early the next one is: a part of what it has taken so far,
+ * and of the time between two markers. Until the end of a long piece is seen the card stands still.
+ */
+#define AGAIN_PART 64
+#define AGAIN_LEAST_PART 25
+#define AGAIN_MOST_PART 2
 
 /* How long work behind the last marker waits for more of it before the meter records one. */
 #define OPEN_PART 2
@@ -81,8 +85,10 @@ static void look_later(unsigned number, const struct looked *looked, uint64_t no
 	if (is_same(card, looked)) {
 		struct marker *marker = &card->markers[looked->marker];
 		marker->not_reached_ns = now_ns;
-		marker->look_ns = now_ns + bounded((now_ns - marker->recorded_ns) / AGAIN_PART,
-						   AGAIN_LEAST_NS, LOOK_MOST_NS);
+		const uint64_t marker_ns = gate_marker_ns(&grant_card(number)->gate);
+		marker->look_ns =
+			now_ns + bounded((now_ns - marker->recorded_ns) / AGAIN_PART,
+					 marker_ns / AGAIN_LEAST_PART, marker_ns / AGAIN_MOST_PART);
 	}
 	spin_drop(&accounts[number].lock);
 }
@@ -178,8 +184,9 @@ static CUevent marker_reached(
 	const struct marker_stream *stream = &card->streams[looked->stream];
 	if (stream->first != NO_MARKER) {
 		struct marker *next = &card->markers[stream->first];
-		next->look_ns =
-			least(next->look_ns, accounts[number].since_ns + next->group.estimate_ns);
+		next->look_ns = least(next->look_ns,
+			accounts[number].since_ns + marker_first_look(&grant_card(number)->gate,
+							    next->group.estimate_ns));
 	}
 	return spare;
 }

@@ -2,6 +2,7 @@
 #include "marker.h"
 
 #include "context.h"
+#include "quota/pages.h"
 #include "share/clock.h"
 
 /* A name for the calling thread's default stream: its address. */
@@ -197,12 +198,13 @@ static void record_failed(unsigned card, const struct group *group)
 }
 
 /* All that is pending comes first. An estimate may be far too long: we look before, too. */
-static uint64_t expected_ns(const struct account *account, const struct group *group)
+static uint64_t expected_ns(
+	const struct gpushare_gate *gate, uint64_t pending_ns, const struct group *group)
 {
-	uint64_t ns = account->pending_ns;
+	uint64_t ns = pending_ns > group->estimate_ns ? pending_ns - group->estimate_ns : 0;
 
-	if (group->is_guess)
-		ns -= group->estimate_ns < ns ? group->estimate_ns : ns;
+	if (!group->is_guess)
+		ns += marker_first_look(gate, pending_ns - ns);
 	return ns < LOOK_MOST_NS ? ns : LOOK_MOST_NS;
 }
 
@@ -218,7 +220,8 @@ static void record_done(unsigned card_number, uint8_t place, uint32_t generation
 	const bool is_here = marker != NO_MARKER &&
 			     card->streams[place].lane.generation == generation &&
 			     card->contexts[recorded->context].generation == context_generation;
-	const uint64_t look_ns = now_ns + expected_ns(account, &recorded->group);
+	const uint64_t look_ns = now_ns + expected_ns(&grant_card(card_number)->gate,
+						  account->pending_ns, &recorded->group);
 	if (is_here) {
 		card->markers[marker] = *recorded;
 		card->markers[marker].recorded_ns = now_ns;

@@ -15,9 +15,6 @@
 #include "markers.h"
 #include "quota/pages.h"
 
-/* What stands for marker_ns where the page says nothing. */
-#define MARKER_NS UINT64_C(500000)
-
 static const _Atomic uint32_t always_open = GPUSHARE_GATE_OPEN;
 static const _Atomic uint32_t look_at_each = UINT32_MAX;
 
@@ -42,13 +39,6 @@ void gate_open_for_good(void)
 bool gate_is_open_for_good(void)
 {
 	return atomic_load_explicit(&gate_word, memory_order_relaxed) == &always_open;
-}
-
-static uint64_t marker_ns_of(const struct gpushare_gate *gate)
-{
-	const uint64_t ns = atomic_load_explicit(&gate->marker_ns, memory_order_relaxed);
-
-	return ns ? ns : MARKER_NS;
 }
 
 /* Out of the way of launches that find everything in its place. */
@@ -97,7 +87,7 @@ RARELY static void begin_busy(
 	look_at_epoch(account, gate);
 	account->is_alone = gate_is_stale(gate, now_ns);
 	account_begin_busy(account, work->estimate_ns, now_ns);
-	markers_add(work, marker_ns_of(gate), true);
+	markers_add(work, gate_marker_ns(gate), true);
 	account->may_have_been_open = false;
 }
 
@@ -114,7 +104,7 @@ static void estimate(
 {
 	work->place = estimate_place(&account->estimates, work->kind, work->what, work->size);
 	const struct estimate *known = &account->estimates.place[work->place];
-	work->estimate_ns = known->samples > 0 ? known->ns : marker_ns_of(gate);
+	work->estimate_ns = known->samples > 0 ? known->ns : gate_marker_ns(gate);
 }
 
 /* With the lock. False: open, or nobody can count; the lock is dropped. */
@@ -150,7 +140,7 @@ RARELY static bool enter_slowly(struct account *account, const struct gpushare_g
 		begin_busy(account, gate, work);
 	} else {
 		account_begin(account, work->estimate_ns);
-		markers_add(work, marker_ns_of(gate), false);
+		markers_add(work, gate_marker_ns(gate), false);
 	}
 	spin_drop(&account->lock);
 	if (was_idle)
@@ -169,7 +159,7 @@ static inline bool enter_at_once(struct account *account, const struct gpushare_
 	work->place = estimate_place(&account->estimates, work->kind, work->what, work->size);
 	const struct estimate *known = &account->estimates.place[work->place];
 	work->estimate_ns = known->ns;
-	if (known->samples == 0 || lane->open.estimate_ns + known->ns >= marker_ns_of(gate) ||
+	if (known->samples == 0 || lane->open.estimate_ns + known->ns >= gate_marker_ns(gate) ||
 		!gate_may_pass(account, gate, mode, work))
 		return false;
 	account_begin(account, known->ns);

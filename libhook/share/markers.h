@@ -16,6 +16,17 @@
  * behind it, or tell the meter thread of work whose end no marker will tell. */
 enum { MARK_START = 1, MARK_AFTER = 2, MARK_WATCH = 4 };
 
+/* What stands for marker_ns where the page says nothing. */
+#define MARKER_NS UINT64_C(500000)
+
+/* So much estimated work is between two markers, by the page. */
+static inline uint64_t gate_marker_ns(const struct gpushare_gate *gate)
+{
+	const uint64_t ns = atomic_load_explicit(&gate->marker_ns, memory_order_relaxed);
+
+	return ns ? ns : MARKER_NS;
+}
+
 /* How many contexts the process is known to have: where there are several, each has default streams
  * of its own. */
 #pragma GCC visibility push(hidden)
