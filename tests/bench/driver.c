@@ -2,7 +2,7 @@
  *
  * Times a call of the driver through the filter library against the same call without it:
  *
- *     driver launch|allocate|random|information FILTER DRIVER ROUNDS [PROCESSES]
+ *     driver launch|graph|allocate|random|information FILTER DRIVER ROUNDS [PROCESSES]
  *
  * Both libraries are in this one process, as the filter loads the driver anyway, and they take
  * turns: what disturbs a round disturbs both. Prints the median round of each, and the median of
@@ -32,12 +32,14 @@ static const char image[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
 
 struct driver {
 	__typeof__(&cuLaunchKernel) launch;
+	__typeof__(&cuGraphLaunch) launch_graph;
 	__typeof__(&cuMemAlloc_v2) allocate;
 	__typeof__(&cuMemFree_v2) release;
 	__typeof__(&cuMemGetInfo_v2) information;
 };
 
 static CUfunction kernel;
+static CUgraphExec graph; /* of one such kernel */
 static __typeof__(&cuCtxSynchronize) synchronize;
 
 static void check(CUresult result, const char *what)
@@ -63,29 +65,36 @@ static struct driver driver_of(void *library)
 {
 	return (struct driver){
 		.launch = (__typeof__(&cuLaunchKernel))symbol(library, "cuLaunchKernel"),
+		.launch_graph = (__typeof__(&cuGraphLaunch))symbol(library, "cuGraphLaunch"),
 		.allocate = (__typeof__(&cuMemAlloc_v2))symbol(library, "cuMemAlloc_v2"),
 		.release = (__typeof__(&cuMemFree_v2))symbol(library, "cuMemFree_v2"),
 		.information = (__typeof__(&cuMemGetInfo_v2))symbol(library, "cuMemGetInfo_v2"),
 	};
 }
 
-static void launch_once(const struct driver *driver, uint64_t duration_ns)
+/* What a launch costs is learned by its grid, so those of two lengths have two. */
+static void launch_once(const struct driver *driver, unsigned int blocks, uint64_t duration_ns)
 {
 	void *parameters[] = {&duration_ns};
 
-	check(driver->launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL), "launch");
+	check(driver->launch(kernel, blocks, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL), "launch");
 }
 
 /* A launch into an empty queue wakes the card, one into a full queue waits: keep it in between. */
 static void launch_prepare(const struct driver *driver)
 {
 	check(synchronize(), "synchronize");
-	launch_once(driver, QUEUED_NS);
+	launch_once(driver, 1024, QUEUED_NS);
 }
 
 static void launch_call(const struct driver *driver)
 {
-	launch_once(driver, KERNEL_NS);
+	launch_once(driver, 1, KERNEL_NS);
+}
+
+static void graph_call(const struct driver *driver)
+{
+	check(driver->launch_graph(graph, NULL), "graph launch");
 }
 
 static void allocate_call(const struct driver *driver)
@@ -152,6 +161,7 @@ struct row {
 
 static const struct row rows[] = {
 	{"launch", launch_prepare, launch_call, nothing},
+	{"graph", launch_prepare, graph_call, nothing},
 	{"allocate", nothing, allocate_call, nothing},
 	{"random", random_prepare, random_call, random_end},
 	{"information", nothing, information_call, nothing},
@@ -192,6 +202,30 @@ static double median(double *values, size_t count)
 	return values[count / 2];
 }
 
+static void make_graph(void *library)
+{
+	uint64_t duration_ns = KERNEL_NS;
+	void *parameters[] = {&duration_ns};
+	const CUDA_KERNEL_NODE_PARAMS node = {.func = kernel,
+		.gridDimX = 1,
+		.gridDimY = 1,
+		.gridDimZ = 1,
+		.blockDimX = 1,
+		.blockDimY = 1,
+		.blockDimZ = 1,
+		.kernelParams = parameters};
+	CUgraph made;
+	CUgraphNode added;
+
+	check(((__typeof__(&cuGraphCreate))symbol(library, "cuGraphCreate"))(&made, 0), "graph");
+	check(((__typeof__(&cuGraphAddKernelNode))symbol(library, "cuGraphAddKernelNode"))(
+		      &added, made, NULL, 0, &node),
+		"node");
+	check(((__typeof__(&cuGraphInstantiateWithFlags))symbol(
+		      library, "cuGraphInstantiateWithFlags"))(&graph, made, 0),
+		"instance");
+}
+
 static void start(void *library)
 {
 	CUcontext context;
@@ -209,6 +243,7 @@ static void start(void *library)
 	check(((__typeof__(&cuModuleGetFunction))symbol(library, "cuModuleGetFunction"))(
 		      &kernel, module, "spin"),
 		"function");
+	make_graph(library);
 }
 
 static void lengthen_ledger(unsigned int processes)

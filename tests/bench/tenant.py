@@ -25,6 +25,14 @@ from .result import Result
 from .turns import BenchError
 
 QUOTA_BYTES = 4 << 30
+#: A gate in which nothing is ever in the way: what is measured is the looking. Markers are as many
+#: as the scheduler asks for, and its heartbeat is never old.
+GATE_FIELDS = {
+    abi.GATE_IN_FLIGHT_MAX_NS: 1_000_000_000,
+    abi.GATE_MARKER_NS: 500_000,
+    abi.GATE_WAIT_MAX_NS: 1_000_000_000,
+    abi.GATE_HEARTBEAT_NS: 1 << 62,
+}
 CONTEXT_BYTES = 512 << 20
 DRIVER = f"{abi.DRIVER_DIR}/libcuda.so.1"
 ENTER = """
@@ -53,20 +61,31 @@ class Tenant:
         self._uuid = made.uuids[0]
         self._programs: dict[str, Path] = {}
 
-    def measure(self, call: str, rounds: int, processes: int = 1) -> tuple[float, float, float]:
+    def measure(
+        self, call: str, rounds: int, processes: int = 1, gate: int = abi.GATE_OPEN
+    ) -> tuple[float, float, float]:
         """Return ns for one call without the filter, with it, and the difference."""
         words = [str(self._filter), DRIVER, str(rounds), str(processes)]
-        bare, filtered, difference = map(float, self._run("driver", call, *words).split())
+        said = self._run("driver", call, *words, gate=gate)
+        bare, filtered, difference = map(float, said.split())
+        if (self._submitted() > 0) != (gate != abi.GATE_OPEN):
+            raise BenchError(f"{call}: {self._submitted()} launches were counted in mode {gate}")
         return bare, filtered, difference
+
+    def _submitted(self) -> int:
+        """Return how much work the process counted."""
+        with (self.folder / "tenant" / abi.STATUS_NAME).open("rb") as status:
+            status.seek(abi.status_work_offset(0) + abi.WORK_SUBMITTED)
+            return int.from_bytes(status.read(8), "little")
 
     def register(self, processes: int, *, filtered: bool = True) -> float:
         """Return the ms until so many processes, started at once, have the driver."""
         library = str(self._filter) if filtered else DRIVER
         return float(self._run("register", library, str(processes)))
 
-    def _run(self, program: str, *arguments: str) -> str:
+    def _run(self, program: str, *arguments: str, gate: int = abi.GATE_OPEN) -> str:
         """Run one of the C programs as a process of the tenant; what it printed."""
-        self._write_pages()
+        self._write_pages(gate)
         compiled = self._programs.get(program)
         if compiled is None:
             compiled = compile_program(f"{program}.c", self.folder / f"{program}-bench")
@@ -95,12 +114,13 @@ class Tenant:
         budget: float,
         processes: int = 1,
         absolute: bool = False,
+        gate: int = abi.GATE_OPEN,
     ) -> Result:
-        """Measure `call` and hold it against `budget` (ns)."""
-        bare, filtered, difference = self.measure(call, rounds, processes)
+        """Measure `call` at a gate of mode `gate` and hold it against `budget` (ns)."""
+        bare, filtered, difference = self.measure(call, rounds, processes, gate)
         return Result(name, "ns", filtered, bare, difference, budget, absolute)
 
-    def _write_pages(self) -> None:
+    def _write_pages(self, gate: int) -> None:
         pages = self.folder / "tenant"
         shutil.rmtree(pages, ignore_errors=True)
         pages.mkdir()
@@ -110,6 +130,12 @@ class Tenant:
             Grant.make(directory, "bench", [Granted(self._uuid, QUOTA_BYTES, CONTEXT_BYTES, 0)])
         finally:
             os.close(directory)
+        with (pages / abi.GRANT_NAME).open("r+b") as grant:
+            for field, value in GATE_FIELDS.items():
+                grant.seek(abi.gate_offset(0) + field)
+                grant.write(value.to_bytes(8, "little"))
+            grant.seek(abi.gate_offset(0) + abi.GATE_MODE)
+            grant.write(gate.to_bytes(4, "little"))
 
 
 @contextmanager
