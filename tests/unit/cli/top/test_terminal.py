@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -197,15 +198,25 @@ def test_a_terminal_that_it_cannot_draw_on_is_told_of_once(
     assert "--once" in top.text
 
 
+@contextmanager
+def idle_process() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits, and is ended whatever becomes of the test."""
+    with subprocess.Popen(["sleep", "1000"]) as made:
+        try:
+            yield made
+        finally:
+            made.kill()
+
+
 def test_a_signal_reaches_the_process_that_was_selected(start: Start, daemon: FakeDaemon) -> None:
-    with subprocess.Popen(["sleep", "1000"]) as sleeping:
+    with idle_process() as sleeping:
         train = tenant("train", 3.9, 4)
         train["processes"][0] |= {"pid": sleeping.pid}
         daemon.answers |= {
             "tenants": rows(train),
             "tenant": [{"ok": True, "tenant": train}],
         }
-        top = start("--allow-changes")
+        top = start("--allow-changes", columns=120)
         top.until(lambda screen: f"{sleeping.pid} (1) python" in screen)
         top.press("end", "k", "enter")
         top.until(lambda screen: f"send SIGTERM to {sleeping.pid} python of train? y/n" in screen)
@@ -218,17 +229,16 @@ def test_a_signal_reaches_the_process_that_was_selected(start: Start, daemon: Fa
 def test_a_process_that_took_the_number_since_gets_no_signal(
     start: Start, daemon: FakeDaemon
 ) -> None:
-    with subprocess.Popen(["sleep", "1000"]) as another:
+    with idle_process() as another:
         train = tenant("train", 3.9, 4)
         train["processes"][0] |= {"pid": another.pid}
         now = tenant("train", 3.9, 4, processes=[])
         daemon.answers |= {"tenants": rows(train), "tenant": [{"ok": True, "tenant": now}]}
-        top = start("--allow-changes")
+        top = start("--allow-changes", columns=120)
         top.until(lambda screen: f"{another.pid} (1) python" in screen)
         top.press("end", "k", "enter", "y")
         top.until(lambda screen: "not done: process" in screen)
         assert another.poll() is None
-        another.kill()
 
 
 def test_a_change_that_the_daemon_refuses_is_said(start: Start, daemon: FakeDaemon) -> None:
