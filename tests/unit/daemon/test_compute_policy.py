@@ -94,14 +94,16 @@ def test_who_is_without_a_guarantee_has_one_percent_together(
 
 
 @given(claims(), card_policies)
-def test_only_fixed_share_is_capped_and_class_and_priority_are_handed_on(
+def test_only_fixed_share_is_capped_and_online_comes_first_where_it_waits(
     found: list[Claim], card_policy: str
 ) -> None:
     policies, given_to = held(found, card_policy), shares(found, card_policy)
     for one in found:
         share = given_to[one.key]
         assert share.capped == (policies[one.key] == "fixed-share")
-        assert (share.online, share.priority) == (one.class_ == "online", one.priority)
+        online = one.class_ == "online"
+        assert share.online == (online and not share.capped)
+        assert share.priority == (0 if online else one.priority + 1)
 
 
 @given(claims(), card_policies, st.randoms())
