@@ -7,6 +7,7 @@ alone: no figure of the driver's, and none of gpushare's, is believed.
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +22,15 @@ from . import torch_view
 from .containers import stack
 from .driver import Driver
 from .got import Entries, Got, got, unit_ns
-from .process import Child, child, environment
-from .report import NotMeasured, Row
+from .process import Child, child, environment, run
+from .report import NotMeasured, Row, quantity
 from .slices import workers
 from .timeline import quantile
 
 SECONDS = 6.0
 SETTLED_NS = 1_000_000_000  # from the begin of the work: estimates are learned by then
 ALONE_SECONDS = 1.5
+SAMPLED_SECONDS = 0.6  # until gpushared has looked at the gates once more
 START_NS = 500_000_000  # until all have been told when to begin
 MEMORY_MIB = 4096  # enough for PyTorch; on a small card an eighth of it
 #: An inference: 3 ms of the card, 40 times a second.
@@ -128,6 +130,8 @@ class Shares:
     rounds_per_ns: float
     alone: dict[str, float] = field(default_factory=dict)
     served_alone: list[int] = field(default_factory=list)
+    metered: str = ""  # of the last gated run: what the scheduler charged, and the driver saw
+    driver_says: str = ""
 
     @classmethod
     @contextmanager
@@ -149,6 +153,8 @@ class Shares:
             yield Row(row, round(seen, 2), "points", f"native {bare:.2f}")
         note = f"native {native.total:.1f}; percent of what one alone gets done"
         yield Row(f"{name}: all together", round(gated.total, 1), "%", note)
+        if len(tenants) > 1:  # an open gate meters nothing
+            yield Row(f"{name}: metered", self.metered, "%", self.driver_says)
 
     def served(self, name: str, tenants: Sequence[Tenant]) -> Iterator[Row]:
         """How long requests take beside work without end, native beside gated, and alone."""
@@ -183,17 +189,19 @@ class Shares:
         return self.alone[load]
 
     def _answers(
-        self, tenants: Sequence[Tenant], *, gate: bool, seconds: float = SECONDS
+        self, tenants: Sequence[Tenant], *, gate: bool, seconds: float | None = None
     ) -> list[dict[str, Any]]:
         """Run `tenants` together, as gpushare's where `gate` says so; return what each says."""
+        seconds = SECONDS if seconds is None else seconds
         with ExitStack() as exit_:
             made = [
-                exit_.enter_context(self._child(f"tenant {at}", each, gate=gate))
+                exit_.enter_context(self._child(f"tenant-{at}", each, gate=gate))
                 for at, each in enumerate(tenants)
             ]
             for process, tenant in zip(made, tenants, strict=True):
                 process.start()
                 process.ask(f"load {self._words(tenant.load)}")
+            before = self._spent() if gate else []
             begin = time.monotonic_ns() + START_NS
             for process, tenant in zip(made, tenants, strict=True):
                 more = f" {RATE} {BATCHES}" if tenant.serves else ""
@@ -202,7 +210,27 @@ class Shares:
                 process.receive(_verb(tenant))
                 for process, tenant in zip(made, tenants, strict=True)
             ]
+            if gate:
+                time.sleep(SAMPLED_SECONDS)
+                self._note(before, self._spent(), seconds)
         return [{**answer, "begin_ns": begin} for answer in answers]
+
+    def _spent(self) -> list[Mapping[str, Any]]:
+        """What `gpushare ps` says that the tenants spent, in their order."""
+        done = run([*self.stack.cli, "ps", "--json"], environment(self.stack.env))
+        rows = sorted(json.loads(done.stdout), key=lambda row: str(row["name"]))
+        return [row["cards"][0]["spent"] for row in rows]
+
+    def _note(
+        self, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], over: float
+    ) -> None:
+        charged = [
+            100 * (now["charged_ns"] - then["charged_ns"]) / (over * 1e9)
+            for then, now in zip(before, after, strict=True)
+        ]
+        seen = "/".join(quantity(now["driver_percent"]) for now in after)
+        self.metered = "/".join(f"{part:.1f}" for part in charged)
+        self.driver_says = f"by what the scheduler charged; the driver saw {seen} in ten seconds"
 
     def _child(self, name: str, tenant: Tenant, *, gate: bool) -> Child:
         if not gate:
@@ -211,7 +239,15 @@ class Shares:
         memory_mib = min(MEMORY_MIB, self.driver.total_bytes // 8 >> 20)
         asked = {"memory": f"{memory_mib}MiB", **tenant.quota}
         options = [word for key, value in asked.items() for word in (f"--{key}", value)]
-        argv = [*self.stack.cli, "run", *options, "--", *child("tenant", "libcuda.so.1")]
+        argv = [
+            *self.stack.cli,
+            "run",
+            "--name",
+            name,
+            *options,
+            "--",
+            *child("tenant", "libcuda.so.1"),
+        ]
         return Child(name, argv, environment(self.driver.env, self.stack.env))
 
     def _words(self, load: str) -> str:
