@@ -75,7 +75,9 @@ class Bundle:
 
     def detach(self) -> None:
         """Run the container in the background; its init has none of our pipes, and keeps none."""
-        with (self.path / "output").open("w+") as output:
+        # To append: what the container writes must not go where we read.
+        (self.path / "output").unlink(missing_ok=True)
+        with (self.path / "output").open("a+") as output:
             done = subprocess.run(
                 self.argv("run", "--detach", "--bundle", str(self.path), self.id),
                 check=False,

@@ -38,8 +38,8 @@ def place(shared_place: Place) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def quick_place(programs: Programs) -> Iterator[Place]:
-    """A card that is not in slow motion, for what takes its longest to wait for."""
-    with made(programs, cards=1, slow_motion=1) as place:
+    """A card in less slow motion, for what takes longest: a wait at the gate until its bound."""
+    with made(programs, cards=1, slow_motion=SLOW / 2) as place:
         yield place
 
 

@@ -20,15 +20,17 @@ from .tenants import Busy, Place, scheduler
 TENANT = abi.TENANT_DIR
 BEHIND_MIB = abi.STATUS_BYTES // (1 << 20) + 1
 #: Random bytes for the records of its work, again and again; bytes into its bell without end; and
-#: as much behind the page, in the same file, as its file system takes.
+#: as much behind the page, in the same file, as its file system takes. What works beside that may
+#: fall over it (a page that cannot be had any more), and begins anew.
 LIAR = f"""
+echo ready
 while :; do
     dd if=/dev/urandom of={TENANT}/{abi.STATUS_NAME} bs=4096 count=64 conv=notrunc \\
         seek={abi.STATUS_WORK_OFFSET // 4096} 2>/dev/null
 done &
 while :; do cat /dev/zero > {TENANT}/{abi.BELL_NAME}; done 2>/dev/null &
 dd if=/dev/zero of={TENANT}/{abi.STATUS_NAME} bs=1M seek={BEHIND_MIB} conv=notrunc 2>/dev/null &
-exec work {{options}}
+while :; do work {{options}}; done
 """
 #: A driver library of its own: the real one, by the path that the container has it at.
 AROUND = f"""
@@ -53,7 +55,8 @@ kill $it
 echo got
 sleep 600
 """
-NEVER_IDLE = {"streams": 3, "slow": 1}
+#: Kernels so long that two of them outlast any delay of the host's, and short beside a window.
+NEVER_IDLE = {"streams": 3, "kernel-us": 4000}
 BUSY_CORE = 0.5  # of one processor: what a flood may make the scheduler use
 
 
