@@ -140,6 +140,8 @@ void card_see(struct card *card, int number, const struct seen *seen)
 		tenant->contexts = now.contexts;
 	if (now.submitted != before.submitted || !before.waiting != !now.waiting)
 		tenant->stopped = false;
+	if (now.submitted != before.submitted)
+		tenant->paused_ns = 0; /* it may have worked since, and paused again */
 	/* Where it is not told when something ended, what it says changes when something does. */
 	if (now.contexts && now.progress_ns)
 		tenant->progress_ns = past(now.progress_ns, now.at_ns);
@@ -167,11 +169,15 @@ static bool online_works(struct card *card)
 	return works;
 }
 
-/* Work without an end: no others wait for it. */
+/* Work without an end: no others wait for it. What was to take long may, as often as the hardware
+ * may give others their turn. */
 static void find_hung(struct card *card)
 {
+	const int64_t turns = least(card->registered, TURNS_MOST);
+
 	FOR_EACH_TENANT (card, tenant) {
-		const int64_t bound_ns = HUNG * card->slow + (int64_t)tenant->seen.pending_ns;
+		const int64_t bound_ns =
+			HUNG * card->slow + (int64_t)tenant->seen.pending_ns * turns;
 		const int64_t still_ns = elapsed(tenant->progress_ns, card->now_ns);
 
 		tenant->gate.hung = is_busy(tenant) && still_ns > bound_ns;
@@ -180,7 +186,7 @@ static void find_hung(struct card *card)
 	}
 }
 
-static uint32_t mode_of(const struct card *card, const struct tenant *tenant)
+static uint32_t mode_of(struct card *card, const struct tenant *tenant)
 {
 	const bool has_window = card->holder == tenant - card->tenants && !card->closing;
 
@@ -188,8 +194,9 @@ static uint32_t mode_of(const struct card *card, const struct tenant *tenant)
 		return GPUSHARE_GATE_OPEN;
 	if (tenant->share.online)
 		return GPUSHARE_GATE_METERED;
-	return has_window || tenant->stopped || tenant->through ? GPUSHARE_GATE_WINDOW
-								: GPUSHARE_GATE_CLOSED;
+	return has_window || tenant->through || window_is_probe(card, tenant)
+		       ? GPUSHARE_GATE_WINDOW
+		       : GPUSHARE_GATE_CLOSED;
 }
 
 /* A debt that is honest may take longer to earn back than the bound; in whole bounds, so that the
@@ -204,7 +211,7 @@ static uint64_t wait_max_of(const struct card *card, const struct tenant *tenant
 	return (uint64_t)(bound_ns * (1 + (wait_ns + bound_ns - 1) / bound_ns));
 }
 
-static void write_gate(const struct card *card, struct tenant *tenant)
+static void write_gate(struct card *card, struct tenant *tenant)
 {
 	struct gate *gate = &tenant->gate;
 	const int64_t in_flight = card->has_online ? IN_FLIGHT_ONLINE : IN_FLIGHT;

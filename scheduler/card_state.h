@@ -38,9 +38,11 @@
 #define RECLAIM (2 * MS)
 #define OVERRUN (20 * MS)
 #define GANG_PATIENCE (5 * MS) /* while its work on another card is awaited */
+#define PROBE (100 * MS)       /* how often one that is stopped is let, to see whether it lives */
 #define UNUSED (2 * MS)	       /* a window in which nothing is begun is lost */
 #define GRACE_LEAST (2 * MS)
 #define HUNG SECOND
+#define TURNS_MOST 16
 #define WAIT_MAX (5 * SECOND)
 #define DEBT_MAX                                                                                   \
 	(60 * SECOND) /* of virtual time, or of credit: how far anybody can fall behind            \
@@ -67,13 +69,14 @@ struct tenant {
 
 	unsigned level;
 	int64_t vt, credit_ns;
-	int64_t lag_ns;	    /* behind its level when it became inactive */
-	uint64_t left_ns;   /* when that was */
-	uint64_t paused_ns; /* since when it was seen without work; 0: it has some */
-	bool active;	    /* has work and may work: takes part in its level's time */
-	bool slept;	    /* has just come back from longer than SLEEP */
-	bool stopped;	    /* got a window and made nothing of it */
-	int64_t piece_ns;   /* how long its pieces are, lately */
+	int64_t lag_ns;	     /* behind its level when it became inactive */
+	uint64_t left_ns;    /* when that was */
+	uint64_t paused_ns;  /* since when it was seen without work; 0: it has some */
+	bool active;	     /* has work and may work: takes part in its level's time */
+	bool slept;	     /* has just come back from longer than SLEEP */
+	bool stopped;	     /* got a window and made nothing of it */
+	uint64_t stopped_ns; /* since when that is known */
+	int64_t piece_ns;    /* how long its pieces are, lately */
 
 	/* Of a gang: gang.c. */
 	bool due;	/* it would be its turn */
@@ -95,6 +98,7 @@ struct card {
 	int holder;   /* whose window it is, or whose work is awaited after it; -1: nobody's */
 	bool closing; /* the holder's gate is shut; the next window opens when its work has ended */
 	uint64_t closed_ns; /* since when it is */
+	int64_t awaited_ns; /* ... for so long at most */
 
 	/* By who is registered. */
 	int registered;

@@ -51,7 +51,7 @@ static void hold(struct card *card, int64_t idle_ns)
 	FOR_EACH_TENANT (card, tenant)
 		if (tenant != holder && tenant->active && tenant->seen.waiting)
 			awaited = true;
-	if (!holder || card->closing || !awaited || idle_ns <= 0)
+	if (!holder || !awaited || idle_ns <= 0)
 		return;
 	holder->used_ns += idle_ns;
 	holder->vt += virtual_of(holder, idle_ns);

@@ -59,7 +59,7 @@ static bool is_idle(struct card *card, const struct tenant *holder, const struct
 }
 
 /* Threads that wait at an open gate do not run: their process is stopped, or the machine is not
- * coming to it. The gate stays open, which costs nothing, and shows when it lives again. */
+ * coming to it. */
 static bool is_unused(struct card *card, struct tenant *holder)
 {
 	if (is_busy(holder) || !holder->seen.waiting || holder->seen.submitted != holder->submitted)
@@ -67,6 +67,7 @@ static bool is_unused(struct card *card, struct tenant *holder)
 	if (!is_due(card, UNUSED * card->slow - elapsed(holder->opened_ns, card->now_ns)))
 		return false;
 	holder->stopped = true;
+	holder->stopped_ns = card->now_ns;
 	return true;
 }
 
@@ -148,7 +149,7 @@ static bool has_drained(struct card *card, struct tenant *holder)
 	if (!is_busy(holder) || holder->gate.hung)
 		return true;
 	if (is_stuck(card, holder) ||
-		is_due(card, holder->window_ns + OVERRUN * card->slow - holder->used_ns)) {
+		is_due(card, card->awaited_ns - elapsed(card->closed_ns, card->now_ns))) {
 		holder->gate.overruns++;
 		return true;
 	}
@@ -159,7 +160,7 @@ static bool has_drained(struct card *card, struct tenant *holder)
 	return is_due(card, lead_ns);
 }
 
-/* How long one piece of work takes, by what the last window was made of. */
+/* How long one piece of work takes, by what the last window was made of, and what is left of it. */
 static void learn_piece(struct tenant *tenant)
 {
 	const uint64_t pieces = tenant->seen.submitted - tenant->submitted;
@@ -167,6 +168,8 @@ static void learn_piece(struct tenant *tenant)
 	if (tenant->opened_ns && pieces > 0 && pieces < UINT32_MAX)
 		tenant->piece_ns =
 			elapsed(tenant->opened_busy_ns, tenant->seen.busy_ns) / (int64_t)pieces;
+	/* It runs still. */
+	tenant->piece_ns = most(tenant->piece_ns, (int64_t)tenant->seen.pending_ns);
 }
 
 static void window_open(struct card *card, struct tenant *tenant)
@@ -189,6 +192,7 @@ static bool close_if_over(struct card *card, struct tenant *holder)
 {
 	card->closing = is_over(card, holder, pick_next(card, holder));
 	card->closed_ns = card->now_ns;
+	card->awaited_ns = most(holder->window_ns - holder->used_ns, 0) + OVERRUN * card->slow;
 	return card->closing;
 }
 
@@ -198,22 +202,28 @@ void window_withhold(struct card *card)
 	card->closing = false;
 }
 
+/* Whether the card is the holder's still: its gate is open, or its work is awaited. */
+static bool goes_on(struct card *card, struct tenant *holder)
+{
+	if (!card->closing && !close_if_over(card, holder))
+		return true;
+	return !has_drained(card, holder);
+}
+
 void window_turn(struct card *card)
 {
 	struct tenant *holder = holder_of(card);
 
-	if (holder && !card->closing && !close_if_over(card, holder))
+	if (holder && goes_on(card, holder))
 		return;
-	if (holder && !has_drained(card, holder))
+	window_withhold(card);
+	holder = pick_next(card, NULL);
+	if (!holder)
 		return;
-	card->holder = -1;
-	card->closing = false;
-	struct tenant *next = pick_next(card, NULL);
-	if (!next)
-		return;
-	window_open(card, next);
-	/* When to look at it first; its window has not been used yet. */
-	close_if_over(card, next);
+	window_open(card, holder);
+	/* When to look at it first. What it has pending may be more than a window. */
+	if (!goes_on(card, holder))
+		look_in(card, 0);
 }
 
 static bool is_turn(struct card *card, const struct tenant *tenant)
@@ -231,4 +241,15 @@ void window_look_for_gangs(struct card *card)
 	FOR_EACH_TENANT (card, tenant)
 		if (tenant->share.gang && !tenant->granted)
 			tenant->due = is_turn(card, tenant);
+}
+
+bool window_is_probe(struct card *card, const struct tenant *tenant)
+{
+	const int64_t every_ns = PROBE * card->slow, for_ns = UNUSED * card->slow;
+
+	if (!tenant->stopped)
+		return false;
+	const int64_t at_ns = elapsed(tenant->stopped_ns, card->now_ns) % every_ns;
+	look_in(card, at_ns < for_ns ? for_ns - at_ns : every_ns - at_ns);
+	return at_ns < for_ns;
 }
