@@ -146,8 +146,10 @@ static void start_once(void)
 
 void meter_watch(uint64_t look_ns)
 {
-	if (__builtin_expect(atomic_load(&meter.state) == METER_NONE, 0))
+	if (__builtin_expect(atomic_load(&meter.state) == METER_NONE, 0)) {
 		start_once();
+		markers_look_here(); /* it may not have been started */
+	}
 	const uint64_t wake_ns = atomic_load(&meter.wake_ns);
 	if (wake_ns != 0 && wake_ns <= look_ns)
 		return;

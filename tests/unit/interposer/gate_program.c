@@ -234,7 +234,9 @@ static struct sim_device *device_file(void)
 	static struct sim_device *file;
 
 	if (!file) {
-		int fd = open(getenv(SIM_DEVICE_ENV), O_RDWR | O_CLOEXEC);
+		const char *path = getenv(SIM_DEVICE_ENV);
+		CHECK(path);
+		int fd = open(path, O_RDWR | O_CLOEXEC);
 		CHECK(fd >= 0);
 		file = mmap(NULL, SIM_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		CHECK(file != MAP_FAILED);

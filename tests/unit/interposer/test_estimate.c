@@ -37,8 +37,104 @@ static void many_kernels_of_many_sizes_are_all_remembered(void)
 		}
 }
 
+static struct estimates fresh;
+
+/* What a machine of tests learns by: one kernel alone, in samples. */
+static uint64_t learned(uint64_t first_ns, uint64_t then_ns, unsigned samples)
+{
+	fresh = (struct estimates){0};
+	const uint16_t place = estimate_place(&fresh, 0, kernel(0), 1);
+	estimate_learn(&fresh, place, 1, 0, first_ns, 1);
+	for (unsigned i = 0; i < samples; i++)
+		estimate_learn(&fresh, place, 1, fresh.place[place].ns, then_ns, 1);
+	return fresh.place[place].ns;
+}
+
+static void the_first_sample_is_believed_and_later_ones_are_weighed(void)
+{
+	EXPECT_EQUAL(learned(1000, 0, 0), 1000);
+	EXPECT(learned(1000, 2000, 1) > 1000 && learned(1000, 2000, 1) < 1500);
+	EXPECT(learned(1000, 2000, 40) > 1950 && learned(1000, 2000, 40) <= 2000);
+	EXPECT(learned(2000, 1000, 40) < 1050 && learned(2000, 1000, 40) >= 1000);
+}
+
+/* Another context's turn came in between. */
+static void one_outlier_does_not_count_for_all_of_itself(void)
+{
+	EXPECT(learned(10000, 2000000, 1) < 4 * 10000);
+}
+
+static void many_pieces_of_one_kind_are_as_many_samples(void)
+{
+	fresh = (struct estimates){0};
+	const uint16_t place = estimate_place(&fresh, 0, kernel(0), 1);
+	estimate_learn(&fresh, place, 10, 0, 10000, 1);
+	EXPECT_EQUAL(fresh.place[place].ns, 1000);
+	estimate_learn(&fresh, place, 10, 10000, 20000, 1);
+	EXPECT_EQUAL(fresh.place[place].ns, 1500);
+}
+
+/* A group of two kinds that took twice as long as expected: both are thought longer. */
+static void what_ran_together_is_corrected_in_proportion(void)
+{
+	fresh = (struct estimates){0};
+	const uint16_t shorter = estimate_place(&fresh, 0, kernel(0), 1);
+	const uint16_t longer = estimate_place(&fresh, 0, kernel(1), 1);
+	estimate_learn(&fresh, shorter, 1, 0, 1000, 1);
+	estimate_learn(&fresh, longer, 1, 0, 3000, 1);
+	for (unsigned i = 0; i < 60; i++) {
+		const uint64_t expected = fresh.place[shorter].ns + fresh.place[longer].ns;
+		estimate_learn(&fresh, shorter, 1, expected, 8000, 0);
+		estimate_learn(&fresh, longer, 1, expected, 8000, 0);
+	}
+	const uint64_t sum = fresh.place[shorter].ns + fresh.place[longer].ns;
+	EXPECT(sum > 7900 && sum <= 8000);
+	EXPECT(fresh.place[longer].ns / fresh.place[shorter].ns == 3 ||
+		fresh.place[longer].ns / fresh.place[shorter].ns == 2);
+}
+
+static void what_was_never_measured_is_not_learned_from_hints(void)
+{
+	fresh = (struct estimates){0};
+	const uint16_t place = estimate_place(&fresh, 0, kernel(0), 1);
+	estimate_learn(&fresh, place, 1, 5000, 9000, 0);
+	EXPECT_EQUAL(fresh.place[place].samples, 0);
+}
+
+static void what_is_destroyed_is_forgotten_in_all_its_sizes(void)
+{
+	const uint16_t kept = estimate_place(&table, 0, kernel(1), size_of_class(0));
+
+	estimate_forget(&table, kernel(0));
+	for (unsigned size = 0; size < 16; size++)
+		EXPECT_EQUAL(table.place[estimate_place(&table, 0, kernel(0), size_of_class(size))]
+				     .samples,
+			0);
+	EXPECT_EQUAL(table.place[kept].samples, 1);
+}
+
+/* More than it has places for: it goes on, and knows the last. */
+static void a_full_table_goes_on(void)
+{
+	uint16_t place = 0;
+
+	for (unsigned what = 0; what < 3 * ESTIMATES; what++) {
+		place = estimate_place(&fresh, 0, kernel(what), 1);
+		estimate_learn(&fresh, place, 1, 0, what + 1, 1);
+	}
+	EXPECT_EQUAL(fresh.place[place].ns, 3 * ESTIMATES);
+	EXPECT_EQUAL(estimate_place(&fresh, 0, kernel(3 * ESTIMATES - 1), 1), place);
+}
+
 int main(void)
 {
 	many_kernels_of_many_sizes_are_all_remembered();
+	the_first_sample_is_believed_and_later_ones_are_weighed();
+	one_outlier_does_not_count_for_all_of_itself();
+	many_pieces_of_one_kind_are_as_many_samples();
+	what_ran_together_is_corrected_in_proportion();
+	what_was_never_measured_is_not_learned_from_hints();
+	what_is_destroyed_is_forgotten_in_all_its_sizes();
+	a_full_table_goes_on();
 	return 0;
 }

@@ -13,8 +13,6 @@
 #include "quota/pages.h"
 #include "tenant.h"
 
-extern char **environ;
-
 static pthread_t thread_that(void *(*body)(void *), void *argument)
 {
 	pthread_t thread;
