@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.errors import UserError
+from gpushare.quota import Source
+from gpushare.quota.keys import KEYS, read
 
 _MOST: Final = 4096  # containers; the oldest is forgotten
 
@@ -64,15 +66,11 @@ class Overrides:
         except OSError as error:
             raise OverridesError(f"{self._file}: {error.strerror}") from error
         try:
-            values = json.loads(text)
-            return {
-                str(name): {str(key): str(value) for key, value in keys.items()}
-                for name, keys in values.items()
-            }
+            return {str(name): _checked(keys) for name, keys in json.loads(text).items()}
         except (ValueError, AttributeError, RecursionError) as error:
             raise OverridesError(
                 f"{self._file} is damaged ({error}): it has what `{self._command}` was told; "
-                "remove it to go on without"
+                "correct it, or remove it to go on without"
             ) from error
 
     def _write(self, values: Mapping[str, Mapping[str, str]]) -> None:
@@ -92,3 +90,11 @@ class Overrides:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _checked(keys: Mapping[str, object]) -> dict[str, str]:
+    """Return what was set for one id; ValueError for what no command of ours has written."""
+    said = {str(key): str(value) for key, value in keys.items()}
+    for key, text in said.items():
+        read(key, Source("operator", key), text, KEYS)
+    return said

@@ -48,7 +48,13 @@ def test_a_setting_that_cannot_be_written_is_not_in_force(
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"one": 4}', "[" * 100000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", "[]", '{"one": 4}', "[" * 100000),
+        *('{"one": {"policy": "fastest"}}', '{"one": {"memory": "4"}}', '{"one": {"speed": "1"}}'),
+    ],
+)
 def test_damaged_settings_are_not_taken_for_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "overrides.json").write_text(content)
     with pytest.raises(OverridesError, match="remove it to go on without"):
