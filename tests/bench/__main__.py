@@ -53,18 +53,15 @@ def _costs(names: Sequence[str], failed: list[str]) -> list[Result]:
 
 
 def _shares(options: argparse.Namespace, failed: list[str]) -> list[Figure]:
-    """Measure the scenarios that were named; each figure is told as soon as there is one."""
+    """Measure the scenarios that were named."""
     names = [name.removeprefix("shares-") for name in options.names if name in SHARES]
     if "shares" in options.names or not options.names:
         names = [scenario.name for scenario in SCENARIOS]
-    figures: list[Figure] = []
-    for scenario in shares.select(names) if names else ():
-        print(f"bench: shares-{scenario.name} ...", file=sys.stderr, flush=True)
-        try:
-            figures += shares.measure(scenario, seconds=options.seconds, slow=options.slow)
-        except BenchError as error:
-            failed.append(f"bench: shares-{scenario.name}: {error}")
-    return figures
+    if not names:
+        return []
+    print(f"bench: shares {' '.join(names)} ...", file=sys.stderr, flush=True)
+    chosen = shares.select(names)
+    return shares.measure(chosen, seconds=options.seconds, slow=options.slow, failed=failed)
 
 
 def main(arguments: Sequence[str]) -> int:

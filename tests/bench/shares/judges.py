@@ -144,14 +144,14 @@ def reclaim(tenant: str, *, most_ms: float) -> Judge:
 
 
 def scheduler_cpu(*, most: float) -> Judge:
-    """Judge the scheduler's own use of a core, in real time: slow motion would make it less."""
+    """Judge the scheduler's own use of a core; in slow motion it would have less to do."""
 
     def judge(measured: Measured) -> list[Figure]:
         return [
             measured.figure(
                 "the scheduler's own time",
                 "% of a core",
-                lambda run: run.scheduler_cpu * 100 * run.slow,
+                lambda run: run.scheduler_cpu * 100,
                 limit=most,
                 beside_native=False,
             )

@@ -242,12 +242,12 @@ def _said(log: Path, since: int) -> dict[str, list[float]]:
 
 
 def measure_variant(
-    programs: Programs, folder: Path, scenario: Scenario, slow: float, seconds: float, variant: str
+    programs: Programs, folder: Path, scenario: Scenario, seconds: float, variant: str
 ) -> Run:
     """Run one variant of a scenario: "gpushare", "native" or "alone"."""
     place = folder / scenario.name / variant
     place.mkdir(parents=True)
-    machine = Machine(programs, place, cards=scenario.cards, slow=slow)
+    machine = Machine(programs, place, cards=scenario.cards, slow=scenario.slow)
     tenants = [scenario.tenant(scenario.alone)] if variant == "alone" else scenario.tenants
     try:
         return machine.run(tenants, seconds=seconds, shared=variant == "gpushare")

@@ -59,7 +59,6 @@ class Measured:
     """The runs of one scenario, side by side in time."""
 
     scenario: Scenario
-    slow: float
     native: Run
     gpushare: Run
     alone: Run | None  # one tenant on the bare driver, with the card to itself
@@ -89,9 +88,10 @@ class Measured:
     @property
     def title(self) -> str:
         """The scenario's, and how it was measured."""
-        seconds = (self.gpushare.end - self.gpushare.start) / 1e9 / self.slow
-        motion = "" if self.slow == 1 else f", slow motion x {self.slow:g}"
-        return f"{self.scenario.title} ({seconds:.0f} s of card time{motion})"
+        slow = self.gpushare.slow
+        seconds = (self.gpushare.end - self.gpushare.start) / 1e9 / slow
+        motion = "in real time" if slow == 1 else f"slow motion x {slow:g}"
+        return f"{self.scenario.title} ({seconds:.0f} s of card time, {motion})"
 
 
 Judge: TypeAlias = Callable[[Measured], list[Figure]]
@@ -110,7 +110,7 @@ class Scenario:
     tenants: tuple[Tenant, ...]
     judges: tuple[Judge, ...]
     alone: str = ""
-    slow: int = 1
+    slow: int = 8
     cards: int = 1
 
     def tenant(self, name: str) -> Tenant:

@@ -100,7 +100,7 @@ PAIR = Scenario(
 
 
 def measured(native: Run, gpushare: Run, alone: Run | None = None) -> Measured:
-    return Measured(PAIR, gpushare.slow, native, gpushare, alone)
+    return Measured(PAIR, native, gpushare, alone)
 
 
 def test_the_error_of_a_row_is_that_of_the_tenant_that_has_it_worst() -> None:
