@@ -109,6 +109,11 @@ class Gate:
         return int(struct.unpack_from("<I", self.page, abi.GATE_MODE)[0])
 
     @property
+    def windows(self) -> int:
+        """How many were opened."""
+        return int(struct.unpack_from("<Q", self.page, abi.GATE_WINDOWS)[0])
+
+    @property
     def is_kept(self) -> bool:
         """Whether a scheduler has lately been here."""
         (beat,) = struct.unpack_from("<Q", self.page, abi.GATE_HEARTBEAT_NS)

@@ -74,7 +74,7 @@ def test_a_daemon_that_is_killed_leaves_the_scheduler_at_work(three: Three) -> N
 
 
 def test_with_both_dead_each_holds_itself_to_its_share_and_online_is_exempt(
-    three: Three, record_property: Record
+    three: Three, record_testsuite_property: Record
 ) -> None:
     place = three.place
     kill_daemon(place)
@@ -87,9 +87,9 @@ def test_with_both_dead_each_holds_itself_to_its_share_and_online_is_exempt(
 
     began = time.monotonic()
     place.stack.start_daemon()
-    record_property("listening_ms", round((time.monotonic() - began) * 1000))
+    record_testsuite_property("listening_ms", round((time.monotonic() - began) * 1000))
     wait_until(three.are_kept)
-    record_property("recovered_ms", round((time.monotonic() - began) * 1000))
+    record_testsuite_property("recovered_ms", round((time.monotonic() - began) * 1000))
     three.assert_hold()
 
 

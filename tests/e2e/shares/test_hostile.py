@@ -47,7 +47,7 @@ until grep -q spin /tmp/said; do usleep 20000; done
 rmdir /lock/held
 wait
 """
-#: It has the card, by its priority, until it has the lock.
+#: It has the card, as it is online, until it has the lock.
 WAITS = """
 work {options} & it=$!
 until mkdir /lock/held 2>/dev/null; do usleep 20000; done
@@ -55,8 +55,8 @@ kill $it
 echo got
 sleep 600
 """
-#: Kernels so long that two of them outlast any delay of the host's, and short beside a window.
-NEVER_IDLE = {"streams": 3, "kernel-us": 4000}
+#: A queue that outlasts any delay of the host's: nothing keeps who is online from filling it.
+NEVER_IDLE = {"streams": 3, "kernels": 200}
 BUSY_CORE = 0.5  # of one processor: what a flood may make the scheduler use
 
 
@@ -75,13 +75,13 @@ def outside(shared_place: Place) -> Iterator[Busy]:
 def locked(
     quick_place: Place, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Busy, Busy]]:
-    """On a machine of their own: one launches under a lock, and one that is before it waits."""
+    """On a machine of their own: one launches under a lock, and one that is online waits for it."""
     lock = tmp_path_factory.mktemp("lock")
-    before, after = ({"policy": "best-effort", "priority": number} for number in ("0", "5"))
-    launches = Busy(quick_place, after, script=LAUNCHES, mounts={"/lock": lock}).start()
-    waits = Busy(quick_place, before, script=WAITS, work=NEVER_IDLE, mounts={"/lock": lock})
+    launches = Busy(quick_place, {}, script=LAUNCHES, mounts={"/lock": lock}).start()
+    online = {"class": "online"}
+    waits = Busy(quick_place, online, script=WAITS, work=NEVER_IDLE, mounts={"/lock": lock})
     waits.start()
-    wait_until(lambda: waits.gate().mode == abi.GATE_WINDOW)
+    wait_until(lambda: launches.gate().mode == abi.GATE_CLOSED)
     (lock / "go").touch()
     yield launches, waits
     waits.remove()

@@ -49,7 +49,8 @@ def by_freezer(tenant: Busy) -> Callable[[], object]:
 def test_who_is_stopped_in_its_window_loses_it_and_goes_on_afterwards(place: Place) -> None:
     stopped, other = place.start(HERE), place.start(HERE)
     for stop in (by_signal, by_freezer):
-        wait_until(lambda: stopped.gate().mode == abi.GATE_WINDOW)
+        # By then what it had queued while it was alone is done.
+        wait_until(lambda: stopped.gate().windows > 6 and stopped.gate().mode == abi.GATE_WINDOW)
         go_on = stop(stopped)
         try:
             had, others = place.parts(stopped, other, seconds=1)
