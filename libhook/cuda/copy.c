@@ -11,7 +11,7 @@
 
 /* Synchronous: the newer form, with that for the thread's default stream, and the first form. */
 #define SYNCHRONOUS(name, parameters, arguments)                                                   \
-	SUBMIT_PTDS(name, parameters, arguments, COPY(name, bytes))
+	SUBMIT_PTDS_WAITED(name, parameters, arguments, COPY(name, bytes))
 #define FIRST(name, parameters, arguments)                                                         \
 	SUBMIT(name, NULL_IS_LEGACY, parameters, arguments, COPY(name, bytes))
 #define ASYNCHRONOUS(name, parameters, arguments)                                                  \
@@ -26,7 +26,9 @@ SYNCHRONOUS(cuMemcpyPeer,
 	(to, to_context, from, from_context, bytes))
 SYNCHRONOUS(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes))
 SYNCHRONOUS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes))
-SYNCHRONOUS(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes))
+/* Within a card nobody waits for it (CUDA driver API, "API synchronization behavior"). */
+SUBMIT_PTDS(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes),
+	COPY(cuMemcpyDtoD_v2, bytes))
 SYNCHRONOUS(cuMemcpyDtoA_v2, (CUarray to, size_t to_offset, CUdeviceptr from, size_t bytes),
 	(to, to_offset, from, bytes))
 SYNCHRONOUS(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t from_offset, size_t bytes),

@@ -11,7 +11,7 @@
 #define SOLID(copy) ((copy) ? FLAT(copy) * (copy)->Depth : 0)
 
 #define SYNCHRONOUS(name, type, bytes)                                                             \
-	SUBMIT_PTDS(name, (const type *copy), (copy), COPY(name, bytes))
+	SUBMIT_PTDS_WAITED(name, (const type *copy), (copy), COPY(name, bytes))
 #define ASYNCHRONOUS(name, type, bytes)                                                            \
 	SUBMIT_PTSZ(name, (const type *copy, CUstream stream), (copy, stream), COPY(name, bytes),  \
 		.stream = stream)

@@ -155,6 +155,8 @@ void marker_record(unsigned card, uint8_t stream, uint32_t generation);
 void marker_record_for(
 	unsigned card, uint8_t place, const struct marker_stream *stream, CUcontext context);
 
+/* All markers of a card are to be looked at, whenever they were expected. */
+void markers_are_due(unsigned card);
 /* What has ended on a card by now. Returns when to look again; UINT64_MAX: nothing is pending. */
 uint64_t markers_look(unsigned card);
 

@@ -21,5 +21,7 @@ void markers_after_end(unsigned card, CUcontext context, bool has_ended);
 
 /* Before the program waits for work to end: what is behind the last marker of a stream gets one. */
 void markers_before_wait(void);
+/* After it: what has ended is seen to, before the program goes on. */
+void markers_after_wait(void);
 
 #endif

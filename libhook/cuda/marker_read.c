@@ -306,6 +306,18 @@ static uint64_t next_look(const struct card_markers *card, uint64_t now_ns)
 	return next;
 }
 
+void markers_are_due(unsigned number)
+{
+	struct card_markers *card = &card_markers[number];
+
+	spin_take(&accounts[number].lock);
+	for (uint64_t live = card->live; live; live &= live - 1)
+		for (uint8_t marker = card->streams[lowest(live)].first; marker != NO_MARKER;
+			marker = card->markers[marker].next)
+			card->markers[marker].look_ns = 0;
+	spin_drop(&accounts[number].lock);
+}
+
 uint64_t markers_look(unsigned number)
 {
 	struct card_markers *card = &card_markers[number];

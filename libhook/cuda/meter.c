@@ -7,6 +7,7 @@
  * Lock order: `metering`, then an account's lock.
  */
 #include "marker.h"
+#include "marker_end.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -157,21 +158,36 @@ void meter_watch(uint64_t look_ns)
 	futex_wake_all(&meter.bell, FUTEX_OF_PROCESS);
 }
 
-void markers_look_here(void)
+/* In the meter's place. If it has the lock it looks by itself. */
+static void look_here(bool are_due)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	int cancellation;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
-	if (atomic_load(&meter.state) != METER_RUNS && pthread_mutex_trylock(&metering) == 0) {
+	if (pthread_mutex_trylock(&metering) == 0) {
 		const bool relaxed = REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
-		for (unsigned card = 0; card < pages.card_count; card++)
+		for (unsigned card = 0; card < pages.card_count; card++) {
+			if (are_due)
+				markers_are_due(card);
 			markers_look(card);
+		}
 		if (relaxed)
 			REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 		pthread_mutex_unlock(&metering);
 	}
 	pthread_setcancelstate(cancellation, NULL);
+}
+
+void markers_look_here(void)
+{
+	if (atomic_load(&meter.state) != METER_RUNS)
+		look_here(false);
+}
+
+void markers_after_wait(void)
+{
+	look_here(true);
 }
 
 /* A child has no meter thread, and none of the driver's events. The lock is made anew: it is held

@@ -3,6 +3,7 @@
 
 #include "capture.h"
 #include "cards.h"
+#include "marker_end.h"
 #include "quota/pages.h"
 
 /* The driver is asked nothing where there is one card. What no card can be found for, the driver
@@ -26,6 +27,16 @@ bool submit_enter(struct gate_work *work)
 		return false;
 	work->card = card_of(work->stream);
 	return gate_enter(work);
+}
+
+CUresult submit_leave_waited(struct gate_work *work, bool counted, CUresult result)
+{
+	submit_leave(work, counted, result);
+	if (counted && result == CUDA_SUCCESS) {
+		markers_before_wait();
+		markers_after_wait();
+	}
+	return result;
 }
 
 _Static_assert(GPUSHARE_GATE_OPEN == 0, "as trampoline.h looks for it");

@@ -2,7 +2,8 @@
  *
  * Where a program waits for the card. There the driver gives back what its pools hold above their
  * release thresholds (cuda.h, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), and so do we. And no more work
- * will come for a while: what was given so far gets its last markers.
+ * will come for a while: what was given so far gets its last markers, and is seen to have ended
+ * before the program goes on.
  */
 #include "backing.h"
 #include "filter.h"
@@ -15,6 +16,8 @@
 		if (!gate_is_open())                                                               \
 			markers_before_wait();                                                     \
 		CUresult result = REAL(symbol)(__VA_ARGS__);                                       \
+		if (!gate_is_open())                                                               \
+			markers_after_wait();                                                      \
 		backings_after_wait();                                                             \
 		return result;                                                                     \
 	}

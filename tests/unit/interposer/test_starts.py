@@ -172,6 +172,42 @@ def test_other_streams_wait_while_one_is_captured(
         assert program.join() == 0
 
 
+#: They return when their work has ended.
+WAITS: Final = ("cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2_ptds", "cuMemcpyAtoH_v2", "cuMemcpy2D_v2")
+
+
+@pytest.mark.parametrize("symbol", WAITS)
+def test_what_has_waited_for_its_end_is_not_pending(
+    symbol: str, container: Container, gate: Gate, starts_program: str
+) -> None:
+    """Else a program that copies step by step would wait for what is over."""
+    with Starter(container, starts_program) as program:
+        gate.set(abi.GATE_WINDOW)
+        pending = 0
+        for _ in range(40):
+            assert program.call(symbol) == 0
+            work = gate.work()
+            pending += work.submitted - work.ended
+        assert work.submitted == 40
+        # Where the meter's thread looks at that very moment it is that which sees it.
+        assert pending < 10
+
+
+def test_after_a_wait_nothing_is_pending(
+    container: Container, gate: Gate, starts_program: str
+) -> None:
+    with Starter(container, starts_program) as program:
+        gate.set(abi.GATE_METERED)
+        pending = 0
+        for _ in range(40):
+            assert program.call("cuLaunchKernel", 3) == 0
+            program.synchronize()
+            work = gate.work()
+            pending += work.submitted - work.ended
+        assert work.submitted == 120
+        assert pending < 30
+
+
 @pytest.mark.parametrize("symbol", ["cuGraphLaunch", "cuGraphLaunch_ptsz"])
 def test_a_graph_that_is_replayed_is_held_to_its_window(
     symbol: str, container: Container, gate: Gate, starts_program: str
