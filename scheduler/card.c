@@ -6,6 +6,7 @@
 #include "credit.h"
 #include "level.h"
 #include "pick.h"
+#include "progress.h"
 #include "window.h"
 
 #include <stdlib.h>
@@ -66,6 +67,8 @@ int card_add(struct card *card, const struct share *share, uint64_t now_ns)
 			.left_ns = now_ns,
 			.gate.mode = GPUSHARE_GATE_CLOSED,
 		};
+		if (!card->registered && now_ns > card->now_ns)
+			card->now_ns = now_ns; /* what was before is nobody's */
 		level_enter(card, tenant);
 		count(card);
 		credit_begin(card, tenant);
@@ -169,23 +172,6 @@ static bool online_works(struct card *card)
 	return works;
 }
 
-/* Work without an end: no others wait for it. What was to take long may, as often as the hardware
- * may give others their turn. */
-static void find_hung(struct card *card)
-{
-	const int64_t turns = least(card->registered, TURNS_MOST);
-
-	FOR_EACH_TENANT (card, tenant) {
-		const int64_t bound_ns =
-			HUNG * card->slow + (int64_t)tenant->seen.pending_ns * turns;
-		const int64_t still_ns = elapsed(tenant->progress_ns, card->now_ns);
-
-		tenant->gate.hung = is_busy(tenant) && still_ns > bound_ns;
-		if (is_busy(tenant) && !tenant->gate.hung)
-			look_in(card, bound_ns - still_ns + 1);
-	}
-}
-
 static uint32_t mode_of(struct card *card, const struct tenant *tenant)
 {
 	const bool has_window = card->holder == tenant - card->tenants && !card->closing;
@@ -235,7 +221,7 @@ uint64_t card_decide(struct card *card, uint64_t now_ns)
 		card->now_ns = now_ns;
 	card->look_ns = UINT64_MAX;
 	charge(card, passed_ns);
-	find_hung(card);
+	progress_find_hung(card);
 	levels_advance(card, passed_ns);
 	if (online_works(card))
 		window_withhold(card);

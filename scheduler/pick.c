@@ -2,11 +2,12 @@
 #include "pick.h"
 
 #include "credit.h"
+#include "progress.h"
 
 bool pick_wants(const struct card *card, const struct tenant *tenant)
 {
 	return !tenant->share.online && !tenant->stopped && tenant->seen.waiting > 0 &&
-	       credit_suffices(card, tenant);
+	       !progress_is_stuck(card, tenant) && credit_suffices(card, tenant);
 }
 
 static bool may_have_window(const struct card *card, const struct tenant *tenant)

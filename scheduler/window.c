@@ -3,28 +3,9 @@
 
 #include "credit.h"
 #include "pick.h"
+#include "progress.h"
 
 #include <stddef.h>
-
-/* By its own estimate, how much the tenant's work will still take. */
-static int64_t remaining(const struct card *card, const struct tenant *tenant)
-{
-	if (!is_busy(tenant))
-		return 0;
-	return most(
-		(int64_t)tenant->seen.pending_ns - elapsed(tenant->progress_ns, card->now_ns), 0);
-}
-
-/* How much longer than estimated work may take before others are let besides it: as long again, and
- * in its window what it may wait for its counterpart on another card. */
-static int64_t grace(const struct card *card, const struct tenant *tenant)
-{
-	const int64_t counterpart =
-		tenant->elsewhere && !card->closing ? GANG_PATIENCE * card->slow : 0;
-
-	return counterpart + least(most((int64_t)tenant->seen.pending_ns, GRACE_LEAST * card->slow),
-				     OVERRUN * card->slow);
-}
 
 /* Whether `ns` from now is now; else it is looked at then. */
 static bool is_due(struct card *card, int64_t ns)
@@ -71,13 +52,9 @@ static bool is_unused(struct card *card, struct tenant *holder)
 	return true;
 }
 
-/* Nothing has ended for much longer than its work was to take. */
 static bool is_stuck(struct card *card, const struct tenant *holder)
 {
-	if (!is_busy(holder))
-		return false;
-	return is_due(card, (int64_t)holder->seen.pending_ns + grace(card, holder) -
-				    elapsed(holder->progress_ns, card->now_ns));
+	return is_busy(holder) && !holder->gate.hung && is_due(card, progress_grace(card, holder));
 }
 
 /* Who was asleep gets its share back at once, others when they are far behind. */
@@ -94,7 +71,7 @@ static bool is_ahead(struct card *card, const struct tenant *holder, const struc
 
 static bool is_used_up(struct card *card, struct tenant *holder, const struct tenant *next)
 {
-	const int64_t coming_ns = remaining(card, holder);
+	const int64_t coming_ns = progress_left(card, holder);
 
 	if (holder->share.capped &&
 		is_due(card, credit_lasts_ns(holder, coming_ns) - LEAD / 2 * card->slow))
@@ -144,7 +121,7 @@ static bool is_reclaimed(struct card *card)
 static bool has_drained(struct card *card, struct tenant *holder)
 {
 	const int64_t pending_ns = (int64_t)holder->seen.pending_ns;
-	const int64_t lead_ns = remaining(card, holder) - LEAD * card->slow;
+	const int64_t lead_ns = progress_left(card, holder) - LEAD * card->slow;
 
 	if (!is_busy(holder) || holder->gate.hung)
 		return true;

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("card", "charge", "credit", "gang", "level", "pick", "window")
+SOURCES = ("card", "charge", "credit", "gang", "level", "pick", "progress", "window")
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wmissing-prototypes", "-Werror")
 
 OPEN, METERED, WINDOW, CLOSED = range(4)

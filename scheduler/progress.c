@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "progress.h"
+
+int64_t progress_left(const struct card *card, const struct tenant *tenant)
+{
+	if (!is_busy(tenant) || tenant->gate.hung)
+		return 0;
+	return most(
+		(int64_t)tenant->seen.pending_ns - elapsed(tenant->progress_ns, card->now_ns), 0);
+}
+
+/* As long again as was estimated; in a gang's window, what it may wait for its counterpart on
+ * another card besides. */
+int64_t progress_grace(const struct card *card, const struct tenant *tenant)
+{
+	const int64_t pending_ns = (int64_t)tenant->seen.pending_ns;
+	const int64_t again_ns =
+		least(most(pending_ns, GRACE_LEAST * card->slow), OVERRUN * card->slow);
+	const int64_t counterpart_ns =
+		tenant->elsewhere && !card->closing ? GANG_PATIENCE * card->slow : 0;
+
+	return pending_ns + again_ns + counterpart_ns - elapsed(tenant->progress_ns, card->now_ns);
+}
+
+bool progress_is_stuck(const struct card *card, const struct tenant *tenant)
+{
+	return is_busy(tenant) && !tenant->gate.hung && progress_grace(card, tenant) <= 0;
+}
+
+/* What was to take long may, as often as the hardware may give others their turn. */
+void progress_find_hung(struct card *card)
+{
+	const int64_t turns = least(card->registered, TURNS_MOST);
+
+	FOR_EACH_TENANT (card, tenant) {
+		const int64_t bound_ns =
+			HUNG * card->slow + (int64_t)tenant->seen.pending_ns * turns;
+		const int64_t still_ns = elapsed(tenant->progress_ns, card->now_ns);
+
+		tenant->gate.hung = is_busy(tenant) && still_ns > bound_ns;
+		if (is_busy(tenant) && !tenant->gate.hung)
+			look_in(card, bound_ns - still_ns + 1);
+	}
+}
