@@ -97,13 +97,13 @@ class Card:
                 dry = self._last is None or self._last is context
                 self._switch(context, 0 if dry else self.timing.drained_ns)
         elif len(context.queue) == 1 and context is not self._running:
-            self._settle()
+            self.settle()
             self._look()
 
     def shorten(self, group: Group, ns: int) -> None:
         """`group`, which had no end in sight, takes `ns` more."""
         if self._running is not None and self._running.queue[0] is group:
-            self._settle()
+            self.settle()
             group.left = ns
             self._look()
         else:
@@ -124,7 +124,7 @@ class Card:
         self._slice_end = self._since + self.timing.slice_ns
         self._look()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Account for the running context until now."""
         context, now = self._running, self.clock.now
         if context is not None and now > self._since:
@@ -160,7 +160,7 @@ class Card:
         context = self._running
         if plan != self._plan or context is None:
             return
-        self._settle()
+        self.settle()
         now = self.clock.now
         group = context.queue[0]
         if group.left <= 0:

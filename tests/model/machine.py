@@ -140,4 +140,6 @@ class Machine:
     def run(self, seconds: float) -> "Machine":
         """Let time pass."""
         self.clock.run(self.clock.now + int(seconds * 1e9))
+        for device in self.devices:
+            device.card.settle()
         return self

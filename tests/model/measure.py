@@ -51,7 +51,8 @@ def idle(tenants: list[Tenant], start: int, end: int, card: int = 0) -> float:
 def longest_pause(tenants: list[Tenant], start: int, end: int) -> int:
     """The longest time in which nobody had the card."""
     spans = sorted((s, e) for tenant in tenants for s, e in tenant.spans() if e > start and s < end)
-    return max((after[0] - before[1] for before, after in pairwise(spans)), default=end - start)
+    edges = [(start, start), *spans, (end, end)]
+    return max(after[0] - before[1] for before, after in pairwise(edges))
 
 
 def percentile(values: list[int], percent: float) -> int:
