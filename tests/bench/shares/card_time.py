@@ -7,6 +7,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 #: How far one window of a measurement begins after the last: a quarter of its width.
@@ -40,6 +41,11 @@ class Served:
     def share(self, start: float, end: float) -> float:
         """Return the part of the card's time between `start` and `end` that was this tenant's."""
         return (self.by(end) - self.by(start)) / (end - start)
+
+    def longest_gap(self, start: float, end: float) -> float:
+        """Return the longest time between two readings from `start` to `end`."""
+        within = [moment for moment in self.moments if start <= moment <= end]
+        return max((b - a for a, b in pairwise(within)), default=0.0)
 
 
 def windows(start: float, end: float, width: float) -> list[tuple[float, float]]:

@@ -25,13 +25,12 @@ from tests.bench.native import ROOT, compile_program
 from tests.bench.turns import BenchError
 
 from .card_time import Served
-from .scenario import Run, Scenario, Tenant
+from .scenario import READ_EVERY_MS, Run, Scenario, Tenant
 from .scheduler import Scheduling
 
 QUOTA_BYTES = 8 << 30
 CONTEXT_BYTES = 524 << 20
 WARM_UP_SECONDS = 2  # of card time: estimates are learned, credit is at its level
-READ_EVERY_MS = 10  # of card time
 READY_SECONDS = 60
 SIMULATOR = ROOT / "libhook" / "simulator"
 ENTER = f"""

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from .card_time import Served
 from .figure import Figure
 from .load import Load
 
-#: The share of one card that a tenant is to have, 0..1; None where nothing is asked of it.
-Target: TypeAlias = "float | None"
+READ_EVERY_MS: Final = 10  # how often it is read what each process was served; card time
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,12 @@ class Run:
     def share(self, tenant: str, card: int = 0) -> float:
         """Return the tenant's part of a card's time, 0..1."""
         return self.served[tenant, card].share(self.start, self.end)
+
+    @property
+    def late_ms(self) -> float:
+        """By how much the machine itself was late at most with a reading; card time."""
+        gap = max(served.longest_gap(self.start, self.end) for served in self.served.values())
+        return max(0.0, gap / 1e6 / self.slow - READ_EVERY_MS)
 
     def busy(self, card: int = 0) -> float:
         """Return the part of a card's time in which somebody's work was served, 0..1."""
@@ -91,7 +96,8 @@ class Measured:
         slow = self.gpushare.slow
         seconds = (self.gpushare.end - self.gpushare.start) / 1e9 / slow
         motion = "in real time" if slow == 1 else f"slow motion x {slow:g}"
-        return f"{self.scenario.title} ({seconds:.0f} s of card time, {motion})"
+        late = f"this machine late by up to {self.gpushare.late_ms:.1f} ms"
+        return f"{self.scenario.title} ({seconds:.0f} s of card time, {motion}, {late})"
 
 
 Judge: TypeAlias = Callable[[Measured], list[Figure]]

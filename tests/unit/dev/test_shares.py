@@ -49,6 +49,13 @@ def test_a_reading_that_is_not_later_says_nothing() -> None:
     assert found.by(SECOND) == 0.5 * SECOND
 
 
+def test_a_machine_that_reads_late_shows_it() -> None:
+    found = served(0.5, 0.5)
+    found.add(5 * SECOND, 2 * SECOND)
+    assert found.longest_gap(0, 5 * SECOND) == 3 * SECOND
+    assert found.longest_gap(0, 4 * SECOND) == SECOND
+
+
 def test_windows_begin_a_quarter_of_their_width_apart_and_lie_within() -> None:
     assert windows(10, 12, 1) == [(10 + n / 4, 11 + n / 4) for n in range(5)]
     assert windows(10, 11, 1) == [(10, 11)]
