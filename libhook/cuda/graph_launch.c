@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Launches of graphs: one piece of work, however many kernels it is, whose cost is learned for each
- * executable graph. An update that changes what it costs is learned as it is launched.
+ * executable graph. What cuGraphExecUpdate and cuGraphExec*SetParams change is mostly not what it
+ * costs, so nothing is forgotten then: a launch that takes longer moves the estimate towards
+ * itself, by half the difference at the most, and a few launches later it is right. A destroyed one
+ * is forgotten (graph_memory.c).
  */
 #include "graph_memory.h"
 #include "submit.h"

@@ -78,7 +78,6 @@ static void set_source(CUDA_MEMCPY3D *box, const CUmemcpy3DOperand *from, size_t
 		box->srcY = from->op.array.offset.y;
 		box->srcZ = from->op.array.offset.z;
 	} else {
-		box->srcMemoryType = CU_MEMORYTYPE_UNIFIED;
 		box->srcDevice = from->op.ptr.ptr;
 		box->srcPitch = from->op.ptr.rowLength * unit;
 		box->srcHeight = from->op.ptr.layerHeight;
@@ -94,7 +93,6 @@ static void set_destination(CUDA_MEMCPY3D *box, const CUmemcpy3DOperand *to, siz
 		box->dstY = to->op.array.offset.y;
 		box->dstZ = to->op.array.offset.z;
 	} else {
-		box->dstMemoryType = CU_MEMORYTYPE_UNIFIED;
 		box->dstDevice = to->op.ptr.ptr;
 		box->dstPitch = to->op.ptr.rowLength * unit;
 		box->dstHeight = to->op.ptr.layerHeight;
@@ -104,7 +102,8 @@ static void set_destination(CUDA_MEMCPY3D *box, const CUmemcpy3DOperand *to, siz
 static CUresult copy_operands(
 	const CUDA_MEMCPY3D_BATCH_OP *copy, CUstream stream, enum stream_flavour flavour)
 {
-	CUDA_MEMCPY3D box = {0};
+	CUDA_MEMCPY3D box = {
+		.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .dstMemoryType = CU_MEMORYTYPE_UNIFIED};
 	size_t unit;
 
 	REQUIRE(operand_valid(&copy->src) && operand_valid(&copy->dst), CUDA_ERROR_INVALID_VALUE);

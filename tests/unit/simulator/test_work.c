@@ -163,14 +163,14 @@ static void a_box_is_copied_by_the_elements_of_its_array(void)
 {
 	const CUDA_ARRAY_DESCRIPTOR shape = {
 		.Width = 16, .Height = 4, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
-	float out[4][8], in[4][8] = {{0}};
+	uint32_t out[4][8], in[4][8] = {{0}};
 	CUDA_MEMCPY3D_BATCH_OP copies[2] = {{.extent = {8, 4, 1}, .srcAccessOrder = 1},
 		{.extent = {8, 4, 1}, .srcAccessOrder = 1}};
 	CUstream stream;
 	CUarray array;
 
 	for (int i = 0; i < 32; i++)
-		out[i / 8][i % 8] = (float)i;
+		out[i / 8][i % 8] = (uint32_t)i;
 	EXPECT_EQUAL(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
 	EXPECT_EQUAL(cuArrayCreate_v2(&array, &shape), CUDA_SUCCESS);
 	copies[0].src.type = copies[1].dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
