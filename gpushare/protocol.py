@@ -253,6 +253,7 @@ class Status(TypedDict):
     cards: int
     tenants: int
     simulated: bool
+    slow_motion: float  # what a simulated card multiplies every duration by; else 1
     config: str
     libraries: str
     run_dir: str

@@ -269,6 +269,7 @@ def status_row(node: Node) -> Status:
         cards=len(driver.cards) if driver else 0,
         tenants=sum(entry.state != "none" for entry in node.ledger.entries.values()),
         simulated=driver is not None and driver.is_simulated,
+        slow_motion=1.0 if driver is None else driver.slow_motion,
         config="" if node.config.file is None else str(node.config.file),
         libraries=str(node.libraries),
         run_dir=str(node.config.run_dir),

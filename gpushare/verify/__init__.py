@@ -5,6 +5,7 @@ from gpushare.verify import Docker, Report, Scenario
 Scenario(Docker(), ["gpushare"], Report(sys.stdout)).run()
 """
 
+from .cores import Cores, Trial
 from .engine import Containerd, Docker, Engine, Host, spawn
 from .memory import Scenario
 from .report import Check, Report
@@ -14,6 +15,7 @@ from .tenant import ProbeFailed, Tenant
 __all__ = [
     "Check",
     "Containerd",
+    "Cores",
     "Docker",
     "Engine",
     "Host",
@@ -22,5 +24,6 @@ __all__ = [
     "Scenario",
     "Sizes",
     "Tenant",
+    "Trial",
     "spawn",
 ]

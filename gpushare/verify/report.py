@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -13,11 +13,15 @@ BOLD, DIM, GREEN, RED, PLAIN = "\033[1m", "\033[2m", "\033[32m", "\033[1;31m", "
 
 @dataclass(frozen=True)
 class Check:
-    """One claim, whether it held, and (where it did not) what was seen instead."""
+    """One claim, whether it held, and (where it did not) what was seen instead.
+
+    `figures` are what it was judged by, where that is numbers.
+    """
 
     claim: str
     held: bool
     seen: str = ""
+    figures: Mapping[str, float | None] | None = None
 
 
 @dataclass
@@ -56,9 +60,15 @@ class Report:
         for line in text.rstrip("\n").splitlines():
             self._line(f"  {DIM}{line}{PLAIN}")
 
-    def check(self, claim: str, held: bool, seen: object = "") -> bool:
+    def check(
+        self,
+        claim: str,
+        held: bool,
+        seen: object = "",
+        figures: Mapping[str, float | None] | None = None,
+    ) -> bool:
         """Note whether `claim` held, and what was seen where it did not; return `held`."""
-        self.checks.append(Check(claim, held, "" if held else str(seen)))
+        self.checks.append(Check(claim, held, "" if held else str(seen), figures))
         if held:
             self._line(f"  {GREEN}held{PLAIN}    {claim}")
         else:

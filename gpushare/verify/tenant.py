@@ -61,13 +61,17 @@ class Tenant:
 
     def ask(self, command: str) -> dict[str, Any]:
         """Send `command`, return the answer to it."""
+        self.tell(command)
+        return self.answer(command.split(maxsplit=1)[0])
+
+    def tell(self, command: str) -> None:
+        """Send `command`; its answer is for later."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(command + "\n")
             self.process.stdin.flush()
         except OSError as error:
             raise ProbeFailed(f"{self.name}: {error}; {self.errors}") from error
-        return self.answer(command.split(maxsplit=1)[0])
 
     def answer(self, event: str) -> dict[str, Any]:
         """Return the probe's next line, which must be about `event`."""

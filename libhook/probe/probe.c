@@ -7,7 +7,8 @@
  *
  *   gpushare-probe [--library FILE] [--card N] [COMMAND ...]     then COMMANDs on stdin, one a line
  *
- * COMMAND:  context | info | alloc [API] SIZE | fill [API] | free | copy SIZE | spin NS TIMES | smi
+ * COMMAND:  context | info | alloc [API] SIZE | fill [API] | free | copy SIZE | spin NS TIMES |
+ *           busy NS FOR_NS | smi
  * SIZE is in bytes; API is cuMemAlloc (default) or another of ways.c. The exit status is 0 unless
  * the driver cannot be loaded (3) or the command line is wrong (2); a refused allocation is a
  * result, not a failure.
@@ -52,13 +53,15 @@ static bool command_alloc(struct probe *probe, char **words, int count)
 	return memory_alloc(probe, api, (size_t)bytes);
 }
 
-static bool command_spin(struct probe *probe, char **words, int count)
+/* "spin NS TIMES", "busy NS FOR_NS" */
+static bool command_work(struct probe *probe, char **words, int count,
+	void (*work)(struct probe *, unsigned long long, unsigned long long))
 {
-	unsigned long long duration_ns, times;
+	unsigned long long duration_ns, much;
 
-	if (count != 3 || !number_parse(words[1], &duration_ns) || !number_parse(words[2], &times))
+	if (count != 3 || !number_parse(words[1], &duration_ns) || !number_parse(words[2], &much))
 		return false;
-	work_spin(probe, duration_ns, times);
+	work(probe, duration_ns, much);
 	return true;
 }
 
@@ -86,7 +89,9 @@ static bool command_run(struct probe *probe, char *line)
 	if (!strcmp(words[0], "copy"))
 		return command_copy(probe, words, count);
 	if (!strcmp(words[0], "spin"))
-		return command_spin(probe, words, count);
+		return command_work(probe, words, count, work_spin);
+	if (!strcmp(words[0], "busy"))
+		return command_work(probe, words, count, work_busy);
 	if (count != 1)
 		return false;
 	if (!strcmp(words[0], "context"))

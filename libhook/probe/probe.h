@@ -73,6 +73,9 @@ struct probe {
 	X(cuModuleUnload)                                                                          \
 	X(cuModuleGetFunction)                                                                     \
 	X(cuLaunchKernel)                                                                          \
+	X(cuEventCreate)                                                                           \
+	X(cuEventRecord)                                                                           \
+	X(cuEventSynchronize)                                                                      \
 	X(cuGetErrorName)
 
 #define PROBE_DECLARE(name) extern __typeof__(&name) driver_##name;
@@ -101,6 +104,7 @@ CUmemAllocationProp memory_on_card(const struct probe *probe);
 void memory_trim(struct probe *probe);
 
 void work_copy(struct probe *probe, size_t bytes);
+void work_busy(struct probe *probe, unsigned long long duration_ns, unsigned long long for_ns);
 void work_spin(struct probe *probe, unsigned long long duration_ns, unsigned long long times);
 
 void smi_report(struct probe *probe);

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#define BATCH_NS 10000000ULL
+
 /* Spins for duration_ns on one thread: works on a GPU of any architecture, for it is JIT-compiled
  * from PTX, and the simulator reads the same parameter. */
 static const char spin_ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
@@ -55,6 +57,48 @@ void work_spin(struct probe *probe, unsigned long long duration_ns, unsigned lon
 	printf("{\"event\":\"spin\",\"asked_ns\":%llu,\"took_ns\":%llu,\"code\":%d,"
 	       "\"result\":\"%s\"}\n",
 		duration_ns * times, clock_ns() - start, (int)result, driver_error_name(result));
+}
+
+static CUresult batch_launch(
+	CUfunction function, unsigned long long duration_ns, unsigned long long times, CUevent end)
+{
+	void *parameters[] = {&duration_ns};
+	CUresult result = CUDA_SUCCESS;
+
+	for (unsigned long long i = 0; i < times && result == CUDA_SUCCESS; i++)
+		result = driver_cuLaunchKernel(
+			function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
+	return result == CUDA_SUCCESS ? driver_cuEventRecord(end, NULL) : result;
+}
+
+/* Two batches are always on the card, or wait for it: it has work while the first is waited for. */
+void work_busy(struct probe *probe, unsigned long long duration_ns, unsigned long long for_ns)
+{
+	const unsigned long long times =
+		duration_ns && duration_ns < BATCH_NS ? BATCH_NS / duration_ns : 1;
+	unsigned long long start, batches = 0;
+	CUevent ends[2] = {NULL, NULL};
+	CUfunction function;
+	CUresult result;
+
+	if (!memory_ready(probe))
+		return;
+	result = spin_function(&function);
+	for (int i = 0; i < 2 && result == CUDA_SUCCESS; i++)
+		result = driver_cuEventCreate(&ends[i], CU_EVENT_DISABLE_TIMING);
+	start = clock_ns();
+	while (result == CUDA_SUCCESS && clock_ns() - start < for_ns) {
+		result = batch_launch(function, duration_ns, times, ends[batches % 2]);
+		batches++;
+		if (result == CUDA_SUCCESS && batches > 1)
+			result = driver_cuEventSynchronize(ends[batches % 2]);
+	}
+	if (result == CUDA_SUCCESS)
+		result = driver_cuCtxSynchronize();
+	printf("{\"event\":\"busy\",\"kernels\":%llu,\"asked_ns\":%llu,\"took_ns\":%llu,"
+	       "\"code\":%d,\"result\":\"%s\"}\n",
+		batches * times, batches * times * duration_ns, clock_ns() - start, (int)result,
+		driver_error_name(result));
 }
 
 void work_copy(struct probe *probe, size_t bytes)

@@ -27,6 +27,34 @@ def verify(stack: Stack, way: str) -> None:
     assert any("CUDA_ERROR_OUT_OF_MEMORY" in check["claim"] for check in checks)
 
 
+def test_it_proves_a_share_on_this_host() -> None:
+    """In slow motion: the machine's own jitter is a small part of a window."""
+    with Stack(slow_motion=3) as slow:
+        slow.start_daemon()
+        done = subprocess.run(
+            [*slow.cli, "verify", "--cores", "30", "--runtime", "host", "--json"],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=slow.environment,
+            timeout=300,
+        )
+        left = subprocess.run(
+            [*slow.cli, "ps", "--json"],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=slow.environment,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    share, together = json.loads(done.stdout)
+    assert share["figures"]["asked_percent"] == 30
+    assert abs(share["figures"]["got_percent"] - 30) <= 2
+    assert abs(share["figures"]["driver_percent"] - 30) <= 2
+    assert together["held"]
+    assert json.loads(left.stdout) == []
+
+
 def test_it_proves_the_limits_on_this_host(stack: Stack) -> None:
     verify(stack, "host")
 

@@ -127,6 +127,7 @@ STATUS: Status = {
     "cards": 1,
     "tenants": 2,
     "simulated": False,
+    "slow_motion": 1.0,
     "config": "/etc/gpushare/gpushare.yaml",
     "libraries": "/usr/local/lib/gpushare/current/lib",
     "run_dir": "/run/gpushare",

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import re
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from gpushare.cli import verify
 from gpushare.errors import UserError
-from gpushare.verify import Docker, Sizes
+from gpushare.verify import Cores, Docker, Scenario, Sizes, Trial
 
 from .conftest import CARD, GIB
 from .fake_daemon import FakeDaemon, rows
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from click.testing import Result
+
+    from gpushare.protocol import Card
 
     Cli = Callable[..., Result]
 
@@ -35,6 +39,64 @@ if TYPE_CHECKING:
 )
 def test_it_asks_for_what_the_card_has_left(free_bytes: int, cores_free: int, sizes: Sizes) -> None:
     assert verify._sizes(free_bytes, cores_free) == sizes
+
+
+def card(**more: Any) -> Card:
+    return cast("Card", {**CARD, "cores_free": 90, "tenants": 0, "utilisation": 0, **more})
+
+
+def test_a_share_is_tried_on_the_card_that_others_leave_the_most_time_of() -> None:
+    cards = [card(utilisation=80, tenants=1), card(index=1, utilisation=2), card(index=2)]
+    assert verify._trial(cards, 30, 1.0, alone=False) == Trial(2, 30)
+    assert verify._trial(cards[:2], 30, 2.0, alone=True) == Trial(1, 30, True, False, 2.0)
+    assert verify._trial(cards[:1], 30, 1.0, alone=False) == Trial(0, 30, others=True)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"cores_free": 20}, "card 0 has 20 % left"),
+        ({"free_bytes": GIB}, "card 0 has 1 GiB free, 2 GiB are needed"),
+        ({"tenants": 15}, "card 0 has 15 of 16 tenants"),
+        ({"mode": "exclusive"}, "card 0 is another's whole card"),
+        ({"health": "XID 79"}, "card 0 is not well (XID 79)"),
+        ({"policy": "best-effort"}, "card 0 has best-effort for all (gpushare card policy)"),
+    ],
+)
+def test_a_card_that_is_not_free_enough_is_said(more: dict[str, Any], why: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f"to show 30 % of its compute: {why}")):
+        verify._trial([card(**more)], 30, 1.0, alone=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "percent"), [(["--cores"], 30), (["--cores", "40"], 40), (["--cores", "--alone"], 30)]
+)
+def test_a_share_may_be_named(
+    cli: Cli,
+    daemon: FakeDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    percent: int,
+) -> None:
+    tried: list[Trial] = []
+
+    def run(self: Cores) -> bool:
+        tried.append(self.trial)
+        return self.report.check("it ran", True, figures={"asked_percent": percent})
+
+    daemon.answers["cards"] = rows(card())
+    monkeypatch.setattr(Cores, "run", run)
+    monkeypatch.setattr(Scenario, "run", lambda _: pytest.fail("memory was not asked for"))
+    result = cli("verify", "--runtime", "host", "--json", *words)
+    assert result.exit_code == 0, result.output
+    assert tried == [Trial(0, percent, "--alone" in words)]
+    assert json.loads(result.stdout)[0]["figures"] == {"asked_percent": percent}
+
+
+def test_alone_is_for_cores(cli: Cli, daemon: FakeDaemon) -> None:
+    assert cli("verify", "--alone").exit_code == 2
+    assert cli("verify", "--cores", "0").exit_code == 2
+    assert daemon.requests == []
 
 
 def test_a_card_too_full_is_said() -> None:

@@ -51,6 +51,18 @@ def test_managed_memory_is_nowhere_before_it_is_used(env: dict[str, str]) -> Non
         assert probe.ask("free")["bytes"] == 64 << 20
 
 
+def test_it_keeps_the_card_busy_as_long_as_it_is_told_to(env: dict[str, str]) -> None:
+    with Tenant("probe", [str(PROBE)], env) as probe:
+        probe.start()
+        probe.tell("busy 1000000 200000000")
+        done = probe.answer("busy")
+    assert done["code"] == 0
+    assert done["took_ns"] >= 200_000_000
+    assert done["asked_ns"] == done["kernels"] * 1_000_000
+    assert done["kernels"] >= 20  # two batches of 10 ms are launched whatever becomes of the first
+    assert done["asked_ns"] <= done["took_ns"]
+
+
 def test_its_kernels_take_the_time_they_are_told_to(env: dict[str, str]) -> None:
     with Tenant("probe", [str(PROBE)], env) as probe:
         probe.start()
