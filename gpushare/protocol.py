@@ -274,7 +274,7 @@ class Opened(TypedDict):
     `mounts`, in order: the driver's own libraries beneath /opt/gpushare/driver, the filters beneath
     /opt/gpushare/lib, the tenant's folder at /opt/gpushare/tenant and its `status` over that. The
     filters over the names of this host's own loader are the caller's to find. A whole card has no
-    mounts. Everything that is not a mount (a simulated device's path) is in `env`.
+    mounts. What is not a mount (CUDA_VISIBLE_DEVICES, a simulated device) is in `env`.
 
     The caller then joins the cgroup /gpushare/<id> of every hierarchy it can (host/cgroups.py)
     and sends `bind` with its own pid, and only then becomes the command; who releases the tenant

@@ -69,9 +69,18 @@ def open_tenant(command: Command, asked: Mapping[str, str], node: Node) -> Opene
         id=identity,
         directory=str(node.mounts.path(key)) if entry.shared else "",
         mounts=_mounts(entry, node),
-        env=driver.env,
+        env={**driver.env, **_cards(entry)},
         isolation=entry.isolation,
     )
+
+
+def _cards(entry: Entry) -> dict[str, str]:
+    """Return what makes the command number its own cards from 0, as a container does.
+
+    All the host's device nodes are there; the filter refuses the others, and most programs try
+    card 0 and no other.
+    """
+    return {"CUDA_VISIBLE_DEVICES": ",".join(holding.uuid for holding in entry.holdings)}
 
 
 def _free_name(name: str, key: str, node: Node) -> str:

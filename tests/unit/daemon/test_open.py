@@ -48,6 +48,17 @@ def test_open_says_what_to_mount_in_order(node: Node, tmp_path: Path) -> None:
     ]
 
 
+def test_the_cards_of_others_are_not_among_the_command_s(tmp_path: Path) -> None:
+    driver = fakes.FakeDriver(fakes.card(0), fakes.card(1), fakes.card(2))
+    with fakes.node(tmp_path, driver) as node:
+        both = {"memory": "4GiB", "devices": "2,1"}
+        opened = open_tenant(ME, both, node)
+        holdings = node.ledger.entries[opened["key"]].holdings
+    visible = opened["env"]["CUDA_VISIBLE_DEVICES"].split(",")
+    assert sorted(visible) == [fakes.card(1).uuid, fakes.card(2).uuid]
+    assert visible == [holding.uuid for holding in holdings]
+
+
 def test_a_whole_card_has_no_pages_and_no_mounts(node: Node) -> None:
     tenant = opened(node, count="1")
     assert (tenant["mounts"], tenant["directory"], tenant["isolation"]) == ([], "", "exclusive")
