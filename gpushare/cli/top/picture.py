@@ -228,8 +228,10 @@ def _figure(part: protocol.TenantCard, window: str) -> Figure:
 
 def _sum(parts: list[Figure]) -> Figure:
     known = [part.value for part in parts if part.value is not None]
-    about = "~" if any(part.text.startswith("~") for part in parts) else ""
-    return Figure(sum(known), f"{about}{sum(known):.1f}") if known else UNKNOWN
+    if not known:
+        return UNKNOWN
+    whole = any(part.text.startswith("~") for part in parts)  # percent of the driver's among them
+    return Figure(sum(known), f"~{sum(known):.0f}" if whole else f"{sum(known):.1f}")
 
 
 def _document(

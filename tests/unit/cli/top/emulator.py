@@ -88,6 +88,12 @@ class Emulator:
             self._read(0.1)
         return self.text
 
+    def keep(self, seconds: float) -> None:
+        """Look on for `seconds`."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._read(left)
+
     def end(self) -> int:
         """Wait for its end; return the exit status, or minus the signal."""
         deadline = time.monotonic() + PATIENCE_SECONDS

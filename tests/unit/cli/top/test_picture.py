@@ -41,6 +41,11 @@ def test_a_card_has_the_sum_of_what_its_containers_got_and_use() -> None:
     assert (first.cores_promised, second.got.text) == (90, "-")
 
 
+def test_a_sum_with_a_figure_of_the_driver_is_in_whole_percent_too() -> None:
+    alone = tenant("train", 1, 4, spent={"source": "driver", "gate": "open"}, cores_got=97.4)
+    assert picture([CARD], [alone], TAKEN).cards[0].got.text == "~97"
+
+
 def test_who_got_no_gpu_is_not_there() -> None:
     none = tenant("web", 0, 0, state="none", why="add -e GPUSHARE_MEMORY=4GiB", cards=[])
     assert picture([CARD], [none], TAKEN).containers == ()
