@@ -10,13 +10,15 @@ from gpushare.cli.top.text import width
 from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gpushare.cli.top.picture import Card, Container, Process
 
 GAP: Final = 2  # columns between two cells
 _NAME: Final = 20  # what the name has at least where another column would have to go for it
 _NARROW: Final = 10  # and where there is no room for any
+_LONG: Final = 40  # what is long for a name
+_USUAL: Final = 6  # the highest rank of what a terminal of 80 columns shows
 
 
 def _nothing(_: object) -> str:
@@ -26,6 +28,9 @@ def _nothing(_: object) -> str:
 @dataclass(frozen=True)
 class Column:
     """One column. Those of the highest `rank` go first where the terminal is too narrow.
+
+    One that `fits` is as wide as its longest cell, at most `width`; the others stay, for their
+    figures change each second.
 
     `of_container` and `of_process` are what it is sorted by; processes stay as they are under None.
     """
@@ -42,6 +47,7 @@ class Column:
     right: bool = False
     largest_first: bool = False
     flat_only: bool = False
+    fits: bool = False
 
 
 def _percent(value: int | None) -> str:
@@ -163,6 +169,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
         of_container=lambda one: one.policy,
         container=lambda one: one.policy or "-",
         card=lambda one: one.policy,
+        fits=True,
     ),
     Column(
         key="class",
@@ -171,6 +178,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
         rank=10,
         of_container=lambda one: one.level,
         container=lambda one: one.level,
+        fits=True,
     ),
     Column(
         key="isolation",
@@ -180,6 +188,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
         of_container=lambda one: one.isolation,
         container=lambda one: one.isolation,
         card=lambda one: one.mode,
+        fits=True,
     ),
     Column(
         key="state",
@@ -194,22 +203,38 @@ COLUMNS: Final[tuple[Column, ...]] = (
 )
 
 
-def layout(total: int | None, names: Sequence[str], *, tree: bool) -> list[tuple[Column, int]]:
+def layout(
+    total: int | None, names: Sequence[str], *, tree: bool, longest: Mapping[str, int]
+) -> list[tuple[Column, int]]:
     """Return the columns that `total` columns of a terminal have room for, each with its width.
 
-    `names` are the cells of the first as they are to be shown; None is room for everything.
+    `names` are the cells of the first as they are to be shown, `longest` the widths of the longest
+    cells of those that `fit`, by key; None is room for everything.
     """
     name, *others = (column for column in COLUMNS if not (tree and column.flat_only))
+    widths = {column.key: _width(column, longest) for column in others}
     wanted = max([len(name.heading), *map(width, names)])
     if total is None:
-        return [(name, wanted), *((column, column.width) for column in others)]
+        return [(name, wanted), *((column, widths[column.key]) for column in others)]
     least = min(_NAME, max(_NARROW, total))
     room = total - least
     kept = set()
     for column in sorted(others, key=lambda one: one.rank):
-        if column.width + GAP > room:
+        # The wider terminal's columns come after names that are shown whole.
+        kept_back = max(0, min(wanted, _LONG) - least) if column.rank > _USUAL else 0
+        if widths[column.key] + GAP > room - kept_back:
             break
-        room -= column.width + GAP
+        room -= widths[column.key] + GAP
         kept.add(column.key)
     first = min(least + room, max(wanted, least), total)
-    return [(name, first), *((column, column.width) for column in others if column.key in kept)]
+    return [
+        (name, first),
+        *((column, widths[column.key]) for column in others if column.key in kept),
+    ]
+
+
+def _width(column: Column, longest: Mapping[str, int]) -> int:
+    if not column.fits:
+        return column.width
+    # One more for the mark of the column that it is sorted by.
+    return min(column.width, max(len(column.heading) + 1, longest.get(column.key, 0)))

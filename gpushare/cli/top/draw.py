@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gpushare.cli.summary import count
 from gpushare.cli.table import printable
-from gpushare.cli.top.columns import GAP, Column, layout
+from gpushare.cli.top.columns import COLUMNS, GAP, Column, layout
 from gpushare.cli.top.detail import detail
 from gpushare.cli.top.picture import Card, Container
 from gpushare.cli.top.text import bar, clip, pad, to_ascii, width
@@ -135,7 +135,12 @@ def table_lines(
 ) -> list[Line]:
     """Return the heading and a line for each row; `selected` is the number of one, from 0."""
     names = [_name(row, unicode) for row in found]
-    cells = layout(columns, names, tree=view.tree)
+    longest = {
+        column.key: max((width(_cell(column, row)) for row in found), default=0)
+        for column in COLUMNS
+        if column.fits
+    }
+    cells = layout(columns, names, tree=view.tree, longest=longest)
     lines = [_heading(cells, view, unicode)]
     for number, (row, name) in enumerate(zip(found, names, strict=True)):
         line = tuple(_cells(row, name, cells))

@@ -89,15 +89,29 @@ def test_on_eighty_columns_there_are_memory_share_and_policy() -> None:
     ],
 )
 def test_a_wider_terminal_has_more_columns(columns: int, headings: str) -> None:
-    found = layout(columns, ["x"], tree=True)
+    longest = {"policy": 18, "class": 9, "isolation": 10}
+    found = layout(columns, ["x"], tree=True, longest=longest)
     assert [column.heading.split()[0] for column, _ in found] == headings.split()
 
 
 def test_a_long_name_takes_what_is_left_and_no_more() -> None:
-    (_, first), *_ = layout(100, ["x" * 300], tree=True)
-    (_, alone), *_ = layout(None, ["x" * 300], tree=True)
+    (_, first), *_ = layout(100, ["x" * 300], tree=True, longest={})
+    (_, alone), *_ = layout(None, ["x" * 300], tree=True, longest={})
     assert first < 100
     assert alone == 300
+
+
+def test_a_policy_of_few_letters_leaves_its_room_to_the_names() -> None:
+    def name_width(policy: int) -> int:
+        return layout(80, ["x" * 99], tree=True, longest={"policy": policy})[0][1]
+
+    assert name_width(11) == name_width(18) + 7 == name_width(99) + 7
+
+
+def test_a_name_is_shown_whole_before_there_are_more_columns() -> None:
+    short, long = (layout(90, ["x" * size], tree=True, longest={}) for size in (10, 30))
+    assert {column.key for column, _ in short} > {column.key for column, _ in long}
+    assert long[0][1] == 30
 
 
 def test_a_name_of_wide_letters_leaves_the_columns_where_they_are() -> None:
