@@ -20,8 +20,20 @@ static unsigned card_of(CUstream stream)
 	return card;
 }
 
+/* Of several cards: as long as none is closed, nobody asks which card a stream is of. */
+static bool is_open_everywhere(void)
+{
+	for (unsigned card = 0; card < pages.card_count; card++)
+		if (atomic_load_explicit(&grant_card(card)->gate.mode, memory_order_relaxed) !=
+			GPUSHARE_GATE_OPEN)
+			return false;
+	return true;
+}
+
 bool submit_enter(struct gate_work *work)
 {
+	if (pages.card_count > 1 && is_open_everywhere())
+		return false;
 	if (captures_are_open() && stream_is_captured(work->stream,
 					   work->per_thread ? NULL_IS_PER_THREAD : NULL_IS_LEGACY))
 		return false;

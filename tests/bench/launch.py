@@ -25,3 +25,5 @@ def measure() -> Iterator[Result]:
                 f"{what}, bounded", call,
                 rounds=ROUNDS, budget=BOUNDED_BUDGET_NS, gate=abi.GATE_WINDOW,
             )  # fmt: skip
+    with tenant(cards=2) as made:
+        yield made.result("launch, 2 cards, all open", "launch", rounds=ROUNDS, budget=None)

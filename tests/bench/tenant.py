@@ -49,16 +49,16 @@ exec "$@"
 class Tenant:
     """A folder with a filter, a driver, pages and a device file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cards: int = 1) -> None:
         self.folder = folder
         self._filter = folder / "filter" / "libcuda.so.1"
         built = Source.of_package().libraries
         shutil.copytree(built / "simulator", folder / "driver")
         self._filter.parent.mkdir()
         shutil.copy2(built / "libcuda.so.1", self._filter)
-        made = simulator.create(folder / "device", "h200")
+        made = simulator.create(folder / "device", "h200", cards)
         self._device = made.device
-        self._uuid = made.uuids[0]
+        self._uuids = made.uuids
         self._programs: dict[str, Path] = {}
 
     def measure(
@@ -111,12 +111,12 @@ class Tenant:
         call: str,
         *,
         rounds: int,
-        budget: float,
+        budget: float | None,
         processes: int = 1,
         absolute: bool = False,
         gate: int = abi.GATE_OPEN,
     ) -> Result:
-        """Measure `call` at a gate of mode `gate` and hold it against `budget` (ns)."""
+        """Measure `call` at a gate of mode `gate`, of the first card, against `budget` (ns)."""
         bare, filtered, difference = self.measure(call, rounds, processes, gate)
         return Result(name, "ns", filtered, bare, difference, budget, absolute)
 
@@ -127,7 +127,8 @@ class Tenant:
         directory = os.open(pages, os.O_DIRECTORY)
         try:
             Status.make(directory)
-            Grant.make(directory, "bench", [Granted(self._uuid, QUOTA_BYTES, CONTEXT_BYTES, 0)])
+            granted = [Granted(uuid, QUOTA_BYTES, CONTEXT_BYTES, 0) for uuid in self._uuids]
+            Grant.make(directory, "bench", granted)
         finally:
             os.close(directory)
         with (pages / abi.GRANT_NAME).open("r+b") as grant:
@@ -139,7 +140,7 @@ class Tenant:
 
 
 @contextmanager
-def tenant() -> Iterator[Tenant]:
-    """Make a tenant, and remove it afterwards."""
+def tenant(cards: int = 1) -> Iterator[Tenant]:
+    """Make a tenant of so many cards, and remove it afterwards."""
     with tempfile.TemporaryDirectory(prefix="gpushare-bench-", dir="/var/tmp") as folder:
-        yield Tenant(Path(folder))
+        yield Tenant(Path(folder), cards)
