@@ -237,14 +237,6 @@ def test_errno_threads_and_signals_are_left_alone(container: Container) -> None:
     assert said == [0, True]
 
 
-def test_a_gate_that_it_cannot_wait_at_is_reported(fake: Container) -> None:
-    fake.env["GPUSHARE_LOG"] = "error"
-    fake.tenant.set_u32(0, abi.GRANT_CARD_GATE + abi.GATE_MODE, abi.GATE_CLOSED)
-    launch = "cu.cuLaunchKernel(None, 1, 2, 3, 4, 5, 6, 7, None, None, None)"
-    done = fake.run(sys.executable, "-c", program("start()", launch, launch))
-    assert done.stderr == "gpushare: card 0: this library cannot wait at a gate in mode 3\n"
-
-
 @pytest.mark.parametrize(
     ("library", "table"), [("libcuda.so.1", "cuda"), ("libnvidia-ml.so.1", "nvml")]
 )

@@ -149,8 +149,13 @@ def test_a_symbol_that_the_driver_lacks_is_not_supported(fake: Container) -> Non
     assert said == [801, 801]
 
 
-def test_arguments_come_through_the_gate(fake: Container) -> None:
-    said = fake.says("say(cu.cuLaunchKernel(None, 1, 2, 3, 4, 5, 6, 7, None, None, None))")
+@pytest.mark.parametrize("mode", [abi.GATE_OPEN, abi.GATE_METERED, abi.GATE_CLOSED])
+def test_arguments_come_through_the_gate(mode: int, fake: Container) -> None:
+    """A closed one that no scheduler minds lets pass whom no share was given."""
+    fake.tenant.set_u32(0, abi.GRANT_CARD_GATE + abi.GATE_MODE, mode)
+    said = fake.says(
+        "start()", "say(cu.cuLaunchKernel(None, 1, 2, 3, 4, 5, 6, 7, None, None, None))"
+    )
     assert said == [0]
 
 
