@@ -85,6 +85,10 @@ SCENARIOS: Mapping[str, Sequence[Tenant]] = {
         burst(50, kernels(20 * US)),
         burst(50, kernels(20 * MS)),
     ),
+    "burst 50/50, one of them with three contexts": (
+        burst(50, SHORT),
+        burst(50, kernels(100 * US, "contexts", 3)),
+    ),
     "weights 1/3": (weighted(1, 25, SHORT), weighted(3, 75, SHORT)),
     "burst 30/70, graphs of 20 kernels": (
         burst(30, kernels(100 * US, "graphs", 20)),

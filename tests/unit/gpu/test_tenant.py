@@ -29,6 +29,7 @@ def worker(driver: Driver) -> Iterator[Child]:
         ("kernels 100000 1", 10, 100_000),
         ("kernels 5000000 1", 1, 5_000_000),
         ("graphs 100000 1 20", 1, 2_000_000),
+        ("contexts 100000 1 3", 30, 100_000),
     ],
 )
 def test_what_is_done_is_counted_batch_by_batch(
