@@ -20,6 +20,9 @@
 
 static struct source clients[CLIENTS]; /* fd 0: nobody's */
 static bool had_client;
+/* To a new scheduler the tenant that is named first seems alone on its card, and would be let
+ * loose. */
+static bool is_told = true;
 
 /* One scheduler for one path: two would write the same gates. Held as long as this runs. */
 static bool lock(const char *path)
@@ -108,6 +111,8 @@ static int act(const struct schedule_message *message, int directory, uint64_t n
 {
 	switch (message->type) {
 	case SCHEDULE_HELLO:
+		if (!tenants_count())
+			is_told = false;
 		tenants_unname();
 		return 0;
 	case SCHEDULE_TENANT:
@@ -117,6 +122,7 @@ static int act(const struct schedule_message *message, int directory, uint64_t n
 		return 0;
 	default:
 		tenants_forget_unnamed(now_ns);
+		is_told = true;
 		return 0;
 	}
 }
@@ -206,6 +212,11 @@ static void listener_ready(struct source *source, uint64_t now_ns)
 	}
 	steal_fd(&fd);
 	had_client = true;
+}
+
+bool control_is_told(void)
+{
+	return is_told;
 }
 
 bool control_is_expected(void)

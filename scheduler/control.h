@@ -17,6 +17,9 @@ bool control_listen(const char *path);
 /* Take the socket away: nobody is left. */
 void control_close(const char *path);
 
+/* Whether all tenants have been named, from HELLO to COMPLETE; until then nothing is decided. */
+bool control_is_told(void);
+
 /* Whether somebody is there to tell of tenants, or nobody has come yet. */
 bool control_is_expected(void);
 

@@ -97,7 +97,8 @@ bool loop_run(void)
 		}
 		event_count = 0;
 		const uint64_t heard_ns = tenants_hear(clock_now());
-		const uint64_t decided_ns = devices_decide(clock_now());
+		const uint64_t decided_ns =
+			control_is_told() ? devices_decide(clock_now()) : UINT64_MAX;
 		timer_set(heard_ns < decided_ns ? heard_ns : decided_ns);
 	}
 	return true;

@@ -238,6 +238,19 @@ def test_who_is_not_named_again_is_forgotten(scheduler: Scheduler, make: Make) -
     wait_until(lambda: stays.mode() == abi.GATE_OPEN)  # alone now
 
 
+def test_nothing_is_decided_before_all_have_been_named(scheduler: Scheduler, make: Make) -> None:
+    """Who is named first is not alone: an open gate would let a whole queue through."""
+    first, second = make(), make()
+    scheduler.tell(schedule_message.hello())
+    for tenant in (first, second):
+        assert tenant.added_to(scheduler) == 0  # answered after what came of the message before
+    assert first.gate(abi.GATE_HEARTBEAT_NS) == 0
+    scheduler.tell(schedule_message.complete())
+    for tenant in (first, second):
+        wait_until(lambda: tenant.gate(abi.GATE_HEARTBEAT_NS) > 0)  # noqa: B023 - called at once
+        assert tenant.mode() == abi.GATE_CLOSED
+
+
 def test_the_same_key_with_other_pages_is_another_tenant(scheduler: Scheduler, make: Make) -> None:
     before, after = make(), make()
     assert before.added_to(scheduler, CAPPED) == 0
@@ -322,6 +335,7 @@ def test_in_slow_motion_it_says_so(command: Command, make: Make) -> None:
         assert started.tell(schedule_message.hello()).slow == 20
         tenant = make()
         tenant.added_to(started, CAPPED)
+        started.tell(schedule_message.complete())
         wait_until(lambda: tenant.gate(abi.GATE_MARKER_NS) == 500_000 * 20)
     finally:
         started.end()
