@@ -112,6 +112,15 @@ SCENARIOS: Final = (
         (parts, reclaim("b", most_ms=10)),
     ),
     Scenario(
+        "I-long",
+        "the same beside kernels of 20 ms",
+        (
+            Tenant("a", training(20000, spread=0.3, kernels=8), 30, shared=False),
+            Tenant("b", in_phases(300, 300), 70, shared=False),
+        ),
+        (parts, reclaim("b", most_ms=10)),
+    ),
+    Scenario(
         "J",
         "16 tenants, 15 of 5 % and one of 25 %, kernels of 100 us, burst-share",
         _SIXTEEN,
