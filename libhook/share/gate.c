@@ -25,8 +25,11 @@ void gate_watch(void)
 {
 	for (unsigned card = 0; card < pages.card_count; card++) {
 		const struct gpushare_gate *gate = &grant_card(card)->gate;
-		accounts[card].epoch = atomic_load(&gate->epoch);
-		accounts[card].may_have_been_open = atomic_load(&gate->mode) == GPUSHARE_GATE_OPEN;
+		struct account *account = &accounts[card];
+		spin_take(&account->lock); /* several threads may begin with cuInit */
+		account->epoch = atomic_load(&gate->epoch);
+		account->may_have_been_open = atomic_load(&gate->mode) == GPUSHARE_GATE_OPEN;
+		spin_drop(&account->lock);
 	}
 	atomic_store(&gate_word, pages.card_count == 1 ? &grant_card(0)->gate.mode : &look_at_each);
 }
