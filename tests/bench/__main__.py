@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from . import shares
 from .native import ROOT
@@ -15,6 +16,7 @@ from .result import Result, table, write
 from .shares.catalogue import SCENARIOS
 from .shares.figure import Figure
 from .shares.figure import table as shares_table
+from .shares.page import Host, page
 from .turns import BenchError
 
 # In the order of the design's table of budgets.
@@ -33,6 +35,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=shares.SECONDS, help="card time of a row of shares"
     )
+    parser.add_argument("--page", type=Path, help="also write the rows of shares to this page")
     parser.add_argument("--slow", type=int, help="slow motion of the rows of shares")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(ROWS))
@@ -74,6 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     if load > cores / 2:
         print(f"bench: others use this machine (load {load:.1f}): rough figures", file=sys.stderr)
     failed: list[str] = []
+    host = Host.this()
     results = _costs([name for name in options.names or COSTS if name in COSTS], failed)
     figures = _shares(options, failed)
     output = ROOT / "build" / "bench.json"
@@ -85,6 +89,8 @@ def main(arguments: Sequence[str]) -> int:
         )
     if figures:
         print(shares_table(figures))
+        if options.page:
+            options.page.write_text(page(figures, host), encoding="utf-8")
         print("\nnative: the same processes at the same time on the bare simulated driver")
     print(f"written to {output.relative_to(ROOT)}")
     for line in failed:

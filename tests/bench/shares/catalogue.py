@@ -181,7 +181,7 @@ SCENARIOS: Final = (
             Tenant("left", training(100), 50, cards=(0,)),
             Tenant("right", training(100), 50, cards=(1,)),
         ),
-        (parts, _NEAR, _FEW),
+        (parts, share_errors(), _FEW),
         alone="left",
         cards=2,
     ),

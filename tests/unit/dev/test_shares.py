@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from datetime import datetime, timezone
 from statistics import fmean
 
 import pytest
@@ -16,6 +17,7 @@ from tests.bench.shares.figure import Figure, table
 from tests.bench.shares.judges import aggregate, latency, loss, share_errors
 from tests.bench.shares.load import Load, training
 from tests.bench.shares.machine import parse_readings
+from tests.bench.shares.page import Host, page
 from tests.bench.shares.scenario import Measured, Run, Scenario, Tenant
 
 SECOND = 1e9
@@ -180,6 +182,15 @@ def test_the_table_says_what_was_missed_and_by_how_much() -> None:
         "target": ">= 97.5",
         "met": True,
     }
+
+
+def test_the_page_says_what_was_missed_before_anything_else() -> None:
+    host = Host("A processor", 2, "6.1", 0.5, datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc))
+    written = page([figure(2.1, 2.0), figure(97.6, 97.5, at_least=True)], host)
+    assert "2026-01-02 03:04 UTC, 2 cores (A processor), Linux 6.1, load 0.5" in written
+    assert "1 of 2 targets are met. Missed:\n\n- A: error: 2.10, not <= 2\n" in written
+    assert written.index("Missed:") < written.index("## A\n\n30/70.\n")
+    assert "| error | 23.60 | 2.10 points | <= 2 | **missed** |" in written
 
 
 def test_each_scenario_has_a_name_of_its_own_and_asks_no_more_than_its_cards_have() -> None:
