@@ -44,9 +44,7 @@
 #define HUNG SECOND
 #define TURNS_MOST 16
 #define WAIT_MAX (5 * SECOND)
-#define DEBT_MAX                                                                                   \
-	(60 * SECOND) /* of virtual time, or of credit: how far anybody can fall behind            \
-		       */
+#define DEBT_MAX (60 * SECOND)	  /* how far anybody can fall behind, in virtual time or credit */
 #define PENDING_MAX (10 * SECOND) /* what a tenant may say; more is not believed */
 #define ELAPSED_MAX (3600 * SECOND)
 #define SLOW_MAX 10000

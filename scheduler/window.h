@@ -17,9 +17,6 @@ void window_turn(struct card *card);
 /* Whether it would be the turn of tenants with several cards. */
 void window_look_for_gangs(struct card *card);
 
-/* Whether it would be the turn of tenants with several cards. */
-void window_look_for_gangs(struct card *card);
-
 /* Whether the gate of one that made nothing of its window is open for a moment besides the
  * holder's: who does not run cannot tell that it does again, and who does will use it. */
 bool window_is_probe(struct card *card, const struct tenant *tenant);
