@@ -6,7 +6,8 @@
  *   marker_stream.c   streams in use, and the groups of work on them; no driver
  *   marker_loose.c    work that no marker tells of
  *   marker_context.c  contexts in use, and their events
- *   marker_end.c      streams and contexts that end
+ *   marker_life.c     streams that begin and end
+ *   marker_end.c      contexts that end
  *   marker_record.c   recording
  *   marker_read.c     what has ended
  *   meter.c           the thread that looks
@@ -28,9 +29,9 @@
 
 #define MARKER_STREAMS 64 /* in use at a time on one card; more are counted by estimate alone */
 #define MARKER_CONTEXTS 8 /* likewise */
-#define MARKERS 128	  /* recorded and not seen to be reached, of one card */
+#define MARKERS 240	  /* recorded and not seen to be reached, of one card */
 #define LOOSE 16	  /* lots of work without a marker, each of which ends as one */
-#define MARKER_EVENTS 144 /* of one context, kept for use again */
+#define MARKER_EVENTS 248 /* of one context, kept for use again */
 
 struct marker {
 	CUevent event;
@@ -105,6 +106,7 @@ static inline uint64_t marker_first_look(const struct gpushare_gate *gate, uint6
 #pragma GCC visibility push(hidden)
 extern struct card_markers card_markers[GPUSHARE_MAX_CARDS];
 extern pthread_mutex_t metering;
+extern _Atomic bool marker_blocking_streams; /* that the legacy default one waits for */
 #pragma GCC visibility pop
 
 /* ---- marker_stream.c, with the account's lock */
@@ -160,7 +162,16 @@ void markers_are_due(unsigned card);
 /* What has ended on a card by now. Returns when to look again; UINT64_MAX: nothing is pending. */
 uint64_t markers_look(unsigned card);
 
+/* ---- marker_life.c */
+
+/* A stream that the legacy default one waits for. */
+void marker_meet_blocking_stream(void);
+
 /* ---- meter.c, whose lock `metering` is */
+
+/* Take it, but for a time only: the driver may keep who has it waiting, until a stream has room,
+ * for what the calling thread is about to do. */
+bool meter_hold(void);
 
 /* Somebody is to look at `look_ns`; the thread is started by the first to ask. With no lock. */
 void meter_watch(uint64_t look_ns);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams and contexts that end with work of theirs still counted.
+ * Contexts that end, and waits, with work still counted.
  */
 #include "marker_end.h"
 
@@ -19,8 +19,8 @@ static bool is_meant(const struct marker_context *context, CUcontext handle)
 /* The meter may be in the middle of a call about what is about to end. */
 static void let_meter_finish(void)
 {
-	pthread_mutex_lock(&metering);
-	pthread_mutex_unlock(&metering);
+	if (meter_hold())
+		pthread_mutex_unlock(&metering);
 }
 
 struct events {
@@ -144,56 +144,6 @@ void markers_after_end(unsigned number, CUcontext handle, bool has_ended)
 		progress_tell(number, is_idle);
 }
 
-/* No marker can be recorded on it any more: what is on it gets its last one. With `metering`. */
-static void close_stream(unsigned number, CUstream handle)
-{
-	struct card_markers *card = &card_markers[number];
-	CUcontext context = NULL;
-
-	spin_take(&accounts[number].lock);
-	const uint8_t place = stream_find(card, (uintptr_t)handle);
-	if (place == NO_STREAM) {
-		spin_drop(&accounts[number].lock);
-		return;
-	}
-	const struct marker_stream stream = card->streams[place];
-	if (stream.lane.open.pieces > 0 && stream.context != NO_CONTEXT)
-		context = card->contexts[stream.context].handle;
-	spin_drop(&accounts[number].lock);
-	if (context)
-		marker_record_for(number, place, &stream, context);
-
-	spin_take(&accounts[number].lock);
-	if (card->streams[place].lane.generation == stream.lane.generation) {
-		if (card->streams[place].lane.open.pieces > 0)
-			group_is_loose(number, place);
-		card->streams[place].lane.key = STREAM_GONE;
-		card->streams[place].lane.is_plain = false;
-		card->streams[place].is_loose = true;
-	}
-	spin_drop(&accounts[number].lock);
-}
-
-static void streams_before_end(CUstream handle)
-{
-	bool is_known = false;
-
-	if (handle <= CU_STREAM_PER_THREAD)
-		return;
-	for (unsigned card = 0; card < pages.card_count && !is_known; card++) {
-		spin_take(&accounts[card].lock);
-		is_known = card_markers[card].ready &&
-			   stream_find(&card_markers[card], (uintptr_t)handle) != NO_STREAM;
-		spin_drop(&accounts[card].lock);
-	}
-	if (!is_known)
-		return;
-	pthread_mutex_lock(&metering);
-	for (unsigned card = 0; card < pages.card_count; card++)
-		close_stream(card, handle);
-	pthread_mutex_unlock(&metering);
-}
-
 /* Of all streams: which of them the program waits for is its own affair. */
 static void close_all(unsigned number)
 {
@@ -228,16 +178,4 @@ void markers_before_wait(void)
 		pthread_mutex_unlock(&metering);
 	}
 	pthread_setcancelstate(cancellation, NULL);
-}
-
-CUDA(cuStreamDestroy, (CUstream stream))
-{
-	streams_before_end(stream);
-	return REAL(cuStreamDestroy)(stream);
-}
-
-CUDA(cuStreamDestroy_v2, (CUstream stream))
-{
-	streams_before_end(stream);
-	return REAL(cuStreamDestroy_v2)(stream);
 }

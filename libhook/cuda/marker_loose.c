@@ -7,6 +7,9 @@
 
 #include "share/clock.h"
 
+/* A guess that is far too long must not keep a process busy for ever. */
+#define MOST_NS UINT64_C(100000000)
+
 /* After a time that was expected too early. */
 #define LOOK_AGAIN_NS UINT64_C(1000000)
 
@@ -18,7 +21,8 @@ static struct loose *loose_last(struct card_markers *card)
 uint64_t loose_add(unsigned number, uint64_t estimate_ns, uint32_t pieces)
 {
 	struct card_markers *card = &card_markers[number];
-	uint64_t end_ns = clock_ns() + accounts[number].pending_ns;
+	const uint64_t pending_ns = accounts[number].pending_ns;
+	uint64_t end_ns = clock_ns() + (pending_ns < MOST_NS ? pending_ns : MOST_NS);
 
 	if (card->loose_count > 0 && loose_last(card)->end_ns > end_ns)
 		end_ns = loose_last(card)->end_ns;

@@ -30,6 +30,7 @@ enum look { LOOK_ENDED, LOOK_LATER, LOOK_DIFFERS };
 struct looked {
 	uint8_t stream, marker;
 	uint32_t generation;
+	CUcontext context;
 	CUevent event, last;
 };
 
@@ -63,6 +64,7 @@ static enum look look_begin(
 	*looked = (struct looked){.stream = place,
 		.marker = stream->first,
 		.generation = stream->lane.generation,
+		.context = context->handle,
 		.event = marker->event,
 		.last = context->last};
 	return LOOK_ENDED;
@@ -93,8 +95,13 @@ static void look_later(unsigned number, const struct looked *looked, uint64_t no
 	spin_drop(&accounts[number].lock);
 }
 
-static void learn(struct account *account, const struct group *group, uint64_t taken_ns, bool alone)
+/* Not from a time in which there was work whose end nobody saw. */
+static void learn(unsigned number, const struct group *group, uint64_t taken_ns, bool alone)
 {
+	struct account *account = &accounts[number];
+
+	if (card_markers[number].loose_count > 0)
+		return;
 	alone = alone && group->parts == 1 && !group->has_more;
 	for (unsigned part = 0; part < group->parts; part++)
 		estimate_learn(&account->estimates, group->part[part].place,
@@ -129,6 +136,23 @@ static struct elapsed elapsed_of(const struct looked *looked, CUresult result)
 		.ns = milliseconds > 0 ? (uint64_t)((double)milliseconds * 1e6) : 0};
 }
 
+/* Asked with the event's context current: cuda.h has no context's error for cuEventQuery, but one
+ * for cuEventElapsedTime. False: it was not reached yet. */
+static bool was_reached(const struct looked *looked, struct elapsed *elapsed)
+{
+	CUcontext context = looked->context;
+	CUresult result = REAL(cuCtxPushCurrent_v2)(context);
+
+	*elapsed = (struct elapsed){.is_known = false};
+	if (result != CUDA_SUCCESS)
+		return true;
+	result = REAL(cuEventQuery)(looked->event);
+	if (result != CUDA_ERROR_NOT_READY)
+		*elapsed = elapsed_of(looked, result);
+	REAL(cuCtxPopCurrent_v2)(&context);
+	return result != CUDA_ERROR_NOT_READY;
+}
+
 /* From now on times are measured from this marker. Returns an event to keep. */
 static CUevent measure_from(
 	struct marker_context *context, const struct marker *marker, uint64_t end_ns)
@@ -152,7 +176,7 @@ static CUevent group_ended(unsigned number, const struct marker *marker,
 	/* Busy with what nobody has measured, up to now: also with what an open gate let pass. */
 	if (!elapsed->is_known || card->has_backlog) {
 		if (elapsed->is_known)
-			learn(account, group, elapsed->ns, false);
+			learn(number, group, elapsed->ns, false);
 		card->has_backlog = false;
 		account_end(account, group->pieces, group->estimate_ns, now_ns, now_ns);
 		return measure_from(context, marker, now_ns);
@@ -165,7 +189,7 @@ static CUevent group_ended(unsigned number, const struct marker *marker,
 	const uint64_t counted_ns =
 		account_end(account, group->pieces, group->estimate_ns, elapsed->ns, end_ns);
 	if (counted_ns > 0)
-		learn(account, group, counted_ns, alone);
+		learn(number, group, counted_ns, alone);
 	return measure_from(context, marker, end_ns);
 }
 
@@ -202,12 +226,11 @@ static enum look look_at(unsigned number, uint8_t place, uint64_t now_ns)
 	spin_drop(&account->lock);
 	if (due != LOOK_ENDED)
 		return due;
-	const CUresult result = REAL(cuEventQuery)(looked.event);
-	if (result == CUDA_ERROR_NOT_READY) {
+	struct elapsed elapsed;
+	if (!was_reached(&looked, &elapsed)) {
 		look_later(number, &looked, now_ns);
 		return LOOK_LATER;
 	}
-	const struct elapsed elapsed = elapsed_of(&looked, result);
 	CUevent spare = NULL;
 	uint8_t context = 0;
 	uint32_t generation = 0;
@@ -271,7 +294,7 @@ static void close_open(unsigned number, uint8_t place)
 	spin_take(&accounts[number].lock);
 	if (card->streams[place].lane.open.pieces > 0 && open_is_due(card, place)) {
 		const struct marker_context *owner = &card->contexts[card->streams[place].context];
-		if (card->streams[place].per_thread)
+		if (!card->streams[place].lane.is_plain)
 			group_is_loose(number, place);
 		else if (!owner->is_ending)
 			context = owner->handle;

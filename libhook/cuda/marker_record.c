@@ -63,6 +63,13 @@ bool markers_are_open(const struct gate_work *work)
 	return is_here(work) && stream_of(work)->lane.open.pieces > 0;
 }
 
+/* Where nobody but the thread that gives it work may record a marker, or later than at once. */
+static bool marks_each(const struct marker_stream *stream)
+{
+	return stream->per_thread ||
+	       (stream->handle == CU_STREAM_LEGACY && atomic_load(&marker_blocking_streams));
+}
+
 void markers_meet(struct gate_work *work)
 {
 	struct card_markers *card = &card_markers[work->card];
@@ -74,6 +81,8 @@ void markers_meet(struct gate_work *work)
 		return;
 	}
 	const bool is_created = context_is_created(current);
+	if (stream == CU_STREAM_PER_THREAD)
+		marker_meet_blocking_stream();
 	spin_take(&accounts[work->card].lock);
 	uint8_t place = stream_find(card, work->key);
 	if (place == NO_STREAM) {
@@ -84,7 +93,7 @@ void markers_meet(struct gate_work *work)
 			made->per_thread = stream == CU_STREAM_PER_THREAD;
 			made->context = context_place(card, current, is_created);
 			made->is_loose = made->context == NO_CONTEXT;
-			made->lane.is_plain = !made->is_loose && !made->per_thread;
+			made->lane.is_plain = !made->is_loose && !marks_each(made);
 		}
 	}
 	set_place(work, place);
@@ -110,7 +119,7 @@ void markers_add(struct gate_work *work, uint64_t marker_ns, bool was_idle)
 	stream->lane.added++;
 	card->open |= UINT64_C(1) << work->stream_place;
 	if (was_idle || !is_known || stream->lane.open.estimate_ns >= marker_ns ||
-		stream->per_thread) {
+		marks_each(stream)) {
 		work->marks = was_idle ? MARK_START | MARK_AFTER : MARK_AFTER;
 		stream->marking++;
 	}

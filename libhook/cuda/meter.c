@@ -23,6 +23,7 @@
 #define STACK_BYTES (256 << 10) /* the driver runs on it */
 #define TIMER_SLACK_NS 1000UL
 #define START_AGAIN_NS UINT64_C(1000000000)
+#define HOLD_WAIT_SECONDS 1
 #define END_WAIT_NS UINT64_C(2000000000)
 
 enum meter_state { METER_NONE, METER_STARTING, METER_RUNS, METER_ENDS, METER_ENDED };
@@ -35,6 +36,15 @@ static struct {
 	_Atomic uint64_t wake_ns; /* until when it sleeps; 0: it is looking */
 	_Atomic uint64_t failed_ns;
 } meter;
+
+bool meter_hold(void)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until); /* the clock of pthread_mutex_timedlock */
+	until.tv_sec += HOLD_WAIT_SECONDS;
+	return pthread_mutex_timedlock(&metering, &until) == 0;
+}
 
 static uint64_t look_at_all(void)
 {
