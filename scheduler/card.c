@@ -203,6 +203,8 @@ static void write_gate(struct card *card, struct tenant *tenant)
 	const int64_t in_flight = card->has_online ? IN_FLIGHT_ONLINE : IN_FLIGHT;
 	const bool is_short = 2 * tenant->piece_ns <= window_of(card, tenant);
 
+	if (gate->mode == GPUSHARE_GATE_OPEN)
+		tenant->open_ns = card->now_ns;
 	gate->mode = mode_of(card, tenant);
 	gate->in_flight_max_ns = (uint64_t)(in_flight * card->slow);
 	gate->marker_ns = (uint64_t)(MARKER * card->slow);

@@ -42,6 +42,7 @@
 #define UNUSED (2 * MS)	       /* a window in which nothing is begun is lost */
 #define GRACE_LEAST (2 * MS)
 #define HUNG SECOND
+#define UNCOUNTED (10 * SECOND) /* what a gate that was open may have let through */
 #define TURNS_MOST 16
 #define WAIT_MAX (5 * SECOND)
 #define DEBT_MAX (60 * SECOND)	  /* how far anybody can fall behind, in virtual time or credit */
@@ -63,6 +64,7 @@ struct tenant {
 	uint32_t contexts;    /* the most that were busy since the last decision */
 	uint64_t busy_ns;     /* of seen.busy_ns: charged until there */
 	uint64_t progress_ns; /* when something ended, or began after nothing was pending */
+	uint64_t open_ns;     /* when its gate was open last; 0: never */
 	int64_t taken_ns;     /* since the last decision, before it is charged */
 
 	unsigned level;

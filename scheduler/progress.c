@@ -27,18 +27,25 @@ bool progress_is_stuck(const struct card *card, const struct tenant *tenant)
 	return is_busy(tenant) && !tenant->gate.hung && progress_grace(card, tenant) <= 0;
 }
 
-/* What was to take long may, as often as the hardware may give others their turn. */
-void progress_find_hung(struct card *card)
+/* What was to take long may, as often as the hardware may give others their turn; and so may a
+ * queue of work that went through an open gate, of which nothing is known before its end. */
+static int64_t endless_in(const struct card *card, const struct tenant *tenant)
 {
 	const int64_t turns = least(card->registered, TURNS_MOST);
+	const int64_t bound_ns = HUNG * card->slow + (int64_t)tenant->seen.pending_ns * turns;
+	const int64_t left_ns = bound_ns - elapsed(tenant->progress_ns, card->now_ns);
+	const int64_t queue_ns = UNCOUNTED * card->slow - elapsed(tenant->open_ns, card->now_ns);
 
+	return tenant->open_ns ? most(left_ns, queue_ns) : left_ns;
+}
+
+void progress_find_hung(struct card *card)
+{
 	FOR_EACH_TENANT (card, tenant) {
-		const int64_t bound_ns =
-			HUNG * card->slow + (int64_t)tenant->seen.pending_ns * turns;
-		const int64_t still_ns = elapsed(tenant->progress_ns, card->now_ns);
+		const int64_t left_ns = endless_in(card, tenant);
 
-		tenant->gate.hung = is_busy(tenant) && still_ns > bound_ns;
+		tenant->gate.hung = is_busy(tenant) && left_ns < 0;
 		if (is_busy(tenant) && !tenant->gate.hung)
-			look_in(card, bound_ns - still_ns + 1);
+			look_in(card, left_ns + 1);
 	}
 }

@@ -55,6 +55,20 @@ def test_a_second_tenant_closes_the_gate_even_if_it_does_nothing() -> None:
     assert [card.gate(number).mode for number in (first, second)] == [CLOSED, CLOSED]
 
 
+def test_a_queue_from_before_somebody_came_is_not_taken_for_work_without_an_end() -> None:
+    card = CardPolicy()
+    (first,) = add(card, Share(300))
+    card.decide(SECOND)
+    add(card, Share(700), now=2 * SECOND)
+    hung = []
+    for seconds in range(2, 15):
+        now = seconds * SECOND
+        card.see(first, busy(now, since=2 * SECOND, pending=MS))
+        card.decide(now)
+        hung.append(card.gate(first).hung)
+    assert hung == [False] * 11 + [True] * 2  # from ten seconds on it is
+
+
 def test_who_waits_has_the_window_and_keeps_it_while_nobody_else_does() -> None:
     card = CardPolicy()
     first, _second = add(card, Share(300), Share(700))
