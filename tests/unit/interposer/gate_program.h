@@ -63,7 +63,8 @@ void pause_a_little(void);
 uint64_t now_ns(void);
 /* What the simulator is to do wrong on the card. */
 struct sim_faults *device_faults(void);
-/* Card time that the simulator has given to all contexts. */
+/* Card time that the simulator has given to all contexts, and events that were recorded in them. */
 uint64_t served_ns(void);
+uint64_t recorded_events(void);
 
 #endif

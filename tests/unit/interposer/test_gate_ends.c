@@ -296,6 +296,31 @@ static void nobody_waits_for_ever_for_what_a_page_says(void)
 	until_idle();
 }
 
+/* Events that are recorded for so many short pieces on the legacy stream. */
+static uint64_t events_for(unsigned pieces)
+{
+	begin();
+	keep_card_busy(NULL);
+	const uint64_t before = recorded_events();
+	for (unsigned i = 0; i < pieces; i++)
+		launch(MICROSECOND);
+	const uint64_t events = recorded_events() - before;
+	until_idle();
+	return events;
+}
+
+/* A marker that is recorded later than at once would make those streams wait for each other. */
+static void each_piece_has_its_marker_where_streams_wait_for_the_legacy_one(void)
+{
+	CUstream stream;
+
+	while (events_for(40) >= 20) /* until it is known how short they are */
+		;
+	CHECK(cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+	CHECK(events_for(40) >= 40);
+	CHECK(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+}
+
 static void *launch_on_own_streams(void *seed)
 {
 	unsigned drawn = (unsigned)(uintptr_t)seed;
@@ -370,6 +395,8 @@ int main(int argc, char **argv)
 		"a cancelled thread leaves no trace at the gate");
 	TEST(nobody_waits_for_ever_for_what_a_page_says,
 		"whatever a page says, nobody waits longer than the longest time");
+	TEST(each_piece_has_its_marker_where_streams_wait_for_the_legacy_one,
+		"pieces on the legacy stream have their markers at once where others wait for it");
 	TEST(threads_and_modes_in_any_order,
 		"threads, streams and modes in any order lose no piece");
 	/* The last one: the card has work of theirs for a while. */
