@@ -194,7 +194,7 @@ static uint64_t wait_max_of(const struct card *card, const struct tenant *tenant
 
 	if (tenant->share.capped)
 		wait_ns = most(wait_ns, credit_wait_ns(card, tenant));
-	return (uint64_t)(bound_ns * (1 + (wait_ns + bound_ns - 1) / bound_ns));
+	return (uint64_t)(bound_ns * (1 + (wait_ns + bound_ns / 2) / bound_ns));
 }
 
 static void write_gate(struct card *card, struct tenant *tenant)

@@ -38,7 +38,8 @@
 #define RECLAIM (2 * MS)
 #define OVERRUN (20 * MS)
 #define GANG_PATIENCE (5 * MS) /* while its work on another card is awaited */
-#define PROBE (100 * MS)       /* how often one that is stopped is let, to see whether it lives */
+#define PROBE (100 * MS)       /* how often one that is stopped is let, to see whether it lives, */
+#define PROBE_OPEN (10 * MS)   /* and how long: on a busy machine threads wake up late */
 #define UNUSED (2 * MS)	       /* a window in which nothing is begun is lost */
 #define GRACE_LEAST (2 * MS)
 #define HUNG SECOND

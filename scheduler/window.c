@@ -222,7 +222,7 @@ void window_look_for_gangs(struct card *card)
 
 bool window_is_probe(struct card *card, const struct tenant *tenant)
 {
-	const int64_t every_ns = PROBE * card->slow, for_ns = UNUSED * card->slow;
+	const int64_t every_ns = PROBE * card->slow, for_ns = PROBE_OPEN * card->slow;
 
 	if (!tenant->stopped)
 		return false;

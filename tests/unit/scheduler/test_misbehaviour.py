@@ -89,6 +89,24 @@ def test_a_long_kernel_that_was_expected_is_not_taken_for_an_endless_one() -> No
         assert not gate(machine, long).hung
 
 
+def test_who_wakes_up_late_loses_a_window_and_no_more() -> None:
+    """On a machine where a thread runs 5 ms after it was woken."""
+    machine, late, other = two(Share(500), Share(500))
+    thread = late.threads[0]
+    resume = thread.resume
+
+    def resume_later() -> None:
+        if late.places[0].pieces:
+            resume()
+        else:
+            machine.clock.at(machine.clock.now + 5 * MS, resume)
+
+    thread.resume = resume_later  # type: ignore[method-assign]
+    machine.run(3)
+    assert part(late, 2000) > 35
+    assert part(other, 2000) > 45
+
+
 def no_work(seen: Seen) -> None:
     seen.busy_ns = seen.pending_ns = seen.submitted = seen.contexts = 0
     seen.idle_ns = 1

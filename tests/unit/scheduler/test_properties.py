@@ -36,7 +36,7 @@ class Asked:
     @property
     def tolerance(self) -> float:
         """Points of the card over a second."""
-        return 2.5 if self.kernel_us <= 5000 else 3.5
+        return 2.5 if self.kernel_us <= 5000 else 4.0  # of 20 ms one in a hundred takes 40
 
 
 ASKED = st.builds(
