@@ -23,6 +23,7 @@ from rich.text import Text
 from gpushare.verify import Docker, Report, Scenario
 from gpushare.verify.report import BOLD
 
+from . import picture
 from .stack import Stack
 from .stack.card import real_card
 from .stack.program import Missing
@@ -65,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         for name, text in pictures(screen.getvalue()).items():
             record(name, text)
             print(f"wrote {PICTURES / name}")
+        picture.main()
     return 0 if held else 1
 
 

@@ -63,10 +63,11 @@ def frame(picture: Picture, view: View, size: Size, *, alarm: str, footer: Line)
         below = [((text, "dim"),) for text in detail(found[at])[:_DETAIL_LINES]]
     page = max(0, size.lines - len(above) - len(below) - 2)
     top = _scrolled(view.top, at, page, len(found))
-    table = table_lines(found, size.columns, size.unicode, view, selected=at)
-    body = table[1 + top : 1 + top + page]
+    heading, *body = table_lines(
+        *(found, size.columns, size.unicode, view), selected=at, shown=slice(top, top + page)
+    )
     body += [()] * (page - len(body))
-    lines = [*above, table[0], *body, *below, footer]
+    lines = [*above, heading, *body, *below, footer]
     fitted = tuple(_fit(line, size) for line in lines[: size.lines])
     return Frame(fitted, top, max(page, 1), at)
 
@@ -132,8 +133,12 @@ def table_lines(
     view: View,
     *,
     selected: int | None = None,
+    shown: slice = slice(None),
 ) -> list[Line]:
-    """Return the heading and a line for each row; `selected` is the number of one, from 0."""
+    """Return the heading and the lines of those rows that are `shown`.
+
+    `selected` is the number of one, from 0. The columns are as wide as all rows want them.
+    """
     names = [_name(row, unicode) for row in found]
     longest = {
         column.key: max((width(_cell(column, row)) for row in found), default=0)
@@ -141,11 +146,11 @@ def table_lines(
         if column.fits
     }
     cells = layout(columns, names, tree=view.tree, longest=longest)
-    lines = [_heading(cells, view, unicode)]
-    for number, (row, name) in enumerate(zip(found, names, strict=True)):
-        line = tuple(_cells(row, name, cells))
+    lines = [_heading(cells, view, unicode, columns or 0)]
+    for number in range(len(found))[shown]:
+        line = tuple(_cells(found[number], names[number], cells))
         if number == selected:
-            line = (("".join(text for text, _ in line), "selected"),)
+            line = ((pad("".join(text for text, _ in line), columns or 0), "selected"),)
         lines.append(line)
     return lines
 
@@ -164,7 +169,7 @@ def _above(picture: Picture, view: View, size: Size, alarm: str) -> Iterable[Lin
     yield from meters(cards, size.columns, unicode=size.unicode)
 
 
-def _heading(cells: list[tuple[Column, int]], view: View, unicode: bool) -> Line:
+def _heading(cells: list[tuple[Column, int]], view: View, unicode: bool, columns: int) -> Line:
     words = []
     for column, room in cells:
         backwards = column.largest_first is not view.reverse
@@ -173,7 +178,7 @@ def _heading(cells: list[tuple[Column, int]], view: View, unicode: bool) -> Line
         if column.key == view.sort:
             text = f"{text.replace(' ', '') if width(text) >= room else text}{mark}"
         words.append(pad(clip(text, room), room, right=column.right))
-    return (((" " * GAP).join(words), "heading"),)
+    return ((pad((" " * GAP).join(words), columns), "heading"),)
 
 
 def _name(row: Row, unicode: bool) -> str:
