@@ -26,7 +26,7 @@ SLOW = 4  # windows of 20 ms become 80: a process may be late by a few ms and it
 #: Kernels of a millisecond (of a card that is not in slow motion), 50 before the host waits.
 WORK = {"kernel-us": 1000, "spread": 0, "jitter": 0, "kernels": 50, "slow": SLOW}
 SECONDS = 1.2  # some fifteen windows
-TRIES = 4
+TRIES = 8
 
 
 class Busy(Bundle):
