@@ -81,11 +81,12 @@ def sources() -> Iterator[Path]:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Built with the warnings that the repository's C is held to."""
+    """Built with the repository's warnings; arithmetic that is undefined ends the process."""
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / "card.so"
         include = ROOT / "libhook" / "include"
-        options = ("-std=c11", *WARNINGS, "-O2", "-fPIC", "-shared", f"-I{include}")
+        checks = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
+        options = ("-std=c11", *WARNINGS, *checks, "-O2", "-fPIC", "-shared", f"-I{include}")
         subprocess.run(["gcc", *options, *map(str, sources()), "-o", str(built)], check=True)
         loaded = ctypes.CDLL(str(built))
     card, number, ns = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64
