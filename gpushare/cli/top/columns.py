@@ -63,6 +63,15 @@ def _known(value: float | None) -> float:
     return -1.0 if value is None else value
 
 
+def _marked(one: Card | Container, name: str) -> str:
+    return f"! {name}" if one.is_troubled else name
+
+
+def _process(process: Process) -> str:
+    inside = "" if process.container_pid == process.pid else f" ({process.container_pid})"
+    return f"{process.pid}{inside} {process.name}"
+
+
 def state(container: Container) -> str:
     """Return in a word how a container is."""
     if container.hung:
@@ -79,9 +88,9 @@ COLUMNS: Final[tuple[Column, ...]] = (
         width=_NAME,
         rank=0,
         of_container=lambda one: (one.name.casefold(), one.key, one.card),
-        container=lambda one: one.name,
-        card=lambda one: f"{one.index} {one.model}",
-        process=lambda one: f"{one.pid} {one.name}",
+        container=lambda one: _marked(one, one.name),
+        card=lambda one: _marked(one, f"{one.index} {one.model}"),
+        process=_process,
         of_process=lambda one: (one.name.casefold(), one.pid),
     ),
     Column(

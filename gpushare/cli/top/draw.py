@@ -185,16 +185,7 @@ def _name(row: Row, unicode: bool) -> str:
     mark = " "
     if row.folds is not None:
         mark = ("▸" if row.folds else "▾") if unicode else ("+" if row.folds else "-")
-    shown = row.shown
-    text = f"{shown.index} {shown.model}" if isinstance(shown, Card) else ""
-    if isinstance(shown, Container):
-        text = shown.name
-    elif not isinstance(shown, Card):
-        inside = "" if shown.container_pid == shown.pid else f" ({shown.container_pid})"
-        text = f"{shown.pid}{inside} {shown.name}"
-    trouble = not isinstance(shown, Card | Container) or not shown.is_troubled
-    flag = "" if trouble else "! "
-    return f"{'  ' * row.depth}{mark} {flag}{printable(text)}"
+    return f"{'  ' * row.depth}{mark} {printable(_cell(COLUMNS[0], row))}"
 
 
 def _cells(row: Row, name: str, cells: list[tuple[Column, int]]) -> Iterable[Span]:
