@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers share an NVIDIA GPU, each with a memory quota that holds."""
+"""Containers share an NVIDIA GPU, each with a quota of memory and a share of compute."""
 
 __version__ = "0.1.0"

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`./dev demo`: two containers share one GPU under quotas, on a private dockerd, in a minute.
 
-The scenario is gpushare.verify's; the stack is that of the e2e tests. With a real driver on the
-machine the card is the real one, else a simulated H200.
+The scenario about memory is gpushare.verify's, that about compute is here: a few seconds of it. The
+stack is that of the e2e tests. With a real driver on the machine the card is the real one, else a
+simulated H200, in slow motion: processes that are late by a few ms, as on a busy machine, change
+little of what they get of it.
 """
 
 from __future__ import annotations
@@ -13,15 +15,18 @@ import os
 import shlex
 import signal
 import sys
-from contextlib import suppress
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 from rich.text import Text
 
-from gpushare.verify import Docker, Report, Scenario
+from gpushare.quota.size import exact_size
+from gpushare.verify import Docker, Report, Scenario, Tenant
 from gpushare.verify.report import BOLD
+from gpushare.verify.stage import GIB, Stage
 
 from . import picture
 from .stack import Stack
@@ -31,8 +36,59 @@ from .stack.program import Missing
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 WIDTH = 112
 WHOLE = "demo.svg"
+SLOW_MOTION = 4
+CORES = {"train": 30, "serve": 70}
+BAND = 5  # points
+BUSY_SECONDS = 6
+WARM_SECONDS = 1.5  # in which both have begun; `gpushare ps` looks a second back
+LOOK_SECONDS = 2
+TRIES = 3
 #: Steps that have a picture of their own, by how their titles begin.
 APART = {"Where is the memory": "why.svg"}
+
+
+class Compute(Stage):
+    """Two containers that both want all of a card's time, and what each gets of it."""
+
+    def run(self) -> bool:
+        """Return whether all that was claimed held."""
+        self.report.title("Both want all of the card's time")
+        with ExitStack() as stack:
+            tenants = [
+                self.started(stack, name, {"memory": exact_size(GIB), "cores": str(cores)})
+                for name, cores in CORES.items()
+            ]
+            parts = self._parts(tenants)
+            for _ in range(TRIES - 1):
+                if all(abs(parts[name] - cores) <= BAND for name, cores in CORES.items()):
+                    break
+                parts = self._parts(tenants)  # something else had the processors
+        for name, cores in CORES.items():
+            self.report.check(
+                f"{name} had {cores} % of the time that both had, within {BAND} points",
+                abs(parts[name] - cores) <= BAND,
+                f"{parts[name]:.1f} %",
+            )
+        return self.report.held
+
+    def _parts(self, tenants: list[Tenant]) -> dict[str, float]:
+        """Return what each has of the card while all are busy, percent of what they have."""
+        for tenant in tenants:
+            tenant.tell(f"busy 1000000 {BUSY_SECONDS * 1_000_000_000}")
+        time.sleep(WARM_SECONDS)
+        before = self._charged()
+        time.sleep(LOOK_SECONDS)
+        self.show("ps")
+        after = self._charged()
+        for tenant in tenants:
+            tenant.answer("busy")
+        had = {name: after[name] - before[name] for name in CORES}
+        return {name: 100 * ns / (sum(had.values()) or 1) for name, ns in had.items()}
+
+    def _charged(self) -> dict[str, int]:
+        return {
+            name: row["cards"][0]["spent"]["charged_ns"] for name, row in self.tenants().items()
+        }
 
 
 class Tee(io.StringIO):
@@ -81,17 +137,19 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 
 def _demonstrate(report: Report, *, keep: bool) -> bool:
     real = real_card()
-    with Stack(cdi=real) as stack:
+    with Stack(cdi=real, slow_motion=SLOW_MOTION) as stack:
         report.title("gpushare: two containers share one GPU")
         report.say(
-            "card      " + ("this machine's" if real else "a simulated H200 (no driver here)")
+            "card      "
+            + ("this machine's" if real else "a simulated H200 in slow motion (no driver here)")
         )
         report.say(f"private   dockerd, containerd and gpushared, all in {stack.root}")
         stack.start_containerd()
         docker = stack.start_docker()
         stack.start_daemon()
         docker.prepare(stack.installation.probe)
-        held = _scenario(docker, stack, report).run()
+        _scenario(docker, stack, report).run()
+        held = Compute(docker, stack.cli, report).run()
         report.title(report.summary)
         if keep:
             _wait_to_play(stack)

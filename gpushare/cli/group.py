@@ -143,7 +143,7 @@ def _top() -> Callable[[Callable[..., Any]], click.Command]:
 @shared_options
 @click.pass_context
 def gpushare(ctx: click.Context) -> None:
-    """Share an NVIDIA GPU between containers, each with a memory quota that holds.
+    """Share an NVIDIA GPU between containers, with quotas of memory and compute that hold.
 
     Without a command: this machine and the next step. Every command has --json.
 

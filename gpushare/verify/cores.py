@@ -29,6 +29,7 @@ _TOGETHER: Final = 90.0  # percent of the card that both have at least, where no
 _WINDOW: Final = "10s"  # of what the daemon keeps, the one that the driver's figure is over too
 _WINDOW_SECONDS: Final = 10.0
 _WARM_SECONDS: Final = 2.0  # until the driver's figure, of its last second, is of our work only
+_LATE_SECONDS: Final = 5.0  # of all looks together, where the machine is busy
 _MOST_WINDOWS: Final = 6
 _KERNEL_NS: Final = 1_000_000
 
@@ -134,8 +135,8 @@ class Cores(Stage):
     def _worked(self, tenants: list[Tenant]) -> Outcome:
         """Return what each tenant got while all of them were at work."""
         looked = self.trial.windows * _WINDOW_SECONDS
-        # As long again as a look may take: nobody may stop before the last.
-        work_ns = round((_WARM_SECONDS + looked + _WARM_SECONDS) * 1e9)
+        # Nobody may stop before the last look.
+        work_ns = round((_WARM_SECONDS + looked + _LATE_SECONDS) * 1e9)
         self.report.say(f"kernels of 1 ms without a pause; what each gets in {looked:.0f} s:")
         for tenant in tenants:
             tenant.tell(f"busy {_KERNEL_NS} {work_ns}")
@@ -143,7 +144,7 @@ class Cores(Stage):
         looks = []
         for _ in range(self.trial.windows):
             time.sleep(_WINDOW_SECONDS)
-            looks.append([self._spent(tenant.name) for tenant in tenants])
+            looks.append(self._spent(tenants))
         self.show("ps", "--wide")
         for tenant in tenants:
             answer = tenant.answer("busy")
@@ -151,12 +152,15 @@ class Cores(Stage):
                 raise ProbeFailed(f"{tenant.name}: {answer['result']}")
         return outcome(self.trial, [tenant.name for tenant in tenants], looks)
 
-    def _spent(self, name: str) -> Spent:
-        row = self.tenants().get(name)
-        if row is None:
-            raise ProbeFailed(f"{name} is not among the containers any more")
-        cards = {card["index"]: card["spent"] for card in row["cards"]}
-        found: Spent = cards[self.trial.index]
+    def _spent(self, tenants: list[Tenant]) -> list[Spent]:
+        """Return what each has got, all at one moment."""
+        rows = self.tenants()
+        found = []
+        for tenant in tenants:
+            if tenant.name not in rows:
+                raise ProbeFailed(f"{tenant.name} is not among the containers any more")
+            cards = {card["index"]: card["spent"] for card in rows[tenant.name]["cards"]}
+            found.append(cards[self.trial.index])
         return found
 
     def _judged(self, found: Outcome) -> None:

@@ -13,7 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpushare.verify import Report, Scenario
+from tests.demo import Compute
 from tests.stack import Stack, leftovers
 
 DEMO = [sys.executable, "-m", "tests.demo"]
@@ -63,7 +66,7 @@ def test_without_root_it_says_so_in_one_line() -> None:
     ]
 
 
-def test_its_claims_fail_where_nothing_enforces_the_quota() -> None:
+def test_its_claims_fail_where_nothing_enforces_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     """The filters replaced by the bare driver: a scenario that still held would prove nothing."""
     with Stack() as stack:
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
@@ -72,3 +75,7 @@ def test_its_claims_fail_where_nothing_enforces_the_quota() -> None:
         report = Report()
         assert not Scenario(stack.host(), stack.cli, report).run()
         assert "train sees a card of 4 GiB" in [c.claim for c in report.checks if not c.held]
+        monkeypatch.setattr("tests.demo.TRIES", 1)
+        about_compute = Report()
+        assert not Compute(stack.host(), stack.cli, about_compute).run()
+        assert not any(check.held for check in about_compute.checks)
