@@ -200,7 +200,7 @@ def test_one_that_dies_is_no_zombie(node: Node) -> None:
 def test_one_that_hangs_is_replaced(
     daemon: tuple[Node, Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpushare.daemon.schedule_process._ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("gpushare.daemon.schedule_process._ANSWER_SECONDS", 0.5)
     node, made = daemon
     wait_until(lambda: pid_of(node) != 0)
     hanging = pid_of(node)
