@@ -224,7 +224,8 @@ def settings(
                 inherited = {"properties": with_defaults(entry["properties"], default or {})}
                 yield from settings(schema, inherited, f"{key}.", seen)
             else:
-                yield f"`{key}`", f"as `{first}`", "-", part.get("description", "")
+                shown = f"`{json.dumps(default).replace(chr(34), '')}`" if default else "-"
+                yield f"`{key}`", f"as `{first}`", shown, part.get("description", "")
             continue
         if entry.get("type") == "object":
             yield f"`{key}`", "a mapping", "-", entry["description"]

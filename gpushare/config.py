@@ -14,6 +14,7 @@ from typing import Final
 from gpushare.quota import Terms, parse_size
 from gpushare.settings import (
     USERS,
+    USERS_CEILINGS,
     USERS_TOGETHER,
     ConfigError,
     checked,
@@ -69,7 +70,9 @@ class Config:
     reserve_bytes: int = 0
     max_shares: int = 16
     terms: Terms = field(default_factory=Terms)
-    users: Terms = field(default_factory=lambda: Terms(together=USERS_TOGETHER))
+    users: Terms = field(
+        default_factory=lambda: Terms(ceilings=USERS_CEILINGS, together=USERS_TOGETHER)
+    )
     namespaces: tuple[tuple[str, Terms], ...] = ()
     allow_uninterposed: bool = False
     docker_sockets: tuple[Path, ...] = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))

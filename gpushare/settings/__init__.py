@@ -11,6 +11,7 @@ from gpushare.settings.read import checked, text_of
 from gpushare.settings.rules import schema
 from gpushare.settings.sections import (
     USERS,
+    USERS_CEILINGS,
     USERS_TOGETHER,
     namespaces,
     of_namespace,
@@ -20,6 +21,7 @@ from gpushare.settings.sections import (
 
 __all__ = [
     "USERS",
+    "USERS_CEILINGS",
     "USERS_TOGETHER",
     "ConfigError",
     "Problem",

@@ -25,6 +25,12 @@ USERS_TOGETHER: Final = Together(
         key: f"users.together.{key}, {_BUILT_IN}" for key in ("memory_percent", "cores", "tenants")
     },
 )
+#: ... nor does he put himself before the containers of others.
+USERS_CEILINGS: Final = Ceilings(
+    priority=5,
+    classes=("offline",),
+    where={key: f"users.ceilings.{key}, {_BUILT_IN}" for key in ("priority", "classes")},
+)
 NODE: Final[Place] = ()
 USERS: Final[Place] = ("users",)
 
@@ -97,23 +103,30 @@ def terms(document: Document, section: Place = NODE) -> Terms:
     """Return the terms of `section` of a document that has been checked."""
     ceilings = said(document, section, "ceilings")
     together = said(document, section, "together")
-    held = Ceilings(**ceilings.fields(_CEILINGS), where=_where(document, ceilings))
+    most = USERS_CEILINGS if section == USERS else Ceilings()
+    held = replace(
+        most,
+        **ceilings.fields(_CEILINGS),
+        where={**most.where, **_where(document, ceilings)},
+    )
     defaults = Defaults(**said(document, section, "defaults").fields(_DEFAULTS))
-    built_in = USERS_TOGETHER if section == USERS else Together()
+    all_have = USERS_TOGETHER if section == USERS else Together()
     return Terms(
         defaults=held.held(defaults),
         ceilings=held,
         together=replace(
-            built_in,
+            all_have,
             **together.fields(_TOGETHER),
-            where={**built_in.where, **_where(document, together)},
+            where={**all_have.where, **_where(document, together)},
         ),
         trust=said(document, section, "trust").values.get("env"),
     )
 
 
-def built_in(section: Place, part: str) -> dict[str, int]:
+def built_in(section: Place, part: str) -> dict[str, Any]:
     """Return what holds of `part` where no line of the file says it, by key."""
+    if section == USERS and part == "ceilings":
+        return {"priority": USERS_CEILINGS.priority, "classes": [*(USERS_CEILINGS.classes or ())]}
     if (section, part) != (USERS, "together"):
         return {}
     found = {key: getattr(USERS_TOGETHER, field) for key, (field, _) in _TOGETHER.items()}

@@ -139,6 +139,8 @@ class Cores(Stage):
         work_ns = round((_WARM_SECONDS + looked + _LATE_SECONDS) * 1e9)
         self.report.say(f"kernels of 1 ms without a pause; what each gets in {looked:.0f} s:")
         for tenant in tenants:
+            tenant.ask("info")  # one that cannot work says so here
+        for tenant in tenants:
             tenant.tell(f"busy {_KERNEL_NS} {work_ns}")
         time.sleep(_WARM_SECONDS)
         looks = []

@@ -307,6 +307,18 @@ def test_a_user_may_not_take_all_the_compute_nor_all_the_places(tmp_path: Path) 
             open_tenant(NOBODY, {"memory": "1GiB"}, made)
 
 
+def test_a_user_may_not_put_himself_before_the_containers_of_others(tmp_path: Path) -> None:
+    with node(tmp_path, "") as made:
+        with pytest.raises(QuotaError, match=r"users.ceilings.classes, a default of gpushare"):
+            open_tenant(NOBODY, {"memory": "1GiB", "class": "online"}, made)
+        with pytest.raises(QuotaError, match=r"users.ceilings.priority, a default of gpushare"):
+            open_tenant(NOBODY, {"memory": "1GiB", "priority": "4"}, made)
+        open_tenant(NOBODY, {"memory": "1GiB", "priority": "9"}, made)
+        open_tenant(ME, {"memory": "1GiB", "class": "online"}, made)
+    with node(tmp_path, "users: {ceilings: {classes: [online, offline]}}\n") as made:
+        open_tenant(NOBODY, {"memory": "1GiB", "class": "online"}, made)
+
+
 def test_the_operator_says_what_users_may(tmp_path: Path) -> None:
     text = "users:\n  ceilings: {memory: 2GiB}\n  together: {memory_percent: 100, tenants: 2}\n"
     with node(tmp_path, text) as made:

@@ -67,6 +67,10 @@ def test_the_schema_defaults_are_what_holds() -> None:
         "cores": plain.users.together.cores,
         "tenants": plain.users.together.tenants,
     }
+    assert properties["users"]["properties"]["ceilings"]["default"] == {
+        "priority": plain.users.ceilings.priority,
+        "classes": [*(plain.users.ceilings.classes or ())],
+    }
     for key, described in properties["timing"]["properties"].items():
         assert described["default"] == getattr(plain.timing, key)
 
