@@ -9,6 +9,7 @@ wakes a process up to a millisecond late now and then, which a card would not wa
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -59,11 +60,7 @@ def measure(
         figures[scenario.name] = [made for judge in scenario.judges for made in judge(found)]
         print(f"bench: shares-{scenario.name} measured", file=sys.stderr, flush=True)
 
-    with (
-        tempfile.TemporaryDirectory(prefix="gpushare-bench-", dir="/var/tmp") as name,
-        _preferred(),
-    ):
-        folder = Path(name)
+    with _in_memory() as folder, _preferred():
         programs = Programs.build(folder)
         with ThreadPoolExecutor(TOGETHER) as pool:
             list(pool.map(one, [each for each in chosen if each.slow > 1]))
@@ -82,6 +79,21 @@ def _side_by_side(programs: Programs, folder: Path, scenario: Scenario, seconds:
         }
     alone = runs["alone"].result() if scenario.alone else None
     return Measured(scenario, runs["native"].result(), runs["gpushare"].result(), alone)
+
+
+@contextmanager
+def _in_memory() -> Iterator[Path]:
+    """Make a folder on a file system in memory.
+
+    Cards, pages and logs are files that are written to all the time. On a disk such a write waits
+    now and then until the one before has reached it: for as long as others keep it busy.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpushare-bench-", dir="/var/tmp") as name:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", name], check=True)
+        try:
+            yield Path(name)
+        finally:
+            subprocess.run(["umount", name], check=True)
 
 
 @contextmanager
