@@ -32,12 +32,13 @@ def command() -> None:
 
 @shared.command("policy", example="gpushare card policy 0 burst-share")
 @click.argument("card", required=False)
-@click.argument("policy", type=click.Choice(POLICIES), required=False)
+@click.argument("policy", type=click.Choice(POLICIES), required=False, metavar="[POLICY]")
 @click.option("--reset", is_flag=True, help="Let each container have the policy that it asks for.")
 def policy(session: Session, card: str | None, policy: str | None, reset: bool) -> None:
     """Show or set the policy by which the containers of a card share its compute.
 
-    CARD is an index of `gpushare ls` or a UUID; without it all cards are shown. What is set holds
+    CARD is an index of `gpushare ls` or a UUID; without it all cards are shown. POLICY is
+    fixed-share, burst-share, best-effort or native-burst-share. What is set holds
     for all containers that have a part of the card, now and later, in place of what they ask; not
     for those that the operator set another for (`gpushare set`). A container without cores
     keeps its own policy where fixed-share or burst-share is set. It outlives restarts and reboots.

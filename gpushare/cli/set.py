@@ -25,10 +25,15 @@ SIZES = ("memory", "memory_limit")
 @click.option("--memory", metavar="SIZE", help="Promised, per card: 4GiB, 512MiB, 4g.")
 @click.option("--memory-limit", metavar="SIZE", help="What it may be lent with it; from memory up.")
 @click.option("--cores", type=click.IntRange(1, 100), help="Percent of each card's compute.")
-@click.option("--policy", type=click.Choice(POLICIES), help="What happens with idle cores.")
+@click.option("--policy", type=click.Choice(POLICIES), help="What it gets while others idle.")
 @click.option("--weight", type=click.IntRange(1, 1000), help="Under native-burst-share.")
-@click.option("--priority", type=click.IntRange(0, 9), help="Offline: 0 comes first.")
-@click.option("--class", "class_", type=click.Choice(("online", "offline")), help="Who waits.")
+@click.option("--priority", type=click.IntRange(0, 9), help="Offline: 0 comes first, strictly.")
+@click.option(
+    "--class",
+    "class_",
+    type=click.Choice(("online", "offline")),
+    help="online never waits for its turn.",
+)
 def command(session: Session, container: str, **asked: object) -> None:
     """Change a running container's quota.
 
