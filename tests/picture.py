@@ -2,8 +2,6 @@
 """Draws `gpushare top` as docs show it: a terminal in front of a daemon with simulated cards.
 
     sudo .venv/bin/python -m tests.picture
-
-`./dev demo --record` draws it with the demo's own pictures.
 """
 
 from __future__ import annotations
