@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws `gpushare top` as docs show it: a terminal in front of a daemon with simulated cards.
 
-    sudo .venv/bin/python -m tests.picture
+sudo .venv/bin/python -m tests.picture
 """
 
 from __future__ import annotations
