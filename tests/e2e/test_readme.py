@@ -345,8 +345,8 @@ DAILY: Mapping[str, Callable[[str, Ready], None]] = {
     "gpushare top": shows_all_at_once,
     "gpushare verify --memory --cores": proves_the_limits,
 }
-#: `top` needs a terminal (tests/unit/cli/top has one); shares of compute are proved on a card in slow
-#: motion (test_verify.py), for other tests take this machine's time.
+#: `top` needs a terminal (tests/unit/cli/top has one); shares of compute are proved on a card in
+#: slow motion (test_verify.py), for other tests take this machine's time.
 INSTEAD = {
     "gpushare top": "gpushare top --once",
     "gpushare verify --memory --cores": "gpushare verify --memory",
