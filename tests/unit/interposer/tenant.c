@@ -21,14 +21,16 @@ static pid_t creator;
 
 static void remove_files(void)
 {
+	static const char *const names[] = {
+		GPUSHARE_GRANT_NAME, GPUSHARE_STATUS_NAME, GPUSHARE_BELL_NAME};
 	char path[64];
 
 	if (getpid() != creator)
 		return;
-	snprintf(path, sizeof(path), "%s/" GPUSHARE_GRANT_NAME, directory);
-	unlink(path);
-	snprintf(path, sizeof(path), "%s/" GPUSHARE_STATUS_NAME, directory);
-	unlink(path);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		snprintf(path, sizeof(path), "%s/%s", directory, names[i]);
+		unlink(path);
+	}
 	rmdir(directory);
 }
 
