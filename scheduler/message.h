@@ -4,7 +4,7 @@
  * <run_dir>/scheduler.sock, root only; one message, one answer. The scheduler outlives gpushared: a
  * new connection begins with HELLO, names every tenant, and ends with COMPLETE, upon which tenants
  * that were not named are forgotten. One that knew nobody decides nothing before COMPLETE:
- * meanwhile the tenants hold themselves. gpushare/daemon/schedule.py mirrors it.
+ * meanwhile the tenants hold themselves. gpushare/daemon/compute/schedule.py mirrors it.
  */
 #ifndef GPUSHARE_SCHEDULER_MESSAGE_H
 #define GPUSHARE_SCHEDULER_MESSAGE_H

@@ -14,14 +14,16 @@ from typing import Any, Final
 import gpushare
 from gpushare import config as configuration
 from gpushare.config import Config
-from gpushare.daemon import privileges, release, startup, systemd
-from gpushare.daemon.lend import Lending
+from gpushare.daemon import privileges, startup
+from gpushare.daemon.compute.schedule import Schedule
+from gpushare.daemon.life import release
 from gpushare.daemon.log import log
-from gpushare.daemon.loop import Loop
+from gpushare.daemon.memory.lend import Lending
 from gpushare.daemon.node import Node
-from gpushare.daemon.schedule import Schedule
-from gpushare.daemon.server import Server
-from gpushare.daemon.worker import Worker
+from gpushare.daemon.service import systemd
+from gpushare.daemon.service.loop import Loop
+from gpushare.daemon.service.server import Server
+from gpushare.daemon.service.worker import Worker
 from gpushare.errors import UserError
 
 _FINISH_SECONDS: Final = 5.0

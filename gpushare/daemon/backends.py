@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gpushare.daemon.ledger import Entry
 from gpushare.daemon.node import Loaded
+from gpushare.daemon.store.ledger import Entry
 from gpushare.quota import Quota
 
 DRIVER: Final = "driver"

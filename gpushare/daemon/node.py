@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.config import Config
-from gpushare.daemon.calibration import Contexts
-from gpushare.daemon.capacity import Promise, Room
-from gpushare.daemon.cards import Card, Driver
-from gpushare.daemon.ledger import Entry, Ledger
-from gpushare.daemon.loop import Loop
-from gpushare.daemon.mounts import TenantMounts
-from gpushare.daemon.overrides import Overrides
-from gpushare.daemon.siblings import Siblings
-from gpushare.daemon.spent import Spending
+from gpushare.daemon.audit.truth import CardTruth, Truth
+from gpushare.daemon.cards.calibration import Contexts
+from gpushare.daemon.cards.capacity import Promise, Room
+from gpushare.daemon.cards.card import Card, Driver
+from gpushare.daemon.compute.spent import Spending
+from gpushare.daemon.identity.siblings import Siblings
+from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.service.loop import Loop
+from gpushare.daemon.service.watch import Watch
+from gpushare.daemon.service.worker import Worker
+from gpushare.daemon.store.ledger import Entry, Ledger
+from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.tenants import Tenants
-from gpushare.daemon.truth import CardTruth, Truth
-from gpushare.daemon.watch import Watch
-from gpushare.daemon.worker import Worker
 from gpushare.errors import UserError
 from gpushare.oci.driver import Driver as DriverFiles
 from gpushare.oci.platform import Platform

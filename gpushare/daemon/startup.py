@@ -13,20 +13,21 @@ import yaml
 
 from gpushare import simulator
 from gpushare.config import Config
-from gpushare.daemon import calibration, clock, dev_char, driver_spec, upgrade
-from gpushare.daemon.calibration import Contexts
-from gpushare.daemon.cards import Card, DriverError, DriverSilent
-from gpushare.daemon.devices import Nvml
-from gpushare.daemon.ledger import Ledger
+from gpushare.daemon import clock
+from gpushare.daemon.audit.truth import Truth
+from gpushare.daemon.cards import calibration, dev_char, driver_spec, upgrade
+from gpushare.daemon.cards.calibration import Contexts
+from gpushare.daemon.cards.card import Card, DriverError, DriverSilent
+from gpushare.daemon.cards.devices import Nvml
 from gpushare.daemon.log import log
-from gpushare.daemon.loop import Loop
-from gpushare.daemon.mounts import TenantMounts
 from gpushare.daemon.node import Loaded, Node, simulator_env
-from gpushare.daemon.overrides import Overrides
+from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.service.loop import Loop
+from gpushare.daemon.service.watch import Watch
+from gpushare.daemon.service.worker import Worker
+from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.tenants import SIZE_BYTES, Tenants
-from gpushare.daemon.truth import Truth
-from gpushare.daemon.watch import Watch
-from gpushare.daemon.worker import Worker
 from gpushare.errors import UserError
 from gpushare.oci import cdi, platform
 from gpushare.oci.driver import Driver as DriverFiles

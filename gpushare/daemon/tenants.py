@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from gpushare import abi
-from gpushare.daemon import bell
-from gpushare.daemon.account import Account, Claim, accounts
-from gpushare.daemon.grant import Grant, Granted
-from gpushare.daemon.processes import Process
-from gpushare.daemon.status import Status
+from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.pages import bell
+from gpushare.daemon.pages.account import Account, Claim, accounts
+from gpushare.daemon.pages.grant import Grant, Granted
+from gpushare.daemon.pages.status import Status
 
 #: What a tenant's files may take: both of them, and nothing else. Its bell takes none.
 SIZE_BYTES: Final = abi.GRANT_BYTES + abi.STATUS_BYTES

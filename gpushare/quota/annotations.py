@@ -4,7 +4,7 @@
 An engine hands every container of a pod the pod's annotations, so `gpushare.io/memory` reaches all
 of them. `gpushare.io/container.NAME.memory` is for one. Where a pod has such, only the containers
 that it names may ask, and what is for no container by name is theirs if there is one of them; where
-it names none, the daemon sees to it that only one container takes it (daemon/pods.py).
+it names none, the daemon sees to it that only one container takes it (daemon/identity/pods.py).
 """
 
 from __future__ import annotations

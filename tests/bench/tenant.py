@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpushare import abi, simulator
-from gpushare.daemon.grant import Grant, Granted
-from gpushare.daemon.status import Status
+from gpushare.daemon.pages.grant import Grant, Granted
+from gpushare.daemon.pages.status import Status
 from gpushare.install import Source
 
 from .native import compile_program

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.mounts import PAGES, TenantMounts
+from gpushare.daemon.pages.mounts import PAGES, TenantMounts
 from tests.stack import leftovers
 
 from .waiting import wait_until

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpushare import abi
-from gpushare.daemon.account import accounts
-from gpushare.daemon.status import Status
+from gpushare.daemon.pages.account import accounts
+from gpushare.daemon.pages.status import Status
 
 CARDS: Final = 2
 BORDERS: Final = (

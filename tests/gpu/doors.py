@@ -14,7 +14,7 @@ from queue import Empty
 from typing import Any
 
 from gpushare import abi
-from gpushare.daemon.account import Held
+from gpushare.daemon.pages.account import Held
 from gpushare.verify import ProbeFailed
 
 from . import overhead, programs

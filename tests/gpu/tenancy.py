@@ -18,8 +18,8 @@ from threading import Thread
 from types import TracebackType
 
 from gpushare import abi
-from gpushare.daemon.grant import Grant, Granted
-from gpushare.daemon.status import Status
+from gpushare.daemon.pages.grant import Grant, Granted
+from gpushare.daemon.pages.status import Status
 from gpushare.host import namespace
 from gpushare.host.driver import CUDA, NVML
 from gpushare.protocol import MountRow

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare import abi, simulator
-from gpushare.daemon.grant import Granted
+from gpushare.daemon.pages.grant import Granted
 from gpushare.daemon.tenants import Pages
 from gpushare.install import Source
 from tests.bench.native import ROOT, compile_program

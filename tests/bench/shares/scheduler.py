@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare.daemon import schedule_message
+from gpushare.daemon.compute import message as schedule_message
+from gpushare.daemon.compute.process import Command, Scheduler, SchedulerLost
 from gpushare.daemon.policy.compute import shares
 from gpushare.daemon.policy.share import Claim, Share
-from gpushare.daemon.schedule_process import Command, Scheduler, SchedulerLost
 from gpushare.install import Source
 from tests.bench.turns import BenchError
 

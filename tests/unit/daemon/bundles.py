@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpushare.daemon import create
-from gpushare.daemon.create import Bundle
+from gpushare.daemon.life import create
+from gpushare.daemon.life.create import Bundle
 from gpushare.daemon.node import Node
 
 SETKEY = {"path": "/proc/4711/exe", "args": ["libnetwork-setkey", "-exec-root=/run", "4f1c"]}

@@ -11,17 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpushare.config import Config
-from gpushare.daemon.calibration import Contexts
-from gpushare.daemon.cards import NO_LIMITS, Card, DriverError, Limits, Sample, Use
-from gpushare.daemon.ledger import Entry, Holding, Ledger
-from gpushare.daemon.loop import Loop
-from gpushare.daemon.mounts import TenantMounts
+from gpushare.daemon.audit.truth import Truth
+from gpushare.daemon.cards.calibration import Contexts
+from gpushare.daemon.cards.card import NO_LIMITS, Card, DriverError, Limits, Sample, Use
 from gpushare.daemon.node import Loaded, Node
-from gpushare.daemon.overrides import Overrides
+from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.service.loop import Loop
+from gpushare.daemon.service.watch import Watch
+from gpushare.daemon.service.worker import Worker
+from gpushare.daemon.store.ledger import Entry, Holding, Ledger
+from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.tenants import Tenants
-from gpushare.daemon.truth import Truth
-from gpushare.daemon.watch import Watch
-from gpushare.daemon.worker import Worker
 from gpushare.oci import cdi
 from gpushare.oci.driver import from_cdi
 from gpushare.oci.platform import this_platform

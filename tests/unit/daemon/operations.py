@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpushare.daemon.host import Command, open_tenant
-from gpushare.daemon.ledger import Entry
+from gpushare.daemon.life.host import Command, open_tenant
 from gpushare.daemon.node import Node
+from gpushare.daemon.store.ledger import Entry
 from gpushare.protocol import Opened
 
 ME = Command(name="train", uid=os.getuid(), rootless=False)

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon import clock, processes, release
-from gpushare.daemon.bind import NoSuchTenant, bind
-from gpushare.daemon.ledger import Entry
+from gpushare.daemon import clock
+from gpushare.daemon.control.resize import NotResizable, set_quota
+from gpushare.daemon.identity import processes
+from gpushare.daemon.life import release
+from gpushare.daemon.life.bind import NoSuchTenant, bind
 from gpushare.daemon.node import Node
-from gpushare.daemon.requests import Forbidden, Peer, Request, operation
-from gpushare.daemon.resize import NotResizable, set_quota
+from gpushare.daemon.service.request import Forbidden, Peer, Request
+from gpushare.daemon.service.requests import operation
+from gpushare.daemon.store.ledger import Entry
 
 from . import fakes
 from .fakes import GIB, wait_until

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon.capacity import HighWater
+from gpushare.daemon.cards.capacity import HighWater
 
 from .fakes import GIB, MIB
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from gpushare import config
-from gpushare.daemon import release
-from gpushare.daemon.host import open_tenant
+from gpushare.daemon.control.resize import set_quota
+from gpushare.daemon.life import release
+from gpushare.daemon.life.host import open_tenant
 from gpushare.daemon.node import Node
-from gpushare.daemon.placement import NoRoom
-from gpushare.daemon.resize import set_quota
-from gpushare.daemon.views import status_row
+from gpushare.daemon.placement.choose import NoRoom
+from gpushare.daemon.views.rows import status_row
 from gpushare.quota import QuotaError
 
 from . import fakes

@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon import clock, release
-from gpushare.daemon.bind import bind
-from gpushare.daemon.grant import Grant
-from gpushare.daemon.host import Command, open_tenant
-from gpushare.daemon.ledger import Ledger
-from gpushare.daemon.mounts import TenantMounts
+from gpushare.daemon import clock
+from gpushare.daemon.control.resize import set_quota
+from gpushare.daemon.life import release
+from gpushare.daemon.life.bind import bind
+from gpushare.daemon.life.host import Command, open_tenant
 from gpushare.daemon.node import Node
-from gpushare.daemon.resize import set_quota
-from gpushare.daemon.status import Status
-from gpushare.daemon.tenant_socket import TenantSocket
+from gpushare.daemon.pages.grant import Grant
+from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.pages.status import Status
+from gpushare.daemon.service.tenant_socket import TenantSocket
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.tenants import Tenants
 from gpushare.quota import parse_size
 

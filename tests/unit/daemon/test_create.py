@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon import bind, processes, release
+from gpushare.daemon.identity import processes
+from gpushare.daemon.life import bind, release
 from gpushare.daemon.node import Node
-from gpushare.daemon.placement import NoRoom
+from gpushare.daemon.placement.choose import NoRoom
 from gpushare.oci import edits, spec
 from gpushare.quota import QuotaError
 

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon import bind as binding
-from gpushare.daemon import hard_limit, processes
-from gpushare.daemon.bind import NotHeld, bind
-from gpushare.daemon.cards import DriverError, Limits
-from gpushare.daemon.ledger import Entry
-from gpushare.daemon.lend import lend
+from gpushare.daemon.cards.card import DriverError, Limits
+from gpushare.daemon.control.resize import set_quota
+from gpushare.daemon.identity import processes
+from gpushare.daemon.life import bind as binding
+from gpushare.daemon.life.bind import NotHeld, bind
+from gpushare.daemon.life.release import adopt, end, reconcile
+from gpushare.daemon.memory import hard_limit
+from gpushare.daemon.memory.lend import lend
 from gpushare.daemon.node import Node
-from gpushare.daemon.release import adopt, end, reconcile
-from gpushare.daemon.resize import set_quota
-from gpushare.daemon.views import tenant_row
+from gpushare.daemon.store.ledger import Entry
+from gpushare.daemon.views.rows import tenant_row
 from gpushare.protocol import Opened
 from gpushare.quota import QuotaError
 

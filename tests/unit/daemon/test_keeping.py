@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon import calibration
-from gpushare.daemon.calibration import Contexts, Probe, measure
-from gpushare.daemon.cards import Use
-from gpushare.daemon.overrides import Overrides, OverridesError
+from gpushare.daemon.cards import calibration
+from gpushare.daemon.cards.calibration import Contexts, Probe, measure
+from gpushare.daemon.cards.card import Use
+from gpushare.daemon.store.overrides import Overrides, OverridesError
 
 from .fakes import GIB, MIB, FakeDriver, card
 
@@ -64,7 +64,7 @@ def test_damaged_settings_are_not_taken_for_none(tmp_path: Path, content: str) -
 def test_the_oldest_settings_are_forgotten_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpushare.daemon.overrides._MOST", 3)
+    monkeypatch.setattr("gpushare.daemon.store.overrides._MOST", 3)
     overrides = Overrides(tmp_path)
     for identity in ("a", "b", "c", "a", "d"):
         overrides.set(identity, {"memory": "1GiB"})

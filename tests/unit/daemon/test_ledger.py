@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.ledger import Entry, Holding, Ledger, LedgerError
+from gpushare.daemon.store.ledger import Entry, Holding, Ledger, LedgerError
 
 from .fakes import GIB, entry
 
@@ -177,7 +177,7 @@ KILLED = textwrap.dedent(
     import os, signal, sqlite3, sys
     from dataclasses import replace
     from pathlib import Path
-    from gpushare.daemon.ledger import Entry, Holding, Ledger
+    from gpushare.daemon.store.ledger import Entry, Holding, Ledger
 
     left = int(sys.argv[2])
     ready = False

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.lend import Lending, lend, make_room
+from gpushare.daemon.control.resize import set_quota
+from gpushare.daemon.life.release import adopt, end
+from gpushare.daemon.memory.lend import Lending, lend, make_room
 from gpushare.daemon.node import Node
-from gpushare.daemon.placement import NoRoom
-from gpushare.daemon.release import adopt, end
-from gpushare.daemon.resize import set_quota
+from gpushare.daemon.placement.choose import NoRoom
 from gpushare.daemon.tenants import Pages
-from gpushare.daemon.views import card_row, tenant_row
+from gpushare.daemon.views.rows import card_row, tenant_row
 from gpushare.protocol import Card, Opened, TenantCard
 from gpushare.quota import QuotaError
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon import processes
-from gpushare.daemon.bind import bind
-from gpushare.daemon.cards import Use
+from gpushare.daemon.cards.card import Use
+from gpushare.daemon.control.resize import set_quota
+from gpushare.daemon.identity import processes
+from gpushare.daemon.life.bind import bind
 from gpushare.daemon.node import Node
-from gpushare.daemon.placement import NoRoom
-from gpushare.daemon.resize import set_quota
-from gpushare.daemon.status import Status
+from gpushare.daemon.pages.status import Status
+from gpushare.daemon.placement.choose import NoRoom
 from gpushare.daemon.tenants import Pages
-from gpushare.daemon.views import tenant_row
-from gpushare.daemon.why import why
+from gpushare.daemon.views.rows import tenant_row
+from gpushare.daemon.views.why import why
 from gpushare.protocol import MAX_REPLY_BYTES, Opened, encode
 
 from . import fakes, registered
@@ -133,7 +133,7 @@ def test_no_claim_and_no_name_makes_a_row_that_cannot_be_sent(
     monkeypatch.setattr(processes, "name_of", lambda _: "\x01" * 15)
     monkeypatch.setattr(processes, "cgroups_of", lambda _: {})
     monkeypatch.setattr(Status, "_is_locked", lambda *_: True)
-    monkeypatch.setattr("gpushare.daemon.truth.Owners.of", lambda *_: tenant["key"])
+    monkeypatch.setattr("gpushare.daemon.audit.truth.Owners.of", lambda *_: tenant["key"])
     node.loaded().truth.look()
     entry = entry_of(node, tenant)
     assert len(encode({"row": {**tenant_row(entry, node)}})) <= MAX_REPLY_BYTES

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon import systemd
-from gpushare.daemon.loop import Loop
+from gpushare.daemon.service import systemd
+from gpushare.daemon.service.loop import Loop
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpushare.daemon import names, naming
-from gpushare.daemon.ledger import Entry
-from gpushare.daemon.names import Name, from_spec
+from gpushare.daemon.identity import names, naming
+from gpushare.daemon.identity.names import Name, from_spec
+from gpushare.daemon.store.ledger import Entry
 
 from . import fakes
 

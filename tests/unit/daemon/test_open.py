@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon import clock
-from gpushare.daemon.host import open_tenant
+from gpushare.daemon.life.host import open_tenant
 from gpushare.daemon.node import Node, NoDriver
-from gpushare.daemon.placement import NoRoom, NoSuchCard
-from gpushare.daemon.tenant_socket import TenantSocket
+from gpushare.daemon.placement.choose import NoRoom, NoSuchCard
+from gpushare.daemon.service.tenant_socket import TenantSocket
 from gpushare.quota import QuotaError
 
 from . import fakes

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon import bell
-from gpushare.daemon.account import Account, Held, accounts
-from gpushare.daemon.grant import Grant, Granted
-from gpushare.daemon.status import Status
+from gpushare.daemon.pages import bell
+from gpushare.daemon.pages.account import Account, Held, accounts
+from gpushare.daemon.pages.grant import Grant, Granted
+from gpushare.daemon.pages.status import Status
 
 from . import registered
 from .fakes import GIB, MIB, wait_until

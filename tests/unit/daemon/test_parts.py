@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import Config
-from gpushare.daemon import backends, hard_limit, parts, release
-from gpushare.daemon.ledger import Entry
+from gpushare.daemon import backends
+from gpushare.daemon.life import parts, release
+from gpushare.daemon.memory import hard_limit
 from gpushare.daemon.node import Node
-from gpushare.daemon.views import tenant_row
+from gpushare.daemon.store.ledger import Entry
+from gpushare.daemon.views.rows import tenant_row
 from tests.unit.host import elf
 
 from . import fakes

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon.capacity import Foreign, Promise, Room
-from gpushare.daemon.placement import Ask, NoRoom, NoSuchCard, Placed, grows, place
+from gpushare.daemon.cards.capacity import Foreign, Promise, Room
+from gpushare.daemon.placement.choose import Ask, NoRoom, NoSuchCard, Placed, grows, place
 
 from .fakes import GIB, MIB, card
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon import bind, pods
+from gpushare.daemon.identity import pods
+from gpushare.daemon.life import bind
 from gpushare.daemon.node import Node
-from gpushare.daemon.placement import NoRoom
+from gpushare.daemon.placement.choose import NoRoom
 from gpushare.quota import Pod, QuotaError, pod_of
 
 from . import fakes

@@ -27,7 +27,7 @@ def importers(module: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("module", "file"),
-    [("pynvml", "daemon/devices.py"), ("prctl", "daemon/privileges.py")],
+    [("pynvml", "daemon/cards/devices.py"), ("prctl", "daemon/privileges.py")],
 )
 def test_a_module_is_imported_in_one_place(module: str, file: str) -> None:
     assert importers(module) == {file}

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon import processes
-from gpushare.daemon.processes import Cgroups, own_cgroup
+from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.processes import Cgroups, own_cgroup
 
 from .fakes import wait_until
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon import processes
-from gpushare.daemon.bind import bind
+from gpushare.daemon.audit.reap import reap
+from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.processes import Cgroups
+from gpushare.daemon.life.bind import bind
 from gpushare.daemon.node import Node
-from gpushare.daemon.processes import Cgroups
-from gpushare.daemon.reap import reap
 from gpushare.protocol import Opened
 
 from . import registered

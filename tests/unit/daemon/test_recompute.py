@@ -9,11 +9,12 @@ import pytest
 
 from gpushare import abi
 from gpushare.config import Config
-from gpushare.daemon import release, shares
+from gpushare.daemon.compute import shares
+from gpushare.daemon.control.resize import NotResizable, set_quota
+from gpushare.daemon.life import release
 from gpushare.daemon.node import Node
-from gpushare.daemon.placement import NoRoom
-from gpushare.daemon.resize import NotResizable, set_quota
-from gpushare.daemon.views import tenant_row
+from gpushare.daemon.placement.choose import NoRoom
+from gpushare.daemon.views.rows import tenant_row
 from gpushare.protocol import Opened
 from gpushare.quota import Ceilings, Defaults, QuotaError, Terms, Together
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import Config
-from gpushare.daemon import processes
-from gpushare.daemon.bind import bind
-from gpushare.daemon.cards import Card
+from gpushare.daemon.cards.card import Card
+from gpushare.daemon.control.resize import NotResizable, set_quota
+from gpushare.daemon.identity import processes
+from gpushare.daemon.life.bind import bind
 from gpushare.daemon.node import Node
-from gpushare.daemon.placement import NoRoom
-from gpushare.daemon.resize import NotResizable, set_quota
-from gpushare.daemon.views import tenant_row
+from gpushare.daemon.placement.choose import NoRoom
+from gpushare.daemon.views.rows import tenant_row
 from gpushare.quota import Defaults, QuotaError, Terms
 
 from . import fakes, registered

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from gpushare import client, protocol
-from gpushare.daemon import requests, server
 from gpushare.daemon.node import Node
-from gpushare.daemon.requests import Operation, Peer, Request
-from gpushare.daemon.server import Server
-from gpushare.daemon.worker import Worker
+from gpushare.daemon.service import requests, server
+from gpushare.daemon.service.request import Operation, Peer, Request
+from gpushare.daemon.service.server import Server
+from gpushare.daemon.service.worker import Worker
 from gpushare.oci.spec import SpecError
 
 from . import fakes

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 
 from gpushare import abi
+from gpushare.daemon.audit.truth import CardTruth, View
+from gpushare.daemon.compute.spent import Spent
 from gpushare.daemon.node import Node
-from gpushare.daemon.spent import Spent
-from gpushare.daemon.status import Waits
-from gpushare.daemon.truth import CardTruth, View
-from gpushare.daemon.views import tenant_row
+from gpushare.daemon.pages.status import Waits
+from gpushare.daemon.views.rows import tenant_row
 from gpushare.protocol import Opened
 
 from . import registered

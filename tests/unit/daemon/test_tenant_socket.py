@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gpushare import abi
-from gpushare.daemon import tenant_socket
-from gpushare.daemon.tenant_socket import Allowance, TenantSocket
+from gpushare.daemon.service import tenant_socket
+from gpushare.daemon.service.tenant_socket import Allowance, TenantSocket
 
 Logged = list[tuple[str, str, dict[str, Any]]]
 

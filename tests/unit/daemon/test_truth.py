@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import abi
-from gpushare.daemon import processes
-from gpushare.daemon.account import Account
-from gpushare.daemon.cards import Use
-from gpushare.daemon.grant import Granted
-from gpushare.daemon.ledger import Entry
+from gpushare.daemon.audit.truth import ForeignUse, Overhead, Truth
+from gpushare.daemon.cards.card import Use
+from gpushare.daemon.identity import processes
 from gpushare.daemon.node import Node
+from gpushare.daemon.pages.account import Account
+from gpushare.daemon.pages.grant import Granted
+from gpushare.daemon.store.ledger import Entry
 from gpushare.daemon.tenants import Pages
-from gpushare.daemon.truth import ForeignUse, Overhead, Truth
-from gpushare.daemon.views import card_row, tenant_row
+from gpushare.daemon.views.rows import card_row, tenant_row
 
 from . import fakes, registered
 from .fakes import GIB, MIB, FakeDriver

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import Config
-from gpushare.daemon import dev_char, driver_spec, release, upgrade
+from gpushare.daemon.cards import dev_char, driver_spec, upgrade
+from gpushare.daemon.life import release
 from gpushare.daemon.node import Node, NoDriver
-from gpushare.daemon.views import status_row
+from gpushare.daemon.views.rows import status_row
 from gpushare.host import driver
 from gpushare.oci import cdi
 from gpushare.oci.driver import from_cdi

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon import tenant_socket as tenant_socket_module
-from gpushare.daemon import watch as watch_module
-from gpushare.daemon.loop import Loop
-from gpushare.daemon.tenant_socket import Allowance, TenantSocket
-from gpushare.daemon.watch import Watch
+from gpushare.daemon.service import tenant_socket as tenant_socket_module
+from gpushare.daemon.service import watch as watch_module
+from gpushare.daemon.service.loop import Loop
+from gpushare.daemon.service.tenant_socket import Allowance, TenantSocket
+from gpushare.daemon.service.watch import Watch
 
 KEY = "0" * 16
 LOG = abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"again"

@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import abi
-from gpushare.daemon import processes, why
-from gpushare.daemon.account import Claim, Held
-from gpushare.daemon.bind import bind
-from gpushare.daemon.cards import Use
-from gpushare.daemon.ledger import Entry
+from gpushare.daemon.cards.card import Use
+from gpushare.daemon.identity import processes
+from gpushare.daemon.life.bind import bind
 from gpushare.daemon.node import Node
+from gpushare.daemon.pages.account import Claim, Held
+from gpushare.daemon.store.ledger import Entry
 from gpushare.daemon.tenants import Denials
-from gpushare.daemon.why import parts
+from gpushare.daemon.views import why
+from gpushare.daemon.views.why import parts
 from gpushare.protocol import Opened, Why, WhyProcess
 
 from . import registered

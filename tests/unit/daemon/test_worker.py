@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpushare.daemon.worker import Worker
+from gpushare.daemon.service.worker import Worker
 
 
 def test_who_waits_goes_on_after_all_that_was_submitted_before() -> None:

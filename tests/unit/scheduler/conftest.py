@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from gpushare.daemon.schedule_process import Command, Scheduler
+from gpushare.daemon.compute.process import Command, Scheduler
 
 from .tenant import Tenant
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from gpushare import abi
-from gpushare.daemon import schedule_message
-from gpushare.daemon.grant import Granted
+from gpushare.daemon.compute import message as schedule_message
+from gpushare.daemon.compute.process import Scheduler
+from gpushare.daemon.pages.grant import Granted
 from gpushare.daemon.policy.share import Share
-from gpushare.daemon.schedule_process import Scheduler
 from gpushare.daemon.tenants import Pages
 
 PATIENCE_SECONDS: Final = 20

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon import schedule_message
+from gpushare.daemon.compute import message as schedule_message
+from gpushare.daemon.compute.process import Command, Scheduler
 from gpushare.daemon.policy.share import Share
-from gpushare.daemon.schedule_process import Command, Scheduler
 
 from .tenant import HALF, Tenant, wait_until
 

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from gpushare import abi
-from gpushare.daemon import schedule_message
+from gpushare.daemon.compute import message as schedule_message
 from gpushare.daemon.policy import Share
 
 from .conftest import ROOT, SOURCES

@@ -18,9 +18,9 @@ from typing import Final
 import pytest
 
 from gpushare import abi
-from gpushare.daemon import schedule_message
+from gpushare.daemon.compute import message as schedule_message
+from gpushare.daemon.compute.process import Command, Scheduler, SchedulerLost
 from gpushare.daemon.policy.share import Share
-from gpushare.daemon.schedule_process import Command, Scheduler, SchedulerLost
 
 from .tenant import HALF, Tenant, now, wait_until
 

@@ -18,12 +18,15 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon import release, schedule, schedule_message, views
-from gpushare.daemon.bind import bind
+from gpushare.daemon.compute import message as schedule_message
+from gpushare.daemon.compute import schedule
+from gpushare.daemon.compute.process import Scheduler, SchedulerLost
+from gpushare.daemon.compute.schedule import Schedule
+from gpushare.daemon.control.resize import set_quota
+from gpushare.daemon.life import release
+from gpushare.daemon.life.bind import bind
 from gpushare.daemon.node import Node
-from gpushare.daemon.resize import set_quota
-from gpushare.daemon.schedule import Schedule
-from gpushare.daemon.schedule_process import Scheduler, SchedulerLost
+from gpushare.daemon.views import rows as views
 from gpushare.protocol import Opened
 from tests.unit.daemon import fakes
 from tests.unit.daemon.operations import entry_of, opened
@@ -200,7 +203,7 @@ def test_one_that_dies_is_no_zombie(node: Node) -> None:
 def test_one_that_hangs_is_replaced(
     daemon: tuple[Node, Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpushare.daemon.schedule_process._ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("gpushare.daemon.compute.process._ANSWER_SECONDS", 0.5)
     node, made = daemon
     wait_until(lambda: pid_of(node) != 0)
     hanging = pid_of(node)

@@ -1,0 +1,1 @@
+"""What the driver says beside what the tenants say."""

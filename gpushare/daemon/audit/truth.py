@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's own figures, put beside what the tenants say: overhead, utilisation, foreign use.
+
+Every look reads the tenants' accounts, then the driver, then the accounts again. What it has above
+the larger of the two accounts is overhead: what contexts and modules take beyond their price, what
+the driver keeps, what no account knows of. The three reads are not one moment, so a single look may
+be wrong by what was allocated between them; the least of the last `_LOOKS` is published, and a race
+never refuses what there is room for.
+
+Whose a process is, its cgroup says; where the tenant has none of its own, its ancestors do. A
+process of nobody is foreign once it was seen in two looks, and never while it is one that a tenant,
+or the daemon, has just left behind.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from gpushare import abi
+from gpushare.daemon.audit.reap import reap
+from gpushare.daemon.cards.capacity import Foreign, HighWater
+from gpushare.daemon.cards.card import Card, Driver, DriverError, Sample, Use
+from gpushare.daemon.identity import processes
+from gpushare.daemon.log import log
+from gpushare.daemon.pages.account import Account
+from gpushare.daemon.store.ledger import Entry, Ledger
+from gpushare.daemon.tenants import Pages, Tenants
+
+_LOOKS: Final = 4
+_GRACE_SECONDS: Final = 10.0  # a process that was a tenant's may take this long to leave the card
+_REAP_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True)
+class CardTruth:
+    """What the driver says of one card, less the tenants: high-water mark and who is there now."""
+
+    foreign: tuple[Foreign, ...] = ()
+    foreign_bytes: int = 0
+    health: str = "ok"
+    utilisation: int | None = None  # percent of its time
+
+
+@dataclass(frozen=True)
+class View:
+    """The last look. `utilisation` and `used` are by (tenant key, card uuid)."""
+
+    cards: Mapping[str, CardTruth] = field(default_factory=dict)
+    processes: Mapping[str, tuple[tuple[str, Use], ...]] = field(default_factory=dict)
+    utilisation: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    used: Mapping[tuple[str, str], int] = field(default_factory=dict)  # bytes of the quota
+    stale: str = ""  # why the driver was not heard; empty when it was
+
+    def driver_bytes(self, key: str, uuid: str) -> int:
+        """Return what the driver says that tenant `key` holds of card `uuid`."""
+        uses = self.processes.get(key, ())
+        return sum(use.bytes or 0 for card, use in uses if card == uuid)
+
+
+class Owners:
+    """Which tenant a process belongs to, for one look."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        bound = [entry for entry in entries.values() if entry.state == "bound"]
+        self._by_cgroup = {entry.cgroup: entry.key for entry in bound if entry.cgroup}
+        self._hierarchies = {cgroup.partition(":")[0] for cgroup in self._by_cgroup}
+        self._by_pid = {entry.pid: entry.key for entry in bound}
+
+    def of(self, pid: int) -> str | None:
+        """Return the key of the tenant that process `pid` belongs to, None when to none."""
+        paths = processes.cgroups_of(pid)
+        for hierarchy in self._hierarchies & paths.keys():
+            path = paths[hierarchy]
+            while path not in {"", "/"}:
+                key = self._by_cgroup.get(f"{hierarchy}:{path}")
+                if key is not None:
+                    return key
+                path = path.rpartition("/")[0]
+        return self._by_ancestor(pid)
+
+    def _by_ancestor(self, pid: int) -> str | None:
+        for _ in range(64):
+            if pid in self._by_pid:
+                return self._by_pid[pid]
+            process = processes.look(pid)
+            if process is None or process.parent <= 1:
+                return None
+            pid = process.parent
+        return None
+
+
+class ForeignUse:
+    """Which processes of a card belong to no tenant, over time."""
+
+    def __init__(self, half_life: float) -> None:
+        self._half_life = half_life
+        self._marks: dict[str, HighWater] = {}
+        self._suspects: dict[str, frozenset[int]] = {}
+        self._known: dict[int, float] = {}  # pid of a tenant or ours -> when last seen as such
+        self._lock = threading.Lock()  # of _known: the probe is excused by the thread that runs it
+
+    def excuse(self, pid: int, now: float) -> None:
+        """Note that `pid` is a tenant's, or the daemon's own. Any thread may."""
+        with self._lock:
+            self._known[pid] = now
+
+    def observe(
+        self, now: float, card: str, strangers: tuple[Use, ...], *, first: bool
+    ) -> CardTruth:
+        """Return the card's foreign use after `strangers` were seen at `now`.
+
+        At the `first` look they count at once: whoever was there before the daemon is foreign.
+        """
+        with self._lock:
+            self._known = {
+                pid: seen for pid, seen in self._known.items() if now - seen < _GRACE_SECONDS
+            }
+            unexcused = [use for use in strangers if use.pid not in self._known]
+        before = self._suspects.get(card, frozenset())
+        self._suspects[card] = frozenset(use.pid for use in unexcused)
+        foreign = tuple(
+            Foreign(use.pid, processes.name_of(use.pid), use.bytes)
+            for use in unexcused
+            if use.bytes and (first or use.pid in before)
+        )
+        mark = self._marks.setdefault(card, HighWater(self._half_life))
+        return CardTruth(foreign, mark.observe(now, sum(process.bytes for process in foreign)))
+
+
+class Overhead:
+    """What the driver has beside a tenant's account on one card: the least of the last looks.
+
+    `published_bytes` is what the tenant was told last, by an earlier daemon: until there are enough
+    looks it stands, for otherwise each restart would lend everybody's contexts to their buffers.
+    """
+
+    def __init__(self, published_bytes: int = 0) -> None:
+        self._published_bytes = published_bytes
+        self._looks: deque[int] = deque(maxlen=_LOOKS)
+
+    def observe(self, driver_bytes: int, before: Account, after: Account) -> int:
+        """Return the overhead in bytes after one more look."""
+        account = max(before.told_bytes, after.told_bytes)
+        self._looks.append(max(0, driver_bytes - account))
+        # Until there are enough looks one of them may be the race itself.
+        known = () if len(self._looks) == _LOOKS else (self._published_bytes,)
+        return min(*self._looks, *known)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all of the last looks agree."""
+        return len(self._looks) == _LOOKS and min(self._looks) == max(self._looks)
+
+
+class Truth:
+    """Looks at the driver; `view` is the last look. `look` is the truth thread's."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        ledger: Ledger,
+        tenants: Tenants,
+        *,
+        foreign_half_life: float,
+        learned: Callable[[Card, str, int], None],
+    ) -> None:
+        self.view = View()
+        self._driver = driver
+        self._ledger = ledger
+        self._tenants = tenants
+        self._cards = {card.uuid: card for card in driver.cards()}
+        self._foreign = ForeignUse(foreign_half_life)
+        self._overheads: dict[tuple[str, int], Overhead] = {}
+        self._learned = learned
+        self._first = True
+        self._reaped = 0.0
+
+    def excuse(self, pid: int) -> None:
+        """Never count `pid`, a program of the daemon's own, as foreign."""
+        self._foreign.excuse(pid, time.monotonic())
+
+    def look(self) -> None:
+        """Look once, and write what was found into the tenants' grant pages.
+
+        Whatever goes wrong makes the view stale and is no end of looking: nobody else looks.
+        """
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - see above
+            if not self.view.stale:
+                log("look-failed", "error", traceback=traceback.format_exc())
+            self._go_stale(f"gpushared could not look ({type(error).__name__}); see its log")
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        entries = self._ledger.entries
+        pages = dict(self._tenants.pages)
+        if now - self._reaped >= _REAP_SECONDS:
+            self._reaped = now
+            self._reap(entries, pages)
+        before = {key: held.accounts() for key, held in pages.items()}
+        try:
+            sample = self._driver.sample()
+        except DriverError as error:
+            self._go_stale(str(error))
+            return
+        if self.view.stale:
+            log("driver-answers", "info")
+        after = {key: held.accounts() for key, held in pages.items()}
+        owners = Owners(entries)
+        owned = {uuid: _owned(uses, owners) for uuid, uses in sample.uses.items()}
+        used: dict[tuple[str, str], int] = {}
+        for key, held in pages.items():
+            if key in entries:
+                used |= self._measure(entries[key], held, owned, before[key], after[key])
+        self._forget(pages)
+        self._publish(now, sample, owned, used)
+
+    def _reap(self, entries: Mapping[str, Entry], pages: Mapping[str, Pages]) -> None:
+        cgroups = processes.Cgroups.mounted()
+        for key in pages.keys() & entries.keys():
+            try:
+                reap(entries[key], pages[key], cgroups)
+            except OSError as error:  # the others do not wait for it
+                log("reap-failed", "error", tenant=key, error=str(error))
+
+    def _measure(
+        self,
+        entry: Entry,
+        pages: Pages,
+        owned: Mapping[str, tuple[tuple[str | None, Use], ...]],
+        before: tuple[Account, ...],
+        after: tuple[Account, ...],
+    ) -> dict[tuple[str, str], int]:
+        """Write what the driver has of a tenant into its page; return what it uses in all."""
+        used: dict[tuple[str, str], int] = {}
+        for number, holding in enumerate(entry.holdings):
+            uses = [use for key, use in owned.get(holding.uuid, ()) if key == entry.key]
+            if number >= len(after) or number >= len(before):
+                continue
+            overhead = self._overheads.get((entry.key, number))
+            if overhead is None:
+                overhead = Overhead(pages.look(_published(number), 0))
+                self._overheads[entry.key, number] = overhead
+            if holding.uuid in owned and all(use.bytes is not None for use in uses):
+                driver_bytes = sum(use.bytes or 0 for use in uses)
+                measured = overhead.observe(driver_bytes, before[number], after[number])
+            else:  # nothing that is said is not nothing that is held
+                measured = pages.look(_published(number), 0)
+            share = min(100, sum(use.utilisation or 0 for use in uses))
+            pages.look(_write(number, measured, share), None)
+            if _tells_of_contexts(overhead, after[number], measured, len(uses)):
+                contexts = after[number].contexts
+                price = pages.look(_priced(number), 0)  # no context is charged at more than that
+                each = measured // contexts + min(
+                    after[number].kinds[abi.KIND_CONTEXT] // contexts, price
+                )
+                self._learned(self._cards[holding.uuid], entry.key, each)
+            used[entry.key, holding.uuid] = after[number].used_bytes(measured)
+        return used
+
+    def _publish(
+        self,
+        now: float,
+        sample: Sample,
+        owned: Mapping[str, tuple[tuple[str | None, Use], ...]],
+        used: Mapping[tuple[str, str], int],
+    ) -> None:
+        cards: dict[str, CardTruth] = {}
+        by_tenant: dict[str, list[tuple[str, Use]]] = {}
+        utilisation: dict[tuple[str, str], int] = {}
+        for uuid in self._cards:
+            if uuid not in owned:
+                known = self.view.cards.get(uuid, CardTruth())
+                health = sample.health.get(uuid, "not seen")
+                cards[uuid] = replace(known, health=health, utilisation=None)
+                continue
+            strangers = []
+            for key, use in owned[uuid]:
+                if key is None:
+                    strangers.append(use)
+                    continue
+                self._foreign.excuse(use.pid, now)
+                by_tenant.setdefault(key, []).append((uuid, use))
+                if use.utilisation is not None:
+                    spent = utilisation.get((key, uuid), 0) + use.utilisation
+                    utilisation[key, uuid] = min(100, spent)
+            found = self._foreign.observe(now, uuid, tuple(strangers), first=self._first)
+            health = sample.health.get(uuid, "ok")
+            busy = sample.utilisation.get(uuid)
+            cards[uuid] = CardTruth(found.foreign, found.foreign_bytes, health, busy)
+        self._first = False
+        self.view = View(
+            MappingProxyType(cards),
+            MappingProxyType({key: tuple(uses) for key, uses in by_tenant.items()}),
+            MappingProxyType(utilisation),
+            MappingProxyType(dict(used)),
+        )
+
+    def _go_stale(self, why: str) -> None:
+        """Keep what was known, and say that it is old."""
+        if not self.view.stale:
+            log("driver-silent", "error", why=why)
+        view = self.view
+        self.view = replace(view, stale=why)
+
+    def _forget(self, pages: Mapping[str, Pages]) -> None:
+        for key, number in [slot for slot in self._overheads if slot[0] not in pages]:
+            del self._overheads[key, number]
+
+
+def _tells_of_contexts(overhead: Overhead, account: Account, measured: int, processes: int) -> bool:
+    """Whether what is beside a tenant's account is its contexts, as far as that can be seen."""
+    return bool(measured) and overhead.is_settled and 0 < account.contexts <= processes
+
+
+def _owned(uses: tuple[Use, ...], owners: Owners) -> tuple[tuple[str | None, Use], ...]:
+    return tuple((owners.of(use.pid), use) for use in uses)
+
+
+def _published(number: int) -> Callable[[Pages], int]:
+    return lambda pages: pages.grant.overhead_bytes(number)
+
+
+def _priced(number: int) -> Callable[[Pages], int]:
+    return lambda pages: pages.grant.context_bytes(number)
+
+
+def _write(number: int, overhead_bytes: int, utilisation: int) -> Callable[[Pages], None]:
+    def write(pages: Pages) -> None:
+        pages.grant.set_measured(number, overhead_bytes, utilisation)
+        pages.grant.beat()
+
+    return write

@@ -1,0 +1,1 @@
+"""Who is who: processes and cgroups, names of containers, the containers of one pod."""

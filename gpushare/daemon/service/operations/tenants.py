@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is shown of tenants, and what an operator changes of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gpushare import protocol
+from gpushare.daemon.control.resize import set_quota
+from gpushare.daemon.identity import naming
+from gpushare.daemon.life import release
+from gpushare.daemon.node import Node
+from gpushare.daemon.service.request import (
+    Answer,
+    BadRequest,
+    Operation,
+    Request,
+    UnknownTenant,
+    answer,
+)
+from gpushare.daemon.store.ledger import Entry
+from gpushare.daemon.views import rows, why
+from gpushare.quota.errors import quoted
+
+
+def _tenants(request: Request, node: Node) -> Answer:
+    everything = request.flag("all")
+    entries = [entry for entry in running(node) if everything or entry.state != "none"]
+    named = naming.with_names(entries, node)
+    return (dict(rows.tenant_row(entry, node)) for entry in named), {}
+
+
+def running(node: Node) -> list[Entry]:
+    """Return the entries but for those that are only waiting to be swept (release.reconcile)."""
+    entries = node.ledger.entries.values()
+    return [entry for entry in entries if not release.has_ended_with_none(entry)]
+
+
+def _tenant(request: Request, node: Node) -> Answer:
+    entry = named(request.text("name"), node)
+    return answer({"tenant": rows.tenant_row(entry, node)})
+
+
+def _why(request: Request, node: Node) -> Answer:
+    entry = named(request.text("name"), node)
+    report, holders = why.why(entry, node)
+    return (dict(row) for row in holders), {"why": report}
+
+
+def _set(request: Request, node: Node) -> Answer:
+    request.root_only()
+    entry = named(request.text("name"), node)
+    asked = {
+        name.replace("_", "-"): request.text(name, 64)
+        for name in protocol.SET_FIELDS
+        if name in request.fields
+    }
+    if not asked:
+        raise BadRequest(f"set needs one of {', '.join(protocol.SET_FIELDS)}")
+    entry = set_quota(entry, asked, node)
+    return answer({"tenant": rows.tenant_row(entry, node)})
+
+
+def named(name: str, node: Node) -> Entry:
+    """Return the one tenant that `name` means: its name, an end of it, or the start of its id."""
+    entries = naming.with_names(running(node), node)
+    exact = [entry for entry in entries if name in {entry.name, entry.id, entry.key}]
+    if len(exact) == 1:
+        return exact[0]
+    close = exact or [
+        entry for entry in entries if entry.id.startswith(name) or entry.name.endswith(f"/{name}")
+    ]
+    if len(close) == 1:
+        return close[0]
+    if not close:
+        known = [entry.title for entry in entries][:16]
+        raise UnknownTenant(f"no container is called {quoted(name)}; see gpushare ps -a", known)
+    candidates = [entry.name or entry.id for entry in close]
+    raise UnknownTenant(f"{quoted(name)} is the name of several containers", candidates[:16])
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "tenants": Operation(_tenants),
+    "tenant": Operation(_tenant),
+    "why": Operation(_why),
+    "set": Operation(_set, changes=True),
+}

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows that clients are shown: cards, tenants, the daemon itself. Nothing here changes any."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import gpushare
+from gpushare import abi, config
+from gpushare.daemon.cards.capacity import Room
+from gpushare.daemon.cards.card import Use
+from gpushare.daemon.compute import shares
+from gpushare.daemon.compute.spent import Spent
+from gpushare.daemon.identity import processes
+from gpushare.daemon.node import Loaded, Node
+from gpushare.daemon.pages.account import Account, Claim, accounts
+from gpushare.daemon.store.ledger import Entry, Holding
+from gpushare.protocol import (
+    Card,
+    CardSpent,
+    ForeignProcess,
+    ProcessCard,
+    Status,
+    Tenant,
+    TenantCard,
+    TenantProcess,
+)
+from gpushare.quota import format_size
+
+# What one packet has room for.
+_MOST_FOREIGN = 64
+_MOST_PROCESSES = 192
+_MOST_HELD = 256  # of all processes together, one for each card that it holds
+
+
+def card_row(room: Room, tenants_max: int) -> Card:
+    """Return one row of `gpushare ls`."""
+    foreign = sorted(room.foreign, key=lambda process: -process.bytes)[:_MOST_FOREIGN]
+    return Card(
+        index=room.card.index,
+        uuid=room.card.uuid,
+        model=room.card.model,
+        memory_bytes=room.card.memory_bytes,
+        reserve_bytes=room.reserve_bytes,
+        promised_bytes=room.promised_bytes,
+        borrowed_bytes=room.borrowed_bytes,
+        lent_bytes=room.lent_bytes,
+        foreign_bytes=room.foreign_bytes,
+        foreign=[
+            ForeignProcess(pid=process.pid, name=process.name, bytes=process.bytes)
+            for process in foreign
+        ],
+        free_bytes=room.free_bytes,
+        cores_free=room.cores_free,
+        tenants=len(room.promises),
+        tenants_max=tenants_max,
+        mode=_mode(room),
+        utilisation=room.utilisation,
+        health=room.health,
+        policy=room.policy,
+    )
+
+
+def _mode(room: Room) -> str:
+    if not room.promises:
+        return "free"
+    return "exclusive" if room.exclusive else "shared"
+
+
+def tenant_row(entry: Entry, node: Node) -> Tenant:
+    """Return one row of `gpushare ps`."""
+    pages = node.tenants.pages.get(entry.key)
+    claims = () if pages is None else pages.claims()
+    sums = accounts(claims, len(entry.holdings))
+    cards = _card_rows(entry, sums, node)
+    return Tenant(
+        key=entry.key,
+        id=entry.id,
+        name=entry.title,
+        engine=entry.engine,
+        state=entry.state,
+        why=entry.why,
+        pid=entry.pid,
+        policy=entry.policy,
+        online=entry.class_ == "online",
+        priority=entry.priority,
+        weight=entry.weight,
+        isolation=entry.isolation,
+        throttled=max((card["spent"]["throttled"]["1s"] or 0.0 for card in cards), default=0.0),
+        created=entry.created,
+        cards=cards,
+        processes=_process_rows(entry, claims, node) if entry.state == "bound" else [],
+        quota=dict(entry.quota),
+        notes=list(entry.notes),
+        warnings=[warning for card in cards for warning in _warnings(entry, card)],
+    )
+
+
+def _warnings(entry: Entry, card: TenantCard) -> Iterator[str]:
+    spent, where = card["spent"], f"{entry.title} on card {card['index']}"
+    if card["over_bytes"]:
+        yield _over(entry, card)
+    if spent["bypassed"]:
+        charged, seen = spent["got"]["10s"] or 0.0, spent["driver_percent"] or 0.0
+        yield (
+            f"{where}: charged {charged:.0f} %, the driver saw {seen:.0f} %: work goes round the "
+            "gate"
+        )
+    if spent["hung"]:
+        yield f"{where}: work is pending that seems never to end; it is charged, others go on"
+
+
+def _over(entry: Entry, card: TenantCard) -> str:
+    used, limit, over = map(
+        format_size, (card["used_bytes"], card["limit_bytes"], card["over_bytes"])
+    )
+    return (
+        f"{entry.title} uses {used} of {limit} on card {card['index']}: "
+        f"it gets nothing more until it frees {over}"
+    )
+
+
+def _card_rows(entry: Entry, sums: tuple[Account, ...], node: Node) -> list[TenantCard]:
+    if node.driver is None:
+        return []
+    return [
+        _card(entry, number, holding, sums[number], node, node.driver)
+        for number, holding in enumerate(entry.holdings)
+    ]
+
+
+def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
+    entry: Entry,
+    number: int,
+    holding: Holding,
+    account: Account,
+    node: Node,
+    driver: Loaded,
+) -> TenantCard:
+    card = driver.card(holding.uuid)
+    spent = _spent(node.spending.of(entry.key, holding.uuid))
+    share = shares.of_card(holding.uuid, node).get(entry.key)
+    uses = _uses(entry, holding.uuid, driver)
+    driver_bytes = sum(use.bytes or 0 for use in uses)
+    pages = node.tenants.pages.get(entry.key)
+    if pages is None or number >= pages.grant.card_count:
+        used, overhead = driver_bytes, 0
+        limit = holding.memory_bytes
+    else:
+        limit = pages.grant.limit_bytes(number)
+        beside = pages.grant.overhead_bytes(number)
+        used = account.used_bytes(beside)
+        kinds = account.kinds
+        overhead = min(used, beside + kinds[abi.KIND_CONTEXT] + kinds[abi.KIND_MODULE])
+    return TenantCard(
+        index=-1 if card is None else card.index,
+        uuid=holding.uuid,
+        memory_bytes=holding.memory_bytes,
+        memory_limit_bytes=holding.most_bytes,
+        limit_bytes=limit,
+        used_bytes=used,
+        borrowed_bytes=max(0, used - holding.memory_bytes),
+        over_bytes=max(0, used - limit),
+        buffer_bytes=used - overhead,
+        overhead_bytes=overhead,
+        contexts=account.contexts,
+        cores=holding.cores,
+        policy=shares.policy_of(entry, holding, node.policy_of(holding.uuid)),
+        share=None if share is None else share.permille / 10,
+        capped=share is not None and share.capped,
+        cores_got=spent["got"]["1s"],
+        spent=spent,
+        denied=0 if pages is None else pages.denials.total,
+    )
+
+
+def _spent(spent: Spent) -> CardSpent:
+    return CardSpent(
+        source=spent.source,
+        gate=spent.gate,
+        got={f"{seconds}s": _rounded(got) for seconds, got in spent.got.items()},
+        throttled={f"{seconds}s": _rounded(part) for seconds, part in spent.throttled.items()},
+        charged_ns=spent.charged_ns,
+        windows=spent.windows,
+        overruns=spent.overruns,
+        forced=spent.forced,
+        waited_ns=spent.waited_ns,
+        hung=spent.hung,
+        driver_percent=_rounded(spent.driver_percent),
+        bypassed=spent.bypassed,
+    )
+
+
+def _rounded(figure: float | None) -> float | None:
+    return None if figure is None else round(figure, 3)
+
+
+def _uses(entry: Entry, uuid: str, driver: Loaded) -> list[Use]:
+    seen = driver.truth.view.processes.get(entry.key, ())
+    return [use for card, use in seen if card == uuid]
+
+
+def _process_rows(entry: Entry, claims: Sequence[Claim], node: Node) -> list[TenantProcess]:
+    """Return the processes that hold the driver: those that say so, and those it knows of."""
+    by_driver: dict[int, list[tuple[str, Use]]] = {}
+    if node.driver is not None:
+        for uuid, use in node.driver.truth.view.processes.get(entry.key, ()):
+            by_driver.setdefault(use.pid, []).append((uuid, use))
+    claimed = {(claim.pid, claim.starttime) for claim in claims}
+    cgroups = processes.Cgroups.mounted()
+    found = [
+        process
+        for process in processes.members(entry.cgroup, entry.pid, cgroups)
+        if (process.namespaced_pid, process.starttime) in claimed or process.pid in by_driver
+    ]
+    rows: list[TenantProcess] = []
+    left = _MOST_HELD
+    for process in sorted(found, key=lambda one: one.pid)[:_MOST_PROCESSES]:
+        uses = by_driver.get(process.pid, [])
+        rows.append(_process_row(process, uses[:left], node))
+        left -= len(uses[:left])
+    return rows
+
+
+def _process_row(
+    process: processes.Process, uses: Sequence[tuple[str, Use]], node: Node
+) -> TenantProcess:
+    known = [use.bytes for _, use in uses if use.bytes is not None]
+    return TenantProcess(
+        pid=process.pid,
+        container_pid=process.namespaced_pid,
+        name=processes.name_of(process.pid),
+        bytes=sum(known) if known else None,
+        cards=[
+            ProcessCard(index=_index(uuid, node), bytes=use.bytes, utilisation=use.utilisation)
+            for uuid, use in uses
+        ],
+    )
+
+
+def _index(uuid: str, node: Node) -> int:
+    card = None if node.driver is None else node.driver.card(uuid)
+    return -1 if card is None else card.index
+
+
+def status_row(node: Node) -> Status:
+    """Return what the daemon says of itself."""
+    driver = node.driver
+    warnings = list(node.warnings)
+    if driver is None:
+        warnings.append(node.why_none)
+    elif node.driver_fault:
+        warnings.append(node.driver_fault)
+    elif driver.truth.view.stale:
+        warnings.append(f"the figures are old: {driver.truth.view.stale}")
+    if node.scheduler_fault:
+        warnings.append(node.scheduler_fault)
+    if config.outdated(node.config):
+        warnings.append(
+            f"{node.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "
+            "gpushare config check && systemctl restart gpushared"
+        )
+    return Status(
+        version=gpushare.__version__,
+        pid=os.getpid(),
+        scheduler=node.scheduler_pid,
+        driver_version=driver.nvml.driver_version if driver else "",
+        cuda_version=driver.nvml.cuda_version if driver else "",
+        cards=len(driver.cards) if driver else 0,
+        tenants=sum(entry.state != "none" for entry in node.ledger.entries.values()),
+        simulated=driver is not None and driver.is_simulated,
+        slow_motion=1.0 if driver is None else driver.slow_motion,
+        config="" if node.config.file is None else str(node.config.file),
+        libraries=str(node.libraries),
+        run_dir=str(node.config.run_dir),
+        warnings=warnings,
+    )
