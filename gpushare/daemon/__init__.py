@@ -14,4 +14,20 @@ Threads and what each alone touches:
 | mounts | its place in the host's mount namespace |
 
 What one thread publishes for others is an immutable object behind one attribute.
+
+| folder | what is in it |
+|---|---|
+| service | the loop, the control socket and its operations, tenants' sockets |
+| store | what survives the daemon |
+| cards | what is there, what it can promise, what a context takes of it |
+| placement | which card: pure |
+| policy | who is to get what, and what is to be done: pure |
+| life | asked for, reserved, bound, released |
+| pages | what is shared with a tenant's processes |
+| identity | which process is whose, and what it is called |
+| control | what an operator changes of a running tenant |
+| memory | what is lent; the driver's own limits |
+| compute | shares, and the scheduler that is told them |
+| audit | the driver's figures beside the tenants' |
+| views | what clients are shown |
 """

@@ -20,7 +20,7 @@ import pytest
 from gpushare import client, protocol
 from gpushare.daemon.node import Node
 from gpushare.daemon.service import requests, server
-from gpushare.daemon.service.request import Operation, Peer, Request
+from gpushare.daemon.service.request import Answer, Operation, Peer, Request
 from gpushare.daemon.service.server import Server
 from gpushare.daemon.service.worker import Worker
 from gpushare.oci.spec import SpecError
@@ -123,7 +123,7 @@ def test_a_request_is_acknowledged_then_answered(path: Path) -> None:
 def test_the_acknowledgement_does_not_wait_for_the_answer(path: Path) -> None:
     go_on = threading.Event()
 
-    def slow(_request: Request, _node: Node) -> requests.Answer:
+    def slow(_request: Request, _node: Node) -> Answer:
         assert go_on.wait(20)
         return iter(()), {"slow": True}
 
@@ -219,7 +219,7 @@ def test_an_empty_packet_is_a_goodbye(path: Path) -> None:
 def test_a_second_request_before_the_answer_ends_the_connection(path: Path) -> None:
     go_on = threading.Event()
 
-    def slow(_request: Request, _node: Node) -> requests.Answer:
+    def slow(_request: Request, _node: Node) -> Answer:
         assert go_on.wait(20)
         return iter(()), {}
 
@@ -259,7 +259,7 @@ def test_a_stranger_sends_no_descriptors_at_all(
 ) -> None:
     seen: list[Request] = []
 
-    def look(request: Request, _node: Node) -> requests.Answer:
+    def look(request: Request, _node: Node) -> Answer:
         seen.append(request)
         return iter(()), {}
 
@@ -310,7 +310,7 @@ def test_the_socket_is_for_everybody_or_for_a_group(node: Node, readers: Worker)
 
 
 def test_a_fault_of_ours_is_an_answer_and_no_end(path: Path) -> None:
-    def fail(_request: Request, _node: Node) -> requests.Answer:
+    def fail(_request: Request, _node: Node) -> Answer:
         raise ZeroDivisionError
 
     with operation("fail", fail):
@@ -321,7 +321,7 @@ def test_a_fault_of_ours_is_an_answer_and_no_end(path: Path) -> None:
 
 
 def test_a_reader_that_does_not_read_costs_nobody_else(path: Path) -> None:
-    def much(_request: Request, _node: Node) -> requests.Answer:
+    def much(_request: Request, _node: Node) -> Answer:
         return ({"text": "x" * 60000} for _ in range(500)), {}
 
     with operation("much", much), Caller(path) as lazy:
@@ -338,7 +338,7 @@ def test_a_client_that_is_gone_gets_nothing_done(path: Path, node: Node) -> None
     """What waits in the queue for a launcher that gave up would be a reservation for nobody."""
     block, done = threading.Event(), []
 
-    def note(_request: Request, _node: Node) -> requests.Answer:
+    def note(_request: Request, _node: Node) -> Answer:
         done.append(1)
         return iter(()), {}
 
