@@ -5,8 +5,8 @@
     python docs/generate.py --check    fail where one is not what the code says
 
 The command line comes from click's tree, the configuration from its schema, the keys from
-gpushare/quota/keys.py, the protocol from gpushare/protocol.py, the driver's calls from
-libhook/table/doors.txt. A variable that the code reads and this file does not describe is an error.
+gpushare/quota/keys.py, the protocol from gpushare/protocol.py, the log's events from
+gpushare/daemon/events.py, the driver's calls from libhook/table/doors.txt. A variable that the code reads and this file does not describe is an error.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gpushare import protocol
 from gpushare.cli.doctor import DEGRADED
 from gpushare.cli.group import ERROR, REFUSED, SECTIONS, USAGE, gpushare
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
+from gpushare.daemon.events import EVENTS, KEPT
 from gpushare.quota import BadValue, given
 from gpushare.quota.keys import BY_ENV, KEYS, Key
 from gpushare.settings.rules import resolved
@@ -99,6 +100,7 @@ def pages() -> dict[str, str]:
             ("exit-status.md", "Exit statuses", exit_statuses()),
             ("environment.md", "Environment variables", environment()),
             ("protocol.md", "The control socket", control_socket()),
+            ("events.md", "Events of the log", events()),
             ("doors.md", "Calls of the driver", doors()),
         )
     }
@@ -333,6 +335,22 @@ def exit_statuses() -> Iterator[str]:
     yield "`gpushared` exits with 0 after SIGTERM, 1 when it cannot start, 2 for a wrong call."
     yield "`./dev gpu` exits with 77 on a machine without an NVIDIA driver."
     yield ""
+
+
+def events() -> Iterator[str]:
+    """Yield the events of the log."""
+    yield "`gpushared` logs one JSON object a line on stderr, which systemd's journal keeps:"
+    yield ""
+    yield "    journalctl -u gpushared -o cat | jq 'select(.event == \"tenant-released\")'"
+    yield ""
+    yield "Each has `time` (UTC), `level` (`debug`, `info`, `warning`, `error`) and `event`; what else it"
+    yield "has, the event says. A name never changes its meaning. Those that are *kept* are also in the"
+    yield "node's history."
+    yield ""
+    rows = [
+        (f"`{name}`", "kept" if name in KEPT else "", said) for name, said in sorted(EVENTS.items())
+    ]
+    yield from table(("event", "", "meaning"), rows)
 
 
 def environment() -> Iterator[str]:

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is logged and what gpushare/daemon/events.py lists are the same."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import gpushare.daemon
+from gpushare.daemon.events import EVENTS, KEPT
+
+SOURCES = Path(gpushare.daemon.__file__).parent
+
+
+def logged() -> Iterator[tuple[str, str]]:
+    """Yield (where, event) for each call of `log`."""
+    for source in sorted(SOURCES.rglob("*.py")):
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "log":
+                event = node.args[0]
+                where = f"{source.relative_to(SOURCES)}:{node.lineno}"
+                assert isinstance(event, ast.Constant), f"{where}: an event's name is a literal"
+                yield where, str(event.value)
+
+
+def test_every_event_that_is_logged_is_listed() -> None:
+    unknown = [(where, event) for where, event in logged() if event not in EVENTS]
+    assert unknown == []
+
+
+def test_every_event_that_is_listed_is_logged() -> None:
+    assert sorted(EVENTS.keys() - {event for _, event in logged()}) == []
+
+
+def test_what_the_history_keeps_is_an_event() -> None:
+    assert sorted(KEPT - EVENTS.keys()) == []
+
+
+def test_a_name_is_words_between_hyphens() -> None:
+    assert [name for name in EVENTS if not re.fullmatch(r"[a-z]+(-[a-z]+)*", name)] == []
