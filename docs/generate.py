@@ -6,7 +6,8 @@
 
 The command line comes from click's tree, the configuration from its schema, the keys from
 gpushare/quota/keys.py, the protocol from gpushare/protocol.py, the log's events from
-gpushare/daemon/events.py, the driver's calls from libhook/table/doors.txt. A variable that the code reads and this file does not describe is an error.
+gpushare/daemon/events.py, the driver's calls from libhook/table/doors.txt. A variable that the code
+reads and this file does not describe is an error.
 """
 
 from __future__ import annotations
@@ -343,9 +344,9 @@ def events() -> Iterator[str]:
     yield ""
     yield "    journalctl -u gpushared -o cat | jq 'select(.event == \"tenant-released\")'"
     yield ""
-    yield "Each has `time` (UTC), `level` (`debug`, `info`, `warning`, `error`) and `event`; what else it"
-    yield "has, the event says. A name never changes its meaning. Those that are *kept* are also in the"
-    yield "node's history."
+    yield "Each has `time` (UTC), `level` (`debug`, `info`, `warning`, `error`) and `event`; what else"
+    yield "it has, the event says. A name never changes its meaning. Those that are *kept* are also in"
+    yield "the node's history."
     yield ""
     rows = [
         (f"`{name}`", "kept" if name in KEPT else "", said) for name, said in sorted(EVENTS.items())
