@@ -344,9 +344,9 @@ def events() -> Iterator[str]:
     yield ""
     yield "    journalctl -u gpushared -o cat | jq 'select(.event == \"tenant-released\")'"
     yield ""
-    yield "Each has `time` (UTC), `level` (`debug`, `info`, `warning`, `error`) and `event`; what else"
-    yield "it has, the event says. A name never changes its meaning. Those that are *kept* are also in"
-    yield "the node's history."
+    yield "Each has `time` (UTC), `level` (`debug`, `info`, `warning`, `error`) and `event`; the"
+    yield "event says what else it has. A name never changes its meaning. Those that are *kept* are"
+    yield "also in the node's history."
     yield ""
     rows = [
         (f"`{name}`", "kept" if name in KEPT else "", said) for name, said in sorted(EVENTS.items())
