@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
@@ -31,3 +35,40 @@ class OneAtATime(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneAtATime:
     """Give xdist our scheduler, whatever --dist says."""
     return OneAtATime(config, log)
+
+
+class Checks:
+    """`./dev check` beside the tests, on the time that they leave: most of them wait for others.
+
+    What it found is printed before pytest's own count, and fails the run as a test does.
+    """
+
+    def __init__(self, said: Path) -> None:
+        self._said = said
+        command = ["nice", "-n", "19", sys.executable, "-m", "tests.check"]
+        with said.open("wb") as file:
+            self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Wait for the checks."""
+        if self._process.wait() and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print what they said."""
+        terminalreporter.section("checks")
+        terminalreporter.write(self._said.read_text(encoding="utf-8"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --checks."""
+    parser.addoption("--checks", action="store_true", help="run ./dev check beside the tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the checks, in the process that hands out the tests."""
+    if config.getoption("--checks") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(
+            Checks(config.rootpath / "build/log/check.log"), "gpushare-checks"
+        )
