@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import gpushare
 from gpushare import config
-from gpushare.checks import configuration, driver, engines, installation, machine
+from gpushare.checks import configuration, driver, engines, installation, machine, scheduler
 from gpushare.checks.check import Check
 from gpushare.client import DaemonError, DaemonUnreachable, Refused
 from gpushare.engines.engine import ENGINES
@@ -36,6 +36,7 @@ def run(client: Client, root: Path = Path("/")) -> Iterator[Check]:
         status = client.status()
     except (DaemonUnreachable, DaemonError, Refused) as error:
         yield Check("fail", f"daemon: {error}")
+        yield from scheduler.left_alone(client.path.parent, root / "proc/net/unix")
     else:
         yield from _daemon(status)
     file = Path(status["config"]) if status and status["config"] else None

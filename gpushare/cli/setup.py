@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
-from gpushare.client import DaemonUnreachable
+from gpushare.client import DaemonUnreachable, Refused
 from gpushare.engines.engine import ENGINES, find
 from gpushare.setup.made import Made
 from gpushare.setup.plan import SetupError, Step, Wanted, plan, undo
@@ -95,7 +95,7 @@ def _refuse_while_used(session: Session) -> None:
         return
     if tenants:
         names = ", ".join(tenant["name"] or tenant["id"][:12] for tenant in tenants)
-        raise SetupError(f"these still have a share: {names}; stop them first")
+        raise Refused(f"these still have a share: {names}; stop them first")
 
 
 def _carry_out(

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from gpushare.errors import UserError
 
 from . import image
 from .tenant import Tenant
+
+#: What ctr and docker say where nobody listens, or the socket is not for this user.
+_UNANSWERED: Final = re.compile(r"failed to dial|[Cc]annot connect to the Docker daemon|dial unix")
 
 
 class EngineFailed(UserError):
@@ -197,5 +201,7 @@ def _quiet(
         raise EngineFailed(f"there is no program {argv[0]}; install it, or see --runtime") from None
     if check and done.returncode:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
+        if _UNANSWERED.search(said):
+            raise EngineFailed(f"{argv[0]} reaches no daemon ({said}); start it, or see --runtime")
         raise EngineFailed(f"{' '.join(argv)} failed: {said}")
     return done.stdout

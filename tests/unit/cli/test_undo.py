@@ -16,5 +16,5 @@ if TYPE_CHECKING:
 @pytest.mark.usefixtures("daemon")
 def test_who_still_has_a_share_is_named(cli: Callable[..., Result]) -> None:
     result = cli("setup", "--undo", "--dry-run")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stderr == ("gpushare: these still have a share: train, serve; stop them first\n")
