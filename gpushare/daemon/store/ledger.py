@@ -18,93 +18,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Literal
 
+from gpushare.daemon.store import tables
 from gpushare.errors import UserError
 from gpushare.quota import DEFAULT_PRIORITY
 
 State = Literal["reserved", "bound", "none"]
-
-_FORMAT: Final = 4  # of the tables; a later one is not read
-_TABLES: Final = """
-CREATE TABLE about (format INTEGER NOT NULL, boot_id TEXT NOT NULL);
-CREATE TABLE tenant (
-    key TEXT PRIMARY KEY,
-    state TEXT NOT NULL CHECK (state IN ('reserved', 'bound', 'none')),
-    id TEXT NOT NULL,
-    name TEXT NOT NULL,
-    engine TEXT NOT NULL,
-    bundle TEXT NOT NULL,
-    uid INTEGER NOT NULL,
-    policy TEXT NOT NULL,
-    isolation TEXT NOT NULL,
-    why TEXT NOT NULL,
-    quota TEXT NOT NULL,
-    created REAL NOT NULL,
-    expires REAL NOT NULL,
-    pid INTEGER NOT NULL,
-    starttime INTEGER NOT NULL,
-    cgroup TEXT NOT NULL,
-    notes TEXT NOT NULL DEFAULT '[]',
-    namespace TEXT NOT NULL DEFAULT '',
-    sandbox TEXT NOT NULL DEFAULT '',
-    container TEXT NOT NULL DEFAULT '',
-    uninterposed TEXT NOT NULL DEFAULT '[]',
-    compat TEXT NOT NULL DEFAULT '',
-    weight INTEGER NOT NULL DEFAULT 0,
-    priority INTEGER NOT NULL DEFAULT 5,
-    class TEXT NOT NULL DEFAULT 'offline' CHECK (class IN ('online', 'offline'))
-) STRICT;
-CREATE TABLE holding (
-    key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
-    number INTEGER NOT NULL,
-    uuid TEXT NOT NULL,
-    memory_bytes INTEGER NOT NULL CHECK (memory_bytes > 0),
-    memory_limit_bytes INTEGER CHECK (memory_limit_bytes >= memory_bytes),
-    cores INTEGER NOT NULL,
-    reserved_cores INTEGER NOT NULL,
-    whole INTEGER NOT NULL,
-    PRIMARY KEY (key, number)
-) STRICT;
-"""
-# What turns a store of each earlier format, which that version left to its tenants, into the next.
-_UPGRADES: Final = {
-    1: (
-        (
-            "ALTER TABLE holding ADD COLUMN memory_limit_bytes INTEGER "
-            "CHECK (memory_limit_bytes >= memory_bytes)"
-        ),
-    ),
-    2: (
-        "ALTER TABLE tenant ADD COLUMN notes TEXT NOT NULL DEFAULT '[]'",
-        *(
-            f"ALTER TABLE tenant ADD COLUMN {name} TEXT NOT NULL DEFAULT ''"
-            for name in ("namespace", "sandbox", "container")
-        ),
-        "ALTER TABLE tenant ADD COLUMN uninterposed TEXT NOT NULL DEFAULT '[]'",
-        "ALTER TABLE tenant ADD COLUMN compat TEXT NOT NULL DEFAULT ''",
-    ),
-    # That version noted weight, priority and class as they were asked, and did nothing with them.
-    3: (
-        "ALTER TABLE tenant ADD COLUMN weight INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE tenant ADD COLUMN priority INTEGER NOT NULL DEFAULT 5",
-        (
-            "ALTER TABLE tenant ADD COLUMN class TEXT NOT NULL DEFAULT 'offline' "
-            "CHECK (class IN ('online', 'offline'))"
-        ),
-        *(
-            f"UPDATE tenant SET {key} = CAST(json_extract(quota, '$.{key}') AS INTEGER) "  # noqa: S608
-            f"WHERE json_extract(quota, '$.{key}') IS NOT NULL"
-            for key in ("weight", "priority")
-        ),
-        "UPDATE tenant SET class = 'online' WHERE json_extract(quota, '$.class') LIKE 'online %'",
-    ),
-}
 
 
 class LedgerError(UserError):
@@ -197,7 +121,7 @@ class Ledger:
 
     def add(self, entry: Entry) -> None:
         """Write a new entry, instead of one that has the same key."""
-        with self._changed() as store:
+        with tables.changed(self._store) as store:
             store.execute("DELETE FROM tenant WHERE key = ?", (entry.key,))
             store.execute(
                 f"INSERT INTO tenant VALUES ({', '.join('?' * 25)})",  # noqa: S608
@@ -227,7 +151,7 @@ class Ledger:
 
     def isolate(self, key: str, isolation: str) -> Entry:
         """Note what holds the tenant's quota."""
-        with self._changed() as store:
+        with tables.changed(self._store) as store:
             store.execute("UPDATE tenant SET isolation = ? WHERE key = ?", (isolation, key))
         return self._replace(replace(self.entries[key], isolation=isolation))
 
@@ -242,7 +166,7 @@ class Ledger:
             uninterposed=tuple(uninterposed),
             compat=compat,
         )
-        with self._changed() as store:
+        with tables.changed(self._store) as store:
             store.execute(
                 "UPDATE tenant SET notes = ?, uninterposed = ?, compat = ? WHERE key = ?",
                 (json.dumps(entry.notes), json.dumps(entry.uninterposed), compat, key),
@@ -251,7 +175,7 @@ class Ledger:
 
     def bind(self, key: str, *, pid: int, starttime: int, cgroup: str) -> Entry:
         """Note the process of a reservation, which from now on lasts as long as it."""
-        with self._changed() as store:
+        with tables.changed(self._store) as store:
             store.execute(
                 "UPDATE tenant SET state = 'bound', pid = ?, starttime = ?, cgroup = ? "
                 "WHERE key = ?",
@@ -264,7 +188,7 @@ class Ledger:
 
     def rename(self, key: str, name: str, engine: str) -> Entry:
         """Note the name by which the engine, which is `engine`, knows the tenant."""
-        with self._changed() as store:
+        with tables.changed(self._store) as store:
             store.execute(
                 "UPDATE tenant SET name = ?, engine = ? WHERE key = ?", (name, engine, key)
             )
@@ -275,7 +199,7 @@ class Ledger:
 
         The cards stay the same, and all else of the tenants.
         """
-        with self._changed() as store:
+        with tables.changed(self._store) as store:
             for entry in entries:
                 store.executemany(
                     "UPDATE holding SET memory_bytes = ?, memory_limit_bytes = ?, cores = ?, "
@@ -300,16 +224,9 @@ class Ledger:
 
     def release(self, key: str) -> None:
         """Delete the entry: nothing is promised to it any more. One that is not there is fine."""
-        with self._changed() as store:
+        with tables.changed(self._store) as store:
             store.execute("DELETE FROM tenant WHERE key = ?", (key,))
         self._publish({other: entry for other, entry in self.entries.items() if other != key})
-
-    @contextmanager
-    def _changed(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it or, on an error or a crash, nothing."""
-        with self._store:
-            self._store.execute("BEGIN IMMEDIATE")
-            yield self._store
 
     def _replace(self, entry: Entry) -> Entry:
         self._publish({**self.entries, entry.key: entry})
@@ -326,10 +243,9 @@ def _open(file: Path, boot_id: str) -> sqlite3.Connection:
         store.execute("PRAGMA synchronous = OFF")
         store.execute("PRAGMA foreign_keys = ON")
         if _empty(store):
-            _make(store, boot_id)
+            tables.make(store, boot_id)
         if _checked_boot(store) != boot_id:
-            with store:
-                store.execute("BEGIN IMMEDIATE")
+            with tables.changed(store):
                 store.execute("DELETE FROM tenant")
                 store.execute("UPDATE about SET boot_id = ?", (boot_id,))
     except BaseException:
@@ -348,29 +264,9 @@ def _checked_boot(store: sqlite3.Connection) -> str:
     if verdict != "ok":
         raise ValueError(" ".join(str(verdict).split()))
     [(found, boot_id)] = store.execute("SELECT format, boot_id FROM about").fetchall()
-    if found != _FORMAT:
-        _upgrade(store, found)
+    if found != tables.FORMAT:
+        tables.upgrade(store, found)
     return str(boot_id)
-
-
-def _upgrade(store: sqlite3.Connection, found: int) -> None:
-    """Make a store of an earlier format one of ours; ValueError for one of a later."""
-    if found not in _UPGRADES:
-        raise ValueError(f"format {found}, and this version writes {_FORMAT}")
-    with store:
-        store.execute("BEGIN IMMEDIATE")
-        for step in range(found, _FORMAT):
-            for statement in _UPGRADES[step]:
-                store.execute(statement)
-        store.execute("UPDATE about SET format = ?", (_FORMAT,))
-
-
-def _make(store: sqlite3.Connection, boot_id: str) -> None:
-    with store:
-        store.execute("BEGIN IMMEDIATE")
-        for statement in _TABLES.split(";")[:-1]:
-            store.execute(statement)
-        store.execute("INSERT INTO about VALUES (?, ?)", (_FORMAT, boot_id))
 
 
 def _read(store: sqlite3.Connection) -> dict[str, Entry]:

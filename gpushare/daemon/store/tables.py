@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger's tables, and how a store that an earlier version left becomes one of ours."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+FORMAT: Final = 4  # of the tables; a later one is not read
+TABLES: Final = """
+CREATE TABLE about (format INTEGER NOT NULL, boot_id TEXT NOT NULL);
+CREATE TABLE tenant (
+    key TEXT PRIMARY KEY,
+    state TEXT NOT NULL CHECK (state IN ('reserved', 'bound', 'none')),
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    engine TEXT NOT NULL,
+    bundle TEXT NOT NULL,
+    uid INTEGER NOT NULL,
+    policy TEXT NOT NULL,
+    isolation TEXT NOT NULL,
+    why TEXT NOT NULL,
+    quota TEXT NOT NULL,
+    created REAL NOT NULL,
+    expires REAL NOT NULL,
+    pid INTEGER NOT NULL,
+    starttime INTEGER NOT NULL,
+    cgroup TEXT NOT NULL,
+    notes TEXT NOT NULL DEFAULT '[]',
+    namespace TEXT NOT NULL DEFAULT '',
+    sandbox TEXT NOT NULL DEFAULT '',
+    container TEXT NOT NULL DEFAULT '',
+    uninterposed TEXT NOT NULL DEFAULT '[]',
+    compat TEXT NOT NULL DEFAULT '',
+    weight INTEGER NOT NULL DEFAULT 0,
+    priority INTEGER NOT NULL DEFAULT 5,
+    class TEXT NOT NULL DEFAULT 'offline' CHECK (class IN ('online', 'offline'))
+) STRICT;
+CREATE TABLE holding (
+    key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    uuid TEXT NOT NULL,
+    memory_bytes INTEGER NOT NULL CHECK (memory_bytes > 0),
+    memory_limit_bytes INTEGER CHECK (memory_limit_bytes >= memory_bytes),
+    cores INTEGER NOT NULL,
+    reserved_cores INTEGER NOT NULL,
+    whole INTEGER NOT NULL,
+    PRIMARY KEY (key, number)
+) STRICT;
+"""
+# What turns a store of each earlier format, which that version left to its tenants, into the next.
+UPGRADES: Final = {
+    1: (
+        (
+            "ALTER TABLE holding ADD COLUMN memory_limit_bytes INTEGER "
+            "CHECK (memory_limit_bytes >= memory_bytes)"
+        ),
+    ),
+    2: (
+        "ALTER TABLE tenant ADD COLUMN notes TEXT NOT NULL DEFAULT '[]'",
+        *(
+            f"ALTER TABLE tenant ADD COLUMN {name} TEXT NOT NULL DEFAULT ''"
+            for name in ("namespace", "sandbox", "container")
+        ),
+        "ALTER TABLE tenant ADD COLUMN uninterposed TEXT NOT NULL DEFAULT '[]'",
+        "ALTER TABLE tenant ADD COLUMN compat TEXT NOT NULL DEFAULT ''",
+    ),
+    # That version noted weight, priority and class as they were asked, and did nothing with them.
+    3: (
+        "ALTER TABLE tenant ADD COLUMN weight INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE tenant ADD COLUMN priority INTEGER NOT NULL DEFAULT 5",
+        (
+            "ALTER TABLE tenant ADD COLUMN class TEXT NOT NULL DEFAULT 'offline' "
+            "CHECK (class IN ('online', 'offline'))"
+        ),
+        *(
+            f"UPDATE tenant SET {key} = CAST(json_extract(quota, '$.{key}') AS INTEGER) "  # noqa: S608
+            f"WHERE json_extract(quota, '$.{key}') IS NOT NULL"
+            for key in ("weight", "priority")
+        ),
+        "UPDATE tenant SET class = 'online' WHERE json_extract(quota, '$.class') LIKE 'online %'",
+    ),
+}
+
+
+def upgrade(store: sqlite3.Connection, found: int) -> None:
+    """Make a store of an earlier format one of ours; ValueError for one of a later."""
+    if found not in UPGRADES:
+        raise ValueError(f"format {found}, and this version writes {FORMAT}")
+    with changed(store):
+        for step in range(found, FORMAT):
+            for statement in UPGRADES[step]:
+                store.execute(statement)
+        store.execute("UPDATE about SET format = ?", (FORMAT,))
+
+
+def make(store: sqlite3.Connection, boot_id: str) -> None:
+    """Make the tables in an empty store."""
+    with changed(store):
+        for statement in TABLES.split(";")[:-1]:
+            store.execute(statement)
+        store.execute("INSERT INTO about VALUES (?, ?)", (FORMAT, boot_id))
+
+
+@contextmanager
+def changed(store: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """One transaction: all of it or, on an error or a crash, nothing."""
+    with store:
+        store.execute("BEGIN IMMEDIATE")
+        yield store
