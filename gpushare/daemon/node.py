@@ -14,6 +14,7 @@ from gpushare.daemon.cards.calibration import Contexts
 from gpushare.daemon.cards.capacity import Promise, Room
 from gpushare.daemon.cards.card import Card, Driver
 from gpushare.daemon.compute.spent import Spending
+from gpushare.daemon.control.freezer import Freezer
 from gpushare.daemon.identity.siblings import Siblings
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.service.loop import Loop
@@ -92,6 +93,7 @@ class Node:
     driver_fault: str = ""  # why the driver, which was loaded, cannot be given any more
     warnings: list[str] = field(default_factory=list)
     spending: Spending = field(init=False)
+    freezer: Freezer = field(init=False)
     siblings: Siblings = field(default_factory=Siblings)
     # Called by the decide thread after what tenants are to get may have changed.
     shares_changed: Callable[[], None] = lambda: None
@@ -99,6 +101,10 @@ class Node:
     def __post_init__(self) -> None:
         """Look at the tenants of this ledger."""
         self.spending = Spending(self.ledger, self.tenants)
+        self.freezer = Freezer(self.ledger, self._held_changed)
+
+    def _held_changed(self) -> None:
+        self.shares_changed()
 
     @property
     def libraries(self) -> Path:

@@ -31,6 +31,7 @@ KEPT: Final = {
     1: "DAC_OVERRIDE: bundles and root filesystems of any owner",
     2: "DAC_READ_SEARCH: the same, for looking",
     3: "FOWNER: the mode of a replaced file",
+    5: "KILL: processes of containers, whose users are any: gpushare kick, the audit",
     18: "SYS_CHROOT: setns into a mount namespace",
     19: "SYS_PTRACE: /proc/1/ns/mnt, and /proc/PID of tenants",
     21: "SYS_ADMIN: mount, setns",

@@ -37,9 +37,10 @@ Parts = tuple[tuple[str, Share], ...]  # by the tenant's card number: UUID, and 
 def parts(node: Node) -> dict[str, Parts]:
     """Return what every tenant that runs and has a gate is to get of its cards, by key.
 
-    Whole cards have no gate. One that is only reserved takes nobody's time yet.
+    Whole cards have no gate. One that is only reserved takes nobody's time yet, and one that is
+    held still no more: its part is the others', and it is not asked why its work does not end.
     """
-    running = [entry for entry in node.ledger.entries.values() if _is_scheduled(entry)]
+    running = [entry for entry in node.ledger.entries.values() if _is_scheduled(entry, node)]
     uuids = {holding.uuid for entry in running for holding in entry.holdings}
     by_card = {uuid: shares.of_card(uuid, node) for uuid in uuids}
     return {
@@ -50,8 +51,8 @@ def parts(node: Node) -> dict[str, Parts]:
     }
 
 
-def _is_scheduled(entry: Entry) -> bool:
-    return entry.shared and entry.state == "bound"
+def _is_scheduled(entry: Entry, node: Node) -> bool:
+    return entry.shared and entry.state == "bound" and not node.freezer.is_held(entry.key)
 
 
 class Schedule:

@@ -17,7 +17,7 @@ from gpushare.daemon.store.ledger import Entry, Holding
 
 
 def of_card(uuid: str, node: Node) -> dict[str, Share]:
-    """Return the share of each tenant of a card, by its key; whole cards have none."""
+    """Return the share of each tenant of a card, by its key; whole cards and the held have none."""
     claims = [
         Claim(
             key=entry.key,
@@ -30,7 +30,7 @@ def of_card(uuid: str, node: Node) -> dict[str, Share]:
         )
         for entry in node.ledger.entries.values()
         for holding in entry.holdings
-        if holding.uuid == uuid and not holding.whole
+        if holding.uuid == uuid and not holding.whole and not node.freezer.is_held(entry.key)
     ]
     return shares(claims, node.policy_of(uuid))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -77,6 +78,20 @@ def is_stranded(pid: int) -> bool:
         return any(_is_lost_pipe(_PROC / f"{pid}/fd/{fd}") for fd in range(3, _PIPE_BELOW))
     except OSError:
         return False
+
+
+def is_being_killed(pid: int) -> bool:
+    """Whether `pid` has ended, or will when it next may run: SIGKILL waits for it."""
+    try:
+        status = _read(pid, "status")
+    except OSError:
+        return True
+    pending = (
+        int(line.split()[1], 16)
+        for line in status.splitlines()
+        if line.startswith((b"SigPnd:", b"ShdPnd:"))
+    )
+    return any(one >> (signal.SIGKILL - 1) & 1 for one in pending)
 
 
 def _is_lost_pipe(descriptor: Path) -> bool:

@@ -158,6 +158,7 @@ def reconcile(node: Node) -> None:
             _look_again(entry, node)
         except OSError as error:
             log("release-failed", "error", tenant=entry.key, name=entry.title, error=str(error))
+    node.freezer.set_right()
     hard_limit.set_right(node)
     parts.sweep_compat(node)
     upgrade.watch(node)
@@ -185,6 +186,7 @@ def adopt(node: Node) -> None:
     for key in node.mounts.made():
         if key not in node.ledger.entries:
             _sweep(key, node)
+    node.freezer.adopt()
     shares.settle(node)
 
 

@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from gpushare.daemon.store import tables
+from gpushare.daemon.store.holds import Holds
 from gpushare.errors import UserError
 from gpushare.quota import DEFAULT_PRIORITY
 
@@ -109,6 +110,7 @@ class Ledger:
         try:
             self._store = _open(file, boot_id)
             self.entries: Mapping[str, Entry] = MappingProxyType(_read(self._store))
+            self.holds = Holds(self._store)
         except (sqlite3.DatabaseError, ValueError) as error:
             raise LedgerError(
                 f"the ledger {file} is damaged ({error}); without it no GPU memory can be promised "
@@ -147,6 +149,7 @@ class Ledger:
                     for number, holding in enumerate(entry.holdings)
                 ],
             )
+        self.holds.forget(entry.key)
         self._publish({**self.entries, entry.key: entry})
 
     def isolate(self, key: str, isolation: str) -> Entry:
@@ -226,6 +229,7 @@ class Ledger:
         """Delete the entry: nothing is promised to it any more. One that is not there is fine."""
         with tables.changed(self._store) as store:
             store.execute("DELETE FROM tenant WHERE key = ?", (key,))
+        self.holds.forget(key)
         self._publish({other: entry for other, entry in self.entries.items() if other != key})
 
     def _replace(self, entry: Entry) -> Entry:

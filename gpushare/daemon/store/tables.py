@@ -8,8 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-FORMAT: Final = 4  # of the tables; a later one is not read
-TABLES: Final = """
+FORMAT: Final = 5  # of the tables; a later one is not read
+_HOLD: Final = """
+CREATE TABLE hold (
+    key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
+    by TEXT NOT NULL CHECK (by IN ('operator', 'audit', 'kill')),
+    why TEXT NOT NULL,
+    since REAL NOT NULL,
+    due REAL NOT NULL,
+    cgroup TEXT NOT NULL,
+    thaws INTEGER NOT NULL,
+    PRIMARY KEY (key, by)
+) STRICT
+"""
+TABLES: Final = f"""
 CREATE TABLE about (format INTEGER NOT NULL, boot_id TEXT NOT NULL);
 CREATE TABLE tenant (
     key TEXT PRIMARY KEY,
@@ -49,6 +61,7 @@ CREATE TABLE holding (
     whole INTEGER NOT NULL,
     PRIMARY KEY (key, number)
 ) STRICT;
+{_HOLD};
 """
 # What turns a store of each earlier format, which that version left to its tenants, into the next.
 UPGRADES: Final = {
@@ -82,6 +95,7 @@ UPGRADES: Final = {
         ),
         "UPDATE tenant SET class = 'online' WHERE json_extract(quota, '$.class') LIKE 'online %'",
     ),
+    4: (_HOLD,),
 }
 
 

@@ -125,6 +125,7 @@ def test_an_earlier_versions_ledger_is_read(tmp_path: Path) -> None:
         later = ("notes", "namespace", "sandbox", "container", "uninterposed", "compat")
         for column in (*later, "weight", "priority", "class"):
             store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")
+        store.execute("DROP TABLE hold")
         store.execute("UPDATE about SET format = 1")
     store.close()
     with fakes.again(tmp_path) as after:
@@ -141,6 +142,7 @@ def test_a_ledger_that_only_noted_classes_is_read_with_them(tmp_path: Path) -> N
     with store:
         for column in ("weight", "priority", "class"):
             store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")
+        store.execute("DROP TABLE hold")
         store.execute("UPDATE about SET format = 3")
     store.close()
     with fakes.again(tmp_path) as after:
