@@ -11,6 +11,7 @@ import contextlib
 import errno
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -19,6 +20,8 @@ from gpushare.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from gpushare.figures import CardFigures, NodeFigures, TenantFigures
 
 DEFAULT_SOCKET: Final = Path("/run/gpushare/control.sock")
 
@@ -47,11 +50,26 @@ class DaemonError(UserError):
     """The daemon could not do it, or answered what this client does not understand."""
 
 
-class Client:
-    """Asks the daemon behind `path`; every method may raise the exceptions of this module."""
+@dataclass(frozen=True)
+class Metrics:
+    """The figures of gpushare/figures.py, of one moment."""
 
-    def __init__(self, path: Path = DEFAULT_SOCKET) -> None:
+    cards: list[CardFigures]
+    tenants: list[TenantFigures]
+    node: NodeFigures
+
+
+class Client:
+    """Asks the daemon behind `path`; every method may raise the exceptions of this module.
+
+    `seconds` is how long an answer may take once the daemon has acknowledged the question.
+    """
+
+    def __init__(
+        self, path: Path = DEFAULT_SOCKET, seconds: float = protocol.REPLY_SECONDS
+    ) -> None:
         self.path = path
+        self.seconds = seconds
 
     def cards(self) -> list[protocol.Card]:
         """Return the cards of this machine, by index."""
@@ -89,6 +107,25 @@ class Client:
     def status(self) -> protocol.Status:
         """Return what the daemon says about itself."""
         return cast("protocol.Status", self._ask("status"))
+
+    def metrics(self) -> Metrics:
+        """Return the figures of the cards, the tenants and the daemon at one moment."""
+        *rows, last = self._replies("metrics", {})
+        return Metrics(
+            cards=[row["row"]["card"] for row in rows if "card" in row["row"]],
+            tenants=[row["row"]["tenant"] for row in rows if "tenant" in row["row"]],
+            node=last["node"],
+        )
+
+    def history(self, name: str = "", since: float = 0.0) -> Iterator[protocol.HistoryEvent]:
+        """Yield what was kept since `since` (of the epoch) of a container or a card; else all."""
+        after = 0
+        while True:
+            page = list(self._rows("history", name=name, since=since, after=after))
+            yield from (cast("protocol.HistoryEvent", row) for row in page)
+            if len(page) < protocol.HISTORY_ROWS:
+                return
+            after = page[-1]["number"]
 
     def open(
         self, quota: Mapping[str, str], *, name: str, pid: int, rootless: bool
@@ -132,7 +169,7 @@ class Client:
                     # A daemon that refuses the caller outright has nothing to acknowledge.
                     yield _final(acknowledged)
                     return
-                deadline = time.monotonic() + protocol.REPLY_SECONDS
+                deadline = time.monotonic() + self.seconds
                 while True:
                     message = self._receive(link, deadline)
                     if "row" not in message:

@@ -77,6 +77,8 @@ class Config:
     allow_uninterposed: bool = False
     docker_sockets: tuple[Path, ...] = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
     mount_namespace: Path | None = None
+    history_days: int = 7  # 0: none is kept
+    history_bytes: int = 100 << 20
     timing: Timing = field(default_factory=Timing)
 
     @property
@@ -127,6 +129,8 @@ def parse(text: str, file: Path) -> Config:
     reserve, cdi = said.get("reserve", "0"), document.at(("driver", "cdi"))
     sockets = document.at(("engines", "docker", "sockets"))
     namespace = said.get("mount_namespace")
+    history = document.section(("history",))
+    days, most = history.get("days"), history.get("most")
     timing = document.section(("timing",)).items()
     return Config(
         file=file,
@@ -144,5 +148,7 @@ def parse(text: str, file: Path) -> Config:
         allow_uninterposed=said.get("allow_uninterposed", plain.allow_uninterposed),
         docker_sockets=plain.docker_sockets if sockets is None else tuple(map(Path, sockets)),
         mount_namespace=None if namespace is None else Path(namespace),
+        history_days=plain.history_days if days is None else int(days),
+        history_bytes=plain.history_bytes if most is None else parse_size(most),
         timing=Timing(**{key: float(value) for key, value in timing if value is not None}),
     )

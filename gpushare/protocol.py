@@ -20,6 +20,8 @@ within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
 | set | root | name; as texts one or more of SET_FIELDS | tenant: Tenant, as it is now |
 | card-policy | root | card (index or UUID), policy (none: as they ask) | card: Card, as it is now |
 | status | anyone | - | Status's keys beside `ok` |
+| metrics | anyone | - | CardFigures and TenantFigures rows, as card and tenant; node: NodeFigures |
+| history | anyone | name (may be empty), since (epoch), after (a number) | HistoryEvent rows |
 
 `marker` is "strong" or "weak"; `given` is "none", "shared" or "whole".
 """
@@ -35,6 +37,8 @@ MAX_REQUEST_BYTES: Final = 4096
 MAX_REPLY_BYTES: Final = 65536
 ACK_SECONDS: Final = 1.0
 REPLY_SECONDS: Final = 10.0
+
+HISTORY_ROWS: Final = 500  # the most in one answer; fewer: there are no more
 
 SET_FIELDS: Final = ("memory", "memory_limit", "cores", "policy", "weight", "priority", "class")
 
@@ -258,6 +262,22 @@ class Status(TypedDict):
     libraries: str
     run_dir: str
     warnings: list[str]
+
+
+class HistoryEvent(TypedDict):
+    """An event of the node's history (docs/reference/events.md); numbers only grow."""
+
+    number: int
+    at: float  # seconds since the epoch, as the clock was then
+    boot: str  # the boot's id (random(4))
+    generation: int  # how many gpushareds had begun on this history
+    event: str
+    level: str
+    key: str  # the tenant's; empty: of none
+    id: str
+    name: str
+    card: str  # UUID; empty: of none
+    fields: dict[str, Any]  # the rest of the log's line
 
 
 class MountRow(TypedDict):

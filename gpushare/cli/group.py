@@ -26,7 +26,7 @@ REFUSED: Final = 3
 
 # A command is imported when it is called: most need a fifth of what all of them import.
 SECTIONS: Final = {
-    "See": ("ls", "ps", "top", "inspect", "why"),
+    "See": ("ls", "ps", "top", "inspect", "why", "history"),
     "Use": ("run", "set", "card"),
     "Check": ("doctor", "verify"),
     "Set up": ("setup", "runtime", "cdi", "config", "simulator"),

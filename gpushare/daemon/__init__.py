@@ -10,6 +10,7 @@ Threads and what each alone touches:
 | read | nothing; answers from the ledger's last published entries and the last sample |
 | truth | the overhead, utilisation and heartbeat fields of grant pages, the last sample |
 | schedule | the scheduler: its process, its connection, what it was told |
+| history | the history's file |
 | driver (`devices`) | NVML; everybody else asks it with a deadline |
 | mounts | its place in the host's mount namespace |
 

@@ -17,7 +17,7 @@ from gpushare.config import Config
 from gpushare.daemon import privileges, startup
 from gpushare.daemon.compute.schedule import Schedule
 from gpushare.daemon.life import release
-from gpushare.daemon.log import log
+from gpushare.daemon.log import detach, log
 from gpushare.daemon.memory.lend import Lending
 from gpushare.daemon.node import Node
 from gpushare.daemon.service import systemd
@@ -66,6 +66,9 @@ def run(config: Config) -> None:
         _serve(config, node, loop)
     finally:
         node.ledger.close()
+        if node.history is not None:
+            detach(node.history.note)
+            node.history.close(_FINISH_SECONDS)
         os.close(lock)
 
 
@@ -114,6 +117,7 @@ def _look(node: Node, lending: Lending, stop: threading.Event) -> None:
         if node.driver is None:
             continue
         node.driver.truth.look()
+        node.peaks.look(node.driver.truth.view)
         node.spending.look(node.driver.truth.view)
         if not node.driver.truth.view.stale:
             lending.again()

@@ -26,6 +26,9 @@ EVENTS: Final = {
     "request-failed": "A fault of gpushared: the caller was told that it could not be done.",
     "request-late": "Who asked gave up before an answer; nothing was done.",
     "request-refused": "The caller was refused, and told why.",
+    "history-failed": "Nothing can be kept of the history at the moment; the rest goes on.",
+    "history-resumed": "The history is kept again; so many events were lost.",
+    "history-damaged": "The history's file was damaged: it was put aside, another is begun.",
     # A tenant's life
     "tenant-reserved": "It was promised its part, and nobody else is.",
     "tenant-given-none": "It starts without a GPU, or is refused; why.",
@@ -82,18 +85,25 @@ EVENTS: Final = {
     "gate-bypassed": "The driver saw clearly more work than passed the gate.",
 }
 
-#: What the history of a node is made of.
+#: What the history of a node is made of; each has its words in gpushare/cli/history.py.
 KEPT: Final = frozenset(
     {
         "daemon-ready",
         "daemon-stopped",
+        "config-read",
+        "config-bad",
+        "history-resumed",
+        "history-damaged",
         "driver-changed",
         "driver-loaded",
+        "driver-missing",
         "driver-silent",
         "driver-answers",
         "tenant-reserved",
         "tenant-given-none",
+        "tenant-noted",
         "tenant-bound",
+        "tenant-adopted",
         "tenant-resized",
         "tenant-released",
         "tenant-stranded",
@@ -103,7 +113,9 @@ KEPT: Final = frozenset(
         "tenant-killed",
         "tenant-hung",
         "pages-lost",
+        "driver-limits-failed",
         "card-policy",
+        "scheduler-started",
         "scheduler-lost",
         "gate-bypassed",
     }

@@ -10,10 +10,27 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+#: Who else is told: (seconds since the epoch, event, level, fields). They return at once.
+Sink = Callable[[float, str, str, Mapping[str, Any]], None]
 
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 _STDERR: Final = 2
+_sinks: tuple[Sink, ...] = ()
+
+
+def attach(sink: Sink) -> None:
+    """Tell `sink` of every event from now on."""
+    global _sinks  # noqa: PLW0603 - there is one log
+    _sinks = (*_sinks, sink)
+
+
+def detach(sink: Sink) -> None:
+    """Tell `sink` no more."""
+    global _sinks  # noqa: PLW0603 - as above
+    _sinks = tuple(one for one in _sinks if one != sink)
 
 
 def log(event: str, level: str = "info", **fields: Any) -> None:
@@ -31,3 +48,5 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
     )
     with contextlib.suppress(OSError):
         os.write(_STDERR, line.encode() + b"\n")
+    for sink in _sinks:
+        sink(now, event, level, fields)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +17,13 @@ from gpushare.daemon.cards.card import Card, Driver
 from gpushare.daemon.compute.spent import Spending
 from gpushare.daemon.control.freezer import Freezer
 from gpushare.daemon.identity.siblings import Siblings
+from gpushare.daemon.memory.peaks import Peaks
 from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.service.durations import Durations
 from gpushare.daemon.service.loop import Loop
 from gpushare.daemon.service.watch import Watch
 from gpushare.daemon.service.worker import Worker
+from gpushare.daemon.store.history import History
 from gpushare.daemon.store.ledger import Entry, Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.tenants import Tenants
@@ -94,6 +98,10 @@ class Node:
     warnings: list[str] = field(default_factory=list)
     spending: Spending = field(init=False)
     freezer: Freezer = field(init=False)
+    peaks: Peaks = field(default_factory=Peaks)
+    durations: Durations = field(default_factory=Durations)
+    history: History | None = None
+    started: float = field(default_factory=time.time)  # seconds since the epoch
     siblings: Siblings = field(default_factory=Siblings)
     # Called by the decide thread after what tenants are to get may have changed.
     shares_changed: Callable[[], None] = lambda: None

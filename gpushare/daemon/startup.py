@@ -19,12 +19,13 @@ from gpushare.daemon.cards import calibration, dev_char, driver_spec, upgrade
 from gpushare.daemon.cards.calibration import Contexts
 from gpushare.daemon.cards.card import Card, DriverError, DriverSilent
 from gpushare.daemon.cards.devices import Nvml
-from gpushare.daemon.log import log
+from gpushare.daemon.log import attach, log
 from gpushare.daemon.node import Loaded, Node, simulator_env
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.service.loop import Loop
 from gpushare.daemon.service.watch import Watch
 from gpushare.daemon.service.worker import Worker
+from gpushare.daemon.store.history import History
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.tenants import SIZE_BYTES, Tenants
@@ -98,10 +99,30 @@ def build(config: Config, loop: Loop) -> Node:
         decide=Worker("decide"),
         names=Worker("names"),
     )
+    node.history = _history(node)
     if node.mounts.warning:
         log("mounts-own-namespace", "warning", note=node.mounts.warning)
     load_driver(node)
     return node
+
+
+def _history(node: Node) -> History:
+    """Return the history, which is told of every event from now on."""
+
+    def who(key: str) -> tuple[str, str] | None:
+        entry = node.ledger.entries.get(key)
+        return None if entry is None else (entry.id, entry.title)
+
+    config = node.config
+    history = History(
+        config.state_dir,
+        clock.boot_id(),
+        days=config.history_days,
+        most_bytes=config.history_bytes,
+        who=who,
+    )
+    attach(history.note)
+    return history
 
 
 def load_driver(node: Node) -> None:

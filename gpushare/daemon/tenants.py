@@ -47,6 +47,7 @@ class Denials:
 
     last: Denial | None = None
     watched: bool = False  # so that what is new was refused since the last look
+    seen: int = 0  # of `total`, those of which it was looked on
     _ended: int = 0
     _held: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
@@ -57,6 +58,7 @@ class Denials:
 
     def observe(self, claims: Sequence[Claim]) -> None:
         """Note what is claimed now; who claims less than before has ended, or begun anew (exec)."""
+        before = self.total
         held = {(claim.number, claim.pid, claim.starttime): claim.denied for claim in claims}
         self._ended += sum(
             max(0, denied - held.get(record, 0)) for record, denied in self._held.items()
@@ -65,7 +67,10 @@ class Denials:
             if claim.denied > self._held.get((claim.number, claim.pid, claim.starttime), 0):
                 seen = time.time() if self.watched else None
                 self.last = Denial(claim.denied_bytes, claim.pid, seen)
-        self._held, self.watched = held, True
+        self._held = held
+        if self.watched:
+            self.seen += self.total - before
+        self.watched = True
 
 
 @dataclass
@@ -78,6 +83,7 @@ class Pages:
     denials: Denials = field(default_factory=Denials)
     lock: threading.Lock = field(default_factory=threading.Lock)
     closed: bool = False
+    adopted: bool = False  # an earlier daemon made them
     # What was claimed at the last look, and the sums of it.
     _summed: tuple[tuple[Claim, ...] | None, tuple[Account, ...]] = (None, ())
 
@@ -98,7 +104,7 @@ class Pages:
     def adopt(cls, directory: int) -> Pages:
         """Open the files that an earlier daemon made."""
         try:
-            return cls(directory, Grant.adopt(directory), Status(directory))
+            return cls(directory, Grant.adopt(directory), Status(directory), adopted=True)
         except BaseException:
             os.close(directory)
             raise

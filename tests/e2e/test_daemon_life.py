@@ -469,3 +469,29 @@ def as_nobody(call: Callable[[], Result]) -> Result:
         assert changed.result() == 0
         assert thread.submit(os.geteuid).result() == 65534
         return thread.submit(call).result()
+
+
+def test_what_happened_to_a_container_outlives_it_and_the_daemon(own: Stack) -> None:
+    bundle = Bundle(own, quota={"memory": "4GiB"})
+    try:
+        with started(bundle):
+            pass
+        assert own.daemon is not None
+        wait_until(lambda: row(own, bundle) is None)
+        own.daemon.stop()
+        own.start_daemon()
+        events = list(asking(own).history(bundle.id))
+    finally:
+        bundle.remove()
+    assert [event["event"] for event in events] == [
+        "tenant-reserved",
+        "tenant-bound",
+        "tenant-released",
+    ]
+    assert {event["generation"] for event in events} == {1}
+    shown = subprocess.run(
+        [*own.cli, "history", bundle.id], capture_output=True, text=True, env=own.environment
+    )
+    assert "was promised 4 GiB of card 0" in shown.stdout
+    starts = [event for event in asking(own).history() if event["event"] == "daemon-ready"]
+    assert [event["generation"] for event in starts] == [1, 2]

@@ -37,7 +37,7 @@ DRIVER: Final = "driver"
 _SECOND: Final = 10**9
 _SILENT_NS: Final = 5 * abi.GATE_STALE_NS  # two looks of ours
 _APART_NS: Final = _SECOND // 5  # of the points that are kept, and the least that says something
-_CHECKED: Final = 10  # seconds, and of them must have been counted
+CHECKED: Final = 10  # seconds, and of them must have been counted
 _CHECKED_LEAST_NS: Final = 9 * _SECOND
 _MORE_PERCENT: Final = 10.0  # what the driver saw above what was charged, and
 _MORE_TIMES: Final = 1.3  # how many times as much: less may be rounding, and sampling
@@ -76,6 +76,8 @@ class Spent:
     silent: bool = False  # the scheduler should have been heard of, and was not
     driver_percent: float | None = None
     bypassed: bool = False
+    got_ns: int = 0  # of the card's time, by whoever could say; since this daemon looks
+    active: float = 0.0  # seconds since the epoch: when it was last seen to use the card
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,15 @@ class _Point:
 class _Course:
     """One tenant on one card over the last minute."""
 
-    def __init__(self, at_ns: int) -> None:
+    def __init__(self, at_ns: int, waits: Mapping[int, Waits] | None = None) -> None:
+        """Begin at `at_ns`; `waits` is what an earlier daemon had heard of already."""
         self._points = [_Point(at_ns)]
         self._last = self._points[0]
         self._gate: Gate | None = None
         self._figure_ns = at_ns
-        self._waits: dict[int, Waits] = {}
+        self._waits = dict(waits or {})
         self._waited = _NO_WAITS
+        self._active = time.time()
 
     def hear(self, waits: Mapping[int, Waits]) -> None:
         """Note what the processes say, by their number; who says less than before is another."""
@@ -119,10 +123,13 @@ class _Course:
         is_open = gate is None or gate.mode == abi.GATE_OPEN
         silent = gate is not None and not is_open and at_ns - gate.heartbeat_ns > _SILENT_NS
         source = ("" if silent else GATE) if not is_open else (DRIVER if says else "")
+        got_ns = self._last.got_ns
         self._step(at_ns, gate, percent, source)
         self._keep()
+        if percent or self._last.got_ns > got_ns:
+            self._active = time.time()
         since = {seconds: self._since(seconds) for seconds in WINDOWS}
-        checked = since[_CHECKED]
+        checked = since[CHECKED]
         driver = _percent(self._last.driver_ns - checked.driver_ns, at_ns - checked.at_ns)
         driver = driver if says else None
         return Spent(
@@ -141,6 +148,8 @@ class _Course:
             silent=silent,
             driver_percent=driver,
             bypassed=self._is_bypassed(checked, driver),
+            got_ns=self._last.got_ns,
+            active=self._active,
         )
 
     def _step(self, at_ns: int, gate: Gate | None, percent: int | None, source: str) -> None:
@@ -248,15 +257,19 @@ class Spending:
     ) -> Spent | None:
         """Return what `entry` got of its card `number`; None where its pages are gone."""
         place = entry.key, holding.uuid
-        course = self._courses.setdefault(place, _Course(at_ns))
+        course = self._courses.get(place)
         gate = None
         if not holding.whole:
             pages = self._tenants.pages.get(entry.key)
             found = None if pages is None else pages.look(_gate_and_waits(number), None)
-            if found is None:
+            if pages is None or found is None:
                 return None
             gate, waits = found
+            if course is None:
+                course = self._courses[place] = _Course(at_ns, waits if pages.adopted else None)
             course.hear(waits)
+        if course is None:
+            course = self._courses[place] = _Course(at_ns)
         card = truth.cards.get(holding.uuid)
         percent = None if truth.stale else truth.utilisation.get(place)
         says = not truth.stale and card is not None and card.utilisation is not None
@@ -276,7 +289,7 @@ def _tell(entry: Entry, uuid: str, before: Spent, now: Spent) -> None:
     """Log what began."""
     who = {"tenant": entry.key, "name": entry.title, "card": uuid}
     if now.bypassed and not before.bypassed:
-        charged = now.got[_CHECKED]
+        charged = now.got[CHECKED]
         log("gate-bypassed", "warning", **who, charged=charged, driver=now.driver_percent)
     if now.hung and not before.hung:
         log("tenant-hung", "warning", **who)

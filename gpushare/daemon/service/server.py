@@ -191,28 +191,36 @@ class Server:
             return
         connection.busy = True
         self._send(connection, {"ack": True})
-        deadline = time.monotonic() + protocol.REPLY_SECONDS
+        begun = time.monotonic()
         worker = self._node.decide if asked.changes else self._readers
-        worker.submit(lambda: self._work(connection, request, deadline))
+        worker.submit(lambda: self._work(connection, request, begun))
 
-    def _work(self, connection: Connection, request: Request, deadline: float) -> None:
+    def _work(self, connection: Connection, request: Request, begun: float) -> None:
         """Do what was asked, on a worker; nothing for a client that has given up by now."""
+        op, failure = request.fields.get("op"), None
         try:
-            if connection.closed or time.monotonic() > deadline:
-                log("request-late", "warning", op=request.fields.get("op"))
+            if connection.closed or time.monotonic() > begun + protocol.REPLY_SECONDS:
+                log("request-late", "warning", op=op)
+                failure = "late"
                 return
-            self._answer(connection, request)
+            failure = self._answer(connection, request)
         finally:
             _close_all(request.fds)
+            self._node.durations.note(op, time.monotonic() - begun, failure)
 
-    def _answer(self, connection: Connection, request: Request) -> None:
+    def _answer(self, connection: Connection, request: Request) -> str | None:
+        """Answer, and return the code of a refusal."""
+        failure = None
         try:
             rows, last = operation(request).run(request, self._node)
             packets = [protocol.encode({"row": row}) for row in rows]
             packets.append(protocol.encode({"ok": True, **last}))
         except Exception as error:  # noqa: BLE001 - a fault with one request is not the others'
-            packets = [protocol.encode(_failed(request, error))]
+            told = _failed(request, error)
+            failure = str(told["code"])
+            packets = [protocol.encode(told)]
         self._loop.call(lambda: self._finish(connection, packets))
+        return failure
 
     def _finish(self, connection: Connection, packets: list[bytes]) -> None:
         connection.busy = False

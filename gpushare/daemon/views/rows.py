@@ -256,6 +256,8 @@ def status_row(node: Node) -> Status:
         warnings.append(f"the figures are old: {driver.truth.view.stale}")
     if node.scheduler_fault:
         warnings.append(node.scheduler_fault)
+    if node.history is not None and node.history.fault:
+        warnings.append(f"what happens is not kept: {node.history.fault}")
     if config.outdated(node.config):
         warnings.append(
             f"{node.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "

@@ -144,7 +144,7 @@ def share(
         memory_limit_bytes=holding.most_bytes,
         limit_bytes=grant.limit_bytes(number),
         used_bytes=account.used_bytes(beyond),
-        parts=_card_parts(claims, number, account, beyond),
+        parts=card_parts(claims, number, account, beyond),
         contexts=account.contexts,
         context_bytes=grant.context_bytes(number),
         pool_kept_bytes=account.pool_kept_bytes,
@@ -157,9 +157,10 @@ def share(
     )
 
 
-def _card_parts(
+def card_parts(
     claims: Iterable[Claim], number: int, account: Account, beyond: int
 ) -> dict[str, int]:
+    """Return what counts against the quota of card `number`, by part; `beyond` the account."""
     found = dict.fromkeys(_KINDS, 0)
     for claim in claims:
         for name, size in parts(claim.held[number]).items():

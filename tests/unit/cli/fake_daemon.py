@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpushare import protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 Reply = dict[str, Any]
@@ -26,6 +26,7 @@ class FakeDaemon:
     answers: dict[str, list[Reply]]
     acknowledge: bool = True
     requests: list[Reply] = field(default_factory=list)
+    asked: Callable[[Reply], None] = lambda _request: None  # before it is answered
 
     @contextmanager
     def running(self) -> Iterator[FakeDaemon]:
@@ -50,6 +51,7 @@ class FakeDaemon:
             with link:
                 request = protocol.decode(link.recv(protocol.MAX_REQUEST_BYTES))
                 self.requests.append(request)
+                self.asked(request)
                 if not self.acknowledge:
                     link.recv(1)  # until the client gives up
                     continue

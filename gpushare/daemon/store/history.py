@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened on this node: the events that are KEPT, for some days, across reboots.
+
+Nothing rests on it. It has a thread and a bounded queue of its own, so that whoever logs never
+waits for a disk; what does not fit, or cannot be written, is counted, said, and lost. A file that
+is damaged is put aside, and another is begun.
+
+SQLite in state_dir, write-ahead log, synchronous=NORMAL: after a power cut the last moments may be
+missing, and no more (sqlite.org/pragma.html, "synchronous"). Each row has the boot, and the
+generation: how many daemons had begun on this file by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare.daemon.events import KEPT
+from gpushare.daemon.log import log
+from gpushare.protocol import HistoryEvent
+
+NAME: Final = "history.db"
+_FORMAT: Final = 1  # of the tables; of another one the file is put aside
+_TABLES: Final = """
+CREATE TABLE start (
+    generation INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, at REAL NOT NULL
+) STRICT;
+CREATE TABLE event (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    at REAL NOT NULL,
+    generation INTEGER NOT NULL,
+    event TEXT NOT NULL,
+    level TEXT NOT NULL,
+    key TEXT NOT NULL,
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    card TEXT NOT NULL,
+    fields TEXT NOT NULL
+) STRICT;
+CREATE INDEX event_at ON event (at);
+CREATE INDEX event_key ON event (key);
+"""
+_PAGE: Final = """
+SELECT number, event.at, boot, generation, event, level, key, id, name, card, fields
+FROM event JOIN start USING (generation)
+WHERE number > :after AND event.at >= :since AND (
+    :name = '' OR card = :name OR key IN (
+        SELECT key FROM event WHERE key <> '' AND (
+            :name IN (key, name, id)
+            OR substr(name, -length(:name) - 1) = '/' || :name
+            OR length(:name) >= 4 AND substr(id, 1, length(:name)) = :name
+        )
+    )
+)
+ORDER BY number LIMIT :most
+"""
+_MOST_QUEUED: Final = 4096
+_MOST_FIELDS_BYTES: Final = 16384
+_PRUNE_SECONDS: Final = 600.0
+_AGAIN_SECONDS: Final = 30.0  # after a failure; what comes meanwhile waits in the queue
+_CACHE_KIB: Final = 256
+_DAY_SECONDS: Final = 86400.0
+
+#: (seconds since the epoch, event, level, key, id, name, card, the other fields as JSON)
+_Event = tuple[float, str, str, str, str, str, str, str]
+#: Of a tenant's key: the container's id, and its name.
+Who = Callable[[str], tuple[str, str] | None]
+
+
+class History:
+    """The file, its thread and its queue. `note` is a sink of the log: any thread may call it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        boot_id: str,
+        *,
+        days: float,
+        most_bytes: int,
+        who: Who = lambda _key: None,
+    ) -> None:
+        self.lost = 0  # events that could not be kept
+        self.fault = ""  # why nothing is kept at the moment
+        self.generation = 0
+        self._path = folder / NAME
+        self._boot_id = boot_id
+        self._days, self._most_bytes, self._who = days, most_bytes, who
+        self._queue: deque[_Event] = deque()
+        self._changed = threading.Condition()
+        self._writing = 0
+        self._stopping = False
+        self._pruned = 0.0
+        self._lost_told = 0
+        self._thread = threading.Thread(target=self._serve, name="history", daemon=True)
+        if days:
+            self._thread.start()
+
+    def note(self, at: float, event: str, level: str, fields: Mapping[str, Any]) -> None:
+        """Keep an event, if it is one that is kept; returns at once."""
+        if event not in KEPT or not self._days:
+            return
+        row = self._row(at, event, level, fields)
+        with self._changed:
+            if len(self._queue) >= _MOST_QUEUED or self._stopping:
+                self.lost += 1
+                return
+            self._queue.append(row)
+            self._changed.notify_all()
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until all that was noted is written, or cannot be; False where it takes longer."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: bool(self.fault) or not (self._queue or self._writing), seconds
+            )
+
+    def close(self, seconds: float) -> None:
+        """Write what is left, for at most `seconds`, and end."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._days:
+            self._thread.join(seconds)
+
+    def page(self, name: str, since: float, after: int, most: int) -> list[HistoryEvent]:
+        """Return at most `most` events since `since` (of the epoch) that came after number `after`.
+
+        `name` is a container's: its name, an end of it, the start of its id, its key; or the UUID
+        of a card; empty: all. OSError where there is no file to read.
+        """
+        with contextlib.closing(self._open_to_read()) as store:
+            said = store.execute(
+                _PAGE, {"name": name, "since": since, "after": after, "most": most}
+            )
+            return [_event(row) for row in said]
+
+    def _row(self, at: float, event: str, level: str, fields: Mapping[str, Any]) -> _Event:
+        rest = dict(fields)
+        key = str(rest.pop("tenant", ""))
+        known = self._who(key) if key else None
+        identity, name = str(rest.pop("id", "")), str(rest.pop("name", ""))
+        if known is not None:
+            identity, name = identity or known[0], name or known[1]
+        card = str(rest.pop("card", rest.pop("uuid", "")))
+        text = json.dumps(rest, separators=(",", ":"), default=str)
+        if len(text) > _MOST_FIELDS_BYTES:
+            text = '{"note":"too long to be kept; the log has it"}'
+        return at, event, level, key, identity, name, card, text
+
+    # --- the history thread ---
+
+    def _serve(self) -> None:
+        store: sqlite3.Connection | None = None
+        while (batch := self._take()) is not None:
+            try:
+                store = self._open() if store is None else store
+                self._write(store, batch)
+            except sqlite3.OperationalError as error:  # a full disk, a lock, no such folder
+                self._give_up(store)
+                self._fail(str(error))
+                self._again(batch, _AGAIN_SECONDS)
+            except sqlite3.DatabaseError as error:
+                self._give_up(store)
+                store = None
+                self._again(batch, 0.0 if self._put_aside(error) else _AGAIN_SECONDS)
+            else:
+                self._done()
+        if store is not None:
+            store.close()
+
+    def _take(self) -> list[_Event] | None:
+        """Wait for events, or for the time to prune; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._stopping, _PRUNE_SECONDS)
+            if self._stopping and not self._queue:
+                return None
+            batch = list(self._queue)
+            self._queue.clear()
+            self._writing = len(batch)
+            return batch
+
+    def _again(self, batch: Sequence[_Event], seconds: float) -> None:
+        """Put back what could not be written, as far as there is room, and wait `seconds`."""
+        with self._changed:
+            self._writing = 0
+            room = max(0, _MOST_QUEUED - len(self._queue))
+            kept = batch[len(batch) - min(room, len(batch)) :]
+            self.lost += len(batch) - len(kept)
+            self._queue.extendleft(reversed(kept))
+            if self._stopping:
+                self.lost += len(self._queue)
+                self._queue.clear()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._stopping, seconds)
+
+    def _done(self) -> None:
+        with self._changed:
+            self._writing = 0
+            fault, self.fault = self.fault, ""
+            lost, self._lost_told = self.lost - self._lost_told, self.lost
+            self._changed.notify_all()
+        if fault or lost:
+            log("history-resumed", "warning", lost=lost)
+
+    @staticmethod
+    def _give_up(store: sqlite3.Connection | None) -> None:
+        """Undo what was begun."""
+        if store is not None and store.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                store.rollback()
+
+    def _put_aside(self, error: sqlite3.Error) -> bool:
+        """Put a damaged file out of the way; whether that could be done."""
+        aside = self._path.with_name(f"{NAME}.damaged")
+        try:
+            self._path.replace(aside)  # over an earlier one: they must not fill the disk
+            for tail in ("-wal", "-shm"):
+                self._path.with_name(NAME + tail).unlink(missing_ok=True)
+        except OSError as failed:
+            self._fail(f"{self._path} is damaged ({error}), and stays ({failed.strerror})")
+            return False
+        log("history-damaged", "error", path=str(aside), why=str(error))
+        return True
+
+    def _fail(self, fault: str) -> None:
+        with self._changed:
+            before, self.fault = self.fault, fault
+            self._changed.notify_all()
+        if before != fault:
+            log("history-failed", "error", why=fault)
+
+    def _open(self) -> sqlite3.Connection:
+        """Open the file, or begin it; sqlite3.DatabaseError where it is none of ours."""
+        store = sqlite3.connect(self._path, timeout=1.0, isolation_level=None)
+        try:
+            _check(store)
+            self._path.chmod(0o600)
+            begun = store.execute(
+                "INSERT INTO start (boot, at) VALUES (?, ?)", (self._boot_id, time.time())
+            )
+        except BaseException:
+            store.close()
+            raise
+        assert begun.lastrowid is not None
+        self.generation = begun.lastrowid
+        return store
+
+    def _write(self, store: sqlite3.Connection, batch: Sequence[_Event]) -> None:
+        if batch:
+            store.execute("BEGIN IMMEDIATE")
+            store.executemany(
+                "INSERT INTO event (generation, at, event, level, key, id, name, card, fields) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [(self.generation, *row) for row in batch],
+            )
+            store.execute("COMMIT")
+        now = time.monotonic()
+        if (
+            now - self._pruned >= _PRUNE_SECONDS
+            or not self._pruned
+            or _size(store) > self._most_bytes
+        ):
+            self._pruned = now
+            self._prune(store)
+
+    def _prune(self, store: sqlite3.Connection) -> None:
+        """Forget what is older than `days`, and the oldest of what takes more than `most`."""
+        oldest = time.time() - self._days * _DAY_SECONDS
+        store.execute("DELETE FROM event WHERE at < ?", (oldest,))
+        while _size(store) > self._most_bytes:
+            [least, most] = store.execute("SELECT min(number), max(number) FROM event").fetchone()
+            if least is None:
+                break
+            store.execute("DELETE FROM event WHERE number <= ?", (least + (most - least) // 8,))
+        store.execute(
+            "DELETE FROM start WHERE generation NOT IN (SELECT generation FROM event) "
+            "AND generation <> ?",
+            (self.generation,),
+        )
+        store.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        if not self._path.exists():
+            raise FileNotFoundError(2, "there is no history yet", str(self._path))
+        store = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=1.0)
+        store.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        return store
+
+
+def _check(store: sqlite3.Connection) -> None:
+    """Set the store up, and make its tables where it is new; DatabaseError where it is damaged."""
+    store.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file
+    store.execute("PRAGMA journal_mode = WAL")
+    store.execute("PRAGMA synchronous = NORMAL")
+    store.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    store.execute(f"PRAGMA journal_size_limit = {4 << 20}")
+    [version] = store.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        store.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_FORMAT}; COMMIT")
+    [said] = store.execute("PRAGMA quick_check (1)").fetchone()
+    if said != "ok":
+        raise sqlite3.DatabaseError(said)
+    if version not in {0, _FORMAT}:
+        raise sqlite3.DatabaseError(f"its format is {version}, not {_FORMAT}")
+
+
+def _size(store: sqlite3.Connection) -> int:
+    """Return the bytes that the store uses: free pages are used before the file grows."""
+    sizes = ("page_count", "freelist_count", "page_size")
+    pages, free, size = (store.execute(f"PRAGMA {name}").fetchone()[0] for name in sizes)
+    return int((pages - free) * size)
+
+
+def _event(row: Sequence[Any]) -> HistoryEvent:
+    number, at, boot, generation, event, level, key, identity, name, card, fields = row
+    return HistoryEvent(
+        number=number,
+        at=at,
+        boot=boot,
+        generation=generation,
+        event=event,
+        level=level,
+        key=key,
+        id=identity,
+        name=name,
+        card=card,
+        fields=json.loads(fields),
+    )

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened is kept for a while, and costs nothing else when it cannot be."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.cli import history as told
+from gpushare.daemon.events import EVENTS, KEPT
+from gpushare.daemon.log import attach, detach, log
+from gpushare.daemon.store import history as store
+from gpushare.daemon.store.history import History
+from gpushare.protocol import HistoryEvent
+
+from .fakes import wait_until
+
+Open = Callable[..., History]
+DAY = 86400.0
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    made: list[History] = []
+
+    def make(**more: Any) -> History:
+        asked = {"days": 7.0, "most_bytes": 100 << 20, **more}
+        made.append(History(tmp_path, asked.pop("boot", "boot-1"), **asked))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close(10)
+
+
+@contextmanager
+def attached(history: History) -> Iterator[None]:
+    attach(history.note)
+    try:
+        yield
+    finally:
+        detach(history.note)
+
+
+def note(history: History, event: str = "tenant-released", at: float = 0.0, **fields: Any) -> None:
+    history.note(at or time.time(), event, "info", fields)
+
+
+def page(history: History, name: str = "", since: float = 0.0) -> list[HistoryEvent]:
+    assert history.settle(20)
+    return history.page(name, since, 0, 10_000)
+
+
+def test_what_is_logged_and_kept_is_read_back(opened: Open) -> None:
+    history = opened()
+    with attached(history):
+        log("tenant-released", tenant="0" * 16, id="abc", name="team/train-0/main", why="it ended")
+        log("tenant-process", tenant="0" * 16)  # not kept
+        log("card-policy", card="GPU-1", policy="fixed-share")
+    first, second = page(history)
+    assert (first["event"], first["level"], first["key"]) == ("tenant-released", "info", "0" * 16)
+    assert (first["id"], first["name"]) == ("abc", "team/train-0/main")
+    assert (first["fields"], first["boot"], first["generation"]) == (
+        {"why": "it ended"},
+        "boot-1",
+        1,
+    )
+    assert abs(first["at"] - time.time()) < 3600
+    assert (second["card"], second["key"]) == ("GPU-1", "")
+    assert second["number"] > first["number"]
+
+
+def test_an_event_that_names_only_the_key_gets_the_name_of_its_tenant(opened: Open) -> None:
+    history = opened(who=lambda key: ("abc", "train") if key == "k" else None)
+    note(history, "gate-bypassed", tenant="k")
+    note(history, "gate-bypassed", tenant="other")
+    assert [(row["id"], row["name"]) for row in page(history)] == [("abc", "train"), ("", "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("", [1, 2, 3, 4]),
+        ("team/train-0/main", [1, 3]),
+        ("main", [1, 3]),
+        ("train-0/main", [1, 3]),
+        ("serve", [2]),
+        ("ffff", [2]),
+        ("k2", [2]),
+        ("GPU-1", [4]),
+        ("%", []),
+        ("nobody", []),
+    ],
+)
+def test_a_container_is_found_as_gpushare_ps_shows_it(
+    opened: Open, name: str, numbers: list[int]
+) -> None:
+    history = opened()
+    note(history, tenant="k1", id="eeee0", name="team/train-0/main")
+    note(history, tenant="k2", id="ffff0", name="serve")
+    note(history, "gate-bypassed", tenant="k1", name="eeee0")  # before its engine had told
+    note(history, "card-policy", card="GPU-1")
+    assert [row["number"] for row in page(history, name)] == numbers
+
+
+def test_it_goes_on_across_restarts_and_boots(opened: Open) -> None:
+    for boot in ("boot-1", "boot-1", "boot-2"):
+        history = opened(boot=boot)
+        note(history, tenant="k")
+        assert history.settle(20)
+        history.close(10)
+    seen = [(row["boot"], row["generation"]) for row in history.page("", 0.0, 0, 10)]
+    assert seen == [("boot-1", 1), ("boot-1", 2), ("boot-2", 3)]
+
+
+def test_pages_follow_each_other_without_a_gap(opened: Open) -> None:
+    history = opened()
+    for number in range(25):
+        note(history, why=number)
+    assert history.settle(20)
+    found: list[HistoryEvent] = []
+    while rows := history.page("", 0.0, found[-1]["number"] if found else 0, 10):
+        found += rows
+    assert [row["fields"]["why"] for row in found] == list(range(25))
+
+
+def test_since_leaves_out_what_was_before(opened: Open) -> None:
+    history = opened()
+    now = time.time()
+    note(history, at=now - 7200, why="old")
+    note(history, at=now, why="new")
+    assert [row["fields"]["why"] for row in page(history, since=now - 3600)] == ["new"]
+
+
+def test_what_is_older_than_its_days_is_forgotten(opened: Open) -> None:
+    first = opened()
+    note(first, at=time.time() - 8 * DAY, why="old")
+    note(first, why="new")
+    assert first.settle(20)
+    first.close(10)
+    second = opened()
+    note(second, why="newer")
+    assert [row["fields"]["why"] for row in page(second)] == ["new", "newer"]
+
+
+def test_it_takes_no_more_of_the_disk_than_it_may(opened: Open, tmp_path: Path) -> None:
+    most = 1 << 20
+    history = opened(most_bytes=most)
+    for number in range(400):
+        note(history, why=number, text="x" * 8000)
+        if number % 50 == 49:
+            assert history.settle(20)
+    rows = page(history)
+    assert rows[-1]["fields"]["why"] == 399  # the oldest went
+    assert 10 < len(rows) < 300
+    history.close(10)
+    assert (tmp_path / store.NAME).stat().st_size < 2 * most
+
+
+def test_without_days_nothing_is_kept(opened: Open, tmp_path: Path) -> None:
+    history = opened(days=0.0)
+    note(history)
+    history.close(10)
+    assert not (tmp_path / store.NAME).exists()
+
+
+@pytest.mark.parametrize("damage", [b"this is no database at all" * 100, b"\0" * 8192])
+def test_a_damaged_file_is_put_aside_and_another_begun(
+    opened: Open, tmp_path: Path, damage: bytes
+) -> None:
+    first = opened()
+    note(first)
+    assert first.settle(20)
+    first.close(10)
+    file = tmp_path / store.NAME
+    file.write_bytes(file.read_bytes()[:100].replace(b"SQLite", b"Damage") + damage)
+    second = opened()
+    with attached(second):
+        note(second, why="goes on")
+        wait_until(lambda: [row["event"] for row in page(second)][-1:] == ["history-damaged"])
+    assert page(second)[0]["fields"].get("why") == "goes on"
+    assert (tmp_path / f"{store.NAME}.damaged").exists()
+    assert second.lost == 0
+
+
+def test_a_page_damaged_in_the_middle_is_found_at_the_start(opened: Open, tmp_path: Path) -> None:
+    first = opened()
+    for number in range(200):
+        note(first, text="x" * 4000, why=number)
+    assert first.settle(20)
+    first.close(10)
+    file = tmp_path / store.NAME
+    content = bytearray(file.read_bytes())
+    for offset in range(4096 * 4, len(content) - 4096, 4096):
+        content[offset : offset + 64] = b"\xff" * 64
+    file.write_bytes(content)
+    second = opened()
+    note(second, why="goes on")
+    assert [row["fields"]["why"] for row in page(second)] == ["goes on"]
+
+
+def test_a_full_disk_loses_history_and_nothing_else(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel refuses to let the file grow, as a full disk does."""
+    monkeypatch.setattr(store, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(store, "_MOST_QUEUED", 50)
+    history = opened()
+    note(history, why="before")
+    assert history.settle(20)
+    earlier = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, limits[1]))
+        with attached(history):
+            for number in range(300):
+                note(history, text="x" * 4000, why=number)
+            wait_until(lambda: bool(history.fault) and history.lost > 0)
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            wait_until(lambda: not history.fault)
+            note(history, why="after")
+            rows = page(history)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, earlier)
+    assert rows[0]["fields"]["why"] == "before"
+    assert rows[-1]["fields"]["why"] == "after"
+    [resumed] = [row for row in rows if row["event"] == "history-resumed"]
+    assert resumed["fields"]["lost"] == history.lost > 0
+    assert len(rows) - 3 == 300 - history.lost
+
+
+def test_a_folder_that_is_gone_is_no_harm(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_AGAIN_SECONDS", 0.05)
+    (tmp_path / store.NAME).mkdir()  # nothing can be opened there
+    history = opened()
+    note(history, why="first")
+    wait_until(lambda: bool(history.fault))
+    (tmp_path / store.NAME).rmdir()
+    wait_until(lambda: not history.fault)
+    assert [row["fields"]["why"] for row in page(history)] == ["first"]
+
+
+def test_a_second_reader_does_not_hold_the_writer_up(opened: Open, tmp_path: Path) -> None:
+    history = opened()
+    note(history, why=1)
+    assert history.settle(20)
+    reader = sqlite3.connect(f"file:{tmp_path / store.NAME}?mode=ro", uri=True)
+    cursor = reader.execute("SELECT * FROM event")
+    note(history, why=2)
+    assert history.settle(20)
+    assert not history.fault
+    cursor.close()
+    reader.close()
+
+
+def test_only_root_reads_the_file(opened: Open, tmp_path: Path) -> None:
+    history = opened()
+    note(history)
+    assert history.settle(20)
+    assert (tmp_path / store.NAME).stat().st_mode & 0o077 == 0
+
+
+def test_every_kept_event_has_words_for_an_operator() -> None:
+    assert sorted(KEPT - told.WORDS.keys()) == []
+    assert sorted(told.WORDS.keys() - EVENTS.keys()) == []
