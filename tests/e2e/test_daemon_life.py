@@ -490,7 +490,11 @@ def test_what_happened_to_a_container_outlives_it_and_the_daemon(own: Stack) -> 
     ]
     assert {event["generation"] for event in events} == {1}
     shown = subprocess.run(
-        [*own.cli, "history", bundle.id], capture_output=True, text=True, env=own.environment
+        [*own.cli, "history", bundle.id],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=own.environment,
     )
     assert "was promised 4 GiB of card 0" in shown.stdout
     starts = [event for event in asking(own).history() if event["event"] == "daemon-ready"]
