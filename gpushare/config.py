@@ -75,6 +75,7 @@ class Config:
     )
     namespaces: tuple[tuple[str, Terms], ...] = ()
     allow_uninterposed: bool = False
+    unknown: str = "warn"  # ignore | warn | kill: a container on a card that was given none
     docker_sockets: tuple[Path, ...] = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
     mount_namespace: Path | None = None
     history_days: int = 7  # 0: none is kept
@@ -146,6 +147,7 @@ def parse(text: str, file: Path) -> Config:
             (name, terms(document, of_namespace(name))) for name in namespaces(document)
         ),
         allow_uninterposed=said.get("allow_uninterposed", plain.allow_uninterposed),
+        unknown=document.section(("audit",)).get("unknown") or plain.unknown,
         docker_sockets=plain.docker_sockets if sockets is None else tuple(map(Path, sockets)),
         mount_namespace=None if namespace is None else Path(namespace),
         history_days=plain.history_days if days is None else int(days),

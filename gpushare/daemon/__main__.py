@@ -106,6 +106,7 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
         node.decide.finish(_FINISH_SECONDS)
         schedule.close(_FINISH_SECONDS)
         stop.set()
+        node.audit.hurry.set()
         node.watch.close()
         node.mounts.close()
         log("daemon-stopped", tenants=len(node.tenants.pages))
@@ -113,12 +114,16 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
 
 def _look(node: Node, lending: Lending, stop: threading.Event) -> None:
     """Look at the driver again and again; the truth thread."""
-    while not stop.wait(node.config.timing.sample):
+    while True:
+        node.audit.wait()
+        if stop.is_set():
+            return
         if node.driver is None:
             continue
         node.driver.truth.look()
         node.peaks.look(node.driver.truth.view)
         node.spending.look(node.driver.truth.view)
+        node.audit.look(node.driver.truth.last)
         if not node.driver.truth.view.stale:
             lending.again()
 

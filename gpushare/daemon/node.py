@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.config import Config
+from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.truth import CardTruth, Truth
 from gpushare.daemon.cards.calibration import Contexts
 from gpushare.daemon.cards.capacity import Promise, Room
@@ -98,6 +99,7 @@ class Node:
     warnings: list[str] = field(default_factory=list)
     spending: Spending = field(init=False)
     freezer: Freezer = field(init=False)
+    audit: Audit = field(init=False)
     peaks: Peaks = field(default_factory=Peaks)
     durations: Durations = field(default_factory=Durations)
     history: History | None = None
@@ -110,6 +112,7 @@ class Node:
         """Look at the tenants of this ledger."""
         self.spending = Spending(self.ledger, self.tenants)
         self.freezer = Freezer(self.ledger, self._held_changed)
+        self.audit = Audit(self)
 
     def _held_changed(self) -> None:
         self.shares_changed()

@@ -19,6 +19,7 @@ from gpushare.daemon.cards import calibration, dev_char, driver_spec, upgrade
 from gpushare.daemon.cards.calibration import Contexts
 from gpushare.daemon.cards.card import Card, DriverError, DriverSilent
 from gpushare.daemon.cards.devices import Nvml
+from gpushare.daemon.identity.holders import holders
 from gpushare.daemon.log import attach, log
 from gpushare.daemon.node import Loaded, Node, simulator_env
 from gpushare.daemon.pages.mounts import TenantMounts
@@ -164,6 +165,7 @@ def _load(node: Node) -> Loaded:
         node.ledger,
         node.tenants,
         foreign_half_life=config.timing.foreign_half_life,
+        holds=holders(simulator_env(files), driver_spec.ROOT),
         learned=lambda card, tenant, size: _know(node, contexts, card, tenant, size),
     )
     # Whoever is on a card by now is foreign, and the probe, which comes later, is not.

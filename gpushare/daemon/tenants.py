@@ -144,6 +144,10 @@ class Pages:
         found = self.look(summed, None)
         return accounts((), self.grant.card_count) if found is None else found
 
+    def last_claims(self) -> tuple[Claim, ...]:
+        """Return the claims that `accounts` summed last; whoever has just asked it asks."""
+        return self._summed[0] or ()
+
     def use(self, number: int) -> tuple[int, int, int]:
         """Return what the tenant says that it uses of card `number`, and what it may use, in bytes.
 

@@ -183,13 +183,16 @@ class Together:
 class Terms:
     """What requests of one kind are held to, and given where they do not say.
 
-    `trust` None is the default for the container's kind.
+    `trust` None is the default for the container's kind. `over` and `compute` are how far the audit
+    goes with who takes more memory than it may, and more of a card's time.
     """
 
     defaults: Defaults = field(default_factory=Defaults)
     ceilings: Ceilings = field(default_factory=Ceilings)
     together: Together = field(default_factory=Together)
     trust: Trust | None = None
+    over: str = "freeze"  # observe | warn | freeze | kill
+    compute: str = "warn"  # observe | warn | freeze
 
 
 def _least(value: int | None, most: int | None) -> int | None:

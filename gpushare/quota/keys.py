@@ -246,6 +246,16 @@ KEYS: Final[Mapping[str, Key]] = {
         ),
     )
 }
+#: What an operator alone says, of a container that runs (`gpushare set`): no request has them.
+OPERATORS: Final[Mapping[str, Key]] = {
+    "on-over": Key(
+        "on-over",
+        "on_over",
+        _choice("observe", "warn", "freeze", "kill"),
+        _same,
+        "How far the audit goes with it when it has more memory than it may.",
+    )
+}
 BY_ENV: Final[Mapping[str, Key]] = {key.env: key for key in KEYS.values()}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defaults, ceilings and trust of the node, of users and of namespaces, from the file's sections.
+"""Defaults, ceilings, trust and audit of the node, of users and of namespaces, by section.
 
 A section's key stands instead of the same key of the whole node, be it smaller or larger: so a
 namespace can be an exception.
@@ -85,7 +85,7 @@ class Said:
 
 
 def said(document: Document, section: Place, part: str) -> Said:
-    """Return what holds of `part` (defaults, ceilings, trust) for a section: the nearer stands."""
+    """Return what holds of `part` (defaults, ceilings, trust, audit) for a section: the nearer."""
     values: dict[str, Any] = {}
     places: dict[str, Place] = {}
     for above in dict.fromkeys((NODE, section)):
@@ -111,7 +111,9 @@ def terms(document: Document, section: Place = NODE) -> Terms:
     )
     defaults = Defaults(**said(document, section, "defaults").fields(_DEFAULTS))
     all_have = USERS_TOGETHER if section == USERS else Together()
+    audit = said(document, section, "audit").values
     return Terms(
+        **{key: audit[key] for key in ("over", "compute") if key in audit},
         defaults=held.held(defaults),
         ceilings=held,
         together=replace(

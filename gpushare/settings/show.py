@@ -36,9 +36,9 @@ def node(document: Document) -> Iterator[Row]:
 def section(document: Document, place: Place, *, only_own: bool = False) -> Iterator[Row]:
     """Yield what holds in a section, with what it has from the whole node if not `only_own`."""
     held = sections.terms(document, place).defaults
-    for part in ("defaults", "ceilings", "together", "trust"):
-        if place == sections.USERS and part == "trust":
-            continue  # a host process has no image and no pod
+    for part in ("defaults", "ceilings", "together", "trust", "audit"):
+        if place == sections.USERS and part in {"trust", "audit"}:
+            continue  # a host process has no image and no pod, and is judged as the node says
         said = sections.said(document, place, part)
         built_in = sections.built_in(place, part)
         for key in dict.fromkeys((*said.values, *built_in)):

@@ -7,7 +7,8 @@ the driver keeps, what no account knows of. The three reads are not one moment, 
 be wrong by what was allocated between them; the least of the last `_LOOKS` is published, and a race
 never refuses what there is room for.
 
-Whose a process is, its cgroup says; where the tenant has none of its own, its ancestors do. A
+Whose a process is, its cgroup says; where the tenant has none of its own, its ancestors do; of what
+the driver lists under a number whose process has ended, nobody can tell (identity/sightings.py). A
 process of nobody is foreign once it was seen in two looks, and never while it is one that a tenant,
 or the daemon, has just left behind.
 """
@@ -28,8 +29,9 @@ from gpushare.daemon.audit.reap import reap
 from gpushare.daemon.cards.capacity import Foreign, HighWater
 from gpushare.daemon.cards.card import Card, Driver, DriverError, Sample, Use
 from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.sightings import Sighting, Sightings
 from gpushare.daemon.log import log
-from gpushare.daemon.pages.account import Account
+from gpushare.daemon.pages.account import Account, Claim
 from gpushare.daemon.store.ledger import Entry, Ledger
 from gpushare.daemon.tenants import Pages, Tenants
 
@@ -64,6 +66,22 @@ class View:
         return sum(use.bytes or 0 for card, use in uses if card == uuid)
 
 
+@dataclass(frozen=True)
+class Look:
+    """All of one look at the driver that was answered, for who judges by it.
+
+    `owned` has what each card's processes take, by the card's uuid, and `before` and `after` what
+    the tenants said, by their key, before the driver was asked and after it had answered.
+    """
+
+    entries: Mapping[str, Entry]
+    pages: Mapping[str, Pages]
+    sample: Sample
+    owned: Mapping[str, tuple[tuple[Sighting | None, Use], ...]]
+    before: Mapping[str, tuple[Claim, ...]]
+    after: Mapping[str, tuple[Claim, ...]]
+
+
 class Owners:
     """Which tenant a process belongs to, for one look."""
 
@@ -74,16 +92,30 @@ class Owners:
         self._by_pid = {entry.pid: entry.key for entry in bound}
 
     def of(self, pid: int) -> str | None:
-        """Return the key of the tenant that process `pid` belongs to, None when to none."""
+        """Return the tenant that process `pid` belongs to; None: none, or it cannot be told."""
+        keys = self.all_of(pid)
+        return next(iter(keys)) if len(keys) == 1 else None
+
+    def all_of(self, pid: int) -> frozenset[str]:
+        """Return the tenants whose cgroups process `pid` is in: more than one is nobody's word."""
         paths = processes.cgroups_of(pid)
-        for hierarchy in self._hierarchies & paths.keys():
-            path = paths[hierarchy]
-            while path not in {"", "/"}:
-                key = self._by_cgroup.get(f"{hierarchy}:{path}")
-                if key is not None:
-                    return key
-                path = path.rpartition("/")[0]
-        return self._by_ancestor(pid)
+        found = {self._in(hierarchy, paths[hierarchy]) for hierarchy in self._known(paths)} - {""}
+        if not found:
+            key = self._by_ancestor(pid)
+            found = set() if key is None else {key}
+        return frozenset(found)
+
+    def _known(self, paths: Mapping[str, str]) -> set[str]:
+        return self._hierarchies & paths.keys()
+
+    def _in(self, hierarchy: str, path: str) -> str:
+        """Return the tenant of the nearest cgroup around `path`; empty where there is none."""
+        while path not in {"", "/"}:
+            key = self._by_cgroup.get(f"{hierarchy}:{path}")
+            if key is not None:
+                return key
+            path = path.rpartition("/")[0]
+        return ""
 
     def _by_ancestor(self, pid: int) -> str | None:
         for _ in range(64):
@@ -162,7 +194,7 @@ class Overhead:
 class Truth:
     """Looks at the driver; `view` is the last look. `look` is the truth thread's."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is made of a look is told to several
         self,
         driver: Driver,
         ledger: Ledger,
@@ -170,8 +202,11 @@ class Truth:
         *,
         foreign_half_life: float,
         learned: Callable[[Card, str, int], None],
+        holds: Callable[[int], bool] = lambda _: True,
     ) -> None:
         self.view = View()
+        self.last: Look | None = None  # None: it was not answered
+        self.sightings = Sightings(holds)
         self._driver = driver
         self._ledger = ledger
         self._tenants = tenants
@@ -205,7 +240,7 @@ class Truth:
         if now - self._reaped >= _REAP_SECONDS:
             self._reaped = now
             self._reap(entries, pages)
-        before = {key: held.accounts() for key, held in pages.items()}
+        before, claimed = _accounts(pages)
         try:
             sample = self._driver.sample()
         except DriverError as error:
@@ -213,15 +248,24 @@ class Truth:
             return
         if self.view.stale:
             log("driver-answers", "info")
-        after = {key: held.accounts() for key, held in pages.items()}
-        owners = Owners(entries)
-        owned = {uuid: _owned(uses, owners) for uuid, uses in sample.uses.items()}
+        after, claimed_after = _accounts(pages)
+        sightings = self._sighted(sample, entries)
+        seen = {
+            uuid: tuple((sightings.get(use.pid), use) for use in uses)
+            for uuid, uses in sample.uses.items()
+        }
+        owned = {uuid: _owned(uses) for uuid, uses in seen.items()}
         used: dict[tuple[str, str], int] = {}
         for key, held in pages.items():
             if key in entries:
                 used |= self._measure(entries[key], held, owned, before[key], after[key])
         self._forget(pages)
         self._publish(now, sample, owned, used)
+        self.last = Look(entries, pages, sample, seen, claimed, claimed_after)
+
+    def _sighted(self, sample: Sample, entries: Mapping[str, Entry]) -> Mapping[int, Sighting]:
+        pids = {use.pid for uses in sample.uses.values() for use in uses}
+        return self.sightings.look(pids, Owners(entries).all_of, entries)
 
     def _reap(self, entries: Mapping[str, Entry], pages: Mapping[str, Pages]) -> None:
         cgroups = processes.Cgroups.mounted()
@@ -306,6 +350,7 @@ class Truth:
 
     def _go_stale(self, why: str) -> None:
         """Keep what was known, and say that it is old."""
+        self.last = None
         if not self.view.stale:
             log("driver-silent", "error", why=why)
         view = self.view
@@ -321,8 +366,18 @@ def _tells_of_contexts(overhead: Overhead, account: Account, measured: int, proc
     return bool(measured) and overhead.is_settled and 0 < account.contexts <= processes
 
 
-def _owned(uses: tuple[Use, ...], owners: Owners) -> tuple[tuple[str | None, Use], ...]:
-    return tuple((owners.of(use.pid), use) for use in uses)
+def _accounts(
+    pages: Mapping[str, Pages],
+) -> tuple[dict[str, tuple[Account, ...]], dict[str, tuple[Claim, ...]]]:
+    """Return what all tenants say now: summed by card, and by process."""
+    sums = {key: held.accounts() for key, held in pages.items()}
+    return sums, {key: held.last_claims() for key, held in pages.items()}
+
+
+def _owned(
+    uses: tuple[tuple[Sighting | None, Use], ...],
+) -> tuple[tuple[str | None, Use], ...]:
+    return tuple((None if sighting is None else sighting.key, use) for sighting, use in uses)
 
 
 def _published(number: int) -> Callable[[Pages], int]:

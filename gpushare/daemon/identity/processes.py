@@ -12,7 +12,7 @@ import errno
 import os
 import signal
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -125,6 +125,24 @@ def may_map(pid: int, inode: int) -> bool:
     # address, permissions, offset, device, inode, path (proc(5)): no other field between spaces is
     # decimal, but for words of a path
     return len(maps) >= _MOST_BYTES or b" %d " % inode in maps
+
+
+def has_open(pid: int, majors: Collection[int]) -> bool:
+    """Whether process `pid` has a character device of one of `majors` open."""
+    folder = _PROC / f"{pid}/fd"
+    try:
+        descriptors = list(folder.iterdir())
+    except OSError:  # gone
+        return False
+    return any(_is_device(descriptor, majors) for descriptor in descriptors)
+
+
+def _is_device(descriptor: Path, majors: Collection[int]) -> bool:
+    try:
+        found = descriptor.stat()
+    except OSError:  # closed meanwhile
+        return False
+    return stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) in majors
 
 
 def owner_of(pid: int) -> int | None:

@@ -8,6 +8,7 @@ the engine wrote it, and whatever fails before takes the reservation back.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from gpushare.quota import (
     refuse_whole,
     visible_devices,
 )
+from gpushare.quota.keys import KEYS
 
 STRONG: Final = "strong"
 
@@ -109,7 +111,7 @@ def _ask(bundle: Bundle, original: Spec, node: Node) -> Asked:
         annotations,
         original.variables,
         of_pod=pods.annotations_of(pod, bundle.path) if pods.asks(annotations) else None,
-        operator=node.overrides.of(bundle.identity),
+        operator=_of_quota(node.overrides.of(bundle.identity)),
         cards=placed.cards,
         defaults=terms.defaults,
         trust=terms.trust,
@@ -118,6 +120,11 @@ def _ask(bundle: Bundle, original: Spec, node: Node) -> Asked:
         node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
     given = give(quota, visible=visible_devices(original.variables), cards=placed.cards)
     return Asked(placed, quota, given, pod, terms)
+
+
+def _of_quota(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return what an operator set that a request could have asked for."""
+    return {key: text for key, text in overrides.items() if key in KEYS}
 
 
 def _reserve(bundle: Bundle, original: Spec, asked: Asked, node: Node) -> Entry:

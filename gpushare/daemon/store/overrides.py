@@ -16,7 +16,7 @@ from typing import Final
 
 from gpushare.errors import UserError
 from gpushare.quota import Source
-from gpushare.quota.keys import KEYS, read
+from gpushare.quota.keys import KEYS, OPERATORS, read
 
 _MOST: Final = 4096  # containers; the oldest is forgotten
 
@@ -96,5 +96,5 @@ def _checked(keys: Mapping[str, object]) -> dict[str, str]:
     """Return what was set for one id; ValueError for what no command of ours has written."""
     said = {str(key): str(value) for key, value in keys.items()}
     for key, text in said.items():
-        read(key, Source("operator", key), text, KEYS)
+        read(key, Source("operator", key), text, {**KEYS, **OPERATORS})
     return said

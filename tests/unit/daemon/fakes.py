@@ -10,10 +10,14 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from gpushare.config import Config
 from gpushare.daemon.audit.truth import Truth
 from gpushare.daemon.cards.calibration import Contexts
 from gpushare.daemon.cards.card import NO_LIMITS, Card, DriverError, Limits, Sample, Use
+from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.identity.sightings import Sightings
 from gpushare.daemon.node import Loaded, Node
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.service.loop import Loop
@@ -156,6 +160,11 @@ def node(
             tenants.remove(key)
         loop.close()
         ledger.close()
+
+
+def all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every number that the driver lists be a process that goes on."""
+    monkeypatch.setattr(Sightings, "_open", lambda _, pid: Process(pid, 1, 1, pid))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -133,7 +133,10 @@ def test_no_claim_and_no_name_makes_a_row_that_cannot_be_sent(
     monkeypatch.setattr(processes, "name_of", lambda _: "\x01" * 15)
     monkeypatch.setattr(processes, "cgroups_of", lambda _: {})
     monkeypatch.setattr(Status, "_is_locked", lambda *_: True)
-    monkeypatch.setattr("gpushare.daemon.audit.truth.Owners.of", lambda *_: tenant["key"])
+    fakes.all_are_there(monkeypatch)
+    monkeypatch.setattr(
+        "gpushare.daemon.audit.truth.Owners.all_of", lambda *_: frozenset({tenant["key"]})
+    )
     node.loaded().truth.look()
     entry = entry_of(node, tenant)
     assert len(encode({"row": {**tenant_row(entry, node)}})) <= MAX_REPLY_BYTES

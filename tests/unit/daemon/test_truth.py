@@ -346,6 +346,7 @@ def test_a_process_that_was_a_tenants_takes_its_time_to_leave() -> None:
 def test_the_cgroup_says_whose_a_process_is(
     monkeypatch: pytest.MonkeyPatch, driver: FakeDriver, node: Node, truth: Truth
 ) -> None:
+    fakes.all_are_there(monkeypatch)
     paths = {7: {"": "/x/a/nested"}, 8: {"": "/x/ab"}, 9: {"devices": "/x/a"}}
     monkeypatch.setattr(processes, "cgroups_of", lambda pid: paths.get(pid, {}))
     monkeypatch.setattr(processes, "look", lambda pid: None)  # noqa: ARG005
