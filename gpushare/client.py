@@ -96,6 +96,23 @@ class Client:
         changed = {field: text for field, text in asked.items() if text is not None}
         return cast("protocol.Tenant", self._ask("set", name=name, **changed)["tenant"])
 
+    def pause(self, name: str, why: str = "") -> protocol.Tenant:
+        """Freeze all processes of a tenant, until `resume`; returns it as it is now."""
+        asked = {"why": why} if why else {}
+        return cast("protocol.Tenant", self._ask("pause", name=name, **asked)["tenant"])
+
+    def resume(self, name: str) -> protocol.Tenant:
+        """Let a tenant go on that an operator or the audit froze; returns it as it is now."""
+        return cast("protocol.Tenant", self._ask("resume", name=name)["tenant"])
+
+    def kick(self, name: str, signal: str, grace: int, why: str = "") -> protocol.Tenant:
+        """Send a tenant's first process `signal`, and end what is left after `grace` seconds.
+
+        Returns the tenant as it is now, which is mostly still there.
+        """
+        asked = {"signal": signal, "grace": grace} | ({"why": why} if why else {})
+        return cast("protocol.Tenant", self._ask("kick", name=name, **asked)["tenant"])
+
     def set_card_policy(self, card: str, policy: str | None) -> protocol.Card:
         """Have `policy` hold for the compute of a card's tenants; None: each has what it asks.
 

@@ -18,6 +18,9 @@ within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
 | tenant | anyone | name | tenant: Tenant |
 | why | anyone | name | WhyProcess rows; why: Why |
 | set | root | name; as texts one or more of SET_FIELDS | tenant: Tenant, as it is now |
+| pause | root | name; why (a text, or not) | tenant: Tenant, as it is now |
+| resume | root | name | tenant: Tenant, as it is now |
+| kick | root | name; signal (TERM, ...), grace (seconds); why (or not) | tenant: Tenant |
 | card-policy | root | card (index or UUID), policy (none: as they ask) | card: Card, as it is now |
 | status | anyone | - | Status's keys beside `ok` |
 | metrics | anyone | - | CardFigures and TenantFigures rows, as card and tenant; node: NodeFigures |
@@ -41,6 +44,10 @@ REPLY_SECONDS: Final = 10.0
 HISTORY_ROWS: Final = 500  # the most in one answer; fewer: there are no more
 
 SET_FIELDS: Final = ("memory", "memory_limit", "cores", "policy", "weight", "priority", "class")
+
+#: What a container's first process may be sent by `kick`; KILL ends all of them at once.
+KICK_SIGNALS: Final = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL")
+KICK_MOST_SECONDS: Final = 3600
 
 CODE_REFUSED: Final = "refused"  # the quota cannot be given: no room, bad key, bad value
 CODE_USAGE: Final = "usage"  # the request itself is malformed
@@ -145,6 +152,14 @@ class TenantProcess(TypedDict):
     cards: list[ProcessCard]
 
 
+class Held(TypedDict):
+    """Who holds a tenant still, or ends it."""
+
+    by: str  # operator (pause) | audit | kill: all its processes are to end
+    why: str
+    since: float  # seconds since the epoch
+
+
 class Tenant(TypedDict):
     """A container (or host process) and what it got."""
 
@@ -164,6 +179,7 @@ class Tenant(TypedDict):
     created: float  # seconds since the epoch
     cards: list[TenantCard]
     processes: list[TenantProcess]
+    held: list[Held]  # while anybody of operator and audit is there, it is frozen
     quota: dict[str, str]  # canonical keys as asked, each with its source after a space
     notes: list[str]  # what was asked and not taken, why, and what is not mediated
     warnings: list[str]  # what its user should know: that it is over its quota, on which card

@@ -11,23 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import gpushare as package
+from gpushare.cli.failure import ERROR, REFUSED, USAGE, say, tell
 from gpushare.cli.session import Session, shared_options
 from gpushare.cli.summary import show_summary
-from gpushare.cli.table import printable
-from gpushare.client import BadRequest, Refused, UnknownTenant
 from gpushare.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ERROR: Final = 1
-USAGE: Final = 2
-REFUSED: Final = 3
+__all__ = ["ERROR", "REFUSED", "SECTIONS", "USAGE", "Gpushare", "gpushare"]
 
 # A command is imported when it is called: most need a fifth of what all of them import.
 SECTIONS: Final = {
     "See": ("ls", "ps", "top", "inspect", "why", "history"),
-    "Use": ("run", "set", "card"),
+    "Use": ("run", "set", "pause", "resume", "kick", "card"),
     "Check": ("doctor", "verify"),
     "Set up": ("setup", "runtime", "cdi", "config", "simulator"),
 }
@@ -86,34 +83,21 @@ class Gpushare(click.Group):
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except UnknownTenant as error:
-            _say(str(error))
-            for name in error.candidates:
-                click.echo(f"  {printable(name)}", err=True)
-            ctx.exit(ERROR)
         except UserError as error:
-            _say(str(error))
-            ctx.exit({Refused: REFUSED, BadRequest: USAGE}.get(type(error), ERROR))
+            ctx.exit(tell(error))
         except BrokenPipeError:
             raise  # click knows: `gpushare ps | head`
         except OSError as error:
             named = f"{error.filename}: " if error.filename is not None else ""
             sudo = "; use sudo" if isinstance(error, PermissionError) else ""
-            _say(f"{named}{error.strerror or error}{sudo}")
+            say(f"{named}{error.strerror or error}{sudo}")
             ctx.exit(ERROR)
         except Exception as error:  # the one place where a bug meets the user
             if os.environ.get("GPUSHARE_LOG") == "debug":
                 raise
             what = f"{type(error).__name__}: {error}"
-            _say(f"a bug in gpushare: {what} (GPUSHARE_LOG=debug tells where)")
+            say(f"a bug in gpushare: {what} (GPUSHARE_LOG=debug tells where)")
             ctx.exit(ERROR)
-
-
-def _say(text: str) -> None:
-    # The daemon's refusals begin with our name where an engine shows them without any other.
-    # A container's name is in some of them, and its owner's choice.
-    lines = "\n".join(printable(line) for line in text.splitlines())
-    click.echo(lines if text.startswith("gpushare: ") else f"gpushare: {lines}", err=True)
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.cli.session import Session
-    from gpushare.protocol import Tenant, TenantCard
+    from gpushare.protocol import Held, Tenant, TenantCard
 
 KEY_WIDTH: Final = len("memory-percent") + 2  # the longest key of a quota
 
@@ -42,6 +42,8 @@ def _lines(tenant: Tenant) -> Iterator[str]:
     yield _line("id", tenant["id"])
     yield _line("engine", tenant["engine"])
     yield _line("state", tenant["state"])
+    for hold in tenant["held"]:
+        yield _line("held", _held(hold))
     if tenant["why"]:
         yield _line("why", tenant["why"])
     yield _line("pid", str(tenant["pid"] or "-"))
@@ -63,6 +65,13 @@ def _lines(tenant: Tenant) -> Iterator[str]:
         inside = process["container_pid"]
         where = "" if inside == process["pid"] else f" (in the container {inside})"
         yield _line("process", f"{process['pid']}{where}  {process['name']}  {held}")
+
+
+def _held(held: Held) -> str:
+    since = dt.datetime.fromtimestamp(held["since"], dt.timezone.utc).astimezone()
+    how = {"operator": "paused", "audit": "frozen"}.get(held["by"], "is to end")
+    why = f": {held['why']}" if held["why"] else ""
+    return f"{how} since {since.isoformat(' ', 'seconds')} ({held['by']}{why})"
 
 
 def _card(tenant: Tenant, card: TenantCard) -> Iterator[str]:

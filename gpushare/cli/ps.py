@@ -45,8 +45,9 @@ def command(session: Session, everything: bool, wide: bool) -> None:
 
     CORES is what it got of the card's compute in the last second, and what it asked for; - is not
     asked, or not known. ~97 is the driver's figure for its processes, in whole percent: nothing is
-    counted of who has a card alone, or all of it. ? is a scheduler that does not answer. POLICY is
-    the one that holds on the card: `gpushare card policy` may have set it.
+    counted of who has a card alone, or all of it. ? is a scheduler that does not answer. In its
+    place stands paused (`gpushare pause`), frozen (by the audit) or ending (`gpushare kick`).
+    The POLICY is the one that holds on the card: `gpushare card policy` may have set it.
 
     THROTTLED is the part of the last second in which it wanted the card and did not have it.
     --wide adds GOT over ten and sixty seconds; SHARE, what it gets while all want theirs, + where
@@ -91,7 +92,7 @@ def row(tenant: Tenant, card: TenantCard) -> tuple[str, ...]:
         name(tenant),
         str(card["index"]),
         memory(card),
-        cores(card),
+        stopped(tenant) or cores(card),
         card["policy"] or "-",
         throttled(card),
         tenant["isolation"],
@@ -102,6 +103,13 @@ def memory(card: TenantCard) -> str:
     """Return "3.9/4.0 GiB", "5.0/4.0+2.0 GiB" with what is lent, "3.7/2.0 GiB over"."""
     shown = format_use(card["used_bytes"], card["memory_bytes"], card["limit_bytes"])
     return f"{shown} over" if card["over_bytes"] else shown
+
+
+def stopped(tenant: Tenant) -> str:
+    """Return "paused" (by an operator), "frozen" (by the audit), "ending", or "" of who runs."""
+    words = {held["by"] for held in tenant["held"]}
+    named = (("kill", "ending"), ("operator", "paused"), ("audit", "frozen"))
+    return next((word for by, word in named if by in words), "")
 
 
 def cores(card: TenantCard) -> str:

@@ -74,6 +74,8 @@ def _process(process: Process) -> str:
 
 def state(container: Container) -> str:
     """Return in a word how a container is."""
+    if container.stopped:
+        return container.stopped
     if container.hung:
         return "hung"
     if container.over_bytes:

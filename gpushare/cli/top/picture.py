@@ -63,6 +63,7 @@ class Container:
     gate: str
     isolation: str
     hung: bool
+    stopped: str  # paused, frozen, ending; empty: it runs
     forced: int
     overruns: int
     denied: int
@@ -166,6 +167,7 @@ def _container(tenant: protocol.Tenant, part: protocol.TenantCard) -> Container:
         gate=spent["gate"],
         isolation=tenant["isolation"],
         hung=spent["hung"],
+        stopped=ps.stopped(tenant),
         forced=spent["forced"],
         overruns=spent["overruns"],
         denied=part["denied"],

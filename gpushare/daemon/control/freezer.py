@@ -28,7 +28,7 @@ from gpushare.daemon.store.ledger import Entry, Ledger
 from gpushare.errors import UserError
 from gpushare.host.freezing import Group
 
-_KILL_SECONDS: Final = 1.0  # then others are served, and it is tried again
+_KILL_SECONDS: Final = 0.3  # then others are served, and it is tried again
 
 
 class CannotHold(UserError):
@@ -86,18 +86,21 @@ class Freezer:
         self._changed()
         return True
 
-    def kill(self, key: str, why: str, after_seconds: float = 0.0) -> None:
+    def kill(self, key: str, why: str) -> None:
         """End all processes of tenant `key`, frozen or not; CannotHold where it cannot be.
 
-        Its release follows when its end is seen. Processes that are in the kernel may end later,
-        and others are given `after_seconds`: `set_right` then does it.
+        Its release follows when its end is seen. Processes that are in the kernel may end later:
+        it is tried again.
         """
+        self.promise_kill(key, why, 0.0)
+        self._kill(self._ledger.entries[key], why)
+
+    def promise_kill(self, key: str, why: str, after_seconds: float) -> None:
+        """Have `set_right` end tenant `key`, when `after_seconds` have passed; CannotHold."""
         entry = self._running(key)
         cgroup, _ = self._group(entry, ())
         due = clock.boottime() + after_seconds
         self._ledger.holds.put(Hold(key, "kill", why, time.time(), due, cgroup))
-        if not after_seconds:
-            self._kill(entry, why)
 
     def adopt(self) -> None:
         """Set right what an earlier daemon left: see the top."""
@@ -126,7 +129,7 @@ class Freezer:
             raise CannotHold(f"there is no tenant {key} any more: it has ended")
         if entry.state == "none":
             raise CannotHold(f"{entry.title} has no part of a GPU: {entry.why}")
-        if entry.state == "reserved":
+        if entry.state == "reserved" or _is_being_started(entry.pid):
             raise CannotHold(f"{entry.title} is only being started; try again when it runs")
         return entry
 
@@ -157,14 +160,24 @@ class Freezer:
 
     def _kill(self, entry: Entry, why: str) -> None:
         """End it, in whichever of its groups that can be done; the others are thawed for it."""
-        log("tenant-killed", "warning", **_who(entry), why=why)
         group, *others = self._own(entry).values()
-        if group.kill(0.0):
-            return
-        for other in others:
-            other.thaw()
-        if not group.kill(_KILL_SECONDS):
-            log("kill-unfinished", "warning", **_who(entry), cgroup=str(group.directory))
+        ended = group.kill(0.0)
+        if not ended:
+            for other in others:
+                other.thaw()
+            ended = group.kill(_KILL_SECONDS)
+        if ended:
+            log("tenant-killed", "warning", **_who(entry), why=why)
+        else:
+            log("kill-unfinished", "warning", **_who(entry), why=why)
+
+
+def _is_being_started(pid: int) -> bool:
+    """Whether it is its runtime's code still, which somebody waits for."""
+    try:
+        return processes.is_nobodys_program(pid)
+    except OSError:
+        return False
 
 
 def _thaws(before: tuple[Hold, ...], cgroup: str, group: Group) -> bool:

@@ -72,8 +72,7 @@ def is_stranded(pid: int) -> bool:
     of the tenant's code as long as it has executed nothing (PF_FORKNOEXEC).
     """
     try:
-        line = _read(pid, "stat")
-        if not int(line[line.rindex(b")") + 2 :].split()[6]) & _PF_FORKNOEXEC:
+        if not is_nobodys_program(pid):
             return False
         return any(_is_lost_pipe(_PROC / f"{pid}/fd/{fd}") for fd in range(3, _PIPE_BELOW))
     except OSError:
@@ -92,6 +91,15 @@ def is_being_killed(pid: int) -> bool:
         if line.startswith((b"SigPnd:", b"ShdPnd:"))
     )
     return any(one >> (signal.SIGKILL - 1) & 1 for one in pending)
+
+
+def is_nobodys_program(pid: int) -> bool:
+    """Whether `pid` was forked and has executed nothing since; OSError where it is gone.
+
+    A container's first process is the runtime's own until the container is started.
+    """
+    line = _read(pid, "stat")
+    return bool(int(line[line.rindex(b")") + 2 :].split()[6]) & _PF_FORKNOEXEC)
 
 
 def _is_lost_pipe(descriptor: Path) -> bool:

@@ -37,6 +37,10 @@ _MOST_CONNECTIONS: Final = 512
 _MOST_OF_ONE_USER: Final = 64  # root excepted: engines start containers as root
 _PAUSE_SECONDS: Final = 0.5
 _DRAIN_SECONDS: Final = 10.0
+#: Whose refusal is logged.
+_CHANGES: Final = frozenset(
+    {"create", "open", "bind", "set", "pause", "resume", "kick", "card-policy"}
+)
 
 
 @dataclass(eq=False)
@@ -295,7 +299,7 @@ def _failed(request: Request, error: Exception) -> dict[str, Any]:
         log("request-failed", "error", op=op, traceback=traceback.format_exc())
         text = f"gpushared failed ({type(error).__name__}); see its log: journalctl -u gpushared"
         return {"ok": False, "code": protocol.CODE_ERROR, "error": text}
-    if op in {"create", "open", "bind", "set", "card-policy"}:
+    if op in _CHANGES:
         named = (request.fields.get(field) for field in ("id", "name", "card"))
         identity = str(next(filter(None, named), ""))
         log("request-refused", "warning", op=op, id=identity[:128], error=told["error"])

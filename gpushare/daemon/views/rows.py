@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 
@@ -20,6 +21,7 @@ from gpushare.protocol import (
     Card,
     CardSpent,
     ForeignProcess,
+    Held,
     ProcessCard,
     Status,
     Tenant,
@@ -91,10 +93,28 @@ def tenant_row(entry: Entry, node: Node) -> Tenant:
         created=entry.created,
         cards=cards,
         processes=_process_rows(entry, claims, node) if entry.state == "bound" else [],
+        held=held(entry, node),
         quota=dict(entry.quota),
         notes=list(entry.notes),
-        warnings=[warning for card in cards for warning in _warnings(entry, card)],
+        warnings=[
+            *map(_held_words, itertools.repeat(entry.title), held(entry, node)),
+            *(warning for card in cards for warning in _warnings(entry, card)),
+        ],
     )
+
+
+def held(entry: Entry, node: Node) -> list[Held]:
+    """Return who holds a tenant still, or ends it."""
+    holds = node.freezer.holds_of(entry.key)
+    return [Held(by=hold.by, why=hold.why, since=hold.since) for hold in holds]
+
+
+def _held_words(title: str, one: Held) -> str:
+    why = f": {one['why']}" if one["why"] else ""
+    if one["by"] == "kill":
+        return f"{title} is being ended{why}"
+    how = "paused" if one["by"] == "operator" else "frozen"
+    return f"{title} is {how} ({one['by']}{why}); gpushare resume {title} lets it go on"
 
 
 def _warnings(entry: Entry, card: TenantCard) -> Iterator[str]:

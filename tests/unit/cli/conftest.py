@@ -104,6 +104,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
                 "cards": [{"index": 0, "bytes": math.ceil(used * GIB), "utilisation": 29}],
             }
         ],
+        "held": [],
         "quota": {"memory": "4GiB env", "cores": "30 env"},
         "notes": [],
         "warnings": [],

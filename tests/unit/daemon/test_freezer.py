@@ -71,6 +71,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
     monkeypatch.setattr(module, "own_groups", own_groups)
     monkeypatch.setattr(module, "group_of", lambda *_: made)
     monkeypatch.setattr(processes, "is_being_killed", lambda _: False)
+    monkeypatch.setattr(processes, "is_nobodys_program", lambda _: False)
     return made
 
 
@@ -82,9 +83,9 @@ def held(node: Node) -> Iterator[Node]:
     node.ledger.close()
 
 
-def add(node: Node, state: State = "bound") -> None:
+def add(node: Node, state: State = "bound", pid: int = 4) -> None:
     entry = fakes.entry(KEY, cores=30)
-    node.ledger.add(replace(entry, state=state, pid=4, starttime=5, cgroup=CGROUP))
+    node.ledger.add(replace(entry, state=state, pid=pid, starttime=5, cgroup=CGROUP))
 
 
 def again(node: Node) -> Node:
@@ -203,6 +204,10 @@ def test_a_cgroup_that_does_not_freeze_leaves_nothing_behind(held: Node, group: 
 def test_who_cannot_be_held_is_told_why(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotHold, match="it has ended"):
         node.freezer.hold(KEY, "operator", "")
+    monkeypatch.setattr(processes, "is_nobodys_program", lambda pid: pid == 99)
+    add(node, pid=99)
+    with pytest.raises(CannotHold, match="is only being started"):
+        node.freezer.hold(KEY, "operator", "")
     add(node, state="reserved")
     with pytest.raises(CannotHold, match="is only being started"):
         node.freezer.hold(KEY, "operator", "")
@@ -232,7 +237,7 @@ def test_a_kill_that_was_begun_is_finished_by_the_next_daemon(held: Node, group:
 def test_a_kill_waits_as_long_as_it_was_told(
     held: Node, group: FakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held.freezer.kill(KEY, "kicked", after_seconds=10)
+    held.freezer.promise_kill(KEY, "kicked", 10)
     held.freezer.set_right()
     assert not group.killed
     soon = clock.boottime() + 10

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from typing import Final
 
 from gpushare import protocol
+from gpushare.daemon.control.kick import Kick, kick
+from gpushare.daemon.control.pause import pause, resume
 from gpushare.daemon.control.resize import set_quota
 from gpushare.daemon.identity import naming
 from gpushare.daemon.life import release
@@ -22,6 +25,9 @@ from gpushare.daemon.service.request import (
 from gpushare.daemon.store.ledger import Entry
 from gpushare.daemon.views import rows, why
 from gpushare.quota.errors import quoted
+
+_SIGNALS: Final = {name: signal.Signals[f"SIG{name}"] for name in protocol.KICK_SIGNALS}
+_MOST_WHY: Final = 256
 
 
 def _tenants(request: Request, node: Node) -> Answer:
@@ -62,6 +68,40 @@ def _set(request: Request, node: Node) -> Answer:
     return answer({"tenant": rows.tenant_row(entry, node)})
 
 
+def _pause(request: Request, node: Node) -> Answer:
+    request.root_only()
+    entry = named(request.text("name"), node)
+    pause(entry, _why_given(request), node)
+    return _now(entry, node)
+
+
+def _resume(request: Request, node: Node) -> Answer:
+    request.root_only()
+    entry = named(request.text("name"), node)
+    resume(entry, node)
+    return _now(entry, node)
+
+
+def _kick(request: Request, node: Node) -> Answer:
+    request.root_only()
+    number = _SIGNALS.get(request.text("signal", 8))
+    if number is None:
+        raise BadRequest(f"signal is none of {', '.join(_SIGNALS)}")
+    grace = request.number("grace", 0, protocol.KICK_MOST_SECONDS)
+    entry = named(request.text("name"), node)
+    row = rows.tenant_row(entry, node)
+    kick(entry, Kick(number, grace, _why_given(request)), node)
+    return answer({"tenant": {**row, "held": rows.held(entry, node)}})
+
+
+def _why_given(request: Request) -> str:
+    return request.text("why", _MOST_WHY) if "why" in request.fields else ""
+
+
+def _now(entry: Entry, node: Node) -> Answer:
+    return answer({"tenant": rows.tenant_row(node.ledger.entries[entry.key], node)})
+
+
 def named(name: str, node: Node) -> Entry:
     """Return the one tenant that `name` means: its name, an end of it, or the start of its id."""
     entries = naming.with_names(running(node), node)
@@ -85,4 +125,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "tenant": Operation(_tenant),
     "why": Operation(_why),
     "set": Operation(_set, changes=True),
+    "pause": Operation(_pause, changes=True),
+    "resume": Operation(_resume, changes=True),
+    "kick": Operation(_kick, changes=True),
 }
