@@ -11,7 +11,7 @@ Threads and what each alone touches:
 | truth | the overhead, utilisation and heartbeat fields of grant pages, the last sample |
 | schedule | the scheduler: its process, its connection, what it was told |
 | history | the history's file |
-| driver (`devices`) | NVML; everybody else asks it with a deadline |
+| driver (`cards/nvml`) | the process that calls NVML; everybody else asks it with a deadline |
 | mounts | its place in the host's mount namespace |
 
 What one thread publishes for others is an immutable object behind one attribute.

@@ -15,6 +15,7 @@ from gpushare.daemon.audit.truth import CardTruth, Truth
 from gpushare.daemon.cards.calibration import Contexts
 from gpushare.daemon.cards.capacity import Promise, Room
 from gpushare.daemon.cards.card import Card, Driver
+from gpushare.daemon.cards.nvml import Nvml
 from gpushare.daemon.compute.spent import Spending
 from gpushare.daemon.control.freezer import Freezer
 from gpushare.daemon.identity.siblings import Siblings
@@ -91,7 +92,7 @@ class Node:
     names: Worker
     driver: Loaded | None = None
     why_none: str = ""
-    may_load: bool = True  # whether it is worth trying again
+    opening: Nvml | None = None  # a driver whose library is still being loaded
     signs: Signs | None = None  # of the driver as it was last taken over
     scheduler_pid: int = 0  # who holds shares of compute; 0: nobody
     scheduler_fault: str = ""  # why not, or of whom not

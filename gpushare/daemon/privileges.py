@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
+from collections.abc import Collection
 from typing import Final
 
 from gpushare.errors import UserError
@@ -19,6 +21,7 @@ try:
 except ImportError:  # the extra `prctl` is not installed
     prctl = None
 
+_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_CAPBSET_READ: Final = 23
 _PR_CAPBSET_DROP: Final = 24
@@ -38,6 +41,8 @@ KEPT: Final = {
     23: "SYS_NICE: the scheduler, which gives it up, goes before programs that spin",
     27: "MKNOD: CUDA makes the device nodes that it misses, as the probe starts it",
 }
+#: What the process that calls NVML keeps of these.
+NVML_WORKER: Final = frozenset({21, 27})  # SYS_ADMIN: limits of cgroups, MKNOD: the driver's nodes
 _CAPABILITY_VERSION: Final = 0x20080522  # _LINUX_CAPABILITY_VERSION_3
 
 
@@ -74,7 +79,7 @@ def drop() -> None:
     for capability in range(_LAST_CAPABILITY + 1):
         if capability not in KEPT and _is_bounded(capability):
             _call(_PR_CAPBSET_DROP, capability)
-    _limit_to_kept()
+    limit_to(KEPT)
     if prctl is not None:
         prctl.set_no_new_privs(True)
         prctl.set_dumpable(False)
@@ -84,15 +89,18 @@ def drop() -> None:
         _call(_PR_SET_DUMPABLE, 0)
 
 
-def _limit_to_kept() -> None:
-    """Take every other capability out of the permitted and the effective set (capget(2))."""
+def limit_to(kept: Collection[int]) -> None:
+    """Take every other capability out of the permitted and the effective set (capget(2)).
+
+    OSError where the kernel refuses.
+    """
     header = _Header(_CAPABILITY_VERSION, 0)
     sets = (_Sets * 2)()
     libc = _libc()
     if libc.capget(ctypes.byref(header), sets) != 0:
         raise OSError(ctypes.get_errno(), "capget failed")
     for word in range(2):
-        mask = sum(1 << (number % 32) for number in KEPT if number // 32 == word)
+        mask = sum(1 << (number % 32) for number in kept if number // 32 == word)
         sets[word].permitted &= mask
         sets[word].effective = sets[word].permitted
         sets[word].inheritable = 0
@@ -105,6 +113,14 @@ def raise_descriptors() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it is gone."""
+    if prctl is not None:
+        prctl.set_pdeathsig(signal.SIGKILL)
+    else:
+        _call(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _is_bounded(capability: int) -> bool:

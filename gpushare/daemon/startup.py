@@ -7,6 +7,7 @@ import fcntl
 import grp
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -17,8 +18,8 @@ from gpushare.daemon import clock
 from gpushare.daemon.audit.truth import Truth
 from gpushare.daemon.cards import calibration, dev_char, driver_spec, upgrade
 from gpushare.daemon.cards.calibration import Contexts
-from gpushare.daemon.cards.card import Card, DriverError, DriverSilent
-from gpushare.daemon.cards.devices import Nvml
+from gpushare.daemon.cards.card import Card, DriverError, DriverSilent, Generation
+from gpushare.daemon.cards.nvml import Nvml
 from gpushare.daemon.identity.holders import holders
 from gpushare.daemon.log import attach, log
 from gpushare.daemon.node import Loaded, Node, simulator_env
@@ -138,12 +139,10 @@ def load_driver(node: Node) -> None:
         if why != node.why_none:
             log("driver-missing", "error", why=str(error))
         node.why_none = why
-        node.may_load = not isinstance(error, DriverSilent)
         return
     node.signs = upgrade.look(node.driver.files, simulated=node.driver.is_simulated)
     dev_char.link(node.driver.files)
-    node.driver.contexts.expect()
-    threading.Thread(target=measure_contexts, args=(node,), name="calibration", daemon=True).start()
+    _calibrate(node, node.driver.contexts)
     log(
         "driver-loaded",
         cdi=str(driver_spec.path(node.config)),
@@ -158,7 +157,7 @@ def _load(node: Node) -> Loaded:
     config = node.config
     files = driver_spec.load(config)
     slow_motion = _slow_motion(files)  # before we are one of those who are attached to the device
-    nvml = Nvml(Path(files.nvml.host_path), simulator_env(files), config.timing.driver)
+    nvml = _opened(node, files)
     contexts = Contexts(config.state_dir, nvml.driver_version)
     truth = Truth(
         nvml,
@@ -168,9 +167,52 @@ def _load(node: Node) -> Loaded:
         holds=holders(simulator_env(files), driver_spec.ROOT),
         learned=lambda card, tenant, size: _know(node, contexts, card, tenant, size),
     )
+    truth.changed = lambda now: node.decide.submit(lambda: understand(node, now))
     # Whoever is on a card by now is foreign, and the probe, which comes later, is not.
     truth.look()
     return Loaded(files, nvml, nvml.cards(), contexts, truth, slow_motion)
+
+
+def _opened(node: Node, files: DriverFiles) -> Nvml:
+    """Return NVML once its library is loaded; one that takes long is waited for at the next call.
+
+    DriverError, and DriverSilent where it takes longer than a question may.
+    """
+    nvml, library = node.opening, Path(files.nvml.host_path)
+    node.opening = None
+    if nvml is not None and nvml.library != library:
+        nvml.close()
+        nvml = None
+    nvml = nvml or Nvml(library, simulator_env(files), node.config.timing.driver)
+    try:
+        nvml.open()
+    except DriverSilent:
+        node.opening = nvml
+        raise
+    except DriverError:
+        nvml.close()
+        raise
+    return nvml
+
+
+def understand(node: Node, generation: Generation) -> None:
+    """Take over cards that are not as they were; the decide thread.
+
+    Their capacity is what they say now; whoever was promised a card by its UUID keeps it, whatever
+    its index. What the driver's files are is looked at before anybody is given them.
+    """
+    driver = node.driver
+    if driver is None:
+        return
+    node.driver = replace(driver, cards=driver.nvml.cards())
+    if driver.contexts.renew(driver.nvml.driver_version):
+        _calibrate(node, driver.contexts)
+    driver.truth.settle(generation)
+
+
+def _calibrate(node: Node, contexts: Contexts) -> None:
+    contexts.expect()
+    threading.Thread(target=measure_contexts, args=(node,), name="calibration", daemon=True).start()
 
 
 def _slow_motion(files: DriverFiles) -> float:
@@ -185,7 +227,7 @@ def _slow_motion(files: DriverFiles) -> float:
 
 def load_driver_late(node: Node) -> None:
     """Load a driver that was not there at the start; the decide thread."""
-    if node.driver is None and node.may_load:
+    if node.driver is None:
         load_driver(node)
 
 

@@ -27,7 +27,16 @@ from typing import Final
 from gpushare import abi
 from gpushare.daemon.audit.reap import reap
 from gpushare.daemon.cards.capacity import Foreign, HighWater
-from gpushare.daemon.cards.card import Card, Driver, DriverError, Sample, Use
+from gpushare.daemon.cards.card import (
+    Card,
+    Driver,
+    DriverError,
+    Generation,
+    Implausible,
+    Sample,
+    Use,
+)
+from gpushare.daemon.cards.health import Health
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.sightings import Sighting, Sightings
 from gpushare.daemon.log import log
@@ -38,6 +47,7 @@ from gpushare.daemon.tenants import Pages, Tenants
 _LOOKS: Final = 4
 _GRACE_SECONDS: Final = 10.0  # a process that was a tenant's may take this long to leave the card
 _REAP_SECONDS: Final = 1.0
+_UNSETTLED: Final = "it has just changed, and is looked at anew"
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ class View:
     processes: Mapping[str, tuple[tuple[str, Use], ...]] = field(default_factory=dict)
     utilisation: Mapping[tuple[str, str], int] = field(default_factory=dict)
     used: Mapping[tuple[str, str], int] = field(default_factory=dict)  # bytes of the quota
-    stale: str = ""  # why the driver was not heard; empty when it was
+    stale: str = ""  # why nobody may be judged by this; empty when it was the driver's word
 
     def driver_bytes(self, key: str, uuid: str) -> int:
         """Return what the driver says that tenant `key` holds of card `uuid`."""
@@ -207,6 +217,9 @@ class Truth:
         self.view = View()
         self.last: Look | None = None  # None: it was not answered
         self.sightings = Sightings(holds)
+        self.health = Health()
+        # Called where the driver or its cards are others than before; `settle` is the answer.
+        self.changed: Callable[[Generation], None] = lambda _: None
         self._driver = driver
         self._ledger = ledger
         self._tenants = tenants
@@ -214,12 +227,23 @@ class Truth:
         self._foreign = ForeignUse(foreign_half_life)
         self._overheads: dict[tuple[str, int], Overhead] = {}
         self._learned = learned
+        self._generation: Generation | None = None
+        self._unsettled: frozenset[str] = frozenset()  # cards that are not understood yet
+        self._fault = ""  # of the driver: what was logged last
         self._first = True
         self._reaped = 0.0
 
     def excuse(self, pid: int) -> None:
         """Never count `pid`, a program of the daemon's own, as foreign."""
         self._foreign.excuse(pid, time.monotonic())
+
+    def settle(self, generation: Generation) -> None:
+        """Take the cards of `generation` for understood; the next look may judge them. Any thread.
+
+        One that has come meanwhile is told of on its own.
+        """
+        if generation == self._generation:
+            self._unsettled = frozenset()
 
     def look(self) -> None:
         """Look once, and write what was found into the tenants' grant pages.
@@ -243,11 +267,24 @@ class Truth:
         before, claimed = _accounts(pages)
         try:
             sample = self._driver.sample()
-        except DriverError as error:
+        except Implausible as error:
+            if self._fault != "implausible":
+                log("driver-implausible", "error", why=str(error))
+            self._fault = "implausible"
             self._go_stale(str(error))
             return
-        if self.view.stale:
+        except DriverError as error:
+            if self._fault != "silent":
+                log("driver-silent", "error", why=str(error))
+            self._fault = "silent"
+            self._go_stale(str(error))
+            return
+        if self._fault:
+            self._fault = ""
             log("driver-answers", "info")
+        self.health.note(sample, self._cards)
+        if self._is_other(sample.generation):
+            return
         after, claimed_after = _accounts(pages)
         sightings = self._sighted(sample, entries)
         seen = {
@@ -266,6 +303,27 @@ class Truth:
     def _sighted(self, sample: Sample, entries: Mapping[str, Entry]) -> Mapping[int, Sighting]:
         pids = {use.pid for uses in sample.uses.values() for use in uses}
         return self.sightings.look(pids, Owners(entries).all_of, entries)
+
+    def _is_other(self, now: Generation) -> bool:
+        """Whether the driver or its cards are others than at the last look: then judge nobody."""
+        before, self._generation = self._generation, now
+        if before is None or before == now:
+            return False
+        self._cards = {card.uuid: card for card in self._driver.cards()}
+        changed = now.changed_cards(before)
+        self._unsettled |= changed
+        log(
+            "driver-generation",
+            "warning",
+            driver=now.driver,
+            before=before.driver,
+            cards=sorted(changed),
+            loads=now.loads,
+        )
+        what = f"card {', '.join(sorted(changed))}" if changed else "its library was loaded anew"
+        self._go_stale(f"the driver is not as it was at the last look ({what})")
+        self.changed(now)
+        return True
 
     def _reap(self, entries: Mapping[str, Entry], pages: Mapping[str, Pages]) -> None:
         cgroups = processes.Cgroups.mounted()
@@ -320,11 +378,12 @@ class Truth:
         cards: dict[str, CardTruth] = {}
         by_tenant: dict[str, list[tuple[str, Use]]] = {}
         utilisation: dict[tuple[str, str], int] = {}
+        health = dict(self.health.observe(sample, self._cards))
+        health |= dict.fromkeys(self._unsettled & health.keys(), _UNSETTLED)
         for uuid in self._cards:
             if uuid not in owned:
                 known = self.view.cards.get(uuid, CardTruth())
-                health = sample.health.get(uuid, "not seen")
-                cards[uuid] = replace(known, health=health, utilisation=None)
+                cards[uuid] = replace(known, health=health[uuid], utilisation=None)
                 continue
             strangers = []
             for key, use in owned[uuid]:
@@ -337,9 +396,8 @@ class Truth:
                     spent = utilisation.get((key, uuid), 0) + use.utilisation
                     utilisation[key, uuid] = min(100, spent)
             found = self._foreign.observe(now, uuid, tuple(strangers), first=self._first)
-            health = sample.health.get(uuid, "ok")
             busy = sample.utilisation.get(uuid)
-            cards[uuid] = CardTruth(found.foreign, found.foreign_bytes, health, busy)
+            cards[uuid] = CardTruth(found.foreign, found.foreign_bytes, health[uuid], busy)
         self._first = False
         self.view = View(
             MappingProxyType(cards),
@@ -349,12 +407,14 @@ class Truth:
         )
 
     def _go_stale(self, why: str) -> None:
-        """Keep what was known, and say that it is old."""
+        """Keep what was known, and say that it is old; what has changed is promised to nobody."""
         self.last = None
-        if not self.view.stale:
-            log("driver-silent", "error", why=why)
         view = self.view
-        self.view = replace(view, stale=why)
+        cards = {
+            uuid: replace(known, health=_UNSETTLED) if uuid in self._unsettled else known
+            for uuid, known in view.cards.items()
+        }
+        self.view = replace(view, cards=MappingProxyType(cards), stale=why)
 
     def _forget(self, pages: Mapping[str, Pages]) -> None:
         for key, number in [slot for slot in self._overheads if slot[0] not in pages]:

@@ -48,6 +48,16 @@ class Contexts:
         self._settled = threading.Event()
         self._patience = 0.0
 
+    def renew(self, driver_version: str) -> bool:
+        """Keep the figures of another driver from now on; whether it is another."""
+        with self._lock:
+            if driver_version == self._driver_version:
+                return False
+            self._driver_version = driver_version
+            self._votes.clear()
+        self._settled.clear()
+        return True
+
     def expect(self) -> None:
         """Note that the missing figures are being measured."""
         self._patience = time.monotonic() + _WAIT_SECONDS

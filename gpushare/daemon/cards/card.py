@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the daemon knows of cards: plain values, never a vendor's handles.
 
-`Driver` is the seam: devices.py implements it over NVML, tests over a list.
+`Driver` is the seam: nvml.py implements it over a process that calls NVML, tests over a list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ class DriverError(Exception):
 
 
 class DriverSilent(DriverError):
-    """The driver hangs: asking it again would hang one more thread."""
+    """The driver did not answer in time, or hangs since an earlier question."""
+
+
+class Implausible(DriverError):
+    """The driver answered with figures that cannot be; nobody is judged by them."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,29 @@ class Use:
 
 
 @dataclass(frozen=True)
+class Generation:
+    """What the figures of a sample are of; where it differs from the last one's, judge nobody."""
+
+    driver: str = ""  # its version
+    cards: tuple[tuple[int, str], ...] = ()  # index and uuid, as the driver lists them
+    parts: tuple[tuple[str, tuple[str, ...]], ...] = ()  # by uuid of a card under MIG: its parts
+    loads: int = 0  # how often the driver's library was loaded anew, not as it was told to
+
+    def changed_cards(self, before: Generation) -> frozenset[str]:
+        """Return the uuids of cards that are not what they were: all, with another driver."""
+        now_at, was_at = ({uuid: at for at, uuid in one.cards} for one in (self, before))
+        known = now_at.keys() | was_at.keys()
+        if self.driver != before.driver:
+            return frozenset(known)
+        parts, were = dict(self.parts), dict(before.parts)
+        return frozenset(
+            uuid
+            for uuid in known
+            if (now_at.get(uuid), parts.get(uuid)) != (was_at.get(uuid), were.get(uuid))
+        )
+
+
+@dataclass(frozen=True)
 class Sample:
     """One look at the driver. `taken_ns` is CLOCK_MONOTONIC."""
 
@@ -49,6 +76,8 @@ class Sample:
     uses: Mapping[str, tuple[Use, ...]] = field(default_factory=dict)  # by the card's uuid
     health: Mapping[str, str] = field(default_factory=dict)  # uuid -> what is wrong
     utilisation: Mapping[str, int] = field(default_factory=dict)  # percent by uuid, where known
+    generation: Generation = field(default_factory=Generation)
+    xids: tuple[tuple[str, int], ...] = ()  # uuid and number of each that came since the last look
 
 
 @dataclass(frozen=True)
@@ -67,14 +96,26 @@ NO_LIMITS: Final = Limits(0, (1 << 64) - 1)  # NVML_DEVICE_MEMORY_LIMIT_MAX
 
 
 class Driver(Protocol):
-    """A driver that is loaded. Every method may raise DriverError, within its deadline.
+    """A driver that is loaded. Every method may raise DriverError, within its deadline."""
 
-    `has_limits` is whether it can hold a cgroup to a limit; false once it has said that it cannot.
-    """
+    @property
+    def driver_version(self) -> str:
+        """As the driver says it."""
+        ...
 
-    driver_version: str
-    cuda_version: str
-    has_limits: bool
+    @property
+    def cuda_version(self) -> str:
+        """The newest CUDA that it can do."""
+        ...
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether it can hold a cgroup to a limit; false once it has said that it cannot."""
+        ...
+
+    def renew(self, library: Path, env: Mapping[str, str]) -> None:
+        """Load the driver's library anew, from the file where it is now."""
+        ...
 
     def cards(self) -> tuple[Card, ...]:
         """Return the cards by index."""

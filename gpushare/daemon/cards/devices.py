@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver through NVML: the only module that knows pynvml.
+"""The driver through NVML: the only module that knows pynvml. It runs in the worker alone.
 
 pynvml opens `libnvidia-ml.so.1` by its name, which on the host may be another driver's, or ours. So
 the file that the CDI spec names is opened first, by its path: the loader then gives that one to
 whoever asks for the name (dlopen(3): a library that is loaded already, by SONAME).
 
-NVML can hang with the driver. One thread alone calls it, and who asks it waits until a deadline and
-no longer; while a question hangs every further one fails at once, and what was known is stale.
+Nothing is judged here: what the library says is handed on as it is, also where it cannot be.
 """
 
 from __future__ import annotations
@@ -14,20 +13,25 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import queue
-import threading
-import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pynvml
 
-from gpushare.daemon.cards.card import Card, DriverError, DriverSilent, Limits, Sample, Use
-
-Result = TypeVar("Result")
-
+NO_SUCH_CALL: Final = -1
 _UNKNOWN: Final = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE of usedGpuMemory
+_NO_INSTANCE: Final = 0xFFFFFFFF
+_EVENTS_MOST: Final = 64  # of one look: a storm must not keep us from looking
+_GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+
+Answer = dict[str, Any]
+
+
+class Refused(Exception):
+    """NVML answered with an error."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class _SetLimits(ctypes.Structure):
@@ -46,184 +50,222 @@ class _GetLimits(ctypes.Structure):
     _fields_ = (*_SetLimits._fields_, ("used_bytes", ctypes.c_ulonglong))
 
 
-class _Question:
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
-        self.done = threading.Event()
-        self.result: Any = None
-        self.error: BaseException | None = None
+class Devices:
+    """NVML as the library at `library`. Refused where it answers with an error."""
 
-
-class Nvml:
-    """NVML as the library at `library`; DriverError when it cannot be loaded or answers nothing.
-
-    `env` is set in this process first: a simulated driver finds its device by it. `deadline` is in
-    seconds, for each question.
-    """
-
-    def __init__(self, library: Path, env: Mapping[str, str], deadline: float) -> None:
-        self._library = library
-        self._deadline = deadline
-        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
-        self._hanging: _Question | None = None
-        self._library_handle: ctypes.CDLL | None = None
-        self._seen_ns: dict[str, int] = {}  # newest utilisation sample by uuid, microseconds
-        os.environ.update(env)
-        threading.Thread(target=self._serve, name="driver", daemon=True).start()
+    def __init__(self, library: str) -> None:
         try:
-            self._ask(self._load)
-            self.driver_version: str = self._ask(pynvml.nvmlSystemGetDriverVersion)
-            self.cuda_version: str = self._ask(_cuda_version)
-            self._cards: tuple[Card, ...] = self._ask(_cards)
-            self.has_limits: bool = self._ask(self._finds_limits)
-        except BaseException:
-            self._questions.put(None)
-            raise
+            self._library = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise Refused(NO_SUCH_CALL, f"{error}; is the driver installed?") from error
+        _call(pynvml.nvmlInit)
+        self._uuids: dict[int, str] = {}  # by index, as last heard
+        self._seen: dict[str, int] = {}  # newest utilisation sample by uuid, microseconds
+        self._handles: dict[str, Any] = {}
+        self._events: Any = None
 
-    def cards(self) -> tuple[Card, ...]:
-        """Return the cards that were there when the driver was loaded."""
-        return self._cards
+    def describe(self) -> Answer:
+        """Return the versions and the cards; one that is lost is told by its index alone."""
+        cuda = _call(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+        cards = [self._card(index) for index in range(_call(pynvml.nvmlDeviceGetCount))]
+        found = [card for card in cards if "uuid" in card]
+        self._listen()
+        return {
+            "driver": _call(pynvml.nvmlSystemGetDriverVersion),
+            "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
+            "cards": found,
+            "lost": [card for card in cards if "uuid" not in card],
+            "limits": bool(found) and self._has_limits(found[0]["uuid"]),
+        }
 
-    def sample(self) -> Sample:
-        """Return what each process takes of each card."""
-        return self._ask(self._sample)
+    def look(self) -> Answer:
+        """Return what each process takes of each card, and what has happened since the last."""
+        cards = [self._look(index) for index in range(_call(pynvml.nvmlDeviceGetCount))]
+        return {
+            "driver": _call(pynvml.nvmlSystemGetDriverVersion),
+            "cards": cards,
+            "xids": self._xids(),
+        }
 
-    def set_limits(self, uuid: str, cgroup: Path, limits: Limits) -> None:
-        """Limit what a cgroup has of a card; DriverError where the driver does not."""
-        asked = _SetLimits(os.fsencode(cgroup), limits.soft_bytes, limits.hard_bytes)
-        self._ask(lambda: self._limits_call("nvmlDeviceSetMemoryLimits_v1", uuid, asked))
+    def set_limits(self, uuid: str, cgroup: str, soft_bytes: int, hard_bytes: int) -> Answer:
+        """Limit what a cgroup has of a card."""
+        asked = _SetLimits(os.fsencode(cgroup), soft_bytes, hard_bytes)
+        self._limits("nvmlDeviceSetMemoryLimits_v1", uuid, asked)
+        return {}
 
-    def limits(self, uuid: str, cgroup: Path) -> Limits:
+    def limits(self, uuid: str, cgroup: str) -> Answer:
         """Return what a cgroup may have of a card."""
         found = _GetLimits(os.fsencode(cgroup))
-        self._ask(lambda: self._limits_call("nvmlDeviceGetMemoryLimits_v1", uuid, found))
-        return Limits(found.soft_bytes, found.hard_bytes)
+        self._limits("nvmlDeviceGetMemoryLimits_v1", uuid, found)
+        return {"soft": found.soft_bytes, "hard": found.hard_bytes}
 
-    def _finds_limits(self) -> bool:
+    def _has_limits(self, uuid: str) -> bool:
         """Whether the driver has limits (615 is the first), told by asking for some that are not.
 
         A library may have the call and the driver behind it, or the card (MIG), not what it takes.
         """
-        if not self._cards or not hasattr(self._library_handle, "nvmlDeviceSetMemoryLimits_v1"):
+        if not hasattr(self._library, "nvmlDeviceSetMemoryLimits_v1"):
             return False
-        self.has_limits = True
-        with contextlib.suppress(pynvml.NVMLError):
-            found = _GetLimits(b"/sys/fs/cgroup")
-            self._limits_call("nvmlDeviceGetMemoryLimits_v1", self._cards[0].uuid, found)
-        return self.has_limits
+        try:
+            self.limits(uuid, "/sys/fs/cgroup")
+        except Refused as error:
+            return error.code not in NO_LIMITS
+        return True
 
-    def _limits_call(self, name: str, uuid: str, argument: ctypes.Structure) -> None:
-        function = getattr(self._library_handle, name, None)
+    def _limits(self, name: str, uuid: str, argument: ctypes.Structure) -> None:
+        function = getattr(self._library, name, None)
         if function is None:
-            raise DriverError(f"{self._library} has no {name}")
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            raise Refused(NO_SUCH_CALL, f"the driver's library has no {name}")
+        handle = _call(pynvml.nvmlDeviceGetHandleByUUID, uuid)
         code = function(handle, ctypes.byref(argument))
-        if code in {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION}:
-            self.has_limits = False  # nor for the next tenant
         if code != pynvml.NVML_SUCCESS:
-            raise pynvml.NVMLError(code)
+            raise Refused(code, f"NVML: {pynvml.NVMLError(code)}")
 
-    def _ask(self, function: Callable[[], Result]) -> Result:
-        if self._hanging is not None and not self._hanging.done.is_set():
-            raise DriverSilent("the NVIDIA driver does not answer")
-        question = _Question(function)
-        self._questions.put(question)
-        if not question.done.wait(self._deadline):
-            self._hanging = question
-            raise DriverSilent(f"the NVIDIA driver did not answer in {self._deadline:g} s")
-        if isinstance(question.error, pynvml.NVMLError):
-            raise DriverError(f"NVML: {question.error}") from question.error
-        if question.error is not None:
-            raise question.error
-        result: Result = question.result
-        return result
-
-    def _serve(self) -> None:
-        while (question := self._questions.get()) is not None:
-            try:
-                question.result = question.function()
-            except BaseException as error:  # noqa: BLE001 - raised again by the one who asks
-                question.error = error
-            question.done.set()
-
-    def _load(self) -> None:
+    def _card(self, index: int) -> Answer:
         try:
-            self._library_handle = ctypes.CDLL(str(self._library), mode=ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            raise DriverError(f"{self._library}: {error}; is the driver installed?") from error
-        pynvml.nvmlInit()
+            handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
+            uuid = _call(pynvml.nvmlDeviceGetUUID, handle)
+            total, reserved = _memory(handle)[:2]
+            card = {
+                "index": index,
+                "uuid": uuid,
+                "model": _call(pynvml.nvmlDeviceGetName, handle).removeprefix("NVIDIA "),
+                "total": total,
+                "memory": total - reserved,
+                "minor": _call(pynvml.nvmlDeviceGetMinorNumber, handle),
+                "datacenter": _is_datacenter(handle),
+                "parts": _parts(handle),
+            }
+        except Refused as error:
+            return {"index": index, "code": error.code, "error": str(error)}
+        self._uuids[index] = uuid
+        self._handles[uuid] = handle
+        return card
 
-    def _sample(self) -> Sample:
-        uses: dict[str, tuple[Use, ...]] = {}
-        health: dict[str, str] = {}
-        busy: dict[str, int] = {}
-        for card in self._cards:
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
-                uses[card.uuid] = self._uses(handle, card)
-            except pynvml.NVMLError as error:
-                health[card.uuid] = str(error)  # one lost card; the others are well
-                continue
-            with contextlib.suppress(pynvml.NVMLError):  # NOT_SUPPORTED: under MIG
-                busy[card.uuid] = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        return Sample(time.monotonic_ns(), uses, health, busy)
-
-    def _uses(self, handle: Any, card: Card) -> tuple[Use, ...]:
-        held: dict[int, int | None] = {}
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            held[process.pid] = _bytes(process.usedGpuMemory)
-        for process in _graphics(handle):
-            # A process of both kinds is in both lists with the same figure.
-            held.setdefault(process.pid, _bytes(process.usedGpuMemory))
-        shares = self._utilisation(handle, card)
-        return tuple(Use(pid, size, shares.get(pid)) for pid, size in sorted(held.items()))
-
-    def _utilisation(self, handle: Any, card: Card) -> dict[int, int]:
-        """Return the percent of the card's time by pid since the last look, where it is known."""
-        since = self._seen_ns.get(card.uuid, 0)
+    def _look(self, index: int) -> Answer:
+        """Return one card's figures; of one that does not answer, why, under the name it had."""
+        seen: Answer = {"index": index, "uuid": self._uuids.get(index, "")}
         try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+            handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
+            seen["uuid"] = uuid = _call(pynvml.nvmlDeviceGetUUID, handle)
+            seen["parts"] = _parts(handle)
+            before = _memory(handle)
+            seen["compute"] = _processes(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+            seen["graphics"] = _graphics(handle)
+            total, _, used = _memory(handle)
+            # Taken before and after the list: what changed between is no contradiction.
+            seen["total"], seen["used"] = total, max(used, before[2])
+        except Refused as error:
+            return {
+                "index": index,
+                "uuid": seen["uuid"],
+                "code": error.code,
+                "error": str(error),
+                "lost": error.code in _GONE,
+            }
+        seen["shares"] = self._shares(handle, uuid)
+        with contextlib.suppress(pynvml.NVMLError):  # NOT_SUPPORTED: under MIG
+            seen["busy"] = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        return seen
+
+    def _shares(self, handle: Any, uuid: str) -> list[list[int]]:
+        """Return pid and percent of the card's time since the last look, where it is known."""
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, self._seen.get(uuid, 0))
         except pynvml.NVMLError:
-            return {}  # NOT_FOUND: nothing ran; NOT_SUPPORTED: before Maxwell, or under MIG
+            return []  # NOT_FOUND: nothing ran; NOT_SUPPORTED: before Maxwell, or under MIG
         newest: dict[int, Any] = {}
         for sample in samples:
             if sample.pid not in newest or sample.timeStamp > newest[sample.pid].timeStamp:
                 newest[sample.pid] = sample
         if newest:
-            self._seen_ns[card.uuid] = max(sample.timeStamp for sample in newest.values())
-        return {pid: int(sample.smUtil) for pid, sample in newest.items()}
+            self._seen[uuid] = max(sample.timeStamp for sample in newest.values())
+        return [[pid, int(sample.smUtil)] for pid, sample in newest.items()]
+
+    def _listen(self) -> None:
+        """Have XIDs told; a driver or a card that cannot tell any is well without."""
+        with contextlib.suppress(pynvml.NVMLError):
+            self._events = pynvml.nvmlEventSetCreate()
+            for handle in self._handles.values():
+                with contextlib.suppress(pynvml.NVMLError):
+                    pynvml.nvmlDeviceRegisterEvents(
+                        handle, pynvml.nvmlEventTypeXidCriticalError, self._events
+                    )
+
+    def _xids(self) -> list[list[Any]]:
+        """Return uuid and number of what has come; "" for a card that is not known."""
+        found: list[list[Any]] = []
+        while self._events is not None and len(found) < _EVENTS_MOST:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._events, 0)
+            except pynvml.NVMLError as error:
+                if error.value != pynvml.NVML_ERROR_TIMEOUT:
+                    self._events = None  # GPU_IS_LOST: until the library is loaded anew
+                break
+            if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
+                found.append([self._uuid_of(event.device), int(event.eventData)])
+        return found
+
+    def _uuid_of(self, handle: Any) -> str:
+        address = ctypes.cast(handle, ctypes.c_void_p).value
+        for uuid, known in self._handles.items():
+            if ctypes.cast(known, ctypes.c_void_p).value == address:
+                return uuid
+        return ""
 
 
-def _graphics(handle: Any) -> list[Any]:
+#: What a driver answers that will never hold a limit.
+NO_LIMITS: Final = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION})
+
+
+def _call(function: Any, *arguments: Any) -> Any:
     try:
-        return list(pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle))
-    except pynvml.NVMLError:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        raise Refused(error.value, f"NVML: {error}") from error
+
+
+def _processes(function: Any, handle: Any) -> list[list[int | None]]:
+    """Return pid, bytes and MIG instance of each; None: not said, or not of one."""
+    return [
+        [process.pid, _known(process.usedGpuMemory, _UNKNOWN), _instance(process)]
+        for process in _call(function, handle)
+    ]
+
+
+def _instance(process: Any) -> int | None:
+    return _known(getattr(process, "gpuInstanceId", None), _NO_INSTANCE)
+
+
+def _graphics(handle: Any) -> list[list[int | None]]:
+    try:
+        return _processes(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+    except Refused as error:
+        if error.code in _GONE:
+            raise
         return []  # NOT_SUPPORTED: a card without graphics
 
 
-def _bytes(value: int | None) -> int | None:
-    return None if value is None or value == _UNKNOWN else value
+def _known(value: int | None, unknown: int) -> int | None:
+    return None if value is None or value == unknown else int(value)
 
 
-def _cuda_version() -> str:
-    version = pynvml.nvmlSystemGetCudaDriverVersion_v2()
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _cards() -> tuple[Card, ...]:
-    return tuple(_card(index) for index in range(pynvml.nvmlDeviceGetCount()))
-
-
-def _card(index: int) -> Card:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    return Card(
-        index=index,
-        uuid=pynvml.nvmlDeviceGetUUID(handle),
-        model=pynvml.nvmlDeviceGetName(handle).removeprefix("NVIDIA "),
-        memory_bytes=_memory(handle),
-        minor=pynvml.nvmlDeviceGetMinorNumber(handle),
-        datacenter=_is_datacenter(handle),
-    )
+def _parts(handle: Any) -> list[str] | None:
+    """Return the uuids of the parts of a card under MIG, None of one that is whole."""
+    try:
+        if pynvml.nvmlDeviceGetMigMode(handle)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+            return None
+        most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except pynvml.NVMLError as error:
+        if error.value in _GONE:
+            raise Refused(error.value, f"NVML: {error}") from error
+        return None  # NOT_SUPPORTED
+    found = []
+    for index in range(most):
+        with contextlib.suppress(pynvml.NVMLError):  # NOT_FOUND: none at that place
+            part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            found.append(str(pynvml.nvmlDeviceGetUUID(part)))
+    return found
 
 
 def _is_datacenter(handle: Any) -> bool:
@@ -235,10 +277,13 @@ def _is_datacenter(handle: Any) -> bool:
     return brand in {pynvml.NVML_BRAND_TESLA, pynvml.NVML_BRAND_NVIDIA}
 
 
-def _memory(handle: Any) -> int:
-    """Return the card's memory less what the driver keeps, which only v2 of the call tells."""
+def _memory(handle: Any) -> tuple[int, int, int]:
+    """Return the card's total, what of it the driver keeps (only v2 tells), and what is used."""
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError_FunctionNotFound:
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    return int(memory.total) - int(memory.reserved)
+        memory = _call(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        return int(memory.total), 0, int(memory.used)
+    except pynvml.NVMLError as error:
+        raise Refused(error.value, f"NVML: {error}") from error
+    return int(memory.total), int(memory.reserved), int(memory.used)

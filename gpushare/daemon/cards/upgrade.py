@@ -4,20 +4,21 @@
 A package manager replaces the libraries while the kernel runs the old module; the majors of devices
 change when a module is loaded again. Both are looked for before every create, which costs four
 look-ups, and every few seconds. A container gets the driver as it is then, or a refusal that says
-what to do; those that run keep the files that they have open.
+what to do; those that run keep the files that they have open. NVML of the new driver is loaded by a
+new worker: gpushared goes on.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
 from gpushare.daemon.cards import dev_char, driver_spec
+from gpushare.daemon.cards.card import DriverError
 from gpushare.daemon.log import log
-from gpushare.daemon.node import Loaded, Node, NoDriver, Signs
+from gpushare.daemon.node import Loaded, Node, NoDriver, Signs, simulator_env
 from gpushare.host import driver
 from gpushare.oci import compat
 from gpushare.oci.cdi import CdiError
@@ -76,20 +77,29 @@ def _take_over(loaded: Loaded, now: Signs, node: Node) -> str:
             f"nvidia-ctk cdi generate --output={place}"
         )
     version = _version(files) or now.module
-    if version is not None and compat.version(version) != compat.version(
-        loaded.nvml.driver_version
-    ):
-        if os.environ.get("NOTIFY_SOCKET"):
-            node.loop.call(node.loop.stop)  # systemd starts it again, and nothing is lost
-        return (
-            f"the driver is {version} now, and gpushared speaks to {loaded.nvml.driver_version} "
-            "still: systemctl restart gpushared (containers that run go on)"
-        )
+    if _is_other(version, loaded):
+        try:
+            # NVML of the new driver, in a process of its own; this one goes on as it is.
+            loaded.nvml.renew(Path(files.nvml.host_path), simulator_env(files))
+        except DriverError as error:
+            return f"the driver is {version} now, and does not answer: {error}"
+        if _is_other(version, loaded):
+            return (
+                f"the driver's libraries are {version}, and it says that it is "
+                f"{loaded.nvml.driver_version}: reboot, or load the module of the new driver"
+            )
     node.driver = replace(loaded, files=files)
     node.signs = look(files, simulated=loaded.is_simulated)
     dev_char.link(files)
     log("driver-files-renewed", cdi=str(place), driver=loaded.nvml.driver_version)
     return ""
+
+
+def _is_other(version: str | None, loaded: Loaded) -> bool:
+    """Whether the files' version is known and not the one that NVML speaks to."""
+    return version is not None and compat.version(version) != compat.version(
+        loaded.nvml.driver_version
+    )
 
 
 def _version(files: DriverFiles) -> str | None:

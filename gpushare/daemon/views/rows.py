@@ -264,6 +264,16 @@ def _index(uuid: str, node: Node) -> int:
     return -1 if card is None else card.index
 
 
+def _unwell(node: Node) -> Iterator[str]:
+    """Yield what is wrong with each card that is not well, and who is on it."""
+    if node.driver is None:
+        return
+    for room in node.rooms():
+        if room.health != "ok":
+            kept = f"{len(room.promises)} tenants keep what they were promised"
+            yield f"card {room.card.index} ({room.card.model}) is not well: {room.health} ({kept})"
+
+
 def status_row(node: Node) -> Status:
     """Return what the daemon says of itself."""
     driver = node.driver
@@ -274,6 +284,7 @@ def status_row(node: Node) -> Status:
         warnings.append(node.driver_fault)
     elif driver.truth.view.stale:
         warnings.append(f"the figures are old: {driver.truth.view.stale}")
+    warnings += _unwell(node)
     if node.scheduler_fault:
         warnings.append(node.scheduler_fault)
     if node.history is not None and node.history.fault:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 from gpushare.config import Config
 from gpushare.daemon.audit.truth import Truth
 from gpushare.daemon.cards.calibration import Contexts
-from gpushare.daemon.cards.card import NO_LIMITS, Card, DriverError, Limits, Sample, Use
+from gpushare.daemon.cards.card import NO_LIMITS, Card, DriverError, Generation, Limits, Sample, Use
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.identity.sightings import Sightings
 from gpushare.daemon.node import Loaded, Node
@@ -59,6 +59,25 @@ class FakeDriver:
         self.held: dict[tuple[str, Path], Limits] = {}
         self.refusal = ""  # of limits
         self.rounds_to = 1
+        self.renewed: list[Path] = []
+        self.refuses_to_load = ""
+        # The real one asks the kernel's module, which may be of another version than the file.
+        self.version_of: Callable[[Path], str] = lambda file: file.name.partition(".so.")[2]
+        self.parts: dict[str, tuple[str, ...]] = {}  # of a card under MIG
+        self.loads = 0
+        self.xids: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def generation(self) -> Generation:
+        cards = tuple((card.index, card.uuid) for card in self._cards)
+        return Generation(self.driver_version, cards, tuple(self.parts.items()), self.loads)
+
+    def renew(self, library: Path, env: Mapping[str, str]) -> None:
+        del env
+        if self.refuses_to_load:
+            raise DriverError(self.refuses_to_load)
+        self.renewed.append(library)
+        self.driver_version = self.version_of(library)
 
     def cards(self) -> tuple[Card, ...]:
         return self._cards
@@ -70,7 +89,8 @@ class FakeDriver:
         seen = {uuid for card in self._cards if (uuid := card.uuid) not in self.lost}
         uses = {uuid: self.uses.get(uuid, ()) for uuid in seen}
         lost = dict.fromkeys(self.lost, "GPU is lost")
-        return Sample(time.monotonic_ns(), uses, lost, self.busy)
+        xids, self.xids = self.xids, ()
+        return Sample(time.monotonic_ns(), uses, lost, self.busy, self.generation, xids)
 
     def set_limits(self, uuid: str, cgroup: Path, limits: Limits) -> None:
         if self.refusal and limits != NO_LIMITS:

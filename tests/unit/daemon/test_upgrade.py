@@ -104,16 +104,42 @@ def test_files_that_are_gone_meanwhile_are_given_to_nobody(
         create(node, tmp_path / "b")
 
 
-def test_a_new_driver_whose_module_runs_needs_a_restart_of_the_daemon(
+def test_a_new_driver_whose_module_runs_is_loaded_and_given(
     node: Node, host: Host, tmp_path: Path
 ) -> None:
     install(host, NEWER)
     kernel(host, NEWER)
-    with pytest.raises(NoDriver, match=f"the driver is {NEWER} now, and gpushared speaks to 580"):
-        create(node, tmp_path / "b")
-    # What it would restart with is written already.
+    assert create(node, tmp_path / "b").endswith(NEWER)
+    assert node.loaded().nvml.driver_version == NEWER
+    assert not node.driver_fault
     written = json.loads((node.config.state_dir / "driver.json").read_text())
     assert any(NEWER in mount["hostPath"] for mount in written["containerEdits"]["mounts"])
+
+
+def test_a_new_driver_that_does_not_answer_is_given_to_nobody(
+    node: Node, host: Host, tmp_path: Path
+) -> None:
+    nvml = node.loaded().nvml
+    assert isinstance(nvml, FakeDriver)
+    nvml.refuses_to_load = "NVML: Driver/library version mismatch"
+    install(host, NEWER)
+    kernel(host, NEWER)
+    with pytest.raises(NoDriver, match="does not answer: NVML: Driver/library version mismatch"):
+        create(node, tmp_path / "meanwhile")
+    nvml.refuses_to_load = ""
+    assert create(node, tmp_path / "b").endswith(NEWER)
+
+
+def test_a_driver_that_says_another_version_than_its_files_is_given_to_nobody(
+    node: Node, host: Host, tmp_path: Path
+) -> None:
+    nvml = node.loaded().nvml
+    assert isinstance(nvml, FakeDriver)
+    nvml.version_of = lambda _: "585.1"
+    install(host, NEWER)
+    kernel(host, NEWER)
+    with pytest.raises(NoDriver, match=f"libraries are {NEWER}, and it says that it is 585.1"):
+        create(node, tmp_path / "b")
 
 
 def test_what_is_put_back_is_given_again(node: Node, host: Host, tmp_path: Path) -> None:

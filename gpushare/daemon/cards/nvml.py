@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver, asked through a process of its own that calls NVML.
+
+NVML can hang with the driver, and be replaced beneath whoever has loaded it. So a worker calls it
+(worker.py), one thread here asks the worker, and who asks this thread waits until a deadline and no
+longer; while a question hangs every further one fails at once, and what was known is stale. A
+worker that does not answer for several deadlines is killed, and another one is started: later each
+time where that does not help.
+
+The library is loaded anew, in a new process, when that is told (`renew`), when the driver's
+version, its cards or their parts are other ones, and now and then while a card does not answer:
+nothing less shows a card that was reset.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare.daemon.cards import child, plausible
+from gpushare.daemon.cards.card import (
+    Card,
+    DriverError,
+    DriverSilent,
+    Generation,
+    Implausible,
+    Limits,
+    Sample,
+)
+from gpushare.daemon.cards.child import Child, WorkerLost
+from gpushare.daemon.cards.plausible import Loaded
+from gpushare.daemon.log import log
+
+#: A first nvmlInit without persistence mode takes seconds per card: it may come late once.
+_PATIENCE_DEADLINES: Final = 4
+_FIRST_WAIT_SECONDS: Final = 0.25
+_LONGEST_WAIT_SECONDS: Final = 30.0
+_STEADY_SECONDS: Final = 10.0
+#: Between attempts to see whether a card that does not answer was reset.
+_AGAIN_SECONDS: Final = 10.0
+_LONGEST_AGAIN_SECONDS: Final = 320.0
+
+_NOTHING: Final = Loaded("", "", (), Generation(), limits=False, totals={})
+
+
+class _Question:
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        self.done = threading.Event()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class Nvml:
+    """NVML as the library at `library`; nothing is known of it before the first `open`.
+
+    `env` is set in the worker first: a simulated driver finds its device by it. `deadline` is in
+    seconds, for each question. Any thread may ask.
+    """
+
+    def __init__(self, library: Path, env: Mapping[str, str], deadline: float) -> None:
+        self.library = library
+        self._env = dict(env)
+        self._deadline = deadline
+        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self._hanging: _Question | None = None
+        self._loaded = _NOTHING  # immutable: published for all threads
+        self._vanished: tuple[Card, ...] = ()
+        self._no_limits = False
+        # All below is the thread's.
+        self._worker: Child | None = None
+        self._loads = 0
+        self._loaded_at = 0.0
+        self._xids: tuple[tuple[str, int], ...] = ()  # not handed on yet
+        self._unwell = False
+        self._again_seconds = _AGAIN_SECONDS
+        self._wait_seconds = 0.0
+        self._not_before = 0.0
+        self._why = ""
+        threading.Thread(target=self._serve, name="driver", daemon=True).start()
+
+    @property
+    def driver_version(self) -> str:
+        """As the driver says it."""
+        return self._loaded.driver_version
+
+    @property
+    def cuda_version(self) -> str:
+        """The newest CUDA that it can do."""
+        return self._loaded.cuda_version
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether it can hold a cgroup to a limit."""
+        return self._loaded.limits and not self._no_limits
+
+    def open(self) -> None:
+        """Have the library loaded; DriverSilent where it is not yet: asking again waits on."""
+        self._ask(self._ready)
+
+    def renew(self, library: Path, env: Mapping[str, str]) -> None:
+        """Load the library anew, from the file where it is now."""
+        self._ask(lambda: self._renew(library, env))
+
+    def cards(self) -> tuple[Card, ...]:
+        """Return the cards, and behind them those that were there and are not listed any more."""
+        return self._loaded.cards + self._vanished
+
+    def sample(self) -> Sample:
+        """Return what each process takes of each card."""
+        found: Sample = self._ask(self._sample)
+        return found
+
+    def set_limits(self, uuid: str, cgroup: Path, limits: Limits) -> None:
+        """Limit what a cgroup has of a card; DriverError where the driver does not."""
+        held = {"soft_bytes": limits.soft_bytes, "hard_bytes": limits.hard_bytes}
+        arguments = {"uuid": uuid, "cgroup": os.fsdecode(cgroup), **held}
+        self._ask(lambda: self._call("set_limits", arguments))
+
+    def limits(self, uuid: str, cgroup: Path) -> Limits:
+        """Return what a cgroup may have of a card."""
+        arguments = {"uuid": uuid, "cgroup": os.fsdecode(cgroup)}
+        said: dict[str, Any] = self._ask(lambda: self._call("limits", arguments))
+        try:
+            return Limits(int(said["soft"]), int(said["hard"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise Implausible(f"the driver tells limits in no known way: {error!r}") from error
+
+    def close(self) -> None:
+        """End the worker; nothing may be asked any more."""
+        self._questions.put(None)
+
+    def _ask(self, function: Callable[[], Any]) -> Any:
+        if self._hanging is not None and not self._hanging.done.is_set():
+            raise DriverSilent("the NVIDIA driver does not answer")
+        question = _Question(function)
+        self._questions.put(question)
+        if not question.done.wait(self._deadline):
+            self._hanging = question
+            raise DriverSilent(f"the NVIDIA driver did not answer in {self._deadline:g} s")
+        if question.error is not None:
+            raise question.error
+        return question.result
+
+    def _serve(self) -> None:
+        while (question := self._questions.get()) is not None:
+            try:
+                question.result = question.function()
+            except BaseException as error:  # noqa: BLE001 - raised again by the one who asks
+                question.error = error
+            question.done.set()
+        self._let_go()
+
+    # The rest is that thread's.
+
+    def _call(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask the worker; a worker that is lost or hangs is replaced when the next asks."""
+        self._ready()
+        return self._asked(what, arguments)
+
+    def _asked(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._worker is not None
+        try:
+            answer = self._worker.ask(what, dict(arguments), self._deadline * _PATIENCE_DEADLINES)
+        except (WorkerLost, DriverSilent) as error:
+            log("driver-worker-lost", "warning", pid=self._worker.pid, asked=what, why=str(error))
+            self._loads += 1
+            self._fail(str(error))
+            raise
+        if "error" in answer:
+            if answer.get("no_limits") and what in {"set_limits", "limits"}:
+                self._no_limits = True  # nor for the next tenant
+            raise DriverError(str(answer["error"]))
+        return answer
+
+    def _fail(self, why: str) -> None:
+        """Let go of the worker, and of another one for a while where that has just been tried."""
+        if time.monotonic() - self._loaded_at > _STEADY_SECONDS:
+            self._wait_seconds = 0.0
+        self._not_before = time.monotonic() + self._wait_seconds
+        self._wait_seconds = min(
+            max(_FIRST_WAIT_SECONDS, 2 * self._wait_seconds), _LONGEST_WAIT_SECONDS
+        )
+        self._why = why
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    def _renew(self, library: Path, env: Mapping[str, str]) -> None:
+        self.library, self._env = library, dict(env)
+        self._let_go()
+        self._not_before = 0.0
+        self._ready()
+
+    def _ready(self) -> None:
+        """See that there is a worker that has loaded the library."""
+        if self._worker is not None:
+            if self._unwell and time.monotonic() - self._loaded_at > self._again_seconds:
+                self._load_beside(self._worker)
+            return
+        if time.monotonic() < self._not_before:
+            raise DriverError(f"{self._why}; tried again soon")
+        self._load()
+
+    def _load_beside(self, before: Child) -> None:
+        """Load the library anew for the sake of a card; where that fails, go on with what is."""
+        try:
+            self._load()
+        except DriverError:
+            self._worker, self._not_before = before, 0.0
+            self._again_seconds = min(2 * self._again_seconds, _LONGEST_AGAIN_SECONDS)
+        else:
+            self._again_seconds = _AGAIN_SECONDS
+            before.end()
+
+    def _load(self) -> None:
+        """Start a worker and have it load the library; what it says is what there is."""
+        self._worker = child.start()
+        self._loaded_at = time.monotonic()
+        arguments = {"library": str(self.library), "env": self._env}
+        try:
+            found = plausible.loaded(self._asked("load", arguments))
+        except (WorkerLost, DriverSilent):
+            raise
+        except DriverError as error:
+            self._fail(str(error))
+            raise
+        generation = replace(found.generation, loads=self._loads)
+        listed = {card.uuid for card in found.cards}
+        gone = [card for card in self.cards() if card.uuid not in listed]
+        # The driver numbers the others anew: theirs are beyond.
+        self._vanished = tuple(
+            replace(card, index=len(found.cards) + number) for number, card in enumerate(gone)
+        )
+        self._loaded = replace(found, generation=generation)
+        self._no_limits = False
+        self._unwell = bool(gone or found.lost)
+        log("driver-worker-started", pid=self._worker.pid, driver=found.driver_version)
+
+    def _sample(self) -> Sample:
+        self._ready()
+        try:
+            found = self._look()
+            if found.generation != self._loaded.generation:
+                self._let_go()
+                self._load()
+                found = self._look()
+        except Implausible:
+            self._unwell = True
+            raise
+        self._unwell = bool(found.health or self._vanished or self._loaded.lost)
+        lost = "; ".join(self._loaded.lost)
+        health = {
+            card.uuid: f"not listed by the driver any more{lost and ': '}{lost}"
+            for card in self._vanished
+        }
+        xids, self._xids = self._xids, ()
+        return replace(found, health={**found.health, **health}, xids=xids)
+
+    def _look(self) -> Sample:
+        try:
+            answer = self._asked("look", {})
+        except (WorkerLost, DriverSilent):
+            raise
+        except DriverError as error:
+            # The library as a whole: DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, UNINITIALIZED.
+            self._fail(str(error))
+            raise
+        # They are told once, whatever the rest of the answer is worth.
+        self._xids += plausible.xids(answer)
+        return plausible.sample(answer, self._loaded)
