@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from gpushare import protocol
 from gpushare.errors import UserError
+from gpushare.patience import LOOK_SECONDS, Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpushare.figures import CardFigures, NodeFigures, TenantFigures
 
@@ -62,14 +63,22 @@ class Metrics:
 class Client:
     """Asks the daemon behind `path`; every method may raise the exceptions of this module.
 
-    `seconds` is how long an answer may take once the daemon has acknowledged the question.
+    `seconds` is how long an answer may take once the daemon has acknowledged the question, and
+    `start_seconds` how long a daemon that is starting is waited for, where `waits` is called.
     """
 
     def __init__(
-        self, path: Path = DEFAULT_SOCKET, seconds: float = protocol.REPLY_SECONDS
+        self,
+        path: Path = DEFAULT_SOCKET,
+        seconds: float = protocol.REPLY_SECONDS,
+        *,
+        start_seconds: float = protocol.START_SECONDS,
+        waits: Callable[[], None] = lambda: None,
     ) -> None:
         self.path = path
         self.seconds = seconds
+        self._start_seconds = start_seconds
+        self._waits = waits
 
     def cards(self) -> list[protocol.Card]:
         """Return the cards of this machine, by index."""
@@ -178,10 +187,9 @@ class Client:
             request = protocol.encode({"op": op, **fields}, protocol.MAX_REQUEST_BYTES)
         except protocol.ProtocolError as error:
             raise BadRequest(f"{op}: {error}") from error
-        with self._connected() as link:
+        with contextlib.ExitStack() as opened:
             try:
-                link.send(request)
-                acknowledged = self._receive(link, time.monotonic() + protocol.ACK_SECONDS)
+                link, acknowledged = self._acknowledged(request, opened)
                 if acknowledged != {"ack": True}:
                     # A daemon that refuses the caller outright has nothing to acknowledge.
                     yield _final(acknowledged)
@@ -208,15 +216,52 @@ class Client:
                     f"what answers on {self.path} does not speak this protocol: {error}"
                 ) from error
 
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[socket.socket]:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as link:
+    def _acknowledged(
+        self, request: bytes, opened: contextlib.ExitStack
+    ) -> tuple[socket.socket, dict[str, Any]]:
+        """Send `request`; return the connection, which `opened` closes, and the first answer.
+
+        What was not acknowledged was not done, so a daemon that goes before that is asked again.
+        """
+        patience = Patience(self.path, self._start_seconds, self._waits)
+        while True:
+            opened.close()
+            link = opened.enter_context(
+                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+            )
             link.settimeout(protocol.ACK_SECONDS)
             try:
                 link.connect(str(self.path))
             except OSError as error:
-                raise DaemonUnreachable(_why_unreachable(self.path, error)) from error
-            yield link
+                if not _comes(error, patience):
+                    raise DaemonUnreachable(_why_unreachable(self.path, error)) from error
+                time.sleep(LOOK_SECONDS / 2)
+                continue
+            try:
+                link.send(request)
+                return link, self._first(link, patience)
+            except ConnectionError:
+                if not patience.lasts():
+                    raise
+                time.sleep(LOOK_SECONDS / 2)
+
+    def _first(self, link: socket.socket, patience: Patience) -> dict[str, Any]:
+        """Return what is answered first, but that the daemon is starting."""
+        while True:
+            try:
+                message = self._receive(link, time.monotonic() + LOOK_SECONDS)
+            except TimeoutError:
+                if patience.lasts():
+                    continue
+                if patience.is_starting:
+                    raise DaemonUnreachable(
+                        f"gpushared is starting, and is not ready on {self.path} after "
+                        f"{self._start_seconds:g} s; see: journalctl -u gpushared"
+                    ) from None
+                raise
+            if message != {"starting": True}:
+                return message
+            patience.said_starting = True
 
     def _receive(self, link: socket.socket, deadline: float) -> dict[str, Any]:
         link.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -239,6 +284,16 @@ def _final(message: dict[str, Any]) -> dict[str, Any]:
     if code == protocol.CODE_UNKNOWN:
         raise UnknownTenant(text, [str(name) for name in message.get("candidates", [])])
     raise DaemonError(text)
+
+
+def _comes(error: OSError, patience: Patience) -> bool:
+    """Whether a socket that cannot be connected to is of a daemon that is about to serve it.
+
+    Where nobody listens and no daemon lives there is nobody to wait for.
+    """
+    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+        return not patience.is_starting and patience.lasts()
+    return isinstance(error, TimeoutError | BlockingIOError) and patience.lasts()
 
 
 def _why_unreachable(path: Path, error: OSError) -> str:

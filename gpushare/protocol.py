@@ -3,7 +3,8 @@
 
 Transport: `SOCK_SEQPACKET` on `<run_dir>/control.sock`, one JSON object per packet. A request is at
 most `MAX_REQUEST_BYTES`, a reply packet at most `MAX_REPLY_BYTES`. The daemon answers
-`{"ack": true}` at once (a client gives up when that takes `ACK_SECONDS`), then any number of
+`{"ack": true}` at once (a client gives up when that takes `ACK_SECONDS`), or `{"starting": true}`
+and the acknowledgement when it is ready (within `START_SECONDS`), then any number of
 `{"row": {...}}`, then one final `{"ok": true, ...}` or `{"ok": false, "code": ..., "error": ...}`
 within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
 
@@ -39,6 +40,7 @@ VERSION: Final = 1
 MAX_REQUEST_BYTES: Final = 4096
 MAX_REPLY_BYTES: Final = 65536
 ACK_SECONDS: Final = 1.0
+START_SECONDS: Final = 30.0
 REPLY_SECONDS: Final = 10.0
 
 HISTORY_ROWS: Final = 500  # the most in one answer; fewer: there are no more

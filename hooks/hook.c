@@ -130,7 +130,8 @@ static bool state_read(struct state *state)
 }
 
 /* Tell the daemon; false and a message when it does not agree. */
-static bool tell(const struct hook *hook, const struct state *state, const char *op, int final_ms)
+static bool tell(const struct hook *hook, const struct state *state, const char *op,
+	struct patience patience)
 {
 	struct request request;
 	struct reply reply;
@@ -144,7 +145,7 @@ static bool tell(const struct hook *hook, const struct state *state, const char 
 		log_error("the container's id is too long for a request");
 		return false;
 	}
-	switch (client_call(hook->socket, &request, NULL, 0, final_ms, &reply)) {
+	switch (client_call(hook->socket, &request, NULL, 0, patience, &reply)) {
 	case CLIENT_OK:
 		return true;
 	case CLIENT_REFUSED:
@@ -165,7 +166,7 @@ static bool bind_container(const struct hook *hook, const struct state *state)
 		log_error("the container's state on stdin has no pid");
 		return false;
 	}
-	return tell(hook, state, "bind", CLIENT_FINAL_MS);
+	return tell(hook, state, "bind", (struct patience){CLIENT_START_MS, CLIENT_FINAL_MS});
 }
 
 /* /proc/PID/cmdline of the process that runs this hook, its words in `argv`; false where it has
@@ -245,7 +246,7 @@ int main(int argc, char **argv)
 	if (done && !hook.key)
 		done = ends || went_through_launcher(&state);
 	else if (done)
-		done = ends ? tell(&hook, &state, "release", HINT_MS)
+		done = ends ? tell(&hook, &state, "release", (struct patience){0, HINT_MS})
 			    : bind_container(&hook, &state);
 	return done || ends ? 0 : EXIT_FAILED;
 }

@@ -4,6 +4,7 @@
 
 #include "cleanup.h"
 #include "json.h"
+#include "lock.h"
 
 #include <poll.h>
 #include <stdint.h>
@@ -13,6 +14,8 @@
 #include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
+
+enum { LOOK_MS = 100 }; /* how often it is looked whether a daemon is there by now */
 
 static void put(struct request *request, const char *text)
 {
@@ -159,6 +162,7 @@ static ssize_t receive(int fd, char *packet, size_t room, int64_t deadline)
 
 enum packet_kind {
 	PACKET_MALFORMED,
+	PACKET_STARTING, /* there will be an acknowledgement when the daemon is ready */
 	PACKET_ACK,
 	PACKET_ROW, /* the launcher's and the hook's requests have none; a later daemon's may */
 	PACKET_DONE,
@@ -170,7 +174,7 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 {
 	struct json json;
 	struct json_text key, error = {0}, code = {0};
-	bool ack = false, answers = false, ok = false, row = false;
+	bool ack = false, answers = false, ok = false, row = false, starting = false;
 
 	json_begin(&json, packet, length);
 	if (!json_enter_object(&json))
@@ -181,6 +185,8 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 			taken = answers = json_boolean(&json, &ok);
 		else if (json_text_is(&key, "ack"))
 			taken = json_boolean(&json, &ack);
+		else if (json_text_is(&key, "starting"))
+			taken = json_boolean(&json, &starting);
 		else if (json_text_is(&key, "error"))
 			taken = json_string(&json, &error);
 		else if (json_text_is(&key, "code"))
@@ -198,33 +204,90 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 		reply->code[0] = '\0';
 	if (answers && error.at && json_text_copy(&error, reply->message, sizeof(reply->message)))
 		return PACKET_REFUSAL;
+	if (starting)
+		return PACKET_STARTING;
 	return ack ? PACKET_ACK : row ? PACKET_ROW : PACKET_MALFORMED;
 }
 
-static enum client_result no_packet(struct reply *reply, bool acknowledged, ssize_t got)
+/* One call: how long it has gone on, and what is known of the daemon by now. */
+struct call {
+	int64_t start_deadline; /* after it, a daemon that starts is no daemon */
+	int64_t quiet_since;	/* when nobody was known to hold the lock, or the call's begin */
+	int final_ms;
+	bool said_starting; /* by the daemon itself, on this connection */
+	bool acknowledged;
+	bool again; /* the daemon has gone, and may be asked anew */
+};
+
+/* Whether to wait for an acknowledgement. A daemon that lives has CLIENT_ACK_MS for it; where none
+ * does, whoever holds the socket is about to start one. */
+static bool is_worth_waiting(struct call *call, const char *socket_path)
 {
-	const char *why = got == 0 ? "hung up" : strerror(errno);
-	if (acknowledged)
-		snprintf(reply->message, sizeof(reply->message), "took the request and then %s%s",
-			got == 0 ? "" : "gave no answer: ", why);
-	else
-		snprintf(reply->message, sizeof(reply->message), "did not acknowledge: %s", why);
-	return acknowledged ? CLIENT_BROKEN : CLIENT_UNREACHABLE;
+	int64_t now = now_ms();
+
+	if (now >= call->start_deadline)
+		return now < call->quiet_since + CLIENT_ACK_MS;
+	if (call->said_starting)
+		return true;
+	if (lock_is_free(socket_path))
+		call->quiet_since = now;
+	return now < call->quiet_since + CLIENT_ACK_MS;
 }
 
-static enum client_result converse(int fd, int64_t deadline, int final_ms, struct reply *reply)
+static enum client_result no_packet(
+	struct call *call, const char *socket_path, struct reply *reply, ssize_t got)
+{
+	int error = errno;
+	bool gone = got == 0 || error == ECONNRESET;
+	const char *why = got == 0 ? "hung up" : strerror(error);
+
+	call->again = gone && is_worth_waiting(call, socket_path);
+	if (call->acknowledged)
+		snprintf(reply->message, sizeof(reply->message), "took the request and then %s%s",
+			got == 0 ? "" : "gave no answer: ", why);
+	else if (!gone && (call->said_starting || lock_is_free(socket_path)))
+		snprintf(reply->message, sizeof(reply->message),
+			"is starting, and takes longer than is waited for");
+	else
+		snprintf(reply->message, sizeof(reply->message), "did not acknowledge: %s", why);
+	return call->acknowledged ? CLIENT_BROKEN : CLIENT_UNREACHABLE;
+}
+
+/* The next packet before an acknowledgement, as long as that is worth waiting for; as `receive`. */
+static ssize_t receive_first(
+	int fd, char *packet, size_t room, struct call *call, const char *socket_path)
+{
+	for (;;) {
+		ssize_t length = receive(fd, packet, room, now_ms() + LOOK_MS);
+		if (length >= 0 || errno != ETIMEDOUT)
+			return length;
+		if (!is_worth_waiting(call, socket_path)) {
+			errno = ETIMEDOUT;
+			return -1;
+		}
+	}
+}
+
+static enum client_result converse(
+	int fd, const char *socket_path, struct call *call, struct reply *reply)
 {
 	char packet[CLIENT_REPLY_MAX];
-	bool acknowledged = false;
+	int64_t deadline = 0;
+
 	for (;;) {
-		ssize_t length = receive(fd, packet, sizeof(packet), deadline);
+		ssize_t length = call->acknowledged ? receive(fd, packet, sizeof(packet), deadline)
+						    : receive_first(fd, packet, sizeof(packet),
+							      call, socket_path);
 		if (length <= 0)
-			return no_packet(reply, acknowledged, length);
+			return no_packet(call, socket_path, reply, length);
 		switch (packet_read(packet, (size_t)length, reply)) {
+		case PACKET_STARTING:
+			call->said_starting = true;
+			break;
 		case PACKET_ACK:
-			if (!acknowledged)
-				deadline = now_ms() + final_ms;
-			acknowledged = true;
+			if (!call->acknowledged)
+				deadline = now_ms() + call->final_ms;
+			call->acknowledged = true;
 			break;
 		case PACKET_ROW:
 			break;
@@ -238,17 +301,47 @@ static enum client_result converse(int fd, int64_t deadline, int final_ms, struc
 	}
 }
 
-enum client_result client_call(const char *socket_path, const struct request *request,
-	const int *fds, size_t fd_count, int final_ms, struct reply *reply)
+/* Ask on a connection of its own. */
+static enum client_result ask(const char *socket_path, const struct request *request,
+	const int *fds, size_t fd_count, struct call *call, struct reply *reply)
 {
-	int64_t deadline = now_ms() + CLIENT_ACK_MS;
 	CLEANUP_FD int fd = connect_within(socket_path, CLIENT_ACK_MS);
 
-	if (fd < 0)
-		return say(reply, errno == EACCES ? CLIENT_FORBIDDEN : CLIENT_UNREACHABLE,
-			errno == EAGAIN ? "does not accept connections" : strerror(errno));
-	if (send_request(fd, request, fds, fd_count) < 0)
+	call->said_starting = call->acknowledged = call->again = false;
+	if (fd < 0) {
+		int error = errno;
+		bool full = error == EAGAIN, nobody = error == ENOENT || error == ECONNREFUSED;
+		/* A daemon takes its lock first, and gives it back last: without one there is
+		 * nobody to wait for, but a listener that nobody serves yet is systemd's. */
+		call->again = (full || (nobody && !lock_is_free(socket_path))) &&
+			      is_worth_waiting(call, socket_path);
+		return say(reply, error == EACCES ? CLIENT_FORBIDDEN : CLIENT_UNREACHABLE,
+			full ? "does not accept connections" : strerror(error));
+	}
+	if (send_request(fd, request, fds, fd_count) < 0) {
+		int error = errno;
+		call->again = (error == EPIPE || error == ECONNRESET || error == EAGAIN) &&
+			      is_worth_waiting(call, socket_path);
 		return say(reply, CLIENT_UNREACHABLE,
-			errno == EAGAIN ? "does not read requests" : strerror(errno));
-	return converse(fd, deadline, final_ms, reply);
+			error == EAGAIN ? "does not read requests" : strerror(error));
+	}
+	return converse(fd, socket_path, call, reply);
+}
+
+enum client_result client_call(const char *socket_path, const struct request *request,
+	const int *fds, size_t fd_count, struct patience patience, struct reply *reply)
+{
+	const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L / 2};
+	struct call call = {.quiet_since = now_ms(), .final_ms = patience.final_ms};
+	bool acknowledged = false;
+
+	call.start_deadline = call.quiet_since + patience.start_ms;
+	for (;;) {
+		enum client_result result = ask(socket_path, request, fds, fd_count, &call, reply);
+		/* Twice acknowledged and twice gone: it may be the request that ends the daemon. */
+		if (!call.again || (call.acknowledged && acknowledged))
+			return result;
+		acknowledged = acknowledged || call.acknowledged;
+		nanosleep(&pause, NULL);
+	}
 }

@@ -13,6 +13,7 @@
 #define CLIENT_REPLY_MAX 65536	/* protocol.MAX_REPLY_BYTES */
 #define CLIENT_ACK_MS 1000	/* connecting included; protocol.ACK_SECONDS */
 #define CLIENT_FINAL_MS 10000	/* after the acknowledgement; protocol.REPLY_SECONDS */
+#define CLIENT_START_MS 30000	/* of a daemon that is starting; protocol.START_SECONDS */
 #define CLIENT_FDS_MAX 4
 
 struct request {
@@ -40,8 +41,16 @@ struct reply {
 	char message[CLIENT_REPLY_MAX + 1]; /* why, for anything but CLIENT_OK */
 };
 
-/* Send `request` and wait for the final answer, `final_ms` after the acknowledgement at most. */
+/* How long to wait, in milliseconds: for a daemon that is being started (0: not at all), and after
+ * the acknowledgement for the final answer. */
+struct patience {
+	int start_ms;
+	int final_ms;
+};
+
+/* Send `request` and wait for the final answer. What is asked must bear being asked twice: a daemon
+ * that ended over it is asked again, once, when it is back. */
 enum client_result client_call(const char *socket_path, const struct request *request,
-	const int *fds, size_t fd_count, int final_ms, struct reply *reply);
+	const int *fds, size_t fd_count, struct patience patience, struct reply *reply);
 
 #endif

@@ -82,7 +82,9 @@ static bool ask(const struct args *args, const struct config *config, const stru
 		return false;
 	}
 	return judge(spec, config,
-		client_call(config->socket, &request, fds, 2, CLIENT_FINAL_MS, &reply), &reply);
+		client_call(config->socket, &request, fds, 2,
+			(struct patience){CLIENT_START_MS, CLIENT_FINAL_MS}, &reply),
+		&reply);
 }
 
 /* What keeps a marked container from being judged by its config.json; NULL: nothing. */

@@ -30,7 +30,7 @@ class Session:
     @property
     def client(self) -> Client:
         """The daemon of this session."""
-        return Client(self.socket)
+        return Client(self.socket, waits=_say_starting)
 
     def show(self, data: object, text: Callable[[], str]) -> None:
         """Print `data` as JSON when that is asked for, else what `text` makes of it."""
@@ -42,6 +42,10 @@ class Session:
             self.show(rows, lambda: text(rows))
         else:
             click.echo(none, err=True)
+
+
+def _say_starting() -> None:
+    click.echo("gpushared is starting; waiting for it", err=True)
 
 
 def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:

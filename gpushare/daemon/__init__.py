@@ -5,6 +5,7 @@ Threads and what each alone touches:
 
 | thread | owns |
 |---|---|
+| door | the control socket until the daemon is ready |
 | main (`server`) | every socket and pidfd, signals, timers |
 | decide | the ledger, tenants' pages and directories, overrides: all that changes a promise |
 | read | nothing; answers from the ledger's last published entries and the last sample |

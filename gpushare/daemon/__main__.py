@@ -21,6 +21,7 @@ from gpushare.daemon.log import detach, log
 from gpushare.daemon.memory.lend import Lending
 from gpushare.daemon.node import Node
 from gpushare.daemon.service import systemd
+from gpushare.daemon.service.door import Door
 from gpushare.daemon.service.loop import Loop
 from gpushare.daemon.service.server import Server
 from gpushare.daemon.service.worker import Worker
@@ -60,19 +61,23 @@ def run(config: Config) -> None:
     privileges.raise_descriptors()
     # Before any other thread is there: capabilities are each thread's own.
     _drop_privileges()
-    loop = Loop()
-    node = startup.build(config, loop)
+    door = Door(config.socket, startup.read_gid(config))
     try:
-        _serve(config, node, loop)
+        loop = Loop()
+        node = startup.build(config, loop)
+        try:
+            _serve(config, node, loop, door)
+        finally:
+            node.ledger.close()
+            if node.history is not None:
+                detach(node.history.note)
+                node.history.close(_FINISH_SECONDS)
     finally:
-        node.ledger.close()
-        if node.history is not None:
-            detach(node.history.note)
-            node.history.close(_FINISH_SECONDS)
+        door.close()
         os.close(lock)
 
 
-def _serve(config: Config, node: Node, loop: Loop) -> None:
+def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
     stop = threading.Event()
     _on_signals(loop, config)
     node.watch.ended = lambda key: node.decide.submit(lambda: release.process_ended(key, node))
@@ -85,7 +90,7 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
     schedule.check()
     lending = Lending(node)
     readers = Worker("read")
-    server = Server(config.socket, node, startup.read_gid(config), readers)
+    server = Server(door, node, readers)
     loop.every(config.timing.reconcile, lambda: node.decide.submit(lambda: release.reconcile(node)))
     loop.every(
         config.timing.reconcile, lambda: node.decide.submit(lambda: startup.load_driver_late(node))
@@ -102,8 +107,12 @@ def _serve(config: Config, node: Node, loop: Loop) -> None:
         loop.run()
     finally:
         systemd.notify("STOPPING=1")
-        server.close()
+        server.stop_accepting()
+        # Who was acknowledged is answered.
         node.decide.finish(_FINISH_SECONDS)
+        readers.finish(_FINISH_SECONDS)
+        loop.settle()
+        server.close()
         schedule.close(_FINISH_SECONDS)
         stop.set()
         node.audit.hurry.set()

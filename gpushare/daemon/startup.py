@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import grp
 import os
 import threading
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from gpushare import simulator
+from gpushare import patience, simulator
 from gpushare.config import Config
 from gpushare.daemon import clock
 from gpushare.daemon.audit.truth import Truth
@@ -48,9 +47,9 @@ def lock(config: Config) -> int:
         except OSError as error:
             raise CannotStart(f"{folder}: {error.strerror}; set run_dir and state_dir") from error
     _refuse_writable(config.run_dir)
-    fd = os.open(config.run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(config.run_dir / patience.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        patience.take(fd)
     except BlockingIOError:
         holder = os.pread(fd, 16, 0).decode(errors="replace").strip()
         os.close(fd)

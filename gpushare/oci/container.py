@@ -46,10 +46,11 @@ TENANT_DIR: Final = "/opt/gpushare/tenant"  # GPUSHARE_TENANT_DIR
 STATUS_NAME: Final = "status"  # GPUSHARE_STATUS_NAME
 
 _HOOK_ENV: Final = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
-# With the seconds after which the runtime kills the hook: later than the hook itself gives up (1 s
-# for the acknowledgement and 10 s for the answer, runtime/client.h; 1 s at the end, hooks/hook.c),
-# so that what is shown is its own message and not the runtime's about a timeout.
-_STAGES: Final[tuple[tuple[Stage, int], ...]] = (("createRuntime", 15), ("poststop", 5))
+# With the seconds after which the runtime kills the hook: later than the hook itself gives up (30 s
+# for a daemon that is starting, 1 s for the acknowledgement and 10 s for the answer, and those once
+# more of a daemon that ends over it, runtime/client.h; 1 s at the end, hooks/hook.c), so that what
+# is shown is its own message and not the runtime's about a timeout.
+_STAGES: Final[tuple[tuple[Stage, int], ...]] = (("createRuntime", 60), ("poststop", 5))
 _FILE: Final = ("bind", "ro", "nosuid", "nodev")
 _TENANT: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
 _STATUS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")

@@ -98,6 +98,11 @@ class Loop:
                         _run(function)
             self._run_due()
 
+    def settle(self) -> None:
+        """Run what was asked for by `call` so far; after `run`."""
+        for _ in range(len(self._calls)):
+            _run(self._calls.popleft())
+
     def stop(self) -> None:
         """End `run` after the callbacks of this round."""
         self._stopped = True
@@ -121,8 +126,7 @@ class Loop:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             _run(heapq.heappop(self._timers)[2])
-        for _ in range(len(self._calls)):
-            _run(self._calls.popleft())
+        self.settle()
 
     def _is_current(self, fd: int, event: int, function: Call) -> bool:
         key = self._selector.get_map().get(fd)

@@ -20,13 +20,12 @@ import traceback
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from gpushare import protocol
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
-from gpushare.daemon.service import systemd
+from gpushare.daemon.service.door import Door
 from gpushare.daemon.service.request import Peer, Request
 from gpushare.daemon.service.requests import operation, refusal
 from gpushare.daemon.service.worker import Worker
@@ -56,68 +55,49 @@ class Connection:
 
 
 class Server:
-    """Listens on `path`, readable for `read_gid` only where one is given."""
+    """Serves whoever comes, or waits, at the `door`."""
 
-    def __init__(self, path: Path, node: Node, read_gid: int | None, readers: Worker) -> None:
-        self._path = path
+    def __init__(self, door: Door, node: Node, readers: Worker) -> None:
+        self._door = door
         self._node = node
         self._loop = node.loop
-        self._read_gid = read_gid
         self._readers = readers
         self._connections: set[Connection] = set()
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        inherited = systemd.inherited_listener(path)
-        self._is_inherited = inherited is not None
-        self._listener = self._listen() if inherited is None else self._adopt(inherited)
+        for waiting in door.open():
+            self._welcome(waiting)
+        self._listen()
+
+    def stop_accepting(self) -> None:
+        """Leave those who come to whoever serves the socket next; the others are answered."""
+        self._loop.forget(self._door.listener.fileno())
 
     def close(self) -> None:
-        """Stop listening and take the socket away."""
-        self._loop.forget(self._listener.fileno())
-        self._listener.close()
-        if not self._is_inherited:
-            self._path.unlink(missing_ok=True)
+        """End every connection, and take the socket away."""
+        self.stop_accepting()
+        self._door.close()
         for connection in list(self._connections):
             self._close(connection)
 
     def rebind_if_lost(self) -> None:
         """Listen anew where somebody has deleted the socket."""
+        path = self._door.path
         try:
-            there = stat.S_ISSOCK(self._path.lstat().st_mode)
+            there = stat.S_ISSOCK(path.lstat().st_mode)
         except FileNotFoundError:
             there = False
         if not there:
-            log("socket-lost", "warning", path=str(self._path))
-            self._loop.forget(self._listener.fileno())
-            self._listener.close()
-            self._is_inherited = False
-            self._listener = self._listen()
+            log("socket-lost", "warning", path=str(path))
+            self._loop.forget(self._door.listener.fileno())
+            self._door.listen_again()
+            self._listen()
 
-    def _listen(self) -> socket.socket:
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
-        listener = socket.socket(
-            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        )
-        # Nobody can connect before it listens, and by then it has its mode.
-        listener.bind(str(self._path))
-        if self._read_gid is None:
-            self._path.chmod(0o666)
-        else:
-            os.chown(self._path, 0, self._read_gid)
-            self._path.chmod(0o660)
-        listener.listen(1024)
-        self._loop.read(listener.fileno(), self._accept)
-        return listener
-
-    def _adopt(self, listener: socket.socket) -> socket.socket:
-        """Listen on the socket that systemd made, which has its mode from there."""
-        listener.setblocking(False)
-        self._loop.read(listener.fileno(), self._accept)
-        return listener
+    def _listen(self) -> None:
+        self._loop.read(self._door.listener.fileno(), self._accept)
 
     def _accept(self) -> None:
         try:
-            accepted, _ = self._listener.accept()
+            accepted, _ = self._door.listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
@@ -125,6 +105,9 @@ class Server:
                 raise
             self._shed()
             return
+        self._welcome(accepted)
+
+    def _welcome(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
         pid, uid, _ = _CREDENTIALS.unpack(
             accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -151,14 +134,14 @@ class Server:
         log("descriptors-exhausted", "error")
         os.close(self._spare)
         with contextlib.suppress(OSError):
-            self._listener.accept()[0].close()
+            self._door.listener.accept()[0].close()
         with contextlib.suppress(OSError):
             self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        fd = self._listener.fileno()
+        fd = self._door.listener.fileno()
         self._loop.forget(fd)
 
         def resume() -> None:
-            if fd == self._listener.fileno() and not self._loop.watches(fd):
+            if fd == self._door.listener.fileno() and not self._loop.watches(fd):
                 self._loop.read(fd, self._accept)
 
         self._loop.later(_PAUSE_SECONDS, resume)

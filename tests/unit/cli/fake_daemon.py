@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpushare import protocol
+from gpushare import patience, protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +20,10 @@ Reply = dict[str, Any]
 
 @dataclass
 class FakeDaemon:
-    """`answers` are an op's replies after the acknowledgement; `requests` what was asked."""
+    """`answers` are an op's replies after the acknowledgement; `requests` what was asked.
+
+    It holds the lock of a daemon that lives.
+    """
 
     path: Path
     answers: dict[str, list[Reply]]
@@ -31,7 +34,9 @@ class FakeDaemon:
     @contextmanager
     def running(self) -> Iterator[FakeDaemon]:
         """Answer until the block ends."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        lock = self.path.with_name(patience.LOCK).open("w")
+        with lock, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            patience.take(lock.fileno())
             listener.bind(str(self.path))
             listener.listen()
             thread = threading.Thread(target=self._serve, args=[listener])

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare import protocol
+from gpushare import patience, protocol
 from gpushare.client import BadRequest, Client, DaemonError, DaemonUnreachable, Refused
+from tests.unit.runtime.fake_daemon import ACK, Asked, Packet
+from tests.unit.runtime.fake_daemon import FakeDaemon as ScriptedDaemon
 
 from .conftest import CARD, tenant
 from .fake_daemon import FakeDaemon, refusal, rows
@@ -95,6 +98,84 @@ def test_a_daemon_that_does_not_acknowledge(
     silent = FakeDaemon(tmp_path / "control.sock", {}, acknowledge=False)
     with silent.running(), pytest.raises(DaemonUnreachable, match="does not answer"):
         Client(silent.path).cards()
+
+
+def test_a_daemon_that_is_starting_is_waited_for_and_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "ACK_SECONDS", 0.05)
+    said: list[str] = []
+    waited = threading.Event()
+
+    def waits() -> None:
+        said.append("starting")
+        waited.set()
+
+    def until_it_is_said() -> None:
+        assert waited.wait(60)
+
+    path = tmp_path / "control.sock"
+    packets: list[Packet] = [b'{"starting": true}', until_it_is_said, ACK, b'{"ok": true}']
+    with ScriptedDaemon(path, packets):
+        assert Client(path, waits=waits).cards() == []
+    assert said == ["starting"]
+
+
+def test_who_holds_the_socket_without_a_daemon_is_about_to_start_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "ACK_SECONDS", 0.05)
+    waited = threading.Event()
+
+    def start(_: Asked) -> None:
+        assert waited.wait(60)
+        daemon.take_lock()
+
+    path = tmp_path / "control.sock"
+    daemon = ScriptedDaemon(path, [ACK, b'{"ok": true}'], alive=False, act=start)
+    with daemon:
+        Client(path, waits=waited.set).status()
+    assert len(daemon.asked) == 1
+
+
+def test_a_daemon_that_takes_too_long_to_start_is_given_up(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    starting = ScriptedDaemon(path, [b'{"starting": true}'], silent=True)
+    with starting, pytest.raises(DaemonUnreachable, match=r"is not ready on .* after 0.3 s"):
+        Client(path, start_seconds=0.3).cards()
+
+
+def test_what_was_not_acknowledged_is_asked_again(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with ScriptedDaemon(path, [ACK, b'{"ok": true}'], first=[b'{"starting": true}']) as daemon:
+        Client(path).status()
+    assert len(daemon.asked) == 2
+
+
+def test_what_was_acknowledged_is_not_asked_again(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with ScriptedDaemon(path, [ACK]) as daemon, pytest.raises(DaemonUnreachable, match="ended"):
+        Client(path).status()
+    assert len(daemon.asked) == 1
+
+
+def seen(lock: Path) -> tuple[bool, bool]:
+    """Return whether it is free to who may open it, and listed to everybody."""
+    return patience.is_free(lock), patience._is_listed(lock)
+
+
+def test_everybody_may_know_whether_a_daemon_lives(tmp_path: Path) -> None:
+    """Only root may open the lock: whoever could lock it could keep the daemon from starting."""
+    lock = tmp_path / "lock"
+    assert patience.is_free(lock)
+    with lock.open("w") as held:
+        lock.chmod(0o600)
+        assert seen(lock) == (True, False)
+        patience.take(held.fileno())
+        assert seen(lock) == (False, True)
+        with lock.open("w") as other, pytest.raises(BlockingIOError):
+            patience.take(other.fileno())
+    assert seen(lock) == (True, False)
 
 
 def test_an_answer_that_breaks_off(daemon: FakeDaemon) -> None:

@@ -20,6 +20,7 @@ import pytest
 from gpushare import client, protocol
 from gpushare.daemon.node import Node
 from gpushare.daemon.service import requests, server
+from gpushare.daemon.service.door import Door
 from gpushare.daemon.service.request import Answer, Operation, Peer, Request
 from gpushare.daemon.service.server import Server
 from gpushare.daemon.service.worker import Worker
@@ -46,7 +47,7 @@ def readers() -> Iterator[Worker]:
 
 @pytest.fixture
 def running(node: Node, readers: Worker) -> Iterator[Server]:
-    listening = Server(node.config.socket, node, None, readers)
+    listening = Server(Door(node.config.socket, None), node, readers)
     thread = threading.Thread(target=node.loop.run)
     thread.start()
     yield listening
@@ -301,7 +302,7 @@ def test_anybody_may_read(path: Path, node: Node, monkeypatch: pytest.MonkeyPatc
 
 def test_the_socket_is_for_everybody_or_for_a_group(node: Node, readers: Worker) -> None:
     for gid, mode in ((None, 0o666), (os.getgid(), 0o660)):
-        listening = Server(node.config.socket, node, gid, readers)
+        listening = Server(Door(node.config.socket, gid), node, readers)
         found = node.config.socket.stat()
         assert found.st_mode & 0o777 == mode
         assert gid in {None, found.st_gid}

@@ -47,7 +47,7 @@ def launcher(built: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def hook(built: Path) -> Path:
-    shared = _sources(RUNTIME, "args", "bundle", "client", "json", "log", "marker", "spec")
+    shared = _sources(RUNTIME, "args", "bundle", "client", "json", "lock", "log", "marker", "spec")
     return _compile(built / "gpushare-hook", *sorted(HOOKS.glob("*.c")), *shared)
 
 

@@ -14,8 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, final
 
+from gpushare import patience
+
+STARTING: Final = b'{"starting": true}'
 ACK: Final = b'{"ack": true}'
 DONE: Final = b'{"ok": true, "given": "shared", "key": "0011223344556677"}'
+
+
+Packet = bytes | Callable[[], None]
 
 
 def refusal(error: str, code: str = "refused") -> bytes:
@@ -32,27 +38,35 @@ class Asked(NamedTuple):
 class FakeDaemon:
     """Answers each connection with `packets`, then hangs up, or with `silent` keeps still.
 
-    `act` is called with each request before it is answered.
+    The first one it answers with `first`, where that is given. What is no packet is called instead.
+    `act` is called with each request before it is answered. It holds the lock beside its socket, as
+    a daemon that lives does; who is not `alive` does not.
     """
 
     def __init__(
         self,
         path: Path,
-        packets: Sequence[bytes],
+        packets: Sequence[Packet],
         *,
         silent: bool = False,
+        alive: bool = True,
+        first: Sequence[bytes] | None = None,
         act: Callable[[Asked], None] = lambda _: None,
     ) -> None:
         self.path = path
         self.asked: list[Asked] = []
         self.connections = 0
         self._packets = packets
+        self._first = first
         self._silent = silent
         self._act = act
         self._kept: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(path))
         self._listener.listen()
+        self._lock = os.open(path.with_name(patience.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        if alive:
+            patience.take(self._lock)
         self._thread = threading.Thread(target=self._serve)
 
     def __enter__(self) -> FakeDaemon:
@@ -70,6 +84,11 @@ class FakeDaemon:
         self._thread.join()
         for kept in (*self._kept, self._listener):
             kept.close()
+        os.close(self._lock)
+
+    def take_lock(self) -> None:
+        """Come to life."""
+        patience.take(self._lock)
 
     def _serve(self) -> None:
         while True:
@@ -97,8 +116,12 @@ class FakeDaemon:
         self.asked.append(Asked(json.loads(text), paths, flags))
         self._act(self.asked[-1])
         with contextlib.suppress(BrokenPipeError):
-            for packet in self._packets:
-                connection.send(packet)
+            again = self._first is None or len(self.asked) > 1
+            for packet in self._packets if again else self._first or ():
+                if isinstance(packet, bytes):
+                    connection.send(packet)
+                else:
+                    packet()
 
 
 def _flags(fd: int) -> int:

@@ -6,13 +6,17 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from .fake_daemon import ACK, DONE, FakeDaemon, refusal
+from gpushare import patience, protocol
+
+from .fake_daemon import ACK, DONE, STARTING, Asked, FakeDaemon, Packet, refusal
 from .spec import Spec, bundle, go, plain, privileged, with_annotation, with_device, with_env
 
 EXECUTED = 42  # the witness's exit status: the low-level runtime ran
@@ -299,6 +303,68 @@ def test_a_socket_path_that_is_too_long_is_said_to_be(place: Place) -> None:
     assert os.strerror(36) in ran.said
 
 
+# --- a daemon that is being started ---
+
+
+def _longer_than_a_living_daemon_has() -> None:
+    time.sleep(1.2 * protocol.ACK_SECONDS)
+
+
+@contextmanager
+def hold_lock(place: Place) -> Iterator[None]:
+    """Live, as a daemon does."""
+    with place.socket.with_name(patience.LOCK).open("w") as lock:
+        patience.take(lock.fileno())
+        yield
+
+
+@pytest.mark.parametrize("spec", [STRONG, WEAK])
+def test_who_holds_the_socket_without_a_daemon_is_about_to_start_one(
+    place: Place, spec: Spec
+) -> None:
+    """As systemd does: whether a container has its GPU is no matter of who was faster at boot."""
+
+    def start(_: Asked) -> None:
+        _longer_than_a_living_daemon_has()
+        daemon.take_lock()
+
+    daemon = FakeDaemon(place.socket, [ACK, DONE], alive=False, act=start)
+    with daemon:
+        ran = place.create(spec)
+    assert (ran.status, ran.said, len(daemon.asked)) == (EXECUTED, "", 1)
+
+
+def test_a_daemon_that_says_that_it_is_starting_is_waited_for(place: Place) -> None:
+    said: list[Packet] = [STARTING, _longer_than_a_living_daemon_has, ACK, DONE]
+    with FakeDaemon(place.socket, said) as daemon:
+        assert place.create(STRONG).status == EXECUTED
+    assert len(daemon.asked) == 1
+
+
+@pytest.mark.parametrize("first", [[], [STARTING], [ACK], [STARTING, ACK]])
+def test_a_daemon_that_ends_over_it_is_asked_once_more(place: Place, first: list[bytes]) -> None:
+    """What was asked is asked again as it was; the daemon begins anew with it."""
+    with FakeDaemon(place.socket, [ACK, DONE], first=first) as daemon:
+        ran = place.create(STRONG)
+    assert (ran.status, ran.said) == (EXECUTED, "")
+    assert daemon.asked[0] == daemon.asked[1]
+    assert len(daemon.asked) == 2
+
+
+def test_a_daemon_that_ends_over_it_twice_is_not_asked_a_third_time(place: Place) -> None:
+    with FakeDaemon(place.socket, [ACK]) as daemon:
+        assert place.create(STRONG).status == REFUSED
+    assert len(daemon.asked) == 2
+
+
+def test_a_living_daemon_without_a_socket_is_not_waited_for_long(place: Place) -> None:
+    """It makes its socket anew; a moment is all that it has."""
+    with hold_lock(place):
+        ran = place.create(STRONG)
+    assert (ran.status, ran.seen) == (REFUSED, [])
+    assert f"does not answer on {place.socket} (No such file or directory)" in ran.said
+
+
 @pytest.mark.parametrize(("spec", "status"), [(STRONG, REFUSED), (WEAK, EXECUTED)])
 def test_a_daemon_that_does_not_acknowledge_is_given_up(
     place: Place, spec: Spec, status: int
@@ -310,7 +376,7 @@ def test_a_daemon_that_does_not_acknowledge_is_given_up(
 
 
 def test_a_stopped_daemon_with_a_full_backlog_is_given_up(place: Place) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+    with hold_lock(place), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(place.socket))
         listener.listen(0)
         waiting = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
