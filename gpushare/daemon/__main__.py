@@ -26,6 +26,8 @@ from gpushare.daemon.service.loop import Loop
 from gpushare.daemon.service.server import Server
 from gpushare.daemon.service.worker import Worker
 from gpushare.errors import UserError
+from gpushare.host.driver import ready
+from gpushare.host.tree import Tree
 
 _FINISH_SECONDS: Final = 5.0
 
@@ -39,18 +41,35 @@ def main() -> None:
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="instead of /etc/gpushare/gpushare.yaml"
     )
+    parser.add_argument(
+        "--make-nodes",
+        action="store_true",
+        help="load the driver's modules, make its device nodes and exit; for the unit",
+    )
     parser.add_argument("--check", action="store_true", help="check the configuration and exit")
     parser.add_argument(
         "--foreground", action="store_true", help="accepted for other daemons' habits: it always is"
     )
     parser.add_argument("--version", action="version", version=f"gpushared {gpushare.__version__}")
     arguments = parser.parse_args()
+    if arguments.make_nodes:
+        _make_nodes()
+        return
     try:
         config = configuration.load(arguments.config)
         if not arguments.check:
             run(config)
     except UserError as error:
         sys.exit(f"gpushared: {error}")
+
+
+def _make_nodes() -> None:
+    """Make a driver that is installed ready for use; never a reason for gpushared not to start."""
+    made = ready.make_ready(Tree())
+    if made.ran or made.nodes:
+        log("driver-made-ready", ran=made.ran, nodes=made.nodes)
+    for why in made.problems:
+        log("driver-not-ready", "warning", why=why)
 
 
 def run(config: Config) -> None:

@@ -55,6 +55,8 @@ EVENTS: Final = {
     "directory-left": "Its folder could not be removed.",
     "directory-unknown": "A folder of no tenant: removed where nobody uses it.",
     # Cards and driver
+    "driver-made-ready": "Its modules were loaded, or device nodes of it made.",
+    "driver-not-ready": "A module could not be loaded, or a device node not made.",
     "driver-loaded": "The driver answers; these are its cards.",
     "driver-missing": "There is no driver: nothing can be promised.",
     "driver-silent": "The driver does not answer: its figures are old, nobody is acted on.",

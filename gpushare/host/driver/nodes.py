@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpushare.host.tree import Tree
 
 _CONTROL: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-_MINORS: Final = {"nvidiactl": 255, "nvidia-modeset": 254, "nvidia-uvm": 0, "nvidia-uvm-tools": 1}
+_MINORS: Final = {"nvidiactl": 255, "nvidia-uvm": 0, "nvidia-uvm-tools": 1}
 _MAJOR: Final = 195  # Linux, Documentation/admin-guide/devices.txt
 _CAPABILITIES: Final = "/proc/driver/nvidia/capabilities"
 
@@ -94,17 +94,26 @@ def cards(root: Tree) -> tuple[Card, ...]:
 
 def control(root: Tree) -> tuple[Node, ...]:
     """Return the nodes that belong to no one card: as /dev has them, else as the kernel says."""
+    numbered = {node.path: node for node in control_of_kernel(root)}
+    found = (
+        _here(root, path) or numbered.get(path) for path in (f"/dev/{one}" for one in _CONTROL)
+    )
+    return tuple(node for node in found if node is not None)
+
+
+def control_of_kernel(root: Tree) -> tuple[Node, ...]:
+    """Return those nodes with the kernel's numbers; nvidia-modeset, which draws, is not needed."""
     known = majors(root)
-    nodes: list[Node] = []
-    for name in _CONTROL:
-        path = f"/dev/{name}"
-        major = known.get("nvidia-uvm") if name.startswith("nvidia-uvm") else _control(known, name)
-        here = _here(root, path)
-        if here is not None:
-            nodes.append(here)
-        elif major is not None and name != "nvidia-modeset":
-            nodes.append(Node(path, major, _MINORS[name]))
-    return tuple(nodes)
+    of = {
+        "nvidiactl": _control(known, "nvidiactl"),
+        "nvidia-uvm": known.get("nvidia-uvm"),
+        "nvidia-uvm-tools": known.get("nvidia-uvm"),
+    }
+    return tuple(
+        Node(f"/dev/{name}", major, _MINORS[name])
+        for name, major in of.items()
+        if major is not None
+    )
 
 
 def channels(root: Tree) -> tuple[Node, ...]:
