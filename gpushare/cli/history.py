@@ -42,6 +42,7 @@ WORDS: Final = {
     "tenant-frozen-again": "was let go on by another, and stopped again",
     "tenant-thawed": "goes on: {by} holds it no more",
     "tenant-killed": "is ended: {why}",
+    "tenant-kicked": "was sent {signal} by an operator; killed after {grace} s",
     "tenant-hung": "has work pending that seems never to end",
     "over-quota-seen": "has {used_bytes} of the {may_bytes} that it may",
     "over-quota-warned": "has {used_bytes} of the {may_bytes} that it may: warned",
