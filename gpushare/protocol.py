@@ -269,6 +269,7 @@ class Status(TypedDict):
 
     version: str
     pid: int
+    generation: int  # of the daemons since the machine was started
     scheduler: int  # the process that holds shares of compute; 0: none does
     driver_version: str
     cuda_version: str

@@ -117,7 +117,13 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
     loop.every(config.timing.reconcile, server.rebind_if_lost)
     loop.every(config.timing.reconcile, schedule.check)
     _start_thread("truth", lambda: _look(node, lending, stop))
-    log("daemon-ready", version=gpushare.__version__, pid=os.getpid(), run_dir=str(config.run_dir))
+    log(
+        "daemon-ready",
+        version=gpushare.__version__,
+        pid=os.getpid(),
+        run_dir=str(config.run_dir),
+        generation=node.ledger.generation,
+    )
     period = systemd.watchdog_seconds()
     if period is not None:
         loop.every(period, lambda: systemd.notify("WATCHDOG=1"))

@@ -25,6 +25,7 @@ from gpushare.daemon.service.durations import Durations
 from gpushare.daemon.service.loop import Loop
 from gpushare.daemon.service.watch import Watch
 from gpushare.daemon.service.worker import Worker
+from gpushare.daemon.store.doubt import Doubt
 from gpushare.daemon.store.history import History
 from gpushare.daemon.store.ledger import Entry, Ledger
 from gpushare.daemon.store.overrides import Overrides
@@ -82,6 +83,7 @@ class Node:
     config: Config
     platform: Platform
     ledger: Ledger
+    doubt: Doubt
     mounts: TenantMounts
     overrides: Overrides  # by the container's id
     card_overrides: Overrides  # by the card's uuid

@@ -26,6 +26,7 @@ from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.service.loop import Loop
 from gpushare.daemon.service.watch import Watch
 from gpushare.daemon.service.worker import Worker
+from gpushare.daemon.store.doubt import Doubt
 from gpushare.daemon.store.history import History
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.overrides import Overrides
@@ -91,6 +92,7 @@ def build(config: Config, loop: Loop) -> Node:
         config=config,
         platform=machine,
         ledger=Ledger(config.run_dir / "ledger.db", clock.boot_id()),
+        doubt=Doubt(config.run_dir / "doubt", clock.boot_id()),
         mounts=TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES),
         overrides=Overrides(config.state_dir),
         card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card policy"),

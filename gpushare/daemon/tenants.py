@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from gpushare import abi
-from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.pages import bell
 from gpushare.daemon.pages.account import Account, Claim, accounts
 from gpushare.daemon.pages.grant import Grant, Granted
@@ -185,8 +184,6 @@ class Tenants:
 
     def __init__(self) -> None:
         self.pages: Mapping[str, Pages] = MappingProxyType({})
-        # The runtime that is making a container which is only reserved yet; the decide thread's.
-        self.makers: dict[str, Process] = {}
         # Of whom the driver may hold other limits than their pages say; the decide thread's.
         self.limits_left: set[str] = set()
 
@@ -196,7 +193,6 @@ class Tenants:
 
     def remove(self, key: str) -> None:
         """Close what is held for tenant `key`. One that is not there is fine."""
-        self.makers.pop(key, None)
         pages = self.pages.get(key)
         if pages is not None:
             rest = {other: kept for other, kept in self.pages.items() if other != key}

@@ -116,6 +116,8 @@ def _check_room(entry: Entry, holdings: tuple[Holding, ...], node: Node) -> None
         old.uuid: new.memory_bytes - old.memory_bytes
         for old, new in zip(entry.holdings, holdings, strict=True)
     }
+    if any(size > 0 for size in more.values()):
+        node.doubt.refuse()
     rooms = node.rooms()
     while make_room(more, rooms, node):
         rooms = node.rooms()

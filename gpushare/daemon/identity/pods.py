@@ -116,8 +116,7 @@ def _is_gone(entry: Entry, node: Node) -> bool:
     """Whether nothing of it runs, or ever will: what was to make it has ended before it did."""
     if entry.state == "bound":
         return release.is_gone(entry, node)
-    maker = node.tenants.makers.get(entry.key)
-    return maker is not None and not processes.is_alive(maker)
+    return release.is_abandoned(entry)
 
 
 def _runs(entry: Entry) -> bool:

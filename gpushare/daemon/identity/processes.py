@@ -39,6 +39,10 @@ class Process:
     namespaced_pid: int
 
 
+#: Where there is no process to be named.
+NOBODY: Final = Process(0, 0, 0, 0)
+
+
 def look(pid: int) -> Process | None:
     """Return process `pid`; None when there is none (a zombie has ended)."""
     try:

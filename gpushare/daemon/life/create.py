@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gpushare.daemon.cards import upgrade
 from gpushare.daemon.identity import names, pods, processes
+from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.life import parts, release
 from gpushare.daemon.life.reserve import Applicant, give_back_earlier, noted, reserve
 from gpushare.daemon.log import log
@@ -96,8 +97,8 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
     except BaseException:
         release.end(entry.key, node, "the container could not be given it")
         raise
-    if bundle.maker:
-        release.watch_maker(entry.key, bundle.maker, node)
+    if entry.maker:
+        release.watch_maker(entry, node)
     return {"given": asked.given.kind, "key": entry.key}
 
 
@@ -134,7 +135,10 @@ def _reserve(bundle: Bundle, original: Spec, asked: Asked, node: Node) -> Entry:
     if asked.pod is not None:
         pods.settle(asked.pod, node)
         pods.refuse_second(asked.pod, asked.quota, node)
-    applicant = replace(_applicant(bundle, original), terms=asked.terms)
+    # One that has ended by now is nobody's process any more, and that is found out at the end.
+    gone = Process(bundle.maker, 0, 0, 0)
+    maker = (processes.look(bundle.maker) or gone) if bundle.maker else None
+    applicant = replace(_applicant(bundle, original), terms=asked.terms, maker=maker)
     try:
         return reserve(applicant, asked.quota, asked.given, node)
     except NoRoom as error:
@@ -151,12 +155,12 @@ def _refuse_second_maker(bundle: Bundle, node: Node) -> None:
     is bound in the end would have pages that the daemon does not know.
     """
     entry = node.ledger.entries.get(bundle.key)
-    first = node.tenants.makers.get(bundle.key)
-    if entry is None or entry.state != "reserved" or first is None or first.pid == bundle.maker:
+    if entry is None or entry.state != "reserved" or entry.maker in (0, bundle.maker):
         return
-    if processes.is_alive(first):
+    if not release.is_abandoned(entry):
         raise NoRoom(
-            f"container {entry.title} is being made by process {first.pid}; wait for it, or end it"
+            f"container {entry.title} is being made by process {entry.maker}; wait for it, or end "
+            "it"
         )
 
 

@@ -18,11 +18,10 @@ from gpushare.daemon import clock
 from gpushare.daemon.cards import upgrade
 from gpushare.daemon.compute import shares
 from gpushare.daemon.identity import processes
-from gpushare.daemon.life import parts
+from gpushare.daemon.life import parts, recover
 from gpushare.daemon.log import log
 from gpushare.daemon.memory import hard_limit
 from gpushare.daemon.node import Node
-from gpushare.daemon.pages.status import Status
 from gpushare.daemon.service.tenant_socket import TenantSocket
 from gpushare.daemon.store.ledger import Entry
 from gpushare.daemon.tenants import Pages
@@ -109,25 +108,28 @@ def watch_process(entry: Entry, node: Node) -> None:
         node.loop.soon(lambda: node.watch.process(entry.key, pidfd))
 
 
-def watch_maker(key: str, pid: int, node: Node) -> None:
-    """See that a reservation goes with process `pid`, the runtime that is to make its container.
+def watch_maker(entry: Entry, node: Node) -> None:
+    """See that a reservation goes with its maker, the runtime that is to make its container.
 
     The hook that binds it runs before that runtime ends: afterwards nobody will, and what was
-    promised need not wait for `timing.bind`.
+    promised need not wait for `timing.bind`. A daemon that is started anew knows it too.
     """
-    maker = processes.look(pid)
-    pidfd = None if maker is None else processes.open_pidfd(pid, maker.starttime)
-    if maker is None or pidfd is None:
-        end(key, node, "its runtime has ended")
+    pidfd = processes.open_pidfd(entry.maker, entry.maker_starttime)
+    if pidfd is None:
+        end(entry.key, node, "its runtime has ended")
         return
-    node.tenants.makers[key] = maker
-    node.loop.soon(lambda: node.watch.process(key, pidfd))
+    node.loop.soon(lambda: node.watch.process(entry.key, pidfd))
 
 
-def _end_if_abandoned(key: str, node: Node) -> None:
-    maker = node.tenants.makers.get(key)
-    if maker is not None and not processes.is_alive(maker):
-        end(key, node, "its runtime has ended")
+def is_abandoned(entry: Entry) -> bool:
+    """Whether the runtime that was to make a reservation's container has ended."""
+    found = processes.look(entry.maker) if entry.maker else processes.NOBODY
+    return found is None or (entry.maker != 0 and found.starttime != entry.maker_starttime)
+
+
+def _end_if_abandoned(entry: Entry, node: Node) -> None:
+    if is_abandoned(entry):
+        end(entry.key, node, "its runtime has ended")
 
 
 def process_ended(key: str, node: Node, attempt: int = 0) -> None:
@@ -137,10 +139,14 @@ def process_ended(key: str, node: Node, attempt: int = 0) -> None:
     """
     entry = node.ledger.entries.get(key)
     if entry is not None and entry.state == "reserved":
-        _end_if_abandoned(key, node)
+        _end_if_abandoned(entry, node)
         return
-    if end_if_gone(key, node, "its process has ended") or attempt >= len(_AGAIN_SECONDS):
-        return
+    try:
+        if end_if_gone(key, node, "its process has ended") or attempt >= len(_AGAIN_SECONDS):
+            return
+    except OSError as error:
+        log("release-failed", "error", tenant=key, error=str(error))
+        return  # `reconcile` tries again
 
     def again() -> None:
         node.decide.submit(lambda: process_ended(key, node, attempt + 1))
@@ -159,6 +165,9 @@ def reconcile(node: Node) -> None:
         except OSError as error:
             log("release-failed", "error", tenant=entry.key, name=entry.title, error=str(error))
     node.freezer.set_right()
+    node.ledger.settle()
+    node.doubt.look()
+    recover.listen_again(node)
     hard_limit.set_right(node)
     parts.sweep_compat(node)
     upgrade.watch(node)
@@ -170,6 +179,8 @@ def _look_again(entry: Entry, node: Node) -> None:
         end_if_gone(entry.key, node, "it is gone")
     elif entry.state == "reserved" and clock.boottime() >= entry.expires:
         end(entry.key, node, "it did not start in time")
+    elif entry.state == "reserved":
+        _end_if_abandoned(entry, node)
     elif has_ended_with_none(entry):
         node.ledger.release(entry.key)
 
@@ -182,10 +193,15 @@ def adopt(node: Node) -> None:
         if entry.state == "bound":
             watch_process(entry, node)
             _hold_again(entry, node)
+        elif entry.maker:
+            watch_maker(entry, node)
         log("tenant-adopted", tenant=entry.key, id=entry.id, name=entry.title, state=entry.state)
-    for key in node.mounts.made():
-        if key not in node.ledger.entries:
-            _sweep(key, node)
+    strangers = {
+        key: _recover(key, node)
+        for key in node.mounts.made()
+        if key not in node.ledger.entries and not _sweep(key, node)
+    }
+    recover.settle_doubts(strangers, node)
     node.freezer.adopt()
     shares.settle(node)
 
@@ -197,34 +213,36 @@ def _hold_again(entry: Entry, node: Node) -> None:
         node.ledger.isolate(entry.key, isolation)
 
 
-def _sweep(key: str, node: Node) -> None:
-    """Remove a directory that the ledger does not know, unless somebody still uses it."""
+def _sweep(key: str, node: Node) -> bool:
+    """Remove a directory that the ledger does not know; False where somebody still uses it."""
     try:
         directory = node.mounts.open(key)
     except OSError:
         used = False  # a start that was interrupted before anything was mounted
     else:
-        used = _is_used(directory)
+        used = recover.is_used(directory)
+        os.close(directory)
     log("directory-unknown", "error" if used else "warning", tenant=key, used=used)
     if used:
-        return
+        return False
     try:
         node.mounts.remove(key)
     except OSError as error:
         log("directory-left", "error", tenant=key, error=str(error))
+    return True
 
 
-def _is_used(directory: int) -> bool:
+def _recover(key: str, node: Node) -> bool:
+    """Take over a tenant of whom there are only its pages; False where they do not say enough."""
+    directory = node.mounts.open(key)
     try:
-        status = Status(directory)
-    except OSError:
-        return False
+        entry = recover.recovered(key, directory, node)
     finally:
         os.close(directory)
-    try:
-        return status.is_held()
-    finally:
-        status.close()
+    if entry is None or not _adopt_pages(entry, node):
+        return False
+    watch_process(entry, node)
+    return True
 
 
 def _adopt_pages(entry: Entry, node: Node) -> bool:

@@ -14,6 +14,7 @@ from typing import Final
 
 from gpushare.daemon import backends, clock
 from gpushare.daemon.compute import shares
+from gpushare.daemon.identity.processes import NOBODY, Process
 from gpushare.daemon.life import release
 from gpushare.daemon.log import log
 from gpushare.daemon.memory.lend import lend, make_room
@@ -36,7 +37,8 @@ class Applicant:
 
     `label` is the SELinux label of a container's mounts; `owner` may mount its directory beside
     root; `status_owner` alone may write its status, None: whoever is in it. `terms` are what the
-    node's policy says of it.
+    node's policy says of it. `maker` is the process with which a reservation ends, None: none, and
+    it expires.
     """
 
     key: str
@@ -51,6 +53,7 @@ class Applicant:
     isolation: str = backends.INTERPOSER
     pod: Pod | None = None
     terms: Terms = field(default_factory=Terms)
+    maker: Process | None = None
 
 
 def noted(notes: Sequence[str]) -> tuple[str, ...]:
@@ -67,6 +70,7 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
     made, and nothing is taken.
     """
     driver = node.loaded()
+    node.doubt.refuse()
     _refuse_unsupported(quota, driver, whole=given.kind == "whole")
     give_back_earlier(applicant, node)
     if given.kind == "shared":
@@ -199,6 +203,7 @@ def _entry(
 ) -> Entry:
     whole = given.kind == "whole"
     pod = applicant.pod or Pod("")
+    maker = applicant.maker or NOBODY
     return Entry(
         key=applicant.key,
         state="reserved",
@@ -219,6 +224,8 @@ def _entry(
         container=pod.container,
         created=time.time(),
         expires=clock.boottime() + node.config.timing.bind,
+        maker=maker.pid,
+        maker_starttime=maker.starttime,
         holdings=tuple(
             Holding(
                 *(one.card.uuid, one.memory_bytes, given.cores, one.cores, one.whole),

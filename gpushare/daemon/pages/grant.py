@@ -126,6 +126,18 @@ class Grant:
         """Return what the tenant may use of card `number` now: its promise and what it is lent."""
         return self._card64(number, abi.GRANT_CARD_MEMORY_LIMIT_BYTES).value
 
+    def uuid(self, number: int) -> str:
+        """Return the uuid of card `number`; ValueError where there is none."""
+        offset = abi.grant_card_offset(number) + abi.GRANT_CARD_UUID
+        text = self._map[offset : offset + abi.GRANT_CARD_UUID_BYTES].partition(b"\0")[0]
+        if not text:
+            raise ValueError(f"card {number} has no uuid")
+        return text.decode("ascii")
+
+    def cores(self, number: int) -> int:
+        """Return the percent of card `number`'s compute that was asked; 0: none."""
+        return self._u32(abi.grant_card_offset(number) + abi.GRANT_CARD_CORES_PERCENT).value
+
     def most_bytes(self, number: int) -> int:
         """Return the largest limit of card `number` since this daemon has the file."""
         return self._most[number]

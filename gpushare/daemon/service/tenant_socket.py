@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 import struct
 from dataclasses import dataclass, field
 from typing import Final
@@ -60,6 +61,15 @@ class TenantSocket:
     connections: set[socket.socket] = field(default_factory=set)
     allowance: Allowance = field(default_factory=Allowance)
     arrivals: Allowance = field(default_factory=lambda: Allowance(2.0 * abi.MAX_PROCESSES))
+
+    @staticmethod
+    def is_there(directory: int) -> bool:
+        """Whether there is a socket in the directory open at `directory`."""
+        try:
+            found = os.stat(abi.SOCKET_NAME, dir_fd=directory, follow_symlinks=False)
+        except OSError:
+            return False
+        return stat.S_ISSOCK(found.st_mode)
 
     @classmethod
     def listen(cls, key: str, directory: int) -> TenantSocket:

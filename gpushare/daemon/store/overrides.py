@@ -2,7 +2,9 @@
 """What the operator set for a container, or for a card: it holds across stop, start and reboot.
 
 One JSON file in state_dir, `{"<id>": {"memory": "6GiB"}}`, by the container's id or the card's
-UUID, replaced by rename and synced: it is the operator's word and outlives everything else.
+UUID, replaced by rename and synced: it is the operator's word and outlives everything else. Beside
+it, as FILE.last, is what was last read or written and good: a file that is damaged, or that was
+edited into something that is none, is set aside and that is taken instead.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from gpushare.daemon.log import log
+from gpushare.daemon.store import quarantine
 from gpushare.errors import UserError
 from gpushare.quota import Source
 from gpushare.quota.keys import KEYS, OPERATORS, read
@@ -28,14 +32,17 @@ class OverridesError(UserError):
 class Overrides:
     """The file `name` in `directory`, kept in memory; the decide thread's.
 
-    `command` is what it has the words of.
+    `command` is what it has the words of. `told` says what was set aside, "" where nothing was.
+    OverridesError: neither the file nor the last one is good.
     """
 
     def __init__(
         self, directory: Path, name: str = "overrides.json", command: str = "gpushare set"
     ) -> None:
         self._file = directory / name
+        self._last = directory / f"{name}.last"
         self._command = command
+        self.told = ""
         self._values = self._read()
 
     def of(self, identity: str) -> Mapping[str, str]:
@@ -48,48 +55,99 @@ class Overrides:
         values[identity] = {**values.pop(identity, {}), **asked}
         while len(values) > _MOST:
             del values[next(iter(values))]
-        self._write(values)
+        self._keep(values)
         self._values = values
 
     def forget(self, identity: str) -> None:
         """Note that nothing is set for `identity` any more; OSError when the disk fails."""
         values = {name: keys for name, keys in self._values.items() if name != identity}
         if len(values) < len(self._values):
-            self._write(values)
+            self._keep(values)
             self._values = values
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
-            text = self._file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise OverridesError(f"{self._file}: {error.strerror}") from error
-        try:
-            return {str(name): _checked(keys) for name, keys in json.loads(text).items()}
-        except (ValueError, AttributeError, RecursionError) as error:
+            values = _load(self._file)
+        except ValueError as error:
+            return self._instead(error)
+        if values is None:
+            last = self._read_last() or {}
+            if last:
+                self._say(f"{self._file} is gone (remove {self._last.name} too to go on without)")
+            return last
+        if values != self._read_last():
+            self._write_last(values)
+        return values
+
+    def _instead(self, error: ValueError) -> dict[str, dict[str, str]]:
+        """Return what was last good; the damaged file is kept aside."""
+        values = self._read_last()
+        if values is None:
             raise OverridesError(
                 f"{self._file} is damaged ({error}): it has what `{self._command}` was told; "
                 "correct it, or remove it to go on without"
             ) from error
+        try:
+            aside = quarantine.set_aside(self._file)
+            _write(self._file, values)
+        except OSError as failed:
+            self._say(f"{self._file} is damaged ({error}) and cannot be replaced ({failed})")
+        else:
+            self._say(f"{self._file} was damaged ({error}) and is kept as {aside}")
+        return values
 
-    def _write(self, values: Mapping[str, Mapping[str, str]]) -> None:
-        draft = self._file.with_name(f".{self._file.name}.{secrets.token_hex(4)}")
+    def _say(self, what: str) -> None:
+        self.told = f"{what}; what `{self._command}` said last holds"
+        log("overrides-damaged", "error", file=str(self._file), why=what)
+
+    def _read_last(self) -> dict[str, dict[str, str]] | None:
         try:
-            with draft.open("x", encoding="utf-8") as file:
-                json.dump(values, file, indent=1)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self._file)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-        directory = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return _load(self._last)
+        except (ValueError, OverridesError):
+            return None
+
+    def _keep(self, values: Mapping[str, Mapping[str, str]]) -> None:
+        _write(self._file, values)
+        self._write_last(values)
+
+    def _write_last(self, values: Mapping[str, Mapping[str, str]]) -> None:
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+            _write(self._last, values)
+        except OSError as error:
+            log("overrides-not-copied", "warning", file=str(self._last), error=str(error))
+
+
+def _load(file: Path) -> dict[str, dict[str, str]] | None:
+    """Return what is in `file`, None where there is none; ValueError where it is damaged."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OverridesError(f"{file}: {error.strerror}") from error
+    try:
+        return {str(name): _checked(keys) for name, keys in json.loads(text).items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def _write(file: Path, values: Mapping[str, Mapping[str, str]]) -> None:
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("x", encoding="utf-8") as opened:
+            json.dump(values, opened, indent=1)
+            opened.write("\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        draft.replace(file)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _checked(keys: Mapping[str, object]) -> dict[str, str]:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
-FORMAT: Final = 5  # of the tables; a later one is not read
+FORMAT: Final = 6  # of the tables; a later one is not read
 _HOLD: Final = """
 CREATE TABLE hold (
     key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
@@ -22,7 +22,11 @@ CREATE TABLE hold (
 ) STRICT
 """
 TABLES: Final = f"""
-CREATE TABLE about (format INTEGER NOT NULL, boot_id TEXT NOT NULL);
+CREATE TABLE about (
+    format INTEGER NOT NULL,
+    boot_id TEXT NOT NULL,
+    generation INTEGER NOT NULL DEFAULT 0
+);
 CREATE TABLE tenant (
     key TEXT PRIMARY KEY,
     state TEXT NOT NULL CHECK (state IN ('reserved', 'bound', 'none')),
@@ -48,7 +52,9 @@ CREATE TABLE tenant (
     compat TEXT NOT NULL DEFAULT '',
     weight INTEGER NOT NULL DEFAULT 0,
     priority INTEGER NOT NULL DEFAULT 5,
-    class TEXT NOT NULL DEFAULT 'offline' CHECK (class IN ('online', 'offline'))
+    class TEXT NOT NULL DEFAULT 'offline' CHECK (class IN ('online', 'offline')),
+    maker INTEGER NOT NULL DEFAULT 0,
+    maker_starttime INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE holding (
     key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
@@ -96,13 +102,51 @@ UPGRADES: Final = {
         "UPDATE tenant SET class = 'online' WHERE json_extract(quota, '$.class') LIKE 'online %'",
     ),
     4: (_HOLD,),
+    5: (
+        "ALTER TABLE about ADD COLUMN generation INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE tenant ADD COLUMN maker INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE tenant ADD COLUMN maker_starttime INTEGER NOT NULL DEFAULT 0",
+    ),
 }
 
 
-def upgrade(store: sqlite3.Connection, found: int) -> None:
-    """Make a store of an earlier format one of ours; ValueError for one of a later."""
-    if found not in UPGRADES:
-        raise ValueError(f"format {found}, and this version writes {FORMAT}")
+class OtherFormat(Exception):
+    """The store is of a later version: not damaged, and not for us to read or to move."""
+
+
+class About(NamedTuple):
+    """Which boot a store is of, and how many daemons have started on it."""
+
+    boot_id: str
+    generation: int
+
+
+def is_empty(store: sqlite3.Connection) -> bool:
+    """Whether a store has no table yet."""
+    return bool(store.execute("SELECT count(*) = 0 FROM sqlite_schema").fetchone()[0])
+
+
+def check(store: sqlite3.Connection) -> About:
+    """Return what the store is of, with its tables as this version has them.
+
+    ValueError, sqlite3.Error: it is damaged. OtherFormat.
+    """
+    [(verdict,)] = store.execute("PRAGMA quick_check(1)").fetchall()
+    if verdict != "ok":
+        raise ValueError(" ".join(str(verdict).split()))
+    [(found,)] = store.execute("SELECT format FROM about").fetchall()
+    if found != FORMAT:
+        upgrade(store, found)
+    [(boot_id, generation)] = store.execute("SELECT boot_id, generation FROM about").fetchall()
+    return About(str(boot_id), int(generation))
+
+
+def upgrade(store: sqlite3.Connection, found: object) -> None:
+    """Make a store of an earlier format one of ours; OtherFormat for one of a later."""
+    if not isinstance(found, int) or found < min(UPGRADES):
+        raise ValueError(f"format {found!r} was never written")
+    if found > FORMAT:
+        raise OtherFormat(f"format {found}, and this version writes {FORMAT}")
     with changed(store):
         for step in range(found, FORMAT):
             for statement in UPGRADES[step]:
@@ -110,12 +154,12 @@ def upgrade(store: sqlite3.Connection, found: int) -> None:
         store.execute("UPDATE about SET format = ?", (FORMAT,))
 
 
-def make(store: sqlite3.Connection, boot_id: str) -> None:
+def make(store: sqlite3.Connection, about: About) -> None:
     """Make the tables in an empty store."""
     with changed(store):
         for statement in TABLES.split(";")[:-1]:
             store.execute(statement)
-        store.execute("INSERT INTO about VALUES (?, ?)", (FORMAT, boot_id))
+        store.execute("INSERT INTO about VALUES (?, ?, ?)", (FORMAT, *about))
 
 
 @contextmanager

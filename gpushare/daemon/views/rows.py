@@ -277,7 +277,9 @@ def _unwell(node: Node) -> Iterator[str]:
 def status_row(node: Node) -> Status:
     """Return what the daemon says of itself."""
     driver = node.driver
-    warnings = list(node.warnings)
+    warnings = [*node.warnings, *node.ledger.told]
+    told = node.ledger.fault, node.doubt.why, node.overrides.told, node.card_overrides.told
+    warnings += [why for why in told if why]
     if driver is None:
         warnings.append(node.why_none)
     elif node.driver_fault:
@@ -297,6 +299,7 @@ def status_row(node: Node) -> Status:
     return Status(
         version=gpushare.__version__,
         pid=os.getpid(),
+        generation=node.ledger.generation,
         scheduler=node.scheduler_pid,
         driver_version=driver.nvml.driver_version if driver else "",
         cuda_version=driver.nvml.cuda_version if driver else "",

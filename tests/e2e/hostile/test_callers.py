@@ -45,9 +45,9 @@ def spoken(container: Container, *words: str) -> tuple[int, str]:
         return status, said.read().decode(errors="replace")
 
 
-#: What gpushared writes by itself: the ledger's journal, what contexts were measured to take, and
+#: What gpushared writes by itself: the ledger with its copies, what contexts were measured to take, and
 #: folders that are ready for the next tenants.
-_LIVE = ("ledger.db", "state/contexts.json", "/tenants/.spare-")
+_LIVE = ("ledger.db", "run/copies", "state/contexts.json", "/tenants/.spare-")
 
 
 def everything(place: Place, *besides: Path) -> set[str]:

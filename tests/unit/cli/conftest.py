@@ -122,6 +122,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
 STATUS: Status = {
     "version": "0.1.0",
     "pid": 77,
+    "generation": 1,
     "scheduler": 78,
     "driver_version": "580.159.04",
     "cuda_version": "13.0",

@@ -23,6 +23,7 @@ from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.service.loop import Loop
 from gpushare.daemon.service.watch import Watch
 from gpushare.daemon.service.worker import Worker
+from gpushare.daemon.store.doubt import Doubt
 from gpushare.daemon.store.ledger import Entry, Holding, Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.tenants import Tenants
@@ -159,6 +160,7 @@ def node(
         config=config,
         platform=this_platform(),
         ledger=ledger,
+        doubt=Doubt(config.run_dir / "doubt", "boot"),
         mounts=PlainDirectories(config.run_dir / "tenants"),
         overrides=Overrides(config.state_dir),
         card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card policy"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -119,8 +120,12 @@ def test_set_does_not_count_what_a_process_held_that_has_died(
 def test_an_earlier_versions_ledger_is_read(tmp_path: Path) -> None:
     with fakes.node(tmp_path) as before:
         tenant = opened(before, memory="4GiB")
+    shutil.rmtree(tmp_path / "run" / "copies")  # that version had none
     store = sqlite3.connect(tmp_path / "run" / "ledger.db")
     with store:
+        store.execute("ALTER TABLE about DROP COLUMN generation")
+        for column in ("maker", "maker_starttime"):
+            store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")
         store.execute("ALTER TABLE holding DROP COLUMN memory_limit_bytes")
         later = ("notes", "namespace", "sandbox", "container", "uninterposed", "compat")
         for column in (*later, "weight", "priority", "class"):
@@ -138,8 +143,12 @@ def test_a_ledger_that_only_noted_classes_is_read_with_them(tmp_path: Path) -> N
     with fakes.node(tmp_path) as before:
         said = {"class": "online", "priority": "2", "weight": "30"}
         plain, tenant = opened(before, memory="4GiB"), opened(before, memory="4GiB", **said)
+    shutil.rmtree(tmp_path / "run" / "copies")  # that version had none
     store = sqlite3.connect(tmp_path / "run" / "ledger.db")
     with store:
+        store.execute("ALTER TABLE about DROP COLUMN generation")
+        for column in ("maker", "maker_starttime"):
+            store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")
         for column in ("weight", "priority", "class"):
             store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")
         store.execute("DROP TABLE hold")

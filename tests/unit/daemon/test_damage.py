@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A damaged ledger, damaged copies: no promise is lost, and what cannot be known is said."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpushare.daemon.control.resize import set_quota
+from gpushare.daemon.identity import mounted, processes
+from gpushare.daemon.life import recover, release
+from gpushare.daemon.life.bind import bind
+from gpushare.daemon.node import Node
+from gpushare.daemon.store import quarantine
+from gpushare.daemon.store.doubt import Doubt, InDoubt
+from gpushare.daemon.store.entry import Entry, Holding
+from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.views.rows import status_row
+
+from . import fakes
+from .fakes import GIB, entry
+from .operations import opened
+
+BOOT = "boot-1"
+PAGE = 4096
+COUNT = 40
+
+Damage = Callable[[Path], None]
+
+
+def at(folder: Path) -> Ledger:
+    return Ledger(folder / "ledger.db", BOOT)
+
+
+def filled(folder: Path) -> Mapping[str, Entry]:
+    """Leave a ledger of many entries as a killed daemon does: with its write-ahead log."""
+    live = folder / "live"
+    live.mkdir()
+    ledger = at(live)
+    for number in range(COUNT):
+        made = entry(f"{number:016x}", memory_gib=1 + number % 7, cores=number)
+        ledger.add(replace(made, created=float(number)))
+    for number in range(0, COUNT, 3):
+        ledger.bind(f"{number:016x}", pid=number + 2, starttime=7, cgroup=f":/{number}")
+    ledger.release("0" * 16)
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        shutil.copy(live / name, folder)
+    shutil.copytree(live / "copies", folder / "copies")
+    entries = ledger.entries
+    ledger.close()
+    return entries
+
+
+def zeroed(folder: Path) -> None:
+    file = folder / "ledger.db"
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def garbage(folder: Path) -> None:
+    (folder / "ledger.db").write_bytes(b"not a database at all, but long enough" * 100)
+
+
+def emptied(folder: Path) -> None:
+    (folder / "ledger.db").write_bytes(b"")
+
+
+def removed(folder: Path) -> None:
+    for file in folder.glob("ledger.db*"):
+        file.unlink()
+
+
+def log_lost(folder: Path) -> None:
+    (folder / "ledger.db-wal").unlink()
+
+
+def log_of_another(folder: Path) -> None:
+    (folder / "ledger.db-wal").write_bytes(os.urandom(PAGE * 3))
+
+
+def index_of_another(folder: Path) -> None:
+    (folder / "ledger.db-shm").write_bytes(os.urandom(PAGE * 8))
+
+
+def checkpointed(folder: Path) -> None:
+    store = sqlite3.connect(folder / "ledger.db")
+    store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.close()
+
+
+def a_byte_of_a_promise(folder: Path) -> None:
+    """SQLite has no checksum of its pages: it cannot see this one."""
+    checkpointed(folder)
+    store = sqlite3.connect(folder / "ledger.db", isolation_level=None)
+    store.execute("UPDATE holding SET memory_bytes = 1 WHERE key = ?", (f"{1:016x}",))
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(zeroed, garbage, emptied, removed, log_lost, log_of_another, index_of_another),
+        a_byte_of_a_promise,
+    ],
+)
+def test_a_ledger_that_is_damaged_is_made_again_as_it_was(tmp_path: Path, damage: Damage) -> None:
+    before = filled(tmp_path)
+    damage(tmp_path)
+    ledger = at(tmp_path)
+    assert ledger.entries == before
+    assert not ledger.unknown
+    assert ledger.is_complete
+    ledger.close()
+    again = at(tmp_path)
+    assert again.entries == before
+    assert not again.told
+    again.close()
+
+
+def test_a_ledger_cut_at_every_page_is_made_again_as_it_was(tmp_path: Path) -> None:
+    before = filled(tmp_path)
+    checkpointed(tmp_path)
+    whole = (tmp_path / "ledger.db").read_bytes()
+    assert len(whole) > 5 * PAGE
+    for size in range(0, len(whole), PAGE // 2):
+        (tmp_path / "ledger.db").write_bytes(whole[:size])
+        ledger = at(tmp_path)
+        assert ledger.entries == before, size
+        ledger.close()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whatever_becomes_of_its_bytes_no_promise_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Bytes of the ledger and of some copies: what is not there any more is said to be unknown."""
+    folder = tmp_path_factory.mktemp("damage")
+    before = filled(folder)
+    if data.draw(st.booleans()):
+        checkpointed(folder)
+    for name in ("ledger.db", "ledger.db-wal"):
+        file = folder / name
+        content = bytearray(file.read_bytes() if file.exists() else b"")
+        for _ in range(data.draw(st.integers(0, 4)) if content else 0):
+            start = data.draw(st.integers(0, len(content) - 1))
+            length = data.draw(st.sampled_from((1, 4, 512, PAGE)))
+            content[start : start + length] = data.draw(st.randoms()).randbytes(length)
+        if content:
+            file.write_bytes(content)
+    spoiled = data.draw(st.sets(st.sampled_from(sorted(before)), max_size=3))
+    for key in spoiled:
+        copy = folder / "copies" / key
+        cut = data.draw(st.integers(0, copy.stat().st_size - 1))
+        copy.write_bytes(copy.read_bytes()[:cut] + data.draw(st.binary(max_size=8)))
+    ledger = at(folder)
+    for key, promised in before.items():
+        if key in spoiled:
+            assert key in ledger.entries or key in ledger.unknown
+        else:
+            assert ledger.entries[key] == promised
+    ledger.close()
+
+
+def test_damaged_copies_are_made_again_from_the_ledger_and_kept(tmp_path: Path) -> None:
+    before = filled(tmp_path)
+    key = f"{5:016x}"
+    (tmp_path / "copies" / key).write_text("00000000 {}")
+    (tmp_path / "copies" / f".{1:016x}").write_text("half a dra")
+    ledger = at(tmp_path)
+    assert ledger.entries == before
+    assert (tmp_path / "copies" / f"{key}.damaged").read_text() == "00000000 {}"
+    ledger.close()
+    removed(tmp_path)
+    ledger = at(tmp_path)
+    assert ledger.entries == before
+    ledger.close()
+
+
+def test_what_was_damaged_is_kept_a_bounded_number_of_times(tmp_path: Path) -> None:
+    for number in range(7):
+        (tmp_path / "x.json").write_text(str(number))
+        (tmp_path / "x.json-wal").write_text(str(number))
+        aside = quarantine.set_aside(tmp_path / "x.json", "-wal")
+        assert aside.read_text() == str(number)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    kept = [f"x.json.damaged-{number}{end}" for number in (4, 5, 6, 7) for end in ("", "-wal")]
+    assert names == kept
+
+
+def test_entries_of_an_earlier_version_have_what_the_ledger_says_beside_them(
+    tmp_path: Path,
+) -> None:
+    """Its copies know fewer fields, and are no reason to forget the others."""
+    ledger = at(tmp_path)
+    added = replace(entry(), weight=7, priority=2, maker=4, maker_starttime=9)
+    ledger.add(added)
+    copy = tmp_path / "copies" / added.key
+    said = ledger._copies._read(copy)
+    assert said is not None
+    for name in ("weight", "priority", "maker"):
+        del said[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpushare.daemon.store.copies._fields", lambda _: said)
+        with ledger._copies.changing([added]):
+            pass
+    ledger.close()
+    again = at(tmp_path)
+    assert again.entries == {added.key: added}
+    assert not again.told
+    again.close()
+
+
+def bound(node: Node, program: subprocess.Popen[bytes], **quota: str) -> str:
+    tenant = opened(node, **quota)
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    return tenant["key"]
+
+
+def lose(folder: Path, *keys: str) -> None:
+    """Damage the ledger, and the copies of `keys`."""
+    garbage(folder / "run")
+    for key in keys:
+        (folder / "run" / "copies" / key).write_text("lost")
+
+
+def has_mounted(
+    monkeypatch: pytest.MonkeyPatch, program: subprocess.Popen[bytes], node: Node, key: str
+) -> None:
+    """Have `program` be the one in whose mount namespace the pages of `key` are."""
+    directory = node.mounts.path(key).stat()
+    found = processes.look(program.pid)
+    assert found is not None
+    monkeypatch.setattr(
+        mounted, "who_has", lambda device: [found] if device == directory.st_dev else []
+    )
+
+
+def test_a_tenant_of_whom_only_the_pages_are_left_keeps_its_part(
+    tmp_path: Path, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fakes.node(tmp_path) as first:
+        key = bound(first, program, memory="4GiB", cores="30")
+    lose(tmp_path, key)
+    with fakes.again(tmp_path) as node:
+        assert node.ledger.unknown == (key,)
+        has_mounted(monkeypatch, program, node, key)
+        release.adopt(node)
+        found = node.ledger.entries[key]
+        assert (found.state, found.pid) == ("bound", program.pid)
+        assert found.holdings == (Holding("GPU-0000", 4 * GIB, 30, 30),)
+        assert found.cgroup == processes.own_cgroup(program.pid, processes.cgroups_of(os.getpid()))
+        assert node.doubt.why == ""
+        [room] = node.rooms()
+        assert (room.promised_bytes, room.cores_free) == (4 * GIB, 70)
+        assert set_quota(found, {"memory": "6GiB"}, node).holdings[0].memory_bytes == 6 * GIB
+        program.kill()
+        program.wait()
+        release.process_ended(key, node)
+        assert not node.ledger.entries
+
+
+def test_of_whom_nothing_is_known_stops_new_promises_until_an_operator_has_looked(
+    tmp_path: Path, program: subprocess.Popen[bytes]
+) -> None:
+    """A whole card has no pages: with its entry and its copy it is known to nobody."""
+    with fakes.node(tmp_path) as first:
+        key = bound(first, program, count="1")
+    lose(tmp_path, key)
+    for _ in range(2):  # also after another restart
+        with fakes.again(tmp_path) as node:
+            release.adopt(node)
+            with pytest.raises(InDoubt, match=f"what tenant {key} had is lost"):
+                opened(node, memory="4GiB")
+            assert any("nothing new is promised" in said for said in status_row(node)["warnings"])
+    with fakes.again(tmp_path) as node:
+        release.adopt(node)
+        (tmp_path / "run" / "doubt").unlink()
+        assert opened(node, memory="4GiB")["key"] in node.ledger.entries
+        assert node.doubt.why == ""
+
+
+def test_without_ledger_and_copies_nothing_is_promised(tmp_path: Path) -> None:
+    with fakes.node(tmp_path) as first:
+        opened(first, memory="4GiB")
+    garbage(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "copies")
+    with fakes.again(tmp_path) as node:
+        release.adopt(node)
+        with pytest.raises(InDoubt, match="whole cards may be in use"):
+            opened(node, memory="4GiB")
+
+
+def test_pages_in_use_that_say_nothing_stop_new_promises(
+    tmp_path: Path, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fakes.node(tmp_path) as first:
+        key = bound(first, program, memory="4GiB")
+        (first.mounts.path(key) / "grant").write_bytes(bytes(1 << 17))
+    lose(tmp_path, key)
+    with fakes.again(tmp_path) as node:
+        has_mounted(monkeypatch, program, node, key)
+        release.adopt(node)
+        assert node.mounts.made() == [key]
+        with pytest.raises(InDoubt, match=f"pages {key} are in use"):
+            opened(node, memory="4GiB")
+
+
+def test_a_doubt_ends_with_the_boot(tmp_path: Path) -> None:
+    doubt = Doubt(tmp_path / "doubt", BOOT)
+    doubt.add("something is lost")
+    assert "something is lost" in Doubt(tmp_path / "doubt", BOOT).why
+    assert Doubt(tmp_path / "doubt", "boot-2").why == ""
+    assert not (tmp_path / "doubt").exists()
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "identity"),
+    [
+        ("devices:/docker/4f1c", "4f1c"),
+        (":/system.slice/docker-4f1c.scope", "4f1c"),
+        (":/kubepods.slice/pod1.slice/cri-containerd-4f1c.scope", "4f1c"),
+        ("pids:/machine/test-4f1c", "test-4f1c"),
+        ("", ""),
+    ],
+)
+def test_the_name_of_a_cgroup_says_which_container_it_is(cgroup: str, identity: str) -> None:
+    assert recover._id(cgroup) == identity
