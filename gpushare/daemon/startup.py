@@ -6,6 +6,7 @@ from __future__ import annotations
 import grp
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,10 +89,13 @@ def build(config: Config, loop: Loop) -> Node:
         machine = platform.this_platform()
     except ValueError as error:
         raise CannotStart(str(error)) from error
+    tenants: dict[str, Ledger] = {}
+    history = _history(config, tenants)  # before the rest, which may have something to tell
+    tenants["ledger"] = Ledger(config.run_dir / "ledger.db", clock.boot_id())
     node = Node(
         config=config,
         platform=machine,
-        ledger=Ledger(config.run_dir / "ledger.db", clock.boot_id()),
+        ledger=tenants["ledger"],
         doubt=Doubt(config.run_dir / "doubt", clock.boot_id()),
         mounts=TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES),
         overrides=Overrides(config.state_dir),
@@ -101,22 +105,24 @@ def build(config: Config, loop: Loop) -> Node:
         watch=Watch(loop),
         decide=Worker("decide"),
         names=Worker("names"),
+        history=history,
     )
-    node.history = _history(node)
     if node.mounts.warning:
         log("mounts-own-namespace", "warning", note=node.mounts.warning)
     load_driver(node)
     return node
 
 
-def _history(node: Node) -> History:
-    """Return the history, which is told of every event from now on."""
+def _history(config: Config, tenants: Mapping[str, Ledger]) -> History:
+    """Return the history, which is told of every event from now on; names as the ledger has them.
+
+    There may be none yet.
+    """
 
     def who(key: str) -> tuple[str, str] | None:
-        entry = node.ledger.entries.get(key)
+        entry = tenants["ledger"].entries.get(key) if tenants else None
         return None if entry is None else (entry.id, entry.title)
 
-    config = node.config
     history = History(
         config.state_dir,
         clock.boot_id(),

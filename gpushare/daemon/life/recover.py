@@ -25,7 +25,7 @@ from gpushare.daemon.service.tenant_socket import TenantSocket
 from gpushare.daemon.store.entry import Entry, Holding
 
 #: A container's id as systemd's cgroups have it, ENGINE-ID.scope; cgroupfs has it as it is.
-_SCOPE: Final = re.compile(r"(?:[a-z]+|cri-containerd)-(.+)\.scope")
+_SCOPE: Final = re.compile(r"(?:cri-containerd|[a-z]+)-(.+)\.scope")
 _ID: Final = re.compile(r"[A-Za-z0-9_][\w+.-]{0,127}", re.ASCII)
 _BEST_EFFORT: Final = "best-effort"
 _WHY: Final = "its entry was lost; taken from its pages"

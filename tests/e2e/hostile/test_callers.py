@@ -45,8 +45,8 @@ def spoken(container: Container, *words: str) -> tuple[int, str]:
         return status, said.read().decode(errors="replace")
 
 
-#: What gpushared writes by itself: the ledger with its copies, what contexts were measured to take, and
-#: folders that are ready for the next tenants.
+#: What gpushared writes by itself: the ledger with its copies, what contexts were measured to
+#: take, and folders that are ready for the next tenants.
 _LIVE = ("ledger.db", "run/copies", "state/contexts.json", "/tenants/.spare-")
 
 

@@ -23,6 +23,7 @@ from gpushare.daemon.node import Node
 from gpushare.daemon.store import quarantine
 from gpushare.daemon.store.doubt import Doubt, InDoubt
 from gpushare.daemon.store.entry import Entry, Holding
+from gpushare.daemon.store.holds import Hold
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.views.rows import status_row
 
@@ -183,6 +184,29 @@ def test_damaged_copies_are_made_again_from_the_ledger_and_kept(tmp_path: Path) 
     ledger = at(tmp_path)
     assert ledger.entries == before
     ledger.close()
+
+
+@pytest.mark.parametrize("damage", [zeroed, log_lost])
+def test_who_was_held_still_is_known_after_the_damage(tmp_path: Path, damage: Damage) -> None:
+    filled(tmp_path)
+    ledger = at(tmp_path)
+    checkpointed(tmp_path)
+    held = Hold(f"{1:016x}", "operator", "maintenance", 1.0, cgroup=":/a")
+    ledger.holds.put(Hold(f"{1:016x}", "audit", "over", 2.0))
+    ledger.holds.put(held)
+    ledger.holds.put(Hold(f"{2:016x}", "operator", "maintenance", 3.0))
+    ledger.holds.drop(f"{1:016x}", "audit")
+    ledger.release(f"{2:016x}")
+    for name in ("ledger.db", "ledger.db-wal"):  # as a killed daemon leaves them
+        shutil.copy(tmp_path / name, tmp_path / f"kept-{name}")
+    ledger.close()
+    for name in ("ledger.db", "ledger.db-wal"):
+        shutil.move(tmp_path / f"kept-{name}", tmp_path / name)
+    damage(tmp_path)
+    for _ in range(2):
+        again = at(tmp_path)
+        assert again.holds.all == {held.key: (held,)}
+        again.close()
 
 
 def test_what_was_damaged_is_kept_a_bounded_number_of_times(tmp_path: Path) -> None:
