@@ -78,7 +78,7 @@ def live(file: Path, countdown: Countdown, said: int) -> None:
             return countdown.around(super().__exit__)(*error)
 
     connect = sqlite3.connect
-    sqlite3.connect = lambda *a, **k: connect(*a, factory=Counted, **k)  # type: ignore[assignment,misc]
+    sqlite3.connect = lambda *a, **k: connect(*a, factory=Counted, **k)  # type: ignore[assignment]
     ledger = Ledger(file, "boot-1")
     holdings = (Holding("GPU-0000", 1 << 32), Holding("GPU-1000", 1 << 32))
     ledger.add(Entry(key=OTHER, state="bound", id="b", holdings=holdings))
