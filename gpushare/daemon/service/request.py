@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpushare.daemon.identity.caller import Place
 from gpushare.daemon.node import Node
 from gpushare.quota.errors import quoted
 
@@ -30,10 +31,11 @@ class UnknownTenant(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end, as the kernel says (SO_PEERCRED)."""
+    """Who is at the other end, as the kernel says (SO_PEERCRED); and where it lives."""
 
     pid: int
     uid: int
+    place: Place = "host"
 
     @property
     def is_root(self) -> bool:
@@ -76,6 +78,16 @@ class Request:
         if not pattern.fullmatch(value):
             raise BadRequest(f"{name} {quoted(value)} is not like {pattern.pattern}")
         return value
+
+    def refuse_tenants(self) -> None:
+        """Raise Forbidden where a container's process asks, or one that is gone."""
+        if self.peer.place == "tenant":
+            raise Forbidden(
+                "this socket is the host's, and not for containers: unmount it there; what a "
+                "container has is what nvidia-smi shows in it"
+            )
+        if self.peer.place == "gone":
+            raise Forbidden("the process that connected has ended: nobody knows who asks")
 
     def root_only(self) -> None:
         """Raise Forbidden where the caller is not root."""

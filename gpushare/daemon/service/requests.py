@@ -28,7 +28,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 
 
 def operation(request: Request) -> Operation:
-    """Return what `request` asks for; BadRequest where there is no such op."""
+    """Return what `request` asks for; BadRequest where there is no such op, Forbidden."""
+    request.refuse_tenants()
     op = request.fields.get("op")
     found = OPERATIONS.get(op) if isinstance(op, str) else None
     if found is None:

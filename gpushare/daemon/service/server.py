@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpushare import protocol
+from gpushare.daemon.identity.caller import place_of
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
 from gpushare.daemon.service.door import Door
-from gpushare.daemon.service.request import Peer, Request
+from gpushare.daemon.service.request import Forbidden, Peer, Request
 from gpushare.daemon.service.requests import operation, refusal
 from gpushare.daemon.service.worker import Worker
 
@@ -36,6 +37,7 @@ _MOST_CONNECTIONS: Final = 512
 _MOST_OF_ONE_USER: Final = 64  # root excepted: engines start containers as root
 _PAUSE_SECONDS: Final = 0.5
 _DRAIN_SECONDS: Final = 10.0
+_TOLD_SECONDS: Final = 10.0
 #: Whose refusal is logged.
 _CHANGES: Final = frozenset(
     {"create", "open", "bind", "set", "pause", "resume", "kick", "card-policy"}
@@ -63,6 +65,7 @@ class Server:
         self._loop = node.loop
         self._readers = readers
         self._connections: set[Connection] = set()
+        self._told_until = 0.0
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         for waiting in door.open():
             self._welcome(waiting)
@@ -112,7 +115,7 @@ class Server:
         pid, uid, _ = _CREDENTIALS.unpack(
             accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
-        peer = Peer(pid, uid)
+        peer = Peer(pid, uid, place_of(accepted, pid, self._node.ledger.entries))
         if self._is_crowded(peer):
             accepted.close()
             return
@@ -176,6 +179,11 @@ class Server:
             _close_all(fds)
             self._refuse(connection, str(error))
             return
+        except Forbidden as error:
+            _close_all(fds)
+            self._tell_of(connection.peer, str(error))
+            self._refuse(connection, str(error), protocol.CODE_FORBIDDEN)
+            return
         connection.busy = True
         self._send(connection, {"ack": True})
         begun = time.monotonic()
@@ -214,8 +222,15 @@ class Server:
         connection.outgoing.extend(packets)
         self._flush(connection)
 
-    def _refuse(self, connection: Connection, text: str) -> None:
-        self._send(connection, {"ok": False, "code": protocol.CODE_USAGE, "error": text[:2000]})
+    def _tell_of(self, peer: Peer, error: str) -> None:
+        """Log that one asked whose socket this is not; a crowd of them does not fill the log."""
+        now = time.monotonic()
+        if now >= self._told_until:
+            self._told_until = now + _TOLD_SECONDS
+            log("request-refused", "warning", pid=peer.pid, uid=peer.uid, error=error)
+
+    def _refuse(self, connection: Connection, text: str, code: str = protocol.CODE_USAGE) -> None:
+        self._send(connection, {"ok": False, "code": code, "error": text[:2000]})
         if not connection.outgoing:
             self._close(connection)
 

@@ -264,7 +264,7 @@ def test_a_stranger_sends_no_descriptors_at_all(
         seen.append(request)
         return iter(()), {}
 
-    monkeypatch.setattr(server, "Peer", lambda _pid, _uid: STRANGER)
+    monkeypatch.setattr(server, "Peer", lambda *_: STRANGER)
     before = open_descriptors()
     with operation("look", look):
         assert ask(path, {"op": "look"}, (0,) * 100)["ok"]
@@ -286,7 +286,7 @@ def test_what_changes_others_is_for_root(
     path: Path, node: Node, monkeypatch: pytest.MonkeyPatch, request_fields: dict[str, Any]
 ) -> None:
     node.ledger.add(entry())
-    monkeypatch.setattr(server, "Peer", lambda _pid, _uid: STRANGER)
+    monkeypatch.setattr(server, "Peer", lambda *_: STRANGER)
     reply = ask(path, request_fields)
     assert (reply["ok"], reply["code"]) == (False, protocol.CODE_FORBIDDEN)
     assert "is for root" in reply["error"]
@@ -296,7 +296,7 @@ def test_what_changes_others_is_for_root(
 @pytest.mark.parametrize("op", ["cards", "tenants", "tenant", "why", "status"])
 def test_anybody_may_read(path: Path, node: Node, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
     node.ledger.add(entry())
-    monkeypatch.setattr(server, "Peer", lambda _pid, _uid: STRANGER)
+    monkeypatch.setattr(server, "Peer", lambda *_: STRANGER)
     assert ask(path, {"op": op, "name": "train"})["ok"]
 
 

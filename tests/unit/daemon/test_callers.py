@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may ask what on the control socket: every operation by every kind of caller."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.daemon.identity import caller, processes
+from gpushare.daemon.identity.caller import place_of
+from gpushare.daemon.node import Node
+from gpushare.daemon.service.request import Forbidden, Peer, Request
+from gpushare.daemon.service.requests import OPERATIONS, operation
+
+from . import fakes
+
+KEY = "a" * 16
+USER = 12345
+#: Of those that read_group lets to the socket; which of them that are, the socket's mode says.
+CALLERS = {
+    "root": Peer(1, 0),
+    "a reader": Peer(2, USER),
+    "root in a container": Peer(3, 0, "tenant"),
+    "a user in a container": Peer(4, USER, "tenant"),
+    "root that is gone": Peer(5, 0, "gone"),
+}
+#: What each takes to be asked at all, and who but root may.
+FIELDS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
+    "cards": ({}, frozenset({"a reader"})),
+    "tenants": ({}, frozenset({"a reader"})),
+    "tenant": ({"name": "train"}, frozenset({"a reader"})),
+    "why": ({"name": "train"}, frozenset({"a reader"})),
+    "status": ({}, frozenset({"a reader"})),
+    "metrics": ({}, frozenset({"a reader"})),
+    "history": ({}, frozenset({"a reader"})),
+    "open": ({"quota": {"memory": "1GiB"}, "name": "x"}, frozenset({"a reader"})),
+    "create": ({"id": "x", "bundle": "/x", "marker": "strong"}, frozenset()),
+    "bind": ({"key": KEY, "id": "x", "pid": 1}, frozenset()),
+    "release": ({"key": KEY, "id": "x"}, frozenset()),
+    "set": ({"name": "train", "memory": "1GiB"}, frozenset()),
+    "pause": ({"name": "train"}, frozenset()),
+    "resume": ({"name": "train"}, frozenset()),
+    "kick": ({"name": "train", "signal": "TERM", "grace": 1}, frozenset()),
+    "card-policy": ({"card": "0", "policy": "best-effort"}, frozenset()),
+}
+
+
+def test_the_table_has_every_operation() -> None:
+    assert FIELDS.keys() == OPERATIONS.keys()
+
+
+@pytest.mark.parametrize("who", CALLERS)
+@pytest.mark.parametrize("op", FIELDS)
+def test_who_may_ask(node: Node, op: str, who: str) -> None:
+    """Whatever else comes of it: nobody but these gets so far as to be judged by what he asks."""
+    fields, others = FIELDS[op]
+    request = Request({"op": op, **fields}, CALLERS[who])
+    before = dict(node.ledger.entries)
+    if who == "root" or who in others:
+        assert not is_forbidden(request, node)
+    else:
+        assert is_forbidden(request, node)
+        assert node.ledger.entries == before
+
+
+def is_forbidden(request: Request, node: Node) -> bool:
+    try:
+        rows, _ = operation(request).run(request, node)
+        list(rows)
+    except Forbidden:
+        return True
+    except Exception:  # noqa: BLE001 - it was let through, and that is all we ask
+        return False
+    return False
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    yield one, other
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "engine", "place"),
+    [
+        ("/docker/a", "docker", "tenant"),
+        ("/docker/a/nested", "docker", "tenant"),
+        ("/docker/ab", "docker", "host"),
+        ("/system.slice", "docker", "host"),
+        ("/docker/a", "host", "host"),  # a command of `gpushare run`: root there is root
+    ],
+)
+def test_a_tenants_process_is_one_by_its_cgroup(
+    pair: tuple[socket.socket, socket.socket],
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    engine: str,
+    place: str,
+) -> None:
+    monkeypatch.setattr(processes, "cgroups_of", lambda _: {"devices": path, "": "/"})
+    entry = replace(fakes.entry(), engine=engine, cgroup="devices:/docker/a")
+    assert place_of(pair[0], os.getpid(), {entry.key: entry}) == place
+
+
+def test_one_that_ended_is_nobody(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caller, "_SO_PEERPIDFD", 9999)  # an older kernel
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert place_of(pair[0], ended.pid, {}) == "gone"
+
+
+def test_one_whose_number_is_anothers_by_now_is_nobody(tmp_path: Path) -> None:
+    """It connects and ends; who it was the kernel still says, and its number says another."""
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        code = (
+            f"import socket; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect({path!r})"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+        accepted, _ = listener.accept()
+        with accepted:
+            if not knows_peers(accepted):
+                pytest.skip("SO_PEERPIDFD needs Linux 6.5")
+            assert place_of(accepted, os.getpid(), {}) == "gone"
+
+
+def knows_peers(connection: socket.socket) -> bool:
+    try:
+        os.close(connection.getsockopt(socket.SOL_SOCKET, caller._SO_PEERPIDFD))
+    except OSError as error:
+        return error.errno != errno.ENOPROTOOPT
+    return True
+
+
+def test_a_process_of_another_pid_namespace_is_the_hosts(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    assert place_of(pair[0], 0, {}) == "host"
