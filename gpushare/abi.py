@@ -135,10 +135,19 @@ WORK: Final = struct.Struct("<IIQQQQQQII")  # the fields of a process's work, in
 
 MESSAGE_HELLO: Final = 1
 MESSAGE_LOG: Final = 2
+MESSAGE_LACKS: Final = 3
 MESSAGE_TEXT_BYTES: Final = 1000
 MESSAGE_TEXT: Final = 16
 MESSAGE_BYTES: Final = 1016
 MESSAGE_HEADER: Final = struct.Struct("<IIII")  # type, level, pid, text_bytes
+
+LACK_TYPE: Final = 0
+LACK_CARD: Final = 4
+LACK_PID: Final = 8
+LACK_REST_BYTES: Final = 12
+LACK_WANTED_BYTES: Final = 16
+LACK_BYTES: Final = 24
+LACK: Final = struct.Struct("<IIIIQ")  # its fields, in their order
 
 
 def grant_card_offset(number: int) -> int:

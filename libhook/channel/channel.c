@@ -71,30 +71,35 @@ static bool reconnect(void)
 	return descriptor >= 0 && fstat(descriptor, &identity) == 0;
 }
 
-static bool send_once(const struct gpushare_message *message)
+static bool send_once(const void *message, size_t bytes)
 {
-	size_t bytes = offsetof(struct gpushare_message, text) + message->text_bytes;
-
 	return send(descriptor, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ||
 	       errno == EAGAIN || errno == EWOULDBLOCK;
 }
 
-static void send_message(const struct gpushare_message *message)
+/* False where there is no daemon to take it. */
+static bool send_bytes(const void *message, size_t bytes)
 {
 	int saved = errno, cancellation;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation); /* the lock would stay */
 	pthread_mutex_lock(&sending);
-	bool sent = descriptor_is_ours() && send_once(message);
+	bool sent = descriptor_is_ours() && send_once(message, bytes);
 	if (!sent && descriptor_is_ours()) {
 		close(descriptor); /* the daemon was started anew */
 		descriptor = -1;
 	}
 	if (!sent && reconnect())
-		send_once(message);
+		sent = send_once(message, bytes);
 	pthread_mutex_unlock(&sending);
 	pthread_setcancelstate(cancellation, NULL);
 	errno = saved;
+	return sent;
+}
+
+static void send_message(const struct gpushare_message *message)
+{
+	send_bytes(message, offsetof(struct gpushare_message, text) + message->text_bytes);
 }
 
 void channel_hello(void)
@@ -116,6 +121,17 @@ void channel_log(unsigned level, const char *text)
 	message.text_bytes = (uint32_t)strnlen(text, sizeof(message.text));
 	memcpy(message.text, text, message.text_bytes);
 	send_message(&message);
+}
+
+bool channel_lacks(unsigned card, uint64_t bytes)
+{
+	const struct gpushare_lack lack = {.type = GPUSHARE_MESSAGE_LACKS,
+		.card = card,
+		.pid = (uint32_t)getpid(),
+		.rest_bytes = sizeof(lack.wanted_bytes),
+		.wanted_bytes = bytes};
+
+	return send_bytes(&lack, sizeof(lack));
 }
 
 void channel_before_fork(void)

@@ -60,7 +60,7 @@ CUDA(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuArrayCreate_v2)(&given, &own);
+	result = CHARGED(charge, REAL(cuArrayCreate_v2)(&given, &own));
 	return array_settle(&charge, result, given, array);
 }
 
@@ -75,7 +75,7 @@ CUDA(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descri
 	CUresult result = array_reserve(&charge, &own);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuArray3DCreate_v2)(&given, &own);
+	result = CHARGED(charge, REAL(cuArray3DCreate_v2)(&given, &own));
 	return array_settle(&charge, result, given, array);
 }
 
@@ -95,7 +95,7 @@ CUDA(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuArrayCreate)(&given, &own);
+	result = CHARGED(charge, REAL(cuArrayCreate)(&given, &own));
 	return array_settle(&charge, result, given, array);
 }
 
@@ -116,7 +116,7 @@ CUDA(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descri
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuArray3DCreate)(&given, &own);
+	result = CHARGED(charge, REAL(cuArray3DCreate)(&given, &own));
 	return array_settle(&charge, result, given, array);
 }
 
@@ -140,7 +140,7 @@ CUDA(cuMipmappedArrayCreate,
 		charge_reserve_current(&charge, GPUSHARE_KIND_ARRAY, mipmap_bytes(&own, levels));
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMipmappedArrayCreate)(&given, &own, levels);
+	result = CHARGED(charge, REAL(cuMipmappedArrayCreate)(&given, &own, levels));
 	charge_settle_in(&arrays, &charge, result, (uintptr_t)given);
 	if (result == CUDA_SUCCESS)
 		*array = given;

@@ -5,7 +5,7 @@
  *     struct charge charge;
  *     CUresult result = charge_reserve(&charge, GPUSHARE_KIND_BUFFER, card, bytes);
  *     if (result == CUDA_SUCCESS)
- *             result = charge_settle(&charge, REAL(...)(&given, bytes), &given);
+ *             result = charge_settle(&charge, CHARGED(charge, REAL(...)(&given, bytes)), &given);
  *
  * The driver is given variables of ours to write to, and to read from what the charge was reckoned
  * by: what the program handed in, another of its threads may change at any moment.
@@ -14,6 +14,7 @@
 #define GPUSHARE_CHARGE_H
 
 #include "filter.h"
+#include "insist.h"
 #include "quota/allocations.h"
 
 struct charge {
@@ -40,6 +41,9 @@ CUresult charge_reserve(
 
 /* As charge_reserve, for the current context's card and for memory that ends with the context. */
 CUresult charge_reserve_current(struct charge *charge, enum gpushare_kind kind, uint64_t bytes);
+
+/* The driver's answer, on which it is insisted (insist.h). */
+#define CHARGED(charge, call) INSIST((charge).card, (charge).bytes, (call))
 
 /* After the driver's answer: keep the charge under *pointer, or give it back. Return `result`. */
 CUresult charge_settle(const struct charge *charge, CUresult result, const CUdeviceptr *pointer);

@@ -108,7 +108,8 @@ CUDA(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return context_settle(&charge, REAL(cuCtxCreate)(context, flags, device), context);
+	return context_settle(
+		&charge, CHARGED(charge, REAL(cuCtxCreate)(context, flags, device)), context);
 }
 
 CUDA(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device))
@@ -118,7 +119,8 @@ CUDA(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return context_settle(&charge, REAL(cuCtxCreate_v2)(context, flags, device), context);
+	return context_settle(
+		&charge, CHARGED(charge, REAL(cuCtxCreate_v2)(context, flags, device)), context);
 }
 
 CUDA(cuCtxCreate_v3, (CUcontext * context, CUexecAffinityParam *affinity, int affinity_count,
@@ -129,7 +131,8 @@ CUDA(cuCtxCreate_v3, (CUcontext * context, CUexecAffinityParam *affinity, int af
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuCtxCreate_v3)(context, affinity, affinity_count, flags, device);
+	result = CHARGED(
+		charge, REAL(cuCtxCreate_v3)(context, affinity, affinity_count, flags, device));
 	return context_settle(&charge, result, context);
 }
 
@@ -141,8 +144,8 @@ CUDA(cuCtxCreate_v4,
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return context_settle(
-		&charge, REAL(cuCtxCreate_v4)(context, parameters, flags, device), context);
+	result = CHARGED(charge, REAL(cuCtxCreate_v4)(context, parameters, flags, device));
+	return context_settle(&charge, result, context);
 }
 
 static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontext context)

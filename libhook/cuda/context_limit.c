@@ -137,7 +137,9 @@ static CUresult limit_set(CUlimit limit, size_t value)
 	}
 	if (wanted > before)
 		change.charge.bytes = wanted;
-	result = REAL(cuCtxSetLimit)(limit, value);
+	result = wanted > before ? INSIST(change.charge.card, wanted - before,
+					   REAL(cuCtxSetLimit)(limit, value))
+				 : REAL(cuCtxSetLimit)(limit, value);
 	/* The driver rounds, or sets less than was asked for. */
 	if (result != CUDA_SUCCESS)
 		settle(&change, before);

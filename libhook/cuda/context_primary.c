@@ -4,7 +4,8 @@
  * card's multiprocessors on the primary context, which it retains (cuGreenCtxCreate in cuda.h).
  *
  * Lock order: `primaries`, then the driver's own locks. It is held while the driver makes or ends a
- * primary context, which calls nobody back but this thread's own tools: hence recursive.
+ * primary context, which calls nobody back but this thread's own tools: hence recursive. It is not
+ * held while the driver has no memory for one and is asked again (insist.h).
  */
 #include "context_primary.h"
 
@@ -14,6 +15,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "context.h"
+#include "insist.h"
 #include "marker_end.h"
 #include "quota/ledger.h"
 #include "share/markers.h"
@@ -76,59 +78,94 @@ void primary_meet(CUdevice device)
 	pthread_mutex_unlock(&primaries);
 }
 
-/* Take the lock and the price of a primary context that is not counted yet; `counted_before` tells
- * primary_settle whether it was. Nothing is held after an error. */
-static CUresult primary_begin(unsigned *card, CUdevice device, bool *counted_before)
+/* A call that makes a primary context, or finds it made. */
+struct making {
+	unsigned card;
+	CUdevice device;
+	bool is_counted_by_us;
+};
+
+static bool making_count(struct making *making)
 {
-	CUresult result = card_of_device(card, device);
+	if (primary[making->card].is_counted)
+		return true;
+	making->is_counted_by_us = primary_reserve(making->card, making->device);
+	return making->is_counted_by_us;
+}
+
+/* Take the lock, and the price of a primary context that is not counted yet. Nothing is held after
+ * an error. */
+static CUresult making_begin(struct making *making, CUdevice device)
+{
+	CUresult result = card_of_device(&making->card, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	making->device = device;
+	making->is_counted_by_us = false;
 	pthread_mutex_lock(&primaries);
-	*counted_before = primary[*card].is_counted;
-	if (*counted_before || primary_reserve(*card, device))
+	if (making_count(making))
 		return CUDA_SUCCESS;
 	pthread_mutex_unlock(&primaries);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult primary_settle(unsigned card, CUresult result, bool counted_before)
+/* Others may make it meanwhile, end it, or give it up, and with that its price. */
+static bool making_wait(struct making *making, struct insist *insist)
 {
-	if (result != CUDA_SUCCESS && !counted_before)
-		primary_uncount(card);
+	pthread_mutex_unlock(&primaries);
+	const bool again = insist_wait(insist);
+	pthread_mutex_lock(&primaries);
+	return again && making_count(making);
+}
+
+/* INSIST, without the lock while it waits. */
+#define MADE(making, call)                                                                         \
+	({                                                                                         \
+		struct insist insist_ = {                                                          \
+			.card = (making).card, .bytes = primary[(making).card].bytes};             \
+		CUresult answer_ = (call);                                                         \
+		while (answer_ == CUDA_ERROR_OUT_OF_MEMORY && making_wait(&(making), &insist_))    \
+			answer_ = (call);                                                          \
+		answer_;                                                                           \
+	})
+
+static CUresult making_settle(const struct making *making, CUresult result)
+{
+	if (result != CUDA_SUCCESS && making->is_counted_by_us &&
+		primary_state(making->device) != PRIMARY_ACTIVE)
+		primary_uncount(making->card);
 	pthread_mutex_unlock(&primaries);
 	return result;
 }
 
 CUDA(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
 {
-	unsigned card;
-	bool counted_before;
-	CUresult result = primary_begin(&card, device, &counted_before);
+	struct making making;
+	CUresult result = making_begin(&making, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-	return primary_settle(card, result, counted_before);
+	result = MADE(making, REAL(cuDevicePrimaryCtxRetain)(context, device));
+	return making_settle(&making, result);
 }
 
 CUDA(cuGreenCtxCreate,
 	(CUgreenCtx * context, CUdevResourceDesc resources, CUdevice device, unsigned int flags))
 {
-	unsigned card;
-	bool counted_before;
+	struct making making;
 	struct allocation stale;
-	CUresult result = primary_begin(&card, device, &counted_before);
+	CUresult result = making_begin(&making, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuGreenCtxCreate)(context, resources, device, flags);
+	result = MADE(making, REAL(cuGreenCtxCreate)(context, resources, device, flags));
 	if (result == CUDA_SUCCESS)
 		allocations_add(&green,
 			&(struct allocation){
 				.handle = (uintptr_t)*context, .owner = (uint64_t)device},
 			&stale);
-	return primary_settle(card, result, counted_before);
+	return making_settle(&making, result);
 }
 
 /* After the driver's answer: it has ended the primary context, or not: others may still hold it. */

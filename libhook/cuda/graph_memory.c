@@ -14,6 +14,7 @@
 #include "backing.h"
 #include "cards.h"
 #include "channel/log.h"
+#include "insist.h"
 #include "quota/allocations.h"
 #include "quota/usage.h"
 #include "share/gate.h"
@@ -251,7 +252,8 @@ static CUresult upload_within_quota(struct executable *executable, CUgraphExec g
 	}
 	if (!reserve_all(executable, reserved))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = upload(graph, stream, null_stream);
+	const struct card_demand *first = &executable->demand.cards[0];
+	CUresult result = INSIST(first->card, first->most, upload(graph, stream, null_stream));
 	while (result == CUDA_SUCCESS && settled < count &&
 		backing_settle(backing_on(executable, settled), &reserved[settled]))
 		settled++;
@@ -312,7 +314,8 @@ static CUresult start_within_quota(enum graph_start start, struct executable *ex
 	}
 	if (!reserve_all(executable, reserved))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = real(graph, stream);
+	const struct card_demand *first = &executable->demand.cards[0];
+	CUresult result = INSIST(first->card, first->most, real(graph, stream));
 	count_from(executable, 0, reserved);
 	if (result == CUDA_SUCCESS) {
 		executable->stream = key;

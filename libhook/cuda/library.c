@@ -100,8 +100,9 @@ CUDA(cuLibraryLoadData,
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuLibraryLoadData)(&given, image, options, option_values, option_count,
-		library_options, library_values, library_option_count);
+	result = LOADED(loading.load,
+		REAL(cuLibraryLoadData)(&given, image, options, option_values, option_count,
+			library_options, library_values, library_option_count));
 	return library_settle(&loading, result, given, library);
 }
 
@@ -120,8 +121,9 @@ CUDA(cuLibraryLoadFromFile,
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuLibraryLoadFromFile)(&given, path, options, option_values, option_count,
-		library_options, library_values, library_option_count);
+	result = LOADED(loading.load,
+		REAL(cuLibraryLoadFromFile)(&given, path, options, option_values, option_count,
+			library_options, library_values, library_option_count));
 	return library_settle(&loading, result, given, library);
 }
 

@@ -139,6 +139,11 @@ CUresult load_reserve(struct load *load, struct load_bytes bytes)
 	return result;
 }
 
+unsigned load_card(const struct load *load)
+{
+	return load->device.bytes ? load->device.card : INSIST_ON_NOTHING;
+}
+
 CUresult load_settle(const struct load *load, CUresult result, uint64_t handle)
 {
 	if (load->device.bytes)

@@ -31,6 +31,10 @@ struct load_bytes load_measure_file(const char *path);
 /* Reserve it on the current context's card. */
 CUresult load_reserve(struct load *load, struct load_bytes bytes);
 
+/* The driver's answer, on which it is insisted (insist.h) where the image declares anything. */
+#define LOADED(load, call) INSIST(load_card(&(load)), (load).device.bytes, (call))
+unsigned load_card(const struct load *load);
+
 /* After the driver's answer: keep the charge under `handle`, or give it back. Return `result`. */
 CUresult load_settle(const struct load *load, CUresult result, uint64_t handle);
 

@@ -26,7 +26,7 @@ CUDA(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int flags
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocManaged)(&given, bytes, flags);
+	result = CHARGED(charge, REAL(cuMemAllocManaged)(&given, bytes, flags));
 	result = charge_settle(&charge, result, &given);
 	if (result == CUDA_SUCCESS)
 		*pointer = given;

@@ -43,7 +43,8 @@ CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = charge_settle(&charge, REAL(cuMemAlloc_v2)(&given, bytes), &given);
+	result =
+		charge_settle(&charge, CHARGED(charge, REAL(cuMemAlloc_v2)(&given, bytes)), &given);
 	if (result == CUDA_SUCCESS)
 		*pointer = given;
 	return result;
@@ -62,7 +63,7 @@ CUDA(cuMemAlloc, (unsigned int *pointer, unsigned int bytes))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAlloc)(&given, bytes);
+	result = CHARGED(charge, REAL(cuMemAlloc)(&given, bytes));
 	const CUdeviceptr handle = given;
 	result = charge_settle(&charge, result, &handle);
 	if (result == CUDA_SUCCESS)
@@ -106,7 +107,8 @@ CUDA(cuMemAllocPitch_v2, (CUdeviceptr * pointer, size_t *pitch, size_t width_byt
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocPitch_v2)(&given, &row, width_bytes, height, element_bytes);
+	result = CHARGED(
+		charge, REAL(cuMemAllocPitch_v2)(&given, &row, width_bytes, height, element_bytes));
 	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)row * height))) {
 		REAL(cuMemFree_v2)(given);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -131,7 +133,8 @@ CUDA(cuMemAllocPitch, (unsigned int *pointer, unsigned int *pitch, unsigned int 
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocPitch)(&given, &row, width_bytes, height, element_bytes);
+	result = CHARGED(
+		charge, REAL(cuMemAllocPitch)(&given, &row, width_bytes, height, element_bytes));
 	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)row * height))) {
 		REAL(cuMemFree)(given);
 		result = CUDA_ERROR_OUT_OF_MEMORY;

@@ -25,7 +25,7 @@ CUDA(cuModuleLoad, (CUmodule * module, const char *path))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuModuleLoad)(&given, path);
+	result = LOADED(load, REAL(cuModuleLoad)(&given, path));
 	return module_settle(&load, result, given, module);
 }
 
@@ -40,7 +40,7 @@ CUDA(cuModuleLoadData, (CUmodule * module, const void *image))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuModuleLoadData)(&given, image);
+	result = LOADED(load, REAL(cuModuleLoadData)(&given, image));
 	return module_settle(&load, result, given, module);
 }
 
@@ -57,7 +57,8 @@ CUDA(cuModuleLoadDataEx, (CUmodule * module, const void *image, unsigned int opt
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuModuleLoadDataEx)(&given, image, option_count, options, option_values);
+	result = LOADED(load,
+		REAL(cuModuleLoadDataEx)(&given, image, option_count, options, option_values));
 	return module_settle(&load, result, given, module);
 }
 
@@ -72,7 +73,7 @@ CUDA(cuModuleLoadFatBinary, (CUmodule * module, const void *image))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuModuleLoadFatBinary)(&given, image);
+	result = LOADED(load, REAL(cuModuleLoadFatBinary)(&given, image));
 	return module_settle(&load, result, given, module);
 }
 

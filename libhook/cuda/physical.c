@@ -9,6 +9,7 @@
  */
 #include "cards.h"
 #include "charge.h"
+#include "insist.h"
 #include "pieces.h"
 #include "quota/ledger.h"
 
@@ -25,7 +26,7 @@ static CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t byt
 	if (!ledger_reserve(card, kind, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUmemGenericAllocationHandle given = 0;
-	CUresult result = REAL(cuMemCreate)(&given, bytes, properties, flags);
+	CUresult result = INSIST(card, bytes, REAL(cuMemCreate)(&given, bytes, properties, flags));
 	if (result != CUDA_SUCCESS) {
 		ledger_release(card, kind, bytes);
 		return result;

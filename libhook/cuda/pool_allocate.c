@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "cards.h"
+#include "insist.h"
 #include "pool.h"
 #include "stream.h"
 
@@ -148,6 +149,14 @@ static CUresult taken(struct taking *taking, CUresult result, CUdeviceptr given,
 	return CUDA_SUCCESS;
 }
 
+/* On what is a card's, it is insisted. */
+#define TAKEN(taking, call) INSIST(card_of(&(taking)), (taking).bytes, (call))
+
+static unsigned card_of(const struct taking *taking)
+{
+	return pool_is_charged(taking->pool) ? taking->pool->backing.card : INSIST_ON_NOTHING;
+}
+
 CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 {
 	struct taking taking;
@@ -161,7 +170,7 @@ CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 	CUresult result = take(&taking, bytes, NULL, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocAsync)(&given, bytes, stream);
+	result = TAKEN(taking, REAL(cuMemAllocAsync)(&given, bytes, stream));
 	result = taken(&taking, result, given, stream, NULL_IS_LEGACY);
 	if (result == CUDA_SUCCESS)
 		*pointer = given;
@@ -181,7 +190,7 @@ CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream
 	CUresult result = take(&taking, bytes, NULL, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocAsync_ptsz)(&given, bytes, stream);
+	result = TAKEN(taking, REAL(cuMemAllocAsync_ptsz)(&given, bytes, stream));
 	result = taken(&taking, result, given, stream, NULL_IS_PER_THREAD);
 	if (result == CUDA_SUCCESS)
 		*pointer = given;
@@ -202,7 +211,7 @@ CUDA(cuMemAllocFromPoolAsync,
 	CUresult result = take(&taking, bytes, pool, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocFromPoolAsync)(&given, bytes, pool, stream);
+	result = TAKEN(taking, REAL(cuMemAllocFromPoolAsync)(&given, bytes, pool, stream));
 	result = taken(&taking, result, given, stream, NULL_IS_LEGACY);
 	if (result == CUDA_SUCCESS)
 		*pointer = given;
@@ -223,7 +232,7 @@ CUDA(cuMemAllocFromPoolAsync_ptsz,
 	CUresult result = take(&taking, bytes, pool, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAllocFromPoolAsync_ptsz)(&given, bytes, pool, stream);
+	result = TAKEN(taking, REAL(cuMemAllocFromPoolAsync_ptsz)(&given, bytes, pool, stream));
 	result = taken(&taking, result, given, stream, NULL_IS_PER_THREAD);
 	if (result == CUDA_SUCCESS)
 		*pointer = given;

@@ -210,6 +210,8 @@ enum gpushare_message_type {
 	GPUSHARE_MESSAGE_HELLO =
 		1,		  /* pid holds the driver now (SO_PEERCRED tells the host's pid) */
 	GPUSHARE_MESSAGE_LOG = 2, /* text */
+	GPUSHARE_MESSAGE_LACKS =
+		3, /* struct gpushare_lack: the driver has not got what was promised */
 };
 
 #define GPUSHARE_MESSAGE_TEXT_BYTES 1000
@@ -222,12 +224,23 @@ struct gpushare_message {
 	char text[GPUSHARE_MESSAGE_TEXT_BYTES]; /* sent only as far as text_bytes */
 };
 
+/* As struct gpushare_message begins. A daemon that does not know it ends the connection, and the
+ * process makes another: no new layout. */
+struct gpushare_lack {
+	uint32_t type;
+	uint32_t card; /* the tenant's number of it */
+	uint32_t pid;
+	uint32_t rest_bytes;   /* 8 */
+	uint64_t wanted_bytes; /* and reserved */
+};
+
 _Static_assert(sizeof(struct gpushare_grant_header) <= GPUSHARE_PAGE_BYTES, "one page");
 _Static_assert(sizeof(struct gpushare_grant_card) <= GPUSHARE_PAGE_BYTES, "one page");
 _Static_assert(sizeof(struct gpushare_process) == 32, "layout");
 _Static_assert(sizeof(struct gpushare_detail) == 128, "layout");
 _Static_assert(sizeof(struct gpushare_gate) == 128, "two lines");
 _Static_assert(sizeof(struct gpushare_work) == 64, "one line");
+_Static_assert(sizeof(struct gpushare_lack) == 24, "layout");
 _Static_assert(sizeof(struct gpushare_usage) == GPUSHARE_STATUS_CARD_BYTES, "layout");
 
 #endif

@@ -26,7 +26,7 @@ NUMBERS: Final = (
     *("KIND_BUFFER", "KIND_CONTEXT", "KIND_MANAGED", "KIND_POOL", "KIND_PHYSICAL"),
     *("KIND_ARRAY", "KIND_GRAPH", "KIND_MODULE", "KIND_LIMIT", "KIND_EXTERNAL", "KINDS"),
     *("PENDING_BITS", "PENDING_BYTES"),
-    *("MESSAGE_HELLO", "MESSAGE_LOG", "MESSAGE_TEXT_BYTES"),
+    *("MESSAGE_HELLO", "MESSAGE_LOG", "MESSAGE_LACKS", "MESSAGE_TEXT_BYTES"),
 )
 #: struct -> prefix in abi.py and the fields that Python touches
 STRUCTS: Final = {
@@ -61,6 +61,7 @@ STRUCTS: Final = {
     "usage": ("USAGE", ("held", "pending", "exported", "imported", "detail")),
     "status_header": ("STATUS_HEADER", ("magic", "abi_version", "high_water", "sharing")),
     "message": ("MESSAGE", ("text",)),
+    "lack": ("LACK", ("type", "card", "pid", "rest_bytes", "wanted_bytes")),
 }
 
 
@@ -125,6 +126,7 @@ def test_the_packed_forms_have_the_size_of_their_structs() -> None:
     assert abi.WORK.size == abi.WORK_BYTES
     assert abi.STATUS_HEADER.size == abi.STATUS_HEADER_BYTES
     assert abi.MESSAGE_HEADER.size == abi.MESSAGE_TEXT
+    assert abi.LACK.size == abi.LACK_BYTES
 
 
 def test_no_figure_is_left_uncompared() -> None:
