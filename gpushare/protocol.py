@@ -187,6 +187,14 @@ class Tenant(TypedDict):
     warnings: list[str]  # what its user should know: that it is over its quota, on which card
 
 
+class WhyLack(TypedDict):
+    """What the driver had not got though it was promised; `times` since gpushared started."""
+
+    bytes: int  # the last time
+    seen: float  # seconds since the epoch
+    times: int
+
+
 class WhyCard(TypedDict):
     """Where every byte of a tenant's part of one card is: `parts` add up to `used_bytes`.
 
@@ -213,6 +221,7 @@ class WhyCard(TypedDict):
     driver_bytes: int | None  # what it has for the tenant's processes; None: it does not say
     drift_bytes: int | None  # driver_bytes - expected_bytes
     drift: str  # the same in words
+    lacked: WhyLack | None  # None: it had what it asked for
 
 
 class WhyHeld(TypedDict):

@@ -18,6 +18,7 @@ from gpushare.daemon import privileges, startup
 from gpushare.daemon.compute.schedule import Schedule
 from gpushare.daemon.life import release
 from gpushare.daemon.log import detach, log
+from gpushare.daemon.memory import lack
 from gpushare.daemon.memory.lend import Lending
 from gpushare.daemon.node import Node
 from gpushare.daemon.service import systemd
@@ -100,6 +101,9 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
     stop = threading.Event()
     _on_signals(loop, config)
     node.watch.ended = lambda key: node.decide.submit(lambda: release.process_ended(key, node))
+    node.watch.lacks = lambda key, card, size: node.decide.submit(
+        lambda: lack.heard(key, card, size, node)
+    )
     # Everything that is promised is known before anybody can ask. A tenant whose process has ended
     # meanwhile is released by a job of the decide thread, which alone may use the ledger.
     node.decide.run(lambda: release.adopt(node))

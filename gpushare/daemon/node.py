@@ -19,6 +19,7 @@ from gpushare.daemon.cards.nvml import Nvml
 from gpushare.daemon.compute.spent import Spending
 from gpushare.daemon.control.freezer import Freezer
 from gpushare.daemon.identity.siblings import Siblings
+from gpushare.daemon.memory.lacked import Lacked
 from gpushare.daemon.memory.peaks import Peaks
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.service.durations import Durations
@@ -104,6 +105,9 @@ class Node:
     freezer: Freezer = field(init=False)
     audit: Audit = field(init=False)
     peaks: Peaks = field(default_factory=Peaks)
+    lacked: Lacked = field(default_factory=Lacked)
+    # By card, until when nothing more is lent of it, in monotonic seconds; the decide thread's.
+    withheld: dict[str, float] = field(default_factory=dict)
     durations: Durations = field(default_factory=Durations)
     history: History | None = None
     started: float = field(default_factory=time.time)  # seconds since the epoch

@@ -23,7 +23,7 @@
 
 static struct lacking {
 	_Atomic uint64_t told_ns; /* when the daemon was told last; 0: never */
-	_Atomic bool is_heard;	  /* it took that */
+	_Atomic bool is_unheard;  /* there was none to take it */
 	_Atomic uint64_t in_vain_ns;
 } lacking[GPUSHARE_MAX_CARDS];
 
@@ -33,25 +33,25 @@ static bool was_promised(unsigned card)
 	return usage_of(card) <= atomic_load(&grant_card(card)->memory_bytes);
 }
 
-/* Of all that wait for a card, and of all that come within a second, one speaks. */
-static bool tell(struct lacking *card, const struct insist *insist, uint64_t now)
+/* Of all that wait for a card, and of all that come within a second, one speaks; and once more in
+ * the middle of a long wait: the daemon looks at the driver only so often. */
+static void tell(struct lacking *card, const struct insist *insist, uint64_t now)
 {
 	uint64_t told = atomic_load(&card->told_ns);
 
 	if ((!told || now - told >= TELL_AGAIN_NS) &&
 		atomic_compare_exchange_strong(&card->told_ns, &told, now))
-		atomic_store(&card->is_heard, channel_lacks(insist->card, insist->bytes));
-	return atomic_load(&card->is_heard);
+		atomic_store(&card->is_unheard, !channel_lacks(insist->card, insist->bytes));
 }
 
 static void begin(struct insist *insist, uint64_t now)
 {
-	struct lacking *card = &lacking[insist->card];
+	const struct lacking *card = &lacking[insist->card];
 	const uint64_t in_vain = atomic_load(&card->in_vain_ns);
-	const bool is_heard = tell(card, insist, now);
-	const bool is_hopeless = in_vain && now - in_vain < IN_VAIN_NS;
+	const bool is_hopeless =
+		atomic_load(&card->is_unheard) || (in_vain && now - in_vain < IN_VAIN_NS);
 
-	insist->until_ns = now + (is_heard && !is_hopeless ? WAIT_NS : SHORT_WAIT_NS);
+	insist->until_ns = now + (is_hopeless ? SHORT_WAIT_NS : WAIT_NS);
 	insist->pause_ns = FIRST_PAUSE_NS;
 }
 
@@ -81,6 +81,7 @@ bool insist_wait(struct insist *insist)
 
 	if (insist->card >= pages.card_count || captures_are_open() || !was_promised(insist->card))
 		return false;
+	tell(&lacking[insist->card], insist, now);
 	if (!insist->until_ns)
 		begin(insist, now);
 	if (now >= insist->until_ns) {

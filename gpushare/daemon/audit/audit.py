@@ -79,7 +79,8 @@ class Audit:
         holding = next((one for one in entry.holdings if one.uuid == uuid), None) if entry else None
         if entry is None or holding is None or node.driver is None or not entry.shared:
             return False
-        used = node.driver.truth.view.used.get((key, uuid), 0)
+        # Not its account: that has them reserved, now or a look ago.
+        used = node.driver.truth.view.driver_bytes(key, uuid)
         if not 0 < size <= holding.memory_bytes - used:
             return False
         place, now_ns = (key, uuid), time.monotonic_ns()

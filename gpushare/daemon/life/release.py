@@ -79,6 +79,7 @@ def end(key: str, node: Node, why: str) -> None:
     # The promise last: as long as the directory is there its memory counts as taken.
     node.mounts.remove(key)
     node.ledger.release(key)
+    node.lacked.forget(key)
     if entry is None:
         return
     shares.tell(node)

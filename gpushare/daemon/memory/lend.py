@@ -10,12 +10,16 @@ write the limit before we read what it takes. All of this is the decide thread's
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from gpushare.daemon.cards.capacity import Promise, Room
 from gpushare.daemon.memory import hard_limit
 from gpushare.daemon.node import Node
 from gpushare.daemon.policy.lending import Part, decide
+
+_WITHHELD_SECONDS: Final = 10.0
 
 
 class Lending:
@@ -51,12 +55,25 @@ def lend(node: Node) -> None:
     if node.loaded().truth.view.stale:
         return
     for room in node.rooms():
-        if room.health != "ok":
+        if room.health != "ok" or time.monotonic() < node.withheld.get(room.card.uuid, 0.0):
             continue
         limits = _limits(room, 0)
         for promise in room.promises:
             if limits[promise.key] != promise.limit_bytes:
                 _write(promise.key, room.card.uuid, limits[promise.key], node)
+
+
+def withhold(uuid: str, node: Node) -> None:
+    """Lend nothing more of a card for a while: somebody lacks what it was promised of it.
+
+    Who uses what it was lent keeps that: it was given, and somebody else has more than it may.
+    """
+    node.withheld[uuid] = time.monotonic() + _WITHHELD_SECONDS
+    for room in node.rooms():
+        for promise in room.promises if room.card.uuid == uuid else ():
+            least = max(promise.memory_bytes, promise.used_bytes)
+            if least < promise.limit_bytes:
+                _write(promise.key, uuid, least, node)
 
 
 def make_room(wanted: Mapping[str, int], rooms: Sequence[Room], node: Node) -> bool:

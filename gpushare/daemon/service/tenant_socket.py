@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tenant's own socket: its processes say that they hold the driver, and what they want logged.
+"""A tenant's own socket: its processes say who holds the driver, and what is to be known of it.
 
-Which socket a message came through says whose it is; nothing in it is believed beyond that. One
-message is one packet of at most MESSAGE_BYTES. A hello is noted in the log and nothing rests on it,
-so that a daemon that was started again misses nothing: who holds the driver, /proc and the status
-page say. Packets are read without room for descriptors, so
-that none is ever received, and no more of them than `_RATE` a second; every process that a tenant
-may have can arrive and greet at once. The main thread owns all.
+That is what they want logged, and that the driver has not got what they were promised. Which socket
+a message came through says whose it is; nothing in it is believed beyond that. One message is one
+packet of at most MESSAGE_BYTES. A hello is noted in the log and nothing rests on it, so that a
+daemon that was started again misses nothing: who holds the driver, /proc and the status page say.
+What is lacking is for others to believe or not (memory/lack.py), and heard no more than
+`_LACKS_RATE` times a second of one tenant. Packets are read without room for descriptors, so that
+none is ever received, and no more of them than `_RATE` a second; every process that a tenant may
+have can arrive and greet at once. The main thread owns all.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,6 +27,8 @@ from gpushare.daemon.log import log
 
 _RATE: Final = 20.0  # messages a second of one tenant, in the long run
 _BURST: Final = 200.0
+_LACKS_RATE: Final = 2.0  # its processes say it once a second each; who acts looks at all anyway
+_LACKS_BURST: Final = 8.0
 _CONNECTIONS: Final = abi.MAX_PROCESSES
 _CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
 _LEVELS: Final = {3: "error", 4: "warning", 6: "info", 7: "debug"}
@@ -31,9 +36,10 @@ _LEVELS: Final = {3: "error", 4: "warning", 6: "info", 7: "debug"}
 
 @dataclass
 class Allowance:
-    """How many messages a tenant may still send: `_RATE` a second, `burst` saved up at most."""
+    """How many messages a tenant may still send: `rate` a second, `burst` saved up at most."""
 
     burst: float = _BURST
+    rate: float = _RATE
     at: float = 0.0
     dropped: int = 0
     left: float = field(init=False)
@@ -43,7 +49,7 @@ class Allowance:
 
     def take(self, now: float) -> bool:
         """Whether one more message may be heard at `now` (seconds of a monotonic clock)."""
-        self.left = min(self.burst, self.left + max(0.0, now - self.at) * _RATE)
+        self.left = min(self.burst, self.left + max(0.0, now - self.at) * self.rate)
         self.at = now
         if self.left < 1.0:
             self.dropped += 1
@@ -61,6 +67,8 @@ class TenantSocket:
     connections: set[socket.socket] = field(default_factory=set)
     allowance: Allowance = field(default_factory=Allowance)
     arrivals: Allowance = field(default_factory=lambda: Allowance(2.0 * abi.MAX_PROCESSES))
+    lacking: Allowance = field(default_factory=lambda: Allowance(_LACKS_BURST, _LACKS_RATE))
+    lacks: Callable[[int, int], None] = lambda *_: None  # called with card number and bytes
 
     @staticmethod
     def is_there(directory: int) -> bool:
@@ -146,6 +154,10 @@ class TenantSocket:
         elif kind == abi.MESSAGE_LOG and level in _LEVELS:
             text = packet[abi.MESSAGE_TEXT :].decode(errors="replace")
             log("tenant-said", _LEVELS[level], tenant=self.key, container_pid=pid, text=text)
+        elif kind == abi.MESSAGE_LACKS and len(packet) == abi.LACK_BYTES:
+            _, card, _, _, wanted_bytes = abi.LACK.unpack(packet)
+            if self.lacking.take(now):
+                self.lacks(card, wanted_bytes)
         else:
             return False
         return True

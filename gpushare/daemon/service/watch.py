@@ -25,6 +25,8 @@ class Watch:
 
     def __init__(self, loop: Loop) -> None:
         self.ended: Callable[[str], None] = lambda _: None
+        #: Called with a tenant's key, its number of a card, and bytes that it lacks.
+        self.lacks: Callable[[str, int, int], None] = lambda *_: None
         self._loop = loop
         self._pidfds: dict[str, int] = {}
         self._sockets: dict[str, TenantSocket] = {}
@@ -39,6 +41,7 @@ class Watch:
         """Hear a tenant's socket."""
         self._close_socket(tenant_socket.key)
         self._sockets[tenant_socket.key] = tenant_socket
+        tenant_socket.lacks = lambda card, size: self.lacks(tenant_socket.key, card, size)
         self._loop.read(tenant_socket.listener.fileno(), lambda: self._accept(tenant_socket))
 
     def forget(self, key: str) -> None:

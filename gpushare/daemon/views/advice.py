@@ -30,6 +30,7 @@ def advice(report: Why, holders: Sequence[WhyProcess]) -> list[str]:
 def _of_card(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
     on = f"card {card['index']}: " if len(report["cards"]) > 1 else ""
     for sentence in (
+        *_lacked(card),
         *_over(report, card, holders),
         *_borrowed(report, card),
         *_too_small(report, card),
@@ -38,6 +39,17 @@ def _of_card(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Itera
         *_orphaned(card, holders),
     ):
         yield on + sentence
+
+
+def _lacked(card: WhyCard) -> Iterator[str]:
+    lack = card["lacked"]
+    if lack is not None:
+        times = "once" if lack["times"] == 1 else f"{lack['times']} times"
+        yield (
+            f"the driver had not got what it was promised, {times}, the last time "
+            f"{format_size(lack['bytes'])}: somebody else has more than its part of the card; "
+            "gpushare ps and gpushare history say who"
+        )
 
 
 def _over(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from gpushare.daemon.pages.grant import Grant
 from gpushare.daemon.store.ledger import Entry, Holding
 from gpushare.daemon.tenants import Denial, Pages
 from gpushare.daemon.views.advice import advice
-from gpushare.protocol import Denied, Why, WhyCard, WhyHeld, WhyProcess
+from gpushare.protocol import Denied, Why, WhyCard, WhyHeld, WhyLack, WhyProcess
 from gpushare.quota import format_size
 
 #: The parts that a process notes itself, in the order in which they are shown.
@@ -56,7 +56,7 @@ def why(entry: Entry, node: Node) -> tuple[Why, list[WhyProcess]]:
         why=entry.why,
         isolation=entry.isolation,
         stale="" if driver is None else driver.truth.view.stale,
-        cards=[] if driver is None else _cards(entry, pages, claims, seen, driver),
+        cards=[] if driver is None else _cards(entry, pages, claims, seen, node),
         denied=0 if pages is None else pages.denials.total,
         last_denied=None if pages is None else _denied(pages.denials.last),
         advice=[],
@@ -114,9 +114,9 @@ def drift(driver_bytes: int | None, expected_bytes: int, beyond_bytes: int) -> s
 
 
 def _cards(
-    entry: Entry, pages: Pages | None, claims: Sequence[Claim], seen: _Seen, driver: Loaded
+    entry: Entry, pages: Pages | None, claims: Sequence[Claim], seen: _Seen, node: Node
 ) -> list[WhyCard]:
-    found = []
+    driver, found = node.loaded(), []
     for number, holding in enumerate(entry.holdings):
         driver_bytes = _driver_bytes(use for uuid, use in seen if uuid == holding.uuid)
         if pages is None or number >= pages.grant.card_count:
@@ -126,6 +126,9 @@ def _cards(
         card = driver.card(holding.uuid)
         if card is not None:
             row["index"], row["model"] = card.index, card.model
+        lack = node.lacked.of(entry.key, holding.uuid)
+        if lack is not None:
+            row["lacked"] = WhyLack(bytes=lack.bytes, seen=lack.seen, times=lack.times)
         found.append(row)
     return found
 
@@ -154,6 +157,7 @@ def share(
         driver_bytes=driver_bytes,
         drift_bytes=None if driver_bytes is None else driver_bytes - account.told_bytes,
         drift=drift(driver_bytes, account.told_bytes, beyond),
+        lacked=None,
     )
 
 
@@ -188,6 +192,7 @@ def _whole_card(holding: Holding, driver_bytes: int | None) -> WhyCard:
         driver_bytes=driver_bytes,
         drift_bytes=driver_bytes,
         drift="a whole card has no account: what is used is the driver's figure",
+        lacked=None,
     )
 
 

@@ -82,6 +82,7 @@ def card(**more: Any) -> WhyCard:
         "driver_bytes": USED,
         "drift_bytes": 40 * MIB,
         "drift": "the driver has 40 MiB more than the account says; it counts as beyond",
+        "lacked": None,
     }
     return {**made, **more}  # type: ignore[typeddict-item]
 

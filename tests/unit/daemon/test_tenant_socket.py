@@ -85,6 +85,8 @@ def test_a_log_line_is_one_field_of_one_line(
         b"x",
         message(9, 4, 7, b"unknown type"),
         message(abi.MESSAGE_LOG, 99, 7, b"unknown level"),
+        message(abi.MESSAGE_LACKS, 0, 7, b"less"),
+        message(abi.MESSAGE_LACKS, 0, 7, b"more than 8"),
         abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"longer than said",
         abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 0xFFFFFFFF),
         message(abi.MESSAGE_LOG, 4, 7, b"x" * (abi.MESSAGE_TEXT_BYTES + 1)),
@@ -169,3 +171,34 @@ def test_a_new_daemon_takes_the_place_of_an_old_ones_socket(tmp_path: Path) -> N
     old.close()
     new.close()
     os.close(directory)
+
+
+def lack(card: int, size: int) -> bytes:
+    return abi.LACK.pack(abi.MESSAGE_LACKS, card, 7, 8, size)
+
+
+def test_what_is_lacking_is_told_on(
+    tenant: TenantSocket, caller: socket.socket, heard: Logged
+) -> None:
+    told: list[tuple[int, int]] = []
+    tenant.lacks = lambda card, size: told.append((card, size))
+    caller.send(lack(3, 1 << 40))
+    assert hear(tenant)
+    assert told == [(3, 1 << 40)]
+    assert not heard
+
+
+def test_who_lacks_without_end_is_heard_twice_a_second(
+    tenant: TenantSocket, caller: socket.socket
+) -> None:
+    told: list[tuple[int, int]] = []
+    tenant.lacks = lambda card, size: told.append((card, size))
+    for _ in range(50):
+        caller.send(lack(0, 1))
+        assert hear(tenant)
+    assert len(told) == 8
+    for second in range(1, 11):
+        for _ in range(5):
+            caller.send(lack(0, 1))
+            assert hear(tenant, float(second))
+    assert len(told) == 8 + 20

@@ -143,7 +143,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def lacks(connection: socket.socket) -> list[tuple[int, int]]:
     """Return card and bytes of each lack that was said so far."""
     connection.setblocking(False)
-    found = []
+    found: list[tuple[int, int]] = []
     while True:
         try:
             packet = connection.recv(2000)
