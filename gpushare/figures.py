@@ -94,4 +94,5 @@ class NodeFigures(TypedDict):
     driver_up: bool  # it is loaded, and its figures are not old
     scheduler_up: bool
     operations: dict[str, Operation]
+    events: dict[str, int]  # how often each of those that the history keeps was logged
     history_lost: int  # events that could not be kept; since gpushared started

@@ -23,7 +23,7 @@ __all__ = ["ERROR", "REFUSED", "SECTIONS", "USAGE", "Gpushare", "gpushare"]
 
 # A command is imported when it is called: most need a fifth of what all of them import.
 SECTIONS: Final = {
-    "See": ("ls", "ps", "top", "inspect", "why", "history"),
+    "See": ("ls", "ps", "top", "inspect", "why", "history", "metrics"),
     "Use": ("run", "set", "pause", "resume", "kick", "card"),
     "Check": ("doctor", "verify"),
     "Set up": ("setup", "runtime", "cdi", "config", "simulator"),

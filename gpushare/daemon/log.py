@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ Sink = Callable[[float, str, str, Mapping[str, Any]], None]
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 _STDERR: Final = 2
 _sinks: tuple[Sink, ...] = ()
+_lock = threading.RLock()  # a signal's handler logs in the midst of another line
+_counts: Counter[str] = Counter()
 
 
 def attach(sink: Sink) -> None:
@@ -31,6 +35,11 @@ def detach(sink: Sink) -> None:
     """Tell `sink` no more."""
     global _sinks  # noqa: PLW0603 - as above
     _sinks = tuple(one for one in _sinks if one != sink)
+
+
+def counted(event: str) -> int:
+    """Return how often `event` was logged, since this process began."""
+    return _counts[event]
 
 
 def log(event: str, level: str = "info", **fields: Any) -> None:
@@ -48,5 +57,7 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
     )
     with contextlib.suppress(OSError):
         os.write(_STDERR, line.encode() + b"\n")
+    with _lock:
+        _counts[event] += 1
     for sink in _sinks:
         sink(now, event, level, fields)

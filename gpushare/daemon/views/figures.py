@@ -9,6 +9,8 @@ from typing import Final
 import gpushare
 from gpushare.daemon.cards.capacity import Room
 from gpushare.daemon.compute.spent import CHECKED, GATE, Spent
+from gpushare.daemon.events import KEPT
+from gpushare.daemon.log import counted
 from gpushare.daemon.node import Loaded, Node
 from gpushare.daemon.pages.account import Claim, accounts
 from gpushare.daemon.store.ledger import Entry, Holding
@@ -38,6 +40,7 @@ def of_node(node: Node) -> NodeFigures:
         driver_up=driver is not None and not driver.truth.view.stale,
         scheduler_up=node.scheduler_pid != 0,
         operations=node.durations.figures(),
+        events={event: counted(event) for event in sorted(KEPT)},
         history_lost=0 if node.history is None else node.history.lost,
     )
 

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The families of a card. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from gpushare.exporter.family import OF_CARD, Family, Sample, Snapshot, card_labels, of_cards
+
+
+def _bypass(snapshot: Snapshot) -> Iterable[Sample]:
+    for card in snapshot.cards:
+        yield (*card_labels(snapshot, card), "observe"), card["bypass"]
+
+
+def _drift(snapshot: Snapshot) -> Iterable[Sample]:
+    for card in snapshot.cards:
+        found = [
+            part["drift_bytes"]
+            for _, part in snapshot.parts
+            if part["uuid"] == card["uuid"] and part["drift_bytes"] is not None
+        ]
+        yield card_labels(snapshot, card), sum(found)
+
+
+FAMILIES: Final = (
+    of_cards(
+        "gpushare_card_memory_total_bytes",
+        "Memory of the card, less what its driver keeps.",
+        lambda card: card["memory_bytes"],
+    ),
+    of_cards(
+        "gpushare_card_memory_used_bytes",
+        "Memory that processes have, as the driver says, whosever they are.",
+        lambda card: card["used_bytes"],
+    ),
+    of_cards(
+        "gpushare_card_memory_granted_bytes",
+        "Memory that is promised to containers.",
+        lambda card: card["granted_bytes"],
+    ),
+    of_cards(
+        "gpushare_card_memory_free_bytes",
+        "Memory that can still be promised.",
+        lambda card: card["free_bytes"],
+    ),
+    of_cards(
+        "gpushare_card_cores_granted_ratio",
+        "Part of the card's compute that is set aside for containers.",
+        lambda card: card["cores_granted"] / 100,
+    ),
+    of_cards(
+        "gpushare_card_utilization_ratio",
+        "Part of the time in which the card was busy, as the driver says.",
+        lambda card: None if card["utilisation"] is None else card["utilisation"] / 100,
+    ),
+    of_cards("gpushare_card_shares", "Containers on the card.", lambda card: card["shares"]),
+    of_cards(
+        "gpushare_card_shares_max",
+        "The most containers that the card may have.",
+        lambda card: card["shares_max"],
+    ),
+    of_cards(
+        "gpushare_card_healthy",
+        "1 where the card answers and is well.",
+        lambda card: float(card["healthy"]),
+    ),
+    Family(
+        "gpushare_bypass_processes",
+        "gauge",
+        (*OF_CARD, "action"),
+        "Processes that hold memory of the card and belong to no container, by what is done.",
+        _bypass,
+    ),
+    Family(
+        "gpushare_ledger_drift_bytes",
+        "gauge",
+        OF_CARD,
+        "What containers' accounts say that the driver should have, less what it has for them.",
+        _drift,
+    ),
+)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The families of a snapshot as the text that Prometheus reads, in the format that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from gpushare.exporter import cards, containers, node
+from gpushare.exporter.family import Family, Snapshot
+
+FAMILIES: Final[tuple[Family, ...]] = (*node.FAMILIES, *cards.FAMILIES, *containers.FAMILIES)
+
+
+class _Collected(Collector):
+    """One snapshot, as the library collects it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family; one without a series is there all the same."""
+        for family in FAMILIES:
+            yield _metric(family, self._snapshot)
+
+
+def expose(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
+    """Return the text, and its content type; `accept` is the header of who asks."""
+    try:
+        encode, content_type = choose_encoder(accept)
+        return encode(_Collected(snapshot)), content_type
+    except (ValueError, TypeError):
+        if not accept:
+            raise
+        return expose(snapshot)  # it asks for a version, or an escaping, that there is none of
+
+
+def _metric(family: Family, snapshot: Snapshot) -> Metric:
+    if family.kind == "histogram":
+        histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+        for labels, value in family.samples(snapshot):
+            assert isinstance(value, tuple)
+            histogram.add_metric(labels, *value)
+        return histogram
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = kind(family.name, family.help, labels=family.labels)
+    for labels, value in family.samples(snapshot):
+        assert not isinstance(value, tuple)
+        metric.add_metric(labels, value)
+    return metric

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures as gpushared says them: a node with a card, and containers on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpushare.client import Metrics
+from gpushare.exporter.family import Snapshot
+from gpushare.figures import BOUNDS, KINDS
+
+if TYPE_CHECKING:
+    from gpushare.figures import CardFigures, NodeFigures, TenantCardFigures, TenantFigures
+
+GIB = 1 << 30
+UUID = "GPU-5b1f2f4e-0000-4000-8000-000000000000"
+
+
+def card(index: int = 0, **more: Any) -> CardFigures:
+    made: CardFigures = {
+        "index": index,
+        "uuid": f"{UUID[:-1]}{index}",
+        "model": "H200",
+        "memory_bytes": 140 * GIB,
+        "used_bytes": 5 * GIB,
+        "granted_bytes": 12 * GIB,
+        "free_bytes": 128 * GIB,
+        "cores_granted": 90,
+        "utilisation": 71,
+        "shares": 2,
+        "shares_max": 16,
+        "healthy": True,
+        "bypass": 1,
+    }
+    made.update(more)  # type: ignore[typeddict-item]
+    return made
+
+
+def part(index: int = 0, **more: Any) -> TenantCardFigures:
+    made: TenantCardFigures = {
+        "index": index,
+        "uuid": f"{UUID[:-1]}{index}",
+        "memory_bytes": 4 * GIB,
+        "limit_bytes": 6 * GIB,
+        "used_bytes": 3 * GIB,
+        "kinds": {**dict.fromkeys(KINDS, 0), "buffer": 2 * GIB, "context": GIB},
+        "drift_bytes": -1024,
+        "peak_bytes": 3 * GIB,
+        "cores": 30,
+        "utilisation": 29.5,
+        "source": "nvml",
+        "gpu_seconds": 12.5,
+        "throttled_seconds": 1.5,
+        "forced": 2,
+        "active": 1763700100.0,
+        "bypassed": False,
+        "hung": False,
+    }
+    made.update(more)  # type: ignore[typeddict-item]
+    return made
+
+
+def tenant(name: str = "team/train-0/main", **more: Any) -> TenantFigures:
+    made: TenantFigures = {
+        "key": "0123456789abcdef",
+        "id": "4f5e" + "0" * 60,
+        "name": name,
+        "mode": "shared",
+        "policy": "fixed-share",
+        "class_": "offline",
+        "priority": 5,
+        "isolation": "interposer",
+        "created": 1763700000.0,
+        "denied": 3,
+        "cards": [part()],
+    }
+    made.update(more)  # type: ignore[typeddict-item]
+    return made
+
+
+def node(**more: Any) -> NodeFigures:
+    made: NodeFigures = {
+        "version": "0.1.0",
+        "started": 1763690000.0,
+        "driver_version": "580.159.04",
+        "cuda_version": "13.0",
+        "driver_up": True,
+        "scheduler_up": True,
+        "operations": {
+            "create": {
+                "buckets": [1, 0, 2, *[0] * (len(BOUNDS) - 3), 1],
+                "seconds": 12.5,
+                "failures": {"refused": 1},
+            }
+        },
+        "events": {"tenant-bound": 2, "ledger-damaged": 0},
+        "history_lost": 0,
+    }
+    made.update(more)  # type: ignore[typeddict-item]
+    return made
+
+
+def metrics(*tenants: TenantFigures, cards: list[CardFigures] | None = None) -> Metrics:
+    return Metrics(cards=cards or [card()], tenants=list(tenants), node=node())
+
+
+def snapshot(*tenants: TenantFigures, cards: list[CardFigures] | None = None) -> Snapshot:
+    return Snapshot("node-1", metrics(*tenants, cards=cards))
+
+
+DOWN = Snapshot("node-1", None)

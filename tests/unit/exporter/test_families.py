@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Prometheus reads: the families, their labels, and nothing that is not known."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as plain
+
+from gpushare.exporter.exposition import FAMILIES, expose
+from gpushare.exporter.family import OF_CARD, OF_CONTAINER, Snapshot
+from gpushare.figures import KINDS
+
+from .made import DOWN, GIB, UUID, card, part, snapshot, tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def read(taken: Snapshot) -> Series:
+    text, content_type = expose(taken)
+    assert content_type.startswith("text/plain")
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in plain(text.decode())
+        for sample in family.samples
+    }
+
+
+def values(taken: Snapshot, name: str, **labels: str) -> list[float]:
+    """Return the figures of the series of that name whose labels say at least that."""
+    return [
+        value
+        for (found, said), value in read(taken).items()
+        if found == name and labels.items() <= dict(said).items()
+    ]
+
+
+def labels_of(taken: Snapshot, name: str) -> list[Mapping[str, str]]:
+    return [dict(said) for (found, said) in read(taken) if found == name]
+
+
+def test_a_container_is_told_by_id_name_pod_namespace_and_card() -> None:
+    [said] = labels_of(snapshot(tenant()), "gpushare_container_memory_request_bytes")
+    assert said == {
+        "node": "node-1",
+        "gpu_uuid": UUID,
+        "gpu_index": "0",
+        "container_id": "4f5e" + "0" * 60,
+        "container": "main",
+        "pod": "train-0",
+        "namespace": "team",
+        "mode": "shared",
+        "policy": "fixed-share",
+    }
+
+
+def test_a_name_that_is_no_pods_is_the_containers() -> None:
+    [said] = labels_of(snapshot(tenant("train")), "gpushare_container_memory_request_bytes")
+    assert (said["container"], said["pod"], said["namespace"]) == ("train", "", "")
+
+
+def test_its_figures_are_in_base_units() -> None:
+    taken = snapshot(tenant())
+    for name, value in {
+        "gpushare_container_memory_request_bytes": 4 * GIB,
+        "gpushare_container_memory_limit_bytes": 6 * GIB,
+        "gpushare_container_memory_peak_bytes": 3 * GIB,
+        "gpushare_container_alloc_denied_total": 3,
+        "gpushare_container_cores_granted_ratio": 0.3,
+        "gpushare_container_gpu_time_seconds_total": 12.5,
+        "gpushare_container_throttled_seconds_total": 1.5,
+        "gpushare_container_forced_launches_total": 2,
+        "gpushare_container_last_active_timestamp_seconds": 1763700100.0,
+        "gpushare_container_priority": 5,
+        "gpushare_card_memory_total_bytes": 140 * GIB,
+        "gpushare_card_memory_used_bytes": 5 * GIB,
+        "gpushare_card_memory_granted_bytes": 12 * GIB,
+        "gpushare_card_cores_granted_ratio": 0.9,
+        "gpushare_card_utilization_ratio": 0.71,
+        "gpushare_card_shares": 2,
+        "gpushare_card_shares_max": 16,
+        "gpushare_card_healthy": 1,
+        "gpushare_ledger_drift_bytes": -1024,
+        "gpushare_up": 1,
+    }.items():
+        assert values(taken, name) == [value], name
+    assert values(taken, "gpushare_container_cores_utilization_ratio", source="nvml") == [0.295]
+    assert values(taken, "gpushare_bypass_processes", action="observe") == [1]
+    assert values(taken, "gpushare_container_class_info") == [1]
+    assert values(taken, "gpushare_build_info", driver="580.159.04", cuda="13.0") == [1]
+
+
+def test_what_is_used_is_split_by_kind_and_adds_up() -> None:
+    used = values(snapshot(tenant()), "gpushare_container_memory_used_bytes")
+    assert (len(used), sum(used)) == (len(KINDS), 3 * GIB)
+
+
+def test_exactly_one_level_holds_a_quota() -> None:
+    taken = snapshot(tenant(isolation="driver"))
+    assert values(taken, "gpushare_container_isolation_level", level="driver") == [1]
+    assert sum(values(taken, "gpushare_container_isolation_level")) == 1
+
+
+def test_what_is_not_known_has_no_series() -> None:
+    taken = snapshot(
+        tenant(cards=[part(utilisation=None, source="")]),
+        cards=[card(utilisation=None, used_bytes=None)],
+    )
+    assert values(taken, "gpushare_container_cores_utilization_ratio") == []
+    assert values(taken, "gpushare_card_utilization_ratio") == []
+    assert values(taken, "gpushare_card_memory_used_bytes") == []
+    assert values(taken, "gpushare_card_memory_total_bytes") == [140 * GIB]
+
+
+def test_a_container_of_two_cards_is_denied_once() -> None:
+    taken = snapshot(tenant(cards=[part(0), part(1)]), cards=[card(0), card(1)])
+    assert values(taken, "gpushare_container_alloc_denied_total") == [3]
+    assert len(values(taken, "gpushare_container_memory_request_bytes")) == 2
+
+
+def test_drift_is_of_all_containers_of_a_card_and_no_account_has_none() -> None:
+    taken = snapshot(
+        tenant("a", id="a", cards=[part(drift_bytes=-10)]),
+        tenant("b", id="b", cards=[part(drift_bytes=30)]),
+        tenant("c", id="c", mode="exclusive", cards=[part(1, drift_bytes=None)]),
+        cards=[card(0), card(1)],
+    )
+    assert values(taken, "gpushare_ledger_drift_bytes", gpu_index="0") == [20]
+    assert values(taken, "gpushare_ledger_drift_bytes", gpu_index="1") == [0]
+
+
+def test_the_buckets_of_durations_count_up() -> None:
+    taken = snapshot()
+    buckets = {
+        dict(said)["le"]: value
+        for (name, said), value in read(taken).items()
+        if name == "gpushare_hook_duration_seconds_bucket"
+    }
+    assert (buckets["0.001"], buckets["0.0025"], buckets["0.005"]) == (1, 1, 3)
+    assert (buckets["10.0"], buckets["+Inf"]) == (3, 4)
+    assert values(taken, "gpushare_hook_duration_seconds_count", stage="create") == [4]
+    assert values(taken, "gpushare_hook_duration_seconds_sum", stage="create") == [12.5]
+    refused = values(taken, "gpushare_hook_failures_total", stage="create", reason="refused")
+    assert refused == [1]
+    # From the start on: what begins with 1 is no increase to Prometheus.
+    assert values(taken, "gpushare_hook_failures_total", reason="error") == [0]
+    assert values(taken, "gpushare_events_total", event="ledger-damaged") == [0]
+
+
+def test_of_a_daemon_that_does_not_answer_that_alone_is_said() -> None:
+    assert read(DOWN) == {("gpushare_up", frozenset({("node", "node-1")})): 0}
+
+
+def test_every_family_says_its_type_and_help_even_without_series() -> None:
+    text, _ = expose(DOWN)
+    for family in FAMILIES:
+        bare = family.name
+        assert f"# HELP {bare} {family.help}\n" in text.decode(), bare
+        assert f"# TYPE {bare} {family.kind}\n" in text.decode(), bare
+
+
+def test_names_are_as_prometheus_asks() -> None:
+    for family in FAMILIES:
+        assert re.fullmatch(r"gpushare(_[a-z]+)+", family.name)
+        assert (family.kind == "counter") == family.name.endswith("_total"), family.name
+        assert family.help.endswith(".")
+        assert "node" in family.labels
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+    names = {family.name: family.labels for family in FAMILIES}
+    assert names["gpushare_container_memory_used_bytes"] == (*OF_CONTAINER, "kind")
+    assert names["gpushare_bypass_processes"] == (*OF_CARD, "action")
+
+
+def test_openmetrics_is_spoken_where_it_is_asked_for() -> None:
+    text, content_type = expose(snapshot(tenant()), "application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    found = {family.name: family.type for family in openmetrics(text.decode())}  # type: ignore[no-untyped-call]
+    assert found["gpushare_container_alloc_denied"] == "counter"
+    assert found["gpushare_hook_duration_seconds"] == "histogram"
+    assert text.decode().endswith("# EOF\n")
+
+
+@given(st.text(max_size=40))
+def test_a_name_can_be_anything_and_breaks_no_line(name: str) -> None:
+    shown = values(snapshot(tenant(f"x{name}")), "gpushare_container_memory_request_bytes")
+    assert shown == [4 * GIB]
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+def test_promtool_finds_nothing_to_say(accept: str) -> None:
+    promtool = shutil.which("promtool")
+    assert promtool, "run ./dev setup: it installs promtool"
+    text, _ = expose(snapshot(tenant(), tenant("b", id="b")), accept)
+    if not accept:  # it lints the plain format
+        done = subprocess.run(
+            [promtool, "check", "metrics"], input=text, capture_output=True, check=False
+        )
+        assert (done.returncode, done.stdout + done.stderr) == (0, b"")
