@@ -35,6 +35,7 @@ class CardFigures(TypedDict):
     shares: int
     shares_max: int
     healthy: bool
+    xids: dict[str, int]  # how often each XID was reported, since gpushared started
     bypass: int  # processes of no tenant that hold memory of it
 
 
@@ -56,6 +57,7 @@ class TenantCardFigures(TypedDict):
     throttled_seconds: float  # threads' waits at the gate; since gpushared started
     forced: int  # launches that went ahead after waiting too long; since gpushared started
     active: float  # when it was last seen to use the card; at first when it was first looked at
+    over_bytes: int  # what it has above what it may, as the audit sees it
     bypassed: bool  # its work goes round the gate
     hung: bool
 
@@ -71,6 +73,7 @@ class TenantFigures(TypedDict):
     class_: str  # online | offline
     priority: int
     isolation: str
+    held: list[str]  # who holds it still: operator | audit; or kill: it is being ended
     created: float
     denied: int  # allocations over the quota; since gpushared started
     cards: list[TenantCardFigures]

@@ -22,7 +22,7 @@ class NoLibrary(UserError):
     """The library that writes the text is not installed."""
 
 
-@shared.command("metrics", example="gpushare metrics >/var/lib/node_exporter/gpushare.prom")
+@shared.command("metrics", example="gpushare metrics --node gpu-7")
 @click.option("--node", metavar="NAME", help="The label node of every series, else this host's.")
 def command(session: Session, node: str | None) -> None:
     """Print the metrics once, as gpushare-exporter serves them.

@@ -8,6 +8,10 @@ from typing import Final
 
 from gpushare.exporter.family import OF_CARD, Family, Sample, Snapshot, card_labels, of_cards
 
+#: Those that a card does not get over are there from the start, with 0: what begins with 1 is no
+#: increase to Prometheus.
+WATCHED: Final = (*("46", "48", "62", "64", "79", "95", "109", "119", "120", "136", "140", "143"),)
+
 
 def _bypass(snapshot: Snapshot) -> Iterable[Sample]:
     for card in snapshot.cards:
@@ -22,6 +26,12 @@ def _drift(snapshot: Snapshot) -> Iterable[Sample]:
             if part["uuid"] == card["uuid"] and part["drift_bytes"] is not None
         ]
         yield card_labels(snapshot, card), sum(found)
+
+
+def _xids(snapshot: Snapshot) -> Iterable[Sample]:
+    for card in snapshot.cards:
+        for xid in sorted({*WATCHED, *card["xids"]}, key=int):
+            yield (*card_labels(snapshot, card), xid), card["xids"].get(xid, 0)
 
 
 FAMILIES: Final = (
@@ -65,6 +75,13 @@ FAMILIES: Final = (
         "gpushare_card_healthy",
         "1 where the card answers and is well.",
         lambda card: float(card["healthy"]),
+    ),
+    Family(
+        "gpushare_card_xid_errors_total",
+        "counter",
+        (*OF_CARD, "xid"),
+        "How often the driver reported each error of the card, by NVIDIA's number.",
+        _xids,
     ),
     Family(
         "gpushare_bypass_processes",

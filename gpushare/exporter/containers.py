@@ -25,6 +25,7 @@ from gpushare.exporter.family import (
 if TYPE_CHECKING:
     from gpushare.figures import TenantCardFigures, TenantFigures
 
+HOLDERS: Final = ("operator", "audit", "kill")
 LEVELS: Final = ("driver", "interposer", "audit", "advice", "exclusive")
 
 
@@ -38,6 +39,12 @@ def _utilization(snapshot: Snapshot) -> Iterable[Sample]:
 def _denied(snapshot: Snapshot) -> Iterable[Sample]:
     for tenant in snapshot.tenants:
         yield (*tenant_labels(snapshot, tenant), "over-limit"), tenant["denied"]
+
+
+def _held(snapshot: Snapshot) -> Iterable[Sample]:
+    for tenant in snapshot.tenants:
+        for by in HOLDERS:
+            yield (*tenant_labels(snapshot, tenant), by), float(by in tenant["held"])
 
 
 def _level(tenant: TenantFigures, _part: TenantCardFigures) -> Iterable[tuple[str, float]]:
@@ -108,6 +115,18 @@ FAMILIES: Final = (
         "gpushare_container_last_active_timestamp_seconds",
         "When it was last seen to use the card; its start, or gpushared's, where it was not yet.",
         lambda _, part: part["active"],
+    ),
+    of_parts(
+        "gpushare_container_memory_over_bytes",
+        "What it has above what it may, as the audit sees it in the driver's figures.",
+        lambda _, part: part["over_bytes"],
+    ),
+    Family(
+        "gpushare_container_held",
+        "gauge",
+        (*OF_TENANT, "by"),
+        "1 for who stopped it: the operator or the audit; kill: it is being ended.",
+        _held,
     ),
     of_parts(
         "gpushare_container_bypassed",

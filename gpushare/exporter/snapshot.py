@@ -23,7 +23,7 @@ class Source:
     def __init__(self, socket: Path, node: str) -> None:
         self.socket = socket
         self.why = ""  # the daemon did not answer the last time; empty: it did
-        self._client = Client(socket, ANSWER_SECONDS)
+        self._client = Client(socket, ANSWER_SECONDS, start_seconds=0)
         self._node = node
         self._lock = threading.Lock()
         self._last: tuple[float, Snapshot] | None = None

@@ -94,7 +94,9 @@ def exporter(own: Stack) -> Exporter:
     powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
     program = own.start("exporter", [*powerless, *argv, "--node", "node-1"])
     program.wait_until(lambda: answers(port))
-    return Exporter(own, program, port)
+    made = Exporter(own, program, port)
+    program.wait_until(lambda: made.value("gpushare_driver_up") == 1)
+    return made
 
 
 @contextmanager

@@ -74,6 +74,11 @@ def _card(room: Room, most: int, driver: Loaded) -> CardFigures:
         shares=len(room.promises),
         shares_max=most,
         healthy=room.health == "ok",
+        xids={
+            str(number): count
+            for (card, number), count in driver.truth.health.xids.items()
+            if card == uuid
+        },
         bypass=len(room.foreign),
     )
 
@@ -100,6 +105,7 @@ def _tenant(entry: Entry, node: Node, driver: Loaded) -> TenantFigures:
         class_=entry.class_,
         priority=entry.priority,
         isolation=entry.isolation,
+        held=[hold.by for hold in node.freezer.holds_of(entry.key)],
         created=entry.created,
         denied=0 if pages is None else pages.denials.seen,
         cards=[
@@ -121,6 +127,7 @@ def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     kinds, limit, expected = _memory(entry, number, holding, claims, node, driver)
     used = sum(kinds.values())
     utilisation, source = busy(spent, running=entry.state == "bound")
+    finding = node.audit.view.get((entry.key, holding.uuid))
     has = driver.truth.view.driver_bytes(entry.key, holding.uuid)
     return TenantCardFigures(
         index=-1 if card is None else card.index,
@@ -138,6 +145,7 @@ def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         throttled_seconds=spent.waited_ns / 1e9,
         forced=spent.forced,
         active=max(spent.active, entry.created),
+        over_bytes=0 if finding is None else max(0, finding.used_bytes - finding.may_bytes),
         bypassed=spent.bypassed,
         hung=spent.hung,
     )

@@ -30,6 +30,7 @@ def card(index: int = 0, **more: Any) -> CardFigures:
         "shares": 2,
         "shares_max": 16,
         "healthy": True,
+        "xids": {"79": 1},
         "bypass": 1,
     }
     made.update(more)  # type: ignore[typeddict-item]
@@ -53,6 +54,7 @@ def part(index: int = 0, **more: Any) -> TenantCardFigures:
         "throttled_seconds": 1.5,
         "forced": 2,
         "active": 1763700100.0,
+        "over_bytes": 0,
         "bypassed": False,
         "hung": False,
     }
@@ -70,6 +72,7 @@ def tenant(name: str = "team/train-0/main", **more: Any) -> TenantFigures:
         "class_": "offline",
         "priority": 5,
         "isolation": "interposer",
+        "held": [],
         "created": 1763700000.0,
         "denied": 3,
         "cards": [part()],

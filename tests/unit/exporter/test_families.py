@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
+from gpushare.daemon.cards import xid
+from gpushare.exporter.cards import WATCHED
 from gpushare.exporter.exposition import FAMILIES, expose
 from gpushare.exporter.family import OF_CARD, OF_CONTAINER, Snapshot
 from gpushare.figures import KINDS
@@ -103,6 +105,23 @@ def test_its_figures_are_in_base_units() -> None:
 def test_what_is_used_is_split_by_kind_and_adds_up() -> None:
     used = values(snapshot(tenant()), "gpushare_container_memory_used_bytes")
     assert (len(used), sum(used)) == (len(KINDS), 3 * GIB)
+
+
+def test_a_card_has_each_xid_that_it_had_and_0_of_those_that_end_it() -> None:
+    taken = snapshot(cards=[card(xids={"79": 2, "31": 1})])
+    assert values(taken, "gpushare_card_xid_errors_total", xid="79") == [2]
+    assert values(taken, "gpushare_card_xid_errors_total", xid="31") == [1]
+    assert values(taken, "gpushare_card_xid_errors_total", xid="48") == [0]
+
+
+def test_the_xids_that_end_a_card_are_those_that_the_daemon_takes_for_it() -> None:
+    assert {str(number) for number in xid.FATAL} == set(WATCHED)
+
+
+def test_who_stopped_a_container_is_said() -> None:
+    taken = snapshot(tenant(held=["audit"]))
+    assert values(taken, "gpushare_container_held", by="audit") == [1]
+    assert values(taken, "gpushare_container_held", by="operator") == [0]
 
 
 def test_exactly_one_level_holds_a_quota() -> None:
