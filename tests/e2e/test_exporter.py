@@ -20,6 +20,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpushare.cli.rules import rules_text
 from gpushare.exporter.exposition import FAMILIES
 from gpushare.verify import Tenant
 from tests.stack import Stack
@@ -272,11 +273,13 @@ def test_prometheus_scrapes_it(own: Stack, exporter: Exporter) -> None:
     port, folder = free_port(), own.root / "prometheus"
     folder.mkdir()
     config = folder / "prometheus.yml"
+    (folder / "gpushare.rules.yaml").write_text(rules_text())
     target = f"{LOOPBACK}:{exporter.port}"
     config.write_text(
         yaml.safe_dump(
             {
                 "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                "rule_files": ["gpushare.rules.yaml"],
                 "scrape_configs": [
                     {"job_name": "gpushare", "static_configs": [{"targets": [target]}]}
                 ],
@@ -291,15 +294,24 @@ def test_prometheus_scrapes_it(own: Stack, exporter: Exporter) -> None:
         ],
     )
 
-    def query(text: str) -> list[dict[str, Any]]:
-        asked = urllib.parse.urlencode({"query": text})
-        url = f"http://{LOOPBACK}:{port}/api/v1/query?{asked}"
+    def call(path: str) -> dict[str, Any]:
         try:
+            url = f"http://{LOOPBACK}:{port}/api/v1/{path}"
             with urllib.request.urlopen(url, timeout=10) as answer:
-                found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+                found: dict[str, Any] = json.load(answer)["data"]
         except OSError:
-            return []
+            return {}
         return found
+
+    def query(text: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = call(f"query?{urllib.parse.urlencode({'query': text})}").get(
+            "result", []
+        )
+        return found
+
+    def health() -> set[str]:
+        groups = call("rules").get("groups", [])
+        return {rule["health"] for group in groups for rule in group["rules"]}
 
     with container(own) as (bundle, tenant):
         tenant.start()
@@ -312,6 +324,7 @@ def test_prometheus_scrapes_it(own: Stack, exporter: Exporter) -> None:
         assert [row["value"][1] for row in query('up{job="gpushare"}')] == ["1"]
         quantile = "histogram_quantile(0.5, gpushare_hook_duration_seconds_bucket)"
         assert {row["metric"]["stage"] for row in query(quantile)} >= {"create", "bind"}
+        running.wait_until(lambda: health() == {"ok"})
     running.stop()
 
 

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each alert rule fires where it should, is quiet where it should be, and rests on what exists."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from gpushare.cli.group import gpushare
+from gpushare.cli.rules import rules_text
+from gpushare.daemon.events import KEPT
+from gpushare.exporter.exposition import FAMILIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GIB = 1 << 30
+NODE = 'node="n"'
+CARD = 'node="n",gpu_uuid="GPU-0",gpu_index="0",model="H200"'
+TENANT = 'node="n",container_id="c",container="main",pod="p",namespace="t",mode="shared",policy="x"'
+PART = f'gpu_uuid="GPU-0",gpu_index="0",{TENANT}'
+ALWAYS = "x180"  # promtool's "and so on": every minute for three hours
+
+Series = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Series with their values by the minute, as promtool writes them, and when it is looked."""
+
+    fires: Series
+    quiet: Series
+    at: str = "30m"
+
+
+def memory(used: int, asked: int, limit: int | None = None) -> Series:
+    name = "gpushare_container_memory_used_bytes"
+    return {
+        f'{name}{{{PART},kind="buffer"}}': f"{used // 2 * GIB}{ALWAYS}",
+        f'{name}{{{PART},kind="context"}}': f"{(used - used // 2) * GIB}{ALWAYS}",
+        f"gpushare_container_memory_request_bytes{{{PART}}}": f"{asked * GIB}{ALWAYS}",
+        f"gpushare_container_memory_limit_bytes{{{PART}}}": f"{(limit or asked) * GIB}{ALWAYS}",
+    }
+
+
+def one(name: str, labels: str, *, fires: str, quiet: str, at: str = "30m") -> Case:
+    """Return the case of one series."""
+    series = f"{name}{{{labels}}}"
+    return Case({series: fires}, {series: quiet}, at)
+
+
+def compute(had: float, asked: float) -> Series:
+    return {
+        f'gpushare_container_cores_utilization_ratio{{{PART},source="nvml"}}': f"{had}{ALWAYS}",
+        f"gpushare_container_cores_granted_ratio{{{PART}}}": f"{asked}{ALWAYS}",
+    }
+
+
+def drift(gib: int) -> Series:
+    return {
+        f"gpushare_ledger_drift_bytes{{{CARD}}}": f"{gib * GIB}{ALWAYS}",
+        f"gpushare_card_memory_total_bytes{{{CARD}}}": f"{140 * GIB}{ALWAYS}",
+    }
+
+
+def scheduler(shares: int) -> Series:
+    return {
+        f"gpushare_scheduler_up{{{NODE}}}": f"0{ALWAYS}",
+        f"gpushare_card_shares{{{CARD}}}": f"{shares}{ALWAYS}",
+    }
+
+
+def slow(bucket: str) -> Series:
+    """Return a histogram of which all that took longest are within `bucket`."""
+    bounds = ("0.5", "1.0", "2.5", "+Inf")
+    return {
+        f'gpushare_hook_duration_seconds_bucket{{{NODE},stage="create",le="{bound}"}}': (
+            "0+60x180" if bounds.index(bound) >= bounds.index(bucket) else "0x180"
+        )
+        for bound in bounds
+    }
+
+
+ONCE = "0x10 1x170"  # in the eleventh minute
+ZERO, ONE = f"0{ALWAYS}", f"1{ALWAYS}"
+
+CASES: Mapping[str, Case] = {
+    "GpushareDown": one("gpushare_up", NODE, fires="1x25 0x100", quiet="1x29 0x0 1x100"),
+    "GpushareDriverDown": one("gpushare_driver_up", NODE, fires=ZERO, quiet="1x28 0x1 1x100"),
+    "GpushareSchedulerDown": Case(scheduler(2), scheduler(0)),
+    "GpushareHookFailures": one(
+        "gpushare_hook_failures_total",
+        f'{NODE},stage="create",reason="error"',
+        fires="0x20 1x100",
+        quiet=ONE,
+    ),
+    "GpushareHookSlow": Case(slow("2.5"), slow("1.0")),
+    "GpushareLedgerDamaged": one(
+        "gpushare_events_total", f'{NODE},event="ledger-damaged"', fires=ONCE, quiet=ZERO
+    ),
+    "GpushareHistoryLost": one(
+        "gpushare_history_lost_events_total", NODE, fires="0x20 9x100", quiet=f"9{ALWAYS}"
+    ),
+    "GpushareCardUnhealthy": one("gpushare_card_healthy", CARD, fires=ZERO, quiet=ONE),
+    "GpushareCardXid": one(
+        "gpushare_card_xid_errors_total", f'{CARD},xid="79"', fires="0x20 1x100", quiet=ONE
+    ),
+    "GpushareBypassProcesses": one(
+        "gpushare_bypass_processes", f'{CARD},action="observe"', fires="2x180", quiet="0x25 2x100"
+    ),
+    "GpushareLedgerDrift": Case(drift(-8), drift(-6)),
+    "GpushareMemoryWasted": Case(memory(1, 4), memory(2, 4), at="2h"),
+    "GpushareComputeWasted": Case(compute(0.02, 0.3), compute(0.2, 0.3), at="2h"),
+    "GpushareMemoryNearLimit": Case(memory(39, 40), memory(39, 40, 60)),
+    "GpushareAllocDenied": one(
+        "gpushare_container_alloc_denied_total",
+        f'{TENANT},reason="over-limit"',
+        fires="0x27 3x100",
+        quiet=ONCE,
+    ),
+    "GpushareOverQuota": one(
+        "gpushare_container_memory_over_bytes", PART, fires=f"{GIB}{ALWAYS}", quiet=ZERO
+    ),
+    "GpushareHeldByAudit": one(
+        "gpushare_container_held", f'{TENANT},by="audit"', fires="0x29 1x100", quiet=ZERO
+    ),
+    "GpushareGateBypassed": one("gpushare_container_bypassed", PART, fires=ONE, quiet=ZERO),
+    "GpushareContainerHung": one("gpushare_container_hung", PART, fires=ONE, quiet=ZERO),
+    "GpushareArbiterWait": one(
+        "gpushare_container_throttled_seconds_total", PART, fires="0+40x180", quiet="0+20x180"
+    ),
+    "GpushareForcedLaunches": one(
+        "gpushare_container_forced_launches_total", PART, fires="0x25 1x100", quiet=ONE
+    ),
+}
+
+
+def rules() -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load(rules_text())["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def promtool(*words: str) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("promtool")
+    assert program, "run ./dev setup: it installs promtool"
+    return subprocess.run([program, *words], capture_output=True, text=True, check=False)
+
+
+def test_promtool_takes_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(CliRunner().invoke(gpushare, ["rules", "export"]).output)
+    done = promtool("check", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"SUCCESS: {len(CASES)} rules found" in done.stdout
+
+
+def test_each_rule_has_a_case() -> None:
+    assert sorted(rules()) == sorted(CASES)
+
+
+def blocks() -> Iterator[dict[str, Any]]:
+    """Yield what promtool tests: of each rule the series that fire and those that do not."""
+    for alert, case in CASES.items():
+        for series, count in ((case.fires, 1), (case.quiet, 0)):
+            firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
+            yield {
+                "name": f"{alert} {'fires' if count else 'is quiet'}",
+                "interval": "1m",
+                "input_series": [{"series": key, "values": text} for key, text in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": firing,
+                        "eval_time": case.at,
+                        "exp_samples": [{"labels": "{}", "value": count}] if count else [],
+                    }
+                ],
+            }
+
+
+def test_each_rule_fires_where_it_should_and_nowhere_else(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(rules_text())
+    tests = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": list(blocks()),
+    }
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
+    done = promtool("test", "rules", str(tmp_path / "tests.yaml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_test_of_the_rules_can_fail(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(
+        rules_text().replace("gpushare_up == 0", "gpushare_up > 9")
+    )
+    tests = {"rule_files": ["rules.yaml"], "tests": [next(blocks())]}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
+    assert promtool("test", "rules", str(tmp_path / "tests.yaml")).returncode != 0
+
+
+@pytest.mark.parametrize("alert", sorted(CASES))
+def test_a_rule_rests_on_families_and_labels_that_exist(alert: str) -> None:
+    labels = {family.name: set(family.labels) for family in FAMILIES}
+    for family in FAMILIES:
+        if family.kind == "histogram":
+            labels[f"{family.name}_bucket"] = {*family.labels, "le"}
+    expression = rules()[alert]["expr"]
+    used = re.findall(r"(gpushare_\w+)(?:\{([^}]*)\})?", expression)
+    assert used
+    for name, matchers in used:
+        assert name in labels, name
+        assert set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", matchers)) <= labels[name]
+    events = re.search(r'event=~"([^"]*)"', expression)
+    assert set(events[1].split("|") if events else ()) <= KEPT
+
+
+@pytest.mark.parametrize("alert", sorted(CASES))
+def test_a_rule_says_how_bad_what_and_what_to_do(alert: str) -> None:
+    rule = rules()[alert]
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    assert "{{ $labels.node }}" in rule["annotations"]["summary"]
+    assert rule["annotations"]["description"].endswith(".")
+    series = {**CASES[alert].fires, **CASES[alert].quiet}
+    names = {label for text in series for label in re.findall(r"(\w+)=", text)}
+    shown = re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))
+    assert set(shown) <= names
