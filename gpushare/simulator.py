@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import enum
 import json
 import os
 import sys
@@ -31,9 +32,10 @@ DEVICE_IN_CONTAINER: Final = "/dev/gpushare-sim"
 CDI_KIND: Final = "nvidia.com/gpu"
 
 _MAGIC: Final = 0x31306D6973757067
-_LAYOUT: Final = 2
+_LAYOUT: Final = 3
 _FILE_BYTES: Final = 128 << 20
 _CARDS_MOST: Final = 16
+_VERSION_BYTES: Final = 80
 _UNIT_BYTES: Final = 2 << 20
 _REAL_TIME_Q16: Final = 1 << 16
 _UUID_NAMESPACE: Final = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # RFC 9562: OIDs
@@ -70,9 +72,9 @@ class Header(ctypes.Structure):
         ("cuda_version", ctypes.c_uint32),
         ("slow_motion_q16", ctypes.c_uint32),
         ("file_bytes", ctypes.c_uint64),
-        ("driver_version", ctypes.c_char * 80),
+        ("driver_version", ctypes.c_char * _VERSION_BYTES),
         ("instance_count", ctypes.c_uint32),
-        ("reserved_word", ctypes.c_uint32),
+        ("nvml_init_error", ctypes.c_uint32),
         ("reserved", ctypes.c_uint64 * 3),
     )
 
@@ -145,8 +147,32 @@ class Faults(ctypes.Structure):
         ("nvml_error", ctypes.c_uint32),
         ("nvml_delay_ms", ctypes.c_uint32),
         ("event_error", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("nvml_hangs", ctypes.c_uint32),
+        ("lost", ctypes.c_uint32),
+        ("lies", ctypes.c_uint32),
+        ("xid", ctypes.c_uint32),
+        ("xids", ctypes.c_uint32),
+        ("listed", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32 * 3),
     )
+
+
+class Lie(enum.IntFlag):
+    """`enum sim_lie` of libhook/simulator/device.h: what NVML says and cannot be."""
+
+    BYTES = 1  # each process holds twice what the card has
+    TWICE = 2  # a process is listed twice, with other bytes
+    USED = 4  # nothing of the card is used
+    TOTAL = 8  # the card has half of its memory
+    UNSAID = 16  # no lie: what processes hold is not said
+    PID = 32  # a process that cannot be there is listed
+    UUID = 64  # the card has another UUID
+
+
+#: `listed` of a card that NVML does not list.
+NOWHERE: Final = 0xFFFFFFFF
+#: nvmlReturn_t: the libraries are of another version than the kernel's module.
+MISMATCH: Final = 18
 
 
 @dataclass(frozen=True)
@@ -345,7 +371,9 @@ def fail(device: Path, card: int = 0, **faults: int) -> None:
     `allocations` calls that take memory answer `error` (a CUresult, 2 is out of memory), after
     `after` that do not; with `process` only those of that pid, as it has it itself. Asked whether
     it was reached, an event answers `event_error`. NVML answers `nvml_error` (an nvmlReturn_t)
-    after `nvml_delay_ms`. TypeError for another name, OSError.
+    after `nvml_delay_ms`, not at all while `nvml_hangs`, and what cannot be with `lies` (Lie). A
+    card that is `lost` is lost to NVML and to CUDA. NVML lists it at `listed` - 1, 0 being where it
+    is, and NOWHERE. TypeError for another name, OSError.
 
     Not to be called by a process that is attached to the cards, as one that uses NVML is: closing
     the file here would give its place away.
@@ -353,14 +381,74 @@ def fail(device: Path, card: int = 0, **faults: int) -> None:
     wanted = Faults(**faults)
     offset = _FAULTS_OFFSET + card * ctypes.sizeof(Faults)
     first = Faults.after.offset
-    descriptor = os.open(device, os.O_WRONLY | os.O_CLOEXEC)
+    descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
     try:
+        before = Faults.from_buffer_copy(os.pread(descriptor, ctypes.sizeof(Faults), offset))
+        wanted.xid, wanted.xids = before.xid, before.xids  # what has happened has
         # The count last: with it the others take effect.
         os.pwrite(descriptor, bytes(first), offset)
         os.pwrite(descriptor, bytes(wanted)[first:], offset + first)
         os.pwrite(descriptor, bytes(wanted)[:first], offset)
     finally:
         os.close(descriptor)
+
+
+def raise_xid(device: Path, number: int, card: int = 0) -> None:
+    """Let NVML tell an XID of a card to who has asked for them. OSError; see `fail`."""
+    offset = _FAULTS_OFFSET + card * ctypes.sizeof(Faults)
+    descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        faults = Faults.from_buffer_copy(os.pread(descriptor, ctypes.sizeof(Faults), offset))
+        os.pwrite(descriptor, bytes(ctypes.c_uint32(number)), offset + Faults.xid.offset)
+        count = ctypes.c_uint32(faults.xids + 1)
+        os.pwrite(descriptor, bytes(count), offset + Faults.xids.offset)
+    finally:
+        os.close(descriptor)
+
+
+def change_driver(device: Path, version: str = "", init_error: int = 0) -> None:
+    """Let the driver be another version, "" the same, and nvmlInit answer an nvmlReturn_t.
+
+    MISMATCH is what it answers between an upgrade's files and its module. ProfileError for what is
+    no version, OSError; see `fail`.
+    """
+    if version and not (version.replace(".", "").isdigit() and len(version) < _VERSION_BYTES):
+        raise ProfileError(f"driver_version {version}: write e.g. 590.10.01")
+    descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if version:
+            text = version.encode().ljust(_VERSION_BYTES, b"\0")
+            os.pwrite(descriptor, text, Header.driver_version.offset)
+        error = bytes(ctypes.c_uint32(init_error))
+        os.pwrite(descriptor, error, Header.nvml_init_error.offset)
+    finally:
+        os.close(descriptor)
+
+
+def partition(device: Path, mig: Sequence[str], profile: str | Path = "h200") -> tuple[str, ...]:
+    """Partition the cards, which are of `profile`, into the instances `mig`; () joins them again.
+
+    Returns the instances' UUIDs. Programs that run keep what they have, which a real driver would
+    not allow. ProfileError, OSError; see `fail`.
+    """
+    loaded = load_profile(profile)
+    descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        header = Header.from_buffer_copy(os.pread(descriptor, ctypes.sizeof(Header), 0))
+        cards = header.card_count
+        _check_instances(loaded, cards, mig)
+        made = [
+            _instance(loaded, card, index, name)
+            for card in range(cards)
+            for index, name in enumerate(mig)
+        ]
+        behind = ctypes.sizeof(Header) + cards * ctypes.sizeof(Profile)
+        os.pwrite(descriptor, b"".join(map(bytes, made)), behind)
+        count = bytes(ctypes.c_uint32(len(made)))
+        os.pwrite(descriptor, count, Header.instance_count.offset)
+    finally:
+        os.close(descriptor)
+    return tuple(f"MIG-{uuid.UUID(bytes=bytes(instance.uuid))}" for instance in made)
 
 
 def cdi_spec(device: Path, folder: Path, uuids: tuple[str, ...]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ CUresult context_current(CUcontext *context)
 	REQUIRE_DRIVER();
 	*context = stack.depth ? stack.contexts[stack.depth - 1] : NULL;
 	REQUIRE(*context, CUDA_ERROR_INVALID_CONTEXT);
-	return context_valid(*context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	REQUIRE(context_valid(*context), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+	return fault_of_card((*context)->card);
 }
 
 static CUresult context_join_card(CUcontext context)

@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31306d6973757067) /* "gpusim01", little endian */
-#define SIM_LAYOUT 2
+#define SIM_LAYOUT 3
 #define SIM_DEVICE_ENV "GPUSHARE_SIM_DEVICE"
 #define SIM_DEVICE_PATH "/dev/gpushare-sim"
 
@@ -94,9 +94,9 @@ struct sim_header {
 	uint32_t cuda_version;	  /* 13000: what cuDriverGetVersion says */
 	uint32_t slow_motion_q16; /* 65536 = real time: every duration is multiplied by it */
 	uint64_t file_bytes;
-	char driver_version[80]; /* "580.95.05" */
-	uint32_t instance_count; /* after the cards, as if each was a card of its own */
-	uint32_t reserved_word;
+	char driver_version[80];  /* "580.95.05" */
+	uint32_t instance_count;  /* after the cards, as if each was a card of its own */
+	uint32_t nvml_init_error; /* what nvmlInit answers, as long as a test wants it to */
 	uint64_t reserved[3];
 };
 
@@ -181,7 +181,24 @@ struct sim_faults {
 	uint32_t nvml_error;	/* what NVML answers when asked about the card; 0: the truth */
 	uint32_t nvml_delay_ms; /* and how long it takes */
 	_Atomic uint32_t event_error; /* what asking an event answers, a CUresult; 0: the truth */
-	uint32_t reserved;
+	_Atomic uint32_t nvml_hangs;  /* whatever asks NVML about the card waits until this is 0 */
+	_Atomic uint32_t lost;	      /* it has fallen off the bus */
+	uint32_t lies;		      /* sim_lie: what NVML says of it and cannot be */
+	uint32_t xid;		      /* the last that it had, */
+	_Atomic uint32_t xids;	      /* and how many it has had, which is written after it */
+	uint32_t listed; /* where NVML lists it, and 1 more; 0: at its own place, all ones: nowhere
+			  */
+	uint32_t reserved[3];
+};
+
+enum sim_lie {
+	SIM_LIE_BYTES = 1,   /* each process holds twice what the card has */
+	SIM_LIE_TWICE = 2,   /* a process is listed twice, with other bytes */
+	SIM_LIE_USED = 4,    /* nothing of the card is used */
+	SIM_LIE_TOTAL = 8,   /* the card has half of its memory */
+	SIM_LIE_UNSAID = 16, /* no lie: the bytes of processes are not available */
+	SIM_LIE_PID = 32,    /* a process that cannot be there is listed */
+	SIM_LIE_UUID = 64,   /* the card has another UUID */
 };
 
 /* A process's place. Its tag is generation << 16 | index + 1; the generation rises each time the

@@ -191,6 +191,15 @@ void capture_forget_stream(CUstream stream);
  * device file; CUDA_SUCCESS: go on. Each call that passes here counts once. */
 CUresult fault_next(const struct sim_card *card);
 
+/* What a call in a context of a card that is lost has to answer. */
+static inline CUresult fault_of_card(const struct sim_card *card)
+{
+	const struct sim_faults *faults = &device->faults[card - device->cards];
+
+	return atomic_load_explicit(&faults->lost, memory_order_relaxed) ? CUDA_ERROR_UNKNOWN
+									 : CUDA_SUCCESS;
+}
+
 /* The same of asking an event whether it was reached. */
 CUresult fault_of_events(const struct sim_card *card);
 

@@ -19,6 +19,9 @@ CUresult fault_next(const struct sim_card *card)
 {
 	struct sim_faults *faults = &device->faults[card - device->cards];
 
+	/* Of a new context; in one that is there the call did not get this far. */
+	if (fault_of_card(card) != CUDA_SUCCESS)
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	if (atomic_load_explicit(&faults->allocations, memory_order_relaxed) == 0)
 		return CUDA_SUCCESS;
 	if (faults->process != 0 && faults->process != (uint32_t)getpid())
@@ -32,5 +35,7 @@ CUresult fault_of_events(const struct sim_card *card)
 {
 	const struct sim_faults *faults = &device->faults[card - device->cards];
 
+	if (fault_of_card(card) != CUDA_SUCCESS)
+		return fault_of_card(card);
 	return (CUresult)atomic_load_explicit(&faults->event_error, memory_order_relaxed);
 }

@@ -15,14 +15,43 @@ nvmlDevice_t library_handle(uint32_t index)
 }
 
 /* Late, or wrong, as a test asked for. */
-static nvmlReturn_t fault_answer(const struct sim_faults *faults)
+nvmlReturn_t fault_answer(const struct sim_faults *faults)
 {
+	const struct timespec moment = {.tv_nsec = 1000000};
 	const struct timespec delay = {.tv_sec = faults->nvml_delay_ms / 1000,
 		.tv_nsec = faults->nvml_delay_ms % 1000 * 1000000L};
 
+	while (atomic_load_explicit(&faults->nvml_hangs, memory_order_relaxed))
+		nanosleep(&moment, NULL);
 	if (faults->nvml_delay_ms > 0)
 		nanosleep(&delay, NULL);
+	if (atomic_load_explicit(&faults->lost, memory_order_relaxed) ||
+		faults->listed == UINT32_MAX)
+		return NVML_ERROR_GPU_IS_LOST;
 	return (nvmlReturn_t)faults->nvml_error;
+}
+
+bool card_lies(const struct sim_card *card, enum sim_lie lie)
+{
+	return device->faults[card_index(card)].lies & lie;
+}
+
+/* As NVML says it. */
+static void told_uuid(uint32_t entry, char text[48])
+{
+	struct sim_profile profile = device->profiles[entry];
+
+	if (device->faults[entry].lies & SIM_LIE_UUID)
+		profile.uuid[15] ^= 0xff;
+	profile_uuid(&profile, text);
+}
+
+/* The place of a card in NVML's list, UINT32_MAX of one that is not in it. */
+static uint32_t listed_at(uint32_t entry)
+{
+	uint32_t listed = device->faults[entry].listed;
+
+	return listed == 0 || listed == UINT32_MAX ? (listed ? listed : entry) : listed - 1;
 }
 
 nvmlReturn_t library_card(nvmlDevice_t handle, struct sim_card **card)
@@ -49,7 +78,9 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 {
 	REQUIRE(library_status() == NVML_SUCCESS, library_status());
 	REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
-	*count = device->header.card_count;
+	*count = 0;
+	for (uint32_t i = 0; i < device->header.card_count; i++)
+		*count += listed_at(i) != UINT32_MAX;
 	return NVML_SUCCESS;
 }
 
@@ -62,8 +93,13 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *han
 {
 	REQUIRE(library_status() == NVML_SUCCESS, library_status());
 	REQUIRE(handle && index < device->header.card_count, NVML_ERROR_INVALID_ARGUMENT);
-	*handle = library_handle(index);
-	return NVML_SUCCESS;
+	for (uint32_t i = 0; i < device->header.card_count; i++) {
+		if (listed_at(i) != index)
+			continue;
+		*handle = library_handle(i);
+		return fault_answer(&device->faults[i]);
+	}
+	return NVML_ERROR_INVALID_ARGUMENT;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *handle)
@@ -78,8 +114,8 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *handle)
 	for (uint32_t i = 0; i < device_entries(); i++) {
 		char text[48];
 
-		profile_uuid(&device->profiles[i], text);
-		if (strcmp(text, uuid) == 0) {
+		told_uuid(i, text);
+		if (strcmp(text, uuid) == 0 && device->faults[i].listed != UINT32_MAX) {
 			*handle = library_handle(i);
 			return NVML_SUCCESS;
 		}
@@ -147,7 +183,7 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned int len
 	char text[48];
 
 	REQUIRE_CARD(card, handle);
-	profile_uuid(card_profile(card), text);
+	told_uuid(card_index(card), text);
 	return text_out(uuid, length, text);
 }
 
@@ -255,7 +291,7 @@ nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t handle, nvmlDeviceAttributes_t
 	}
 
 NUMBER(nvmlDeviceGetIndex, unsigned int,
-	card_profile(card)->parent ? instance_index(card) : card_index(card))
+	card_profile(card)->parent ? instance_index(card) : listed_at(card_index(card)))
 NUMBER(nvmlDeviceGetMinorNumber, unsigned int, card_index(card))
 NUMBER(nvmlDeviceGetBoardId, unsigned int, card_profile(card)->pci_bus << 8)
 NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Partitioned cards (MIG). How a card is partitioned is written when its file is made, and stays.
- * An instance is an entry like a card's own, behind all cards; each is a GPU instance with one
- * compute instance.
+ * Partitioned cards (MIG). How a card is partitioned is written when its file is made, and may be
+ * written anew. An instance is an entry like a card's own, behind all cards; each is a GPU instance
+ * with one compute instance.
  */
 #include "library.h"
 

@@ -28,6 +28,11 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 	(void)flags;
 	if (device_attach_child() != DEVICE_READY)
 		return NVML_ERROR_DRIVER_NOT_LOADED;
+	/* It looks at every card; one that is lost is no reason to fail. */
+	for (uint32_t i = 0; i < device_entries(); i++)
+		(void)fault_answer(&device->faults[i]);
+	if (device->header.nvml_init_error)
+		return (nvmlReturn_t)device->header.nvml_init_error;
 	atomic_fetch_add(&initialised, 1);
 	return NVML_SUCCESS;
 }

@@ -29,6 +29,10 @@ nvmlReturn_t library_card(nvmlDevice_t handle, struct sim_card **card);
 nvmlDevice_t library_handle(uint32_t index);
 uint32_t card_index(const struct sim_card *card);
 
+/* What an answer about the card has to be as a test asked for, after the time that it asked for. */
+nvmlReturn_t fault_answer(const struct sim_faults *faults);
+bool card_lies(const struct sim_card *card, enum sim_lie lie);
+
 /* Whether the entry is the card, or an instance of it. */
 bool card_has(const struct sim_card *card, uint32_t entry);
 /* The place of an instance among its card's. */

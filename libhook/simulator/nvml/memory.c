@@ -5,10 +5,17 @@
  */
 #include "library.h"
 
+static uint64_t total_bytes(const struct sim_card *card)
+{
+	return card_profile(card)->memory_bytes / (card_lies(card, SIM_LIE_TOTAL) ? 2 : 1);
+}
+
 static uint64_t used_bytes(struct sim_card *card)
 {
 	uint64_t used = 0;
 
+	if (card_lies(card, SIM_LIE_USED))
+		return 0;
 	for (uint32_t i = 0; i < device_entries(); i++) {
 		if (!card_has(card, i))
 			continue;
@@ -25,7 +32,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *me
 	REQUIRE(memory, NVML_ERROR_INVALID_ARGUMENT);
 	REQUIRE(memory->version == NVML_STRUCTURE_VERSION(nvmlMemory_v2_t, 2),
 		NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
-	memory->total = card_profile(card)->memory_bytes;
+	memory->total = total_bytes(card);
 	memory->reserved = card_profile(card)->reserved_bytes;
 	memory->used = used_bytes(card);
 	memory->free = memory->total - memory->reserved - memory->used;
@@ -36,7 +43,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory)
 {
 	REQUIRE_CARD(card, handle);
 	REQUIRE(memory, NVML_ERROR_INVALID_ARGUMENT);
-	memory->total = card_profile(card)->memory_bytes;
+	memory->total = total_bytes(card);
 	memory->used = used_bytes(card) + card_profile(card)->reserved_bytes;
 	memory->free = memory->total - memory->used;
 	return NVML_SUCCESS;

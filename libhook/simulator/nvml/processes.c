@@ -54,6 +54,28 @@ static unsigned int processes_add(
 	return count;
 }
 
+/* Make of what there is what a test wants to be told. */
+static unsigned int processes_lie(
+	const struct sim_card *card, struct process processes[SIM_PROCESSES], unsigned int count)
+{
+	for (unsigned int i = 0; i < count; i++) {
+		if (card_lies(card, SIM_LIE_BYTES))
+			processes[i].used_bytes = 2 * card_profile(card)->memory_bytes;
+		if (card_lies(card, SIM_LIE_UNSAID))
+			processes[i].used_bytes = UINT64_MAX;
+	}
+	if (card_lies(card, SIM_LIE_TWICE) && count > 0 && count < SIM_PROCESSES) {
+		processes[count] = processes[0];
+		processes[count++].used_bytes += UINT64_C(1) << 30;
+	}
+	if (card_lies(card, SIM_LIE_PID) && count < SIM_PROCESSES)
+		processes[count++] = (struct process){.pid = UINT32_MAX - 1,
+			.gpu_instance = UINT32_MAX,
+			.compute_instance = UINT32_MAX,
+			.used_bytes = UINT64_C(1) << 30};
+	return count;
+}
+
 unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PROCESSES])
 {
 	unsigned int count = 0;
@@ -62,7 +84,8 @@ unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PR
 		if (card_has(card, i))
 			count = processes_add(&device->cards[i], processes, count);
 	}
-	return count;
+	return device->faults[card_index(card)].lies ? processes_lie(card, processes, count)
+						     : count;
 }
 
 /* As all the lists do it: say how many there are when there is no room for them. */

@@ -13,7 +13,7 @@ from .conftest import Machine
 
 MIB = 1 << 20
 GIB = 1 << 30
-OUT_OF_MEMORY, UNKNOWN = 2, 999
+OUT_OF_MEMORY, DEVICE_UNAVAILABLE, UNKNOWN = 2, 46, 999
 NVML_UNKNOWN = 999
 
 
@@ -71,3 +71,31 @@ def test_nvml_answers_what_it_is_told_to(machine: Machine) -> None:
         assert nvml.ask("name") == NVML_UNKNOWN
         simulator.fail(machine.simulator.device, nvml_delay_ms=50)
         assert nvml.ask("name") == 0
+
+
+def test_a_lost_card_answers_nobody_and_others_do(simulate: Callable[..., Machine]) -> None:
+    machine = simulate("t4", cards=2)
+    with machine.started("tenant.py") as one, machine.started("tenant.py") as other:
+        for client, card in ((one, 0), (other, 1)):
+            assert client.ask("init") == 0
+            assert client.ask(f"context {card}") == 0
+        simulator.fail(machine.simulator.device, 0, lost=1)
+        assert one.ask(f"alloc {MIB}")[0] == UNKNOWN
+        assert other.ask(f"alloc {MIB}")[0] == 0
+        with machine.started("tenant.py") as third:
+            assert third.ask("init") == 0
+            assert third.ask("context 0") == DEVICE_UNAVAILABLE
+            assert third.ask("context 1") == 0
+        simulator.fail(machine.simulator.device, 0)
+        assert one.ask(f"alloc {MIB}")[0] == 0
+
+
+@pytest.mark.parametrize("version", ["new", "5" * 80, "590,1"])
+def test_what_is_no_version_is_refused(machine: Machine, version: str) -> None:
+    with pytest.raises(simulator.ProfileError, match=r"write e\.g\. 590"):
+        simulator.change_driver(machine.simulator.device, version)
+
+
+def test_what_no_card_can_be_partitioned_into_is_refused(machine: Machine) -> None:
+    with pytest.raises(simulator.ProfileError, match="is none of"):
+        simulator.partition(machine.simulator.device, ["9g.1gb"])

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real worker on a simulated driver: slow, hung, lying, lost, upgraded and partitioned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare import simulator
+from gpushare.daemon.cards.card import DriverError, DriverSilent, Generation, Implausible, Sample
+from gpushare.daemon.cards.nvml import Nvml
+from gpushare.simulator import Lie, Simulator
+from tests.unit.simulator.conftest import Machine
+
+from .fakes import wait_until
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = simulator.create(tmp_path / "cards", "h200", cards=2)
+    return Machine(made, simulator.libraries())
+
+
+@pytest.fixture
+def cards(machine: Machine) -> Simulator:
+    return machine.simulator
+
+
+@pytest.fixture
+def driver(cards: Simulator) -> Iterator[Nvml]:
+    made = Nvml(simulator.libraries() / "libnvidia-ml.so.1", cards.env, 20.0)
+    made.open()
+    yield made
+    made.close()
+
+
+def looks(driver: Nvml) -> Sample | None:
+    try:
+        return driver.sample()
+    except DriverError:
+        return None
+
+
+def test_a_driver_that_hangs_is_heard_when_it_goes_on(cards: Simulator, driver: Nvml) -> None:
+    generation = driver.sample().generation
+    driver._deadline = 0.5
+    simulator.fail(cards.device, nvml_hangs=1)
+    with pytest.raises(DriverSilent):
+        driver.sample()
+    with pytest.raises(DriverSilent):
+        driver.limits(cards.uuids[0], Path("/sys/fs/cgroup"))
+    simulator.fail(cards.device)
+    wait_until(lambda: looks(driver) is not None)
+    assert driver.sample().generation == generation
+
+
+def test_a_slow_driver_is_waited_for(cards: Simulator, driver: Nvml) -> None:
+    simulator.fail(cards.device, nvml_delay_ms=20)
+    assert set(driver.sample().uses) == set(cards.uuids)
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        (Lie.BYTES, "holds"),
+        (Lie.TWICE, "listed with"),
+        (Lie.USED, "its processes hold"),
+        (Lie.TOTAL, "and had"),
+        (Lie.PID, "there is no process"),
+    ],
+    ids=["bytes", "twice", "used", "total", "pid"],
+)
+def test_a_lie_is_seen(machine: Machine, driver: Nvml, lie: Lie, why: str) -> None:
+    device = machine.simulator.device
+    with machine.started("tenant.py") as tenant:
+        assert tenant.ask("init") == 0
+        assert tenant.ask("context") == 0
+        assert tenant.ask(f"alloc {4 << 30}")[0] == 0
+        [use] = driver.sample().uses[machine.simulator.uuids[0]]
+        assert use.pid == tenant.ask("pid")
+        simulator.fail(device, lies=lie)
+        with pytest.raises(Implausible, match=why):
+            driver.sample()
+        simulator.fail(device)
+        assert driver.sample().uses[machine.simulator.uuids[0]]
+
+
+def test_what_is_not_said_is_no_lie(machine: Machine, driver: Nvml) -> None:
+    with machine.started("tenant.py") as tenant:
+        assert tenant.ask("init") == 0
+        assert tenant.ask("context") == 0
+        simulator.fail(machine.simulator.device, lies=Lie.UNSAID)
+        [use] = driver.sample().uses[machine.simulator.uuids[0]]
+        assert use.bytes is None
+
+
+def test_another_uuid_at_an_index_is_another_generation(cards: Simulator, driver: Nvml) -> None:
+    before = driver.sample().generation
+    simulator.fail(cards.device, lies=Lie.UUID)
+    sample = driver.sample()
+    assert sample.generation.changed_cards(before) > {cards.uuids[0]}
+    assert sample.health == {cards.uuids[0]: "not listed by the driver any more"}
+
+
+def test_a_lost_card_is_told_and_comes_back(cards: Simulator, driver: Nvml) -> None:
+    generation = driver.sample().generation
+    simulator.fail(cards.device, 1, lost=1)
+    sample = driver.sample()
+    assert sample.health == {cards.uuids[1]: "NVML: GPU is lost"}
+    assert set(sample.uses) == {cards.uuids[0]}
+    assert sample.generation == generation
+    simulator.fail(cards.device, 1)
+    assert driver.sample().health == {}
+
+
+def test_a_card_that_is_lost_at_the_loading_is_taken_when_it_answers(cards: Simulator) -> None:
+    simulator.fail(cards.device, 0, lost=1)
+    driver = Nvml(simulator.libraries() / "libnvidia-ml.so.1", cards.env, 20.0)
+    driver.open()
+    assert [card.uuid for card in driver.cards()] == [cards.uuids[1]]
+    simulator.fail(cards.device, 0)
+    assert set(driver.sample().uses) == set(cards.uuids)
+    assert [card.index for card in driver.cards()] == [0, 1]
+    driver.close()
+
+
+def test_xids_are_told_once(cards: Simulator, driver: Nvml) -> None:
+    assert driver.sample().xids == ()
+    simulator.raise_xid(cards.device, 79, card=1)
+    simulator.raise_xid(cards.device, 13)
+    assert set(driver.sample().xids) == {(cards.uuids[1], 79), (cards.uuids[0], 13)}
+    assert driver.sample().xids == ()
+
+
+def test_indices_that_change_are_another_generation(cards: Simulator, driver: Nvml) -> None:
+    assert [card.uuid for card in driver.cards()] == list(cards.uuids)
+    simulator.fail(cards.device, 0, listed=2)
+    simulator.fail(cards.device, 1, listed=1)
+    assert driver.sample().generation.cards == ((0, cards.uuids[1]), (1, cards.uuids[0]))
+    assert [(card.index, card.minor) for card in driver.cards()] == [(0, 1), (1, 0)]
+
+
+def test_a_card_that_is_not_listed_any_more_is_told(cards: Simulator, driver: Nvml) -> None:
+    simulator.fail(cards.device, 0, listed=simulator.NOWHERE)
+    simulator.fail(cards.device, 1, listed=1)
+    assert set(driver.sample().health) == {cards.uuids[0]}
+    assert [card.index for card in driver.cards()] == [0, 1]
+
+
+def test_mig_that_is_switched_on_and_off_is_another_generation(
+    cards: Simulator, driver: Nvml
+) -> None:
+    before = driver.sample().generation
+    parts = simulator.partition(cards.device, ["3g.71gb", "1g.18gb"])
+    assert dict(driver.sample().generation.parts) == {
+        cards.uuids[0]: parts[:2],
+        cards.uuids[1]: parts[2:],
+    }
+    simulator.partition(cards.device, [])
+    assert driver.sample().generation == before
+
+
+def test_an_upgrade_is_loaded_by_a_new_worker(cards: Simulator, driver: Nvml) -> None:
+    simulator.change_driver(cards.device, "590.10.01")
+    assert driver.sample().generation.driver == "590.10.01"
+    assert driver.driver_version == "590.10.01"
+
+
+def test_between_files_and_module_there_is_no_driver(cards: Simulator, driver: Nvml) -> None:
+    """Whoever has the old library loaded goes on; who loads the new one is refused."""
+    library = simulator.libraries() / "libnvidia-ml.so.1"
+    simulator.change_driver(cards.device, init_error=simulator.MISMATCH)
+    assert driver.sample().generation.driver == "580.65.06"
+    with pytest.raises(DriverError, match=r"version mismatch"):
+        driver.renew(library, cards.env)
+    simulator.change_driver(cards.device, "590.10.01")
+    driver.renew(library, cards.env)
+    expected = Generation("590.10.01", tuple(enumerate(cards.uuids)))
+    assert driver.sample().generation == expected
