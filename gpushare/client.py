@@ -130,6 +130,10 @@ class Client:
         asked = {} if policy is None else {"policy": policy}
         return cast("protocol.Card", self._ask("card-policy", card=card, **asked)["card"])
 
+    def reload(self) -> list[str]:
+        """Have the configuration read again; return the keys that changed. Refused: none did."""
+        return [str(key) for key in self._ask("reload")["changed"]]
+
     def status(self) -> protocol.Status:
         """Return what the daemon says about itself."""
         return cast("protocol.Status", self._ask("status"))

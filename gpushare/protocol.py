@@ -22,6 +22,7 @@ within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
 | pause | root | name; why (a text, or not) | tenant: Tenant, as it is now |
 | resume | root | name | tenant: Tenant, as it is now |
 | kick | root | name; signal (TERM, ...), grace (seconds); why (or not) | tenant: Tenant |
+| reload | root | - | changed: the keys of gpushare.yaml that hold anew |
 | card-policy | root | card (index or UUID), policy (none: as they ask) | card: Card, as it is now |
 | status | anyone | - | Status's keys beside `ok` |
 | metrics | anyone | - | CardFigures and TenantFigures rows, as card and tenant; node: NodeFigures |

@@ -45,8 +45,9 @@ def command() -> None:
 def show(session: Session, file: Path | None, namespace: str | None, users: bool) -> None:
     """Show what holds, key by key, and which line says so.
 
-    As the file is now: gpushared reads it when it starts. Where a section of a namespace or of
-    users has nothing to say, the node's own key is shown with its line.
+    As the file is now: gpushared reads it when it starts, and by `gpushare config reload`. Where a
+    section of a namespace or of users has nothing to say, the node's own key is shown with its
+    line.
     """
     if namespace is not None and users:
         raise click.UsageError("say --namespace or --users, not both")
@@ -91,7 +92,22 @@ def check(session: Session, file: Path | None) -> None:
         click.get_current_context().exit(ERROR)
 
 
-for _command in (show, schema, check):
+@shared.command("reload", example="gpushare config reload")
+def reload(session: Session) -> None:
+    """Have gpushared read its configuration again, and say what holds anew.
+
+    As root; `systemctl reload gpushared` does the same and says it in the log. All that changed is
+    taken over, or nothing: where the file is not right, or changes what takes a restart (run_dir,
+    state_dir, libraries, mount_namespace, driver, history, timing.driver and
+    timing.foreign_half_life), the exit status is 3 and what was read before holds. What tenants
+    were promised stays; ceilings and defaults are for those who ask from now on.
+    """
+    changed = session.client.reload()
+    told = f"holds now: {', '.join(changed)}" if changed else "nothing has changed"
+    session.show({"changed": changed}, lambda: told)
+
+
+for _command in (show, schema, check, reload):
     command.add_command(_command)
 
 

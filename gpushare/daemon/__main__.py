@@ -16,6 +16,7 @@ from gpushare import config as configuration
 from gpushare.config import Config
 from gpushare.daemon import privileges, startup
 from gpushare.daemon.compute.schedule import Schedule
+from gpushare.daemon.control import reload
 from gpushare.daemon.life import release
 from gpushare.daemon.log import detach, log
 from gpushare.daemon.memory import lack
@@ -81,6 +82,8 @@ def run(config: Config) -> None:
     privileges.raise_descriptors()
     # Before any other thread is there: capabilities are each thread's own.
     _drop_privileges()
+    # Who asks before there is anything to read again for does not end us.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     door = Door(config.socket, startup.read_gid(config))
     try:
         loop = Loop()
@@ -99,7 +102,8 @@ def run(config: Config) -> None:
 
 def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
     stop = threading.Event()
-    _on_signals(loop, config)
+    _on_signals(loop, node)
+    node.regroup = lambda gid: loop.call(lambda: door.regroup(gid))
     node.watch.ended = lambda key: node.decide.submit(lambda: release.process_ended(key, node))
     node.watch.lacks = lambda key, card, size: node.decide.submit(
         lambda: lack.heard(key, card, size, node)
@@ -114,12 +118,14 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
     lending = Lending(node)
     readers = Worker("read")
     server = Server(door, node, readers)
-    loop.every(config.timing.reconcile, lambda: node.decide.submit(lambda: release.reconcile(node)))
-    loop.every(
-        config.timing.reconcile, lambda: node.decide.submit(lambda: startup.load_driver_late(node))
+    again = (
+        lambda: node.decide.submit(lambda: release.reconcile(node)),
+        lambda: node.decide.submit(lambda: startup.load_driver_late(node)),
+        server.rebind_if_lost,
+        schedule.check,
     )
-    loop.every(config.timing.reconcile, server.rebind_if_lost)
-    loop.every(config.timing.reconcile, schedule.check)
+    for job in again:
+        loop.every(lambda: node.config.timing.reconcile, job)
     _start_thread("truth", lambda: _look(node, lending, stop))
     log(
         "daemon-ready",
@@ -166,30 +172,20 @@ def _look(node: Node, lending: Lending, stop: threading.Event) -> None:
             lending.again()
 
 
-def _on_signals(loop: Loop, config: Config) -> None:
+def _on_signals(loop: Loop, node: Node) -> None:
     """Have signals wake the loop; Python runs their handlers on this thread, between callbacks."""
 
     def stop(number: int, _frame: Any) -> None:
         log("signal", signal=signal.Signals(number).name)
         loop.stop()
 
-    def reload(_number: int, _frame: Any) -> None:
-        loop.call(lambda: _check_again(config))
+    def read_again(_number: int, _frame: Any) -> None:
+        node.decide.submit(lambda: reload.reload_quietly(node))
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGHUP, reload)
+    signal.signal(signal.SIGHUP, read_again)
     signal.set_wakeup_fd(loop.signal_fd, warn_on_full_buffer=False)
-
-
-def _check_again(config: Config) -> None:
-    """SIGHUP: say whether the file is good; it is read at the start, and a restart is harmless."""
-    try:
-        same = configuration.load(config.file) == config
-    except UserError as error:
-        log("config-bad", "error", error=str(error))
-        return
-    log("config-read", "info" if same else "warning", changed=not same, note="takes a restart")
 
 
 def _drop_privileges() -> None:

@@ -112,6 +112,9 @@ class Node:
     history: History | None = None
     started: float = field(default_factory=time.time)  # seconds since the epoch
     siblings: Siblings = field(default_factory=Siblings)
+    config_fault: str = ""  # why the file, as it is now, was not taken over
+    # Called by the decide thread with the group that alone may read; None: everybody may.
+    regroup: Callable[[int | None], None] = lambda _: None
     # Called by the decide thread after what tenants are to get may have changed.
     shares_changed: Callable[[], None] = lambda: None
 

@@ -31,6 +31,8 @@ class Door:
         self.read_gid = read_gid
         inherited = systemd.inherited_listener(path)
         self.is_inherited = inherited is not None
+        if inherited is not None and read_gid is not None:
+            _let(path, read_gid)
         self.listener = inherited or listen(path, read_gid)
         self.listener.setblocking(False)
         self._waiting: list[socket.socket] = []
@@ -57,6 +59,11 @@ class Door:
         self.listener.close()
         if not self.is_inherited:
             self.path.unlink(missing_ok=True)
+
+    def regroup(self, read_gid: int | None) -> None:
+        """Have the socket be for `read_gid` only, for everybody where it is None."""
+        self.read_gid = read_gid
+        _let(self.path, read_gid)
 
     def listen_again(self) -> None:
         """Make the socket anew, which somebody has deleted."""
@@ -86,10 +93,16 @@ def listen(path: Path, read_gid: int | None) -> socket.socket:
     )
     # Nobody can connect before it listens, and by then it has its mode.
     listener.bind(str(path))
+    _let(path, read_gid)
+    listener.listen(1024)
+    return listener
+
+
+def _let(path: Path, read_gid: int | None) -> None:
+    """Have the socket be for a group only, for everybody where it is None."""
     if read_gid is None:
         path.chmod(0o666)
     else:
+        path.chmod(0o600)  # nobody else's for an instant
         os.chown(path, 0, read_gid)
         path.chmod(0o660)
-    listener.listen(1024)
-    return listener

@@ -56,14 +56,17 @@ class Loop:
         """Run `function` after `seconds`."""
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), function))
 
-    def every(self, seconds: float, function: Call) -> None:
-        """Run `function` every `seconds`, the first time after as long."""
+    def every(self, seconds: float | Callable[[], float], function: Call) -> None:
+        """Run `function` every `seconds`, the first time after as long; asked anew each time."""
+
+        def wait() -> float:
+            return seconds() if callable(seconds) else seconds
 
         def again() -> None:
-            self.later(seconds, again)
+            self.later(wait(), again)
             function()
 
-        self.later(seconds, again)
+        self.later(wait(), again)
 
     def read(self, fd: int, function: Call) -> None:
         """Run `function` whenever `fd` can be read."""

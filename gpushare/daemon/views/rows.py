@@ -291,10 +291,12 @@ def status_row(node: Node) -> Status:
         warnings.append(node.scheduler_fault)
     if node.history is not None and node.history.fault:
         warnings.append(f"what happens is not kept: {node.history.fault}")
-    if config.outdated(node.config):
+    if node.config_fault:
+        warnings.append(node.config_fault)
+    elif config.outdated(node.config):
         warnings.append(
             f"{node.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "
-            "gpushare config check && systemctl restart gpushared"
+            "sudo gpushare config reload"
         )
     return Status(
         version=gpushare.__version__,

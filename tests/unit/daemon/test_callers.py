@@ -50,6 +50,7 @@ FIELDS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "pause": ({"name": "train"}, frozenset()),
     "resume": ({"name": "train"}, frozenset()),
     "kick": ({"name": "train", "signal": "TERM", "grace": 1}, frozenset()),
+    "reload": ({}, frozenset()),
     "card-policy": ({"card": "0", "policy": "best-effort"}, frozenset()),
 }
 

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, Final
 
 from gpushare import protocol
+from gpushare.daemon.control.reload import reload
 from gpushare.daemon.node import Node
 from gpushare.daemon.service.request import Answer, BadRequest, Operation, Request, answer
 from gpushare.daemon.views import figures, rows
@@ -38,8 +39,14 @@ def _history(request: Request, node: Node) -> Answer:
     return (dict(event) for event in found), {}
 
 
+def _reload(request: Request, node: Node) -> Answer:
+    request.root_only()
+    return answer({"changed": reload(node)})
+
+
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "status": Operation(_status),
     "metrics": Operation(_metrics),
     "history": Operation(_history),
+    "reload": Operation(_reload, changes=True),
 }
