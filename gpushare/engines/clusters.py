@@ -26,6 +26,7 @@ K3S: Final = Path("/var/lib/rancher/k3s/agent/etc/containerd")
 RKE2: Final = Path("/var/lib/rancher/rke2/agent/etc/containerd")
 K0S: Final = Path("/etc/k0s")
 MICROK8S: Final = Path("/var/snap/microk8s/current/args")
+_K0S_SERVICES: Final = ("k0sworker", "k0scontroller")
 _MANAGED: Final = "# k0s_managed=true"
 
 
@@ -80,6 +81,7 @@ def _rancher(root: Path, name: str, folder: Path) -> Place:
         default=imports.program_of(default_handler(section_of(generated))),
         remarks=(f"on an agent the service is {name.partition('-')[0]}-agent",),
         left=tuple(File(other, syntax) for other in there[1:]),
+        services=(name, f"{name.partition('-')[0]}-agent"),
     )
 
 
@@ -90,7 +92,8 @@ def _k0s(root: Path) -> Place:
     apply = "systemctl restart k0sworker"
     socket = Path("/run/k0s/containerd.sock")
     if text and _MANAGED not in text:
-        return replace(imports.place(root, main), apply=apply, owner="k0s", socket=socket)
+        place = imports.place(root, main)
+        return replace(place, apply=apply, owner="k0s", socket=socket, services=_K0S_SERVICES)
     # What k0s made of its defaults and the drop-ins, for containerd to import.
     around = parsed(beneath(root, Path("/run/k0s/containerd-cri.toml"))) or parsed(main)
     version = int(around.get("version", 2))
@@ -103,6 +106,7 @@ def _k0s(root: Path) -> Place:
         socket=socket,
         default=imports.program_of(default_handler(section_of(around))),
         remarks=("on a controller that runs pods the service is k0scontroller",),
+        services=_K0S_SERVICES,
     )
 
 
@@ -117,6 +121,7 @@ def _microk8s(root: Path) -> Place:
         owner="microk8s",
         socket=Path("/var/snap/microk8s/common/run/containerd.sock"),
         default=imports.program_of(default_handler(section_of(found))),
+        services=("snap.microk8s.daemon-containerd",),
     )
 
 

@@ -52,7 +52,7 @@ def reload_forgets(place: Place, changes: list[Change]) -> bool:
     return not place.restart or all(
         docker.forgotten_by_reload(change.before or "", change.after or "")
         for change in changes
-        if change.needed
+        if change.needed and change.path == place.path
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from gpushare.engines import answer, clusters, crio, dockerd, imports, podman
+from gpushare.engines import answer, clusters, crio, dockerd, imports, ordering, podman
 from gpushare.engines.answer import Answer
 from gpushare.engines.errors import EngineError
 from gpushare.engines.place import Place, beneath
@@ -39,6 +39,21 @@ def _containerd(root: Path, file: Path | None) -> Place:
     return clusters.find(root) or imports.place(root)
 
 
+def _ordered(
+    place: Callable[[Path, Path | None], Place], *services: str
+) -> Callable[[Path, Path | None], Place]:
+    """Return `place` with the drop-ins of the units that start its containers at boot."""
+
+    def found(root: Path, file: Path | None) -> Place:
+        here = place(root, file)
+        if file is not None:  # a file that the user names is changed alone
+            return here
+        drop_ins = ordering.files(here.services or services, root)
+        return replace(here, files=(*here.files, *drop_ins))
+
+    return found
+
+
 ENGINES: Final = {
     engine.name: engine
     for engine in (
@@ -46,18 +61,24 @@ ENGINES: Final = {
             "docker",
             "dockerd",
             (Path("/etc/docker"), dockerd.SNAP, *dockerd.DESKTOP),
-            dockerd.place,
+            _ordered(dockerd.place, "docker"),
             answer.of_docker,
         ),
         Engine(
             "containerd",
             "containerd",
             (imports.MAIN.parent, *(sign for sign, _ in clusters.CLUSTERS.values())),
-            _containerd,
+            _ordered(_containerd, "containerd"),
             answer.of_containerd,
         ),
-        Engine("crio", "crio", (crio.MAIN.parent,), crio.place, answer.of_crio),
-        Engine("podman", "podman", (Path("/usr/bin/podman"),), podman.place, answer.of_podman),
+        Engine("crio", "crio", (crio.MAIN.parent,), _ordered(crio.place, "crio"), answer.of_crio),
+        Engine(
+            "podman",
+            "podman",
+            (Path("/usr/bin/podman"),),
+            _ordered(podman.place, "podman-restart", "podman"),
+            answer.of_podman,
+        ),
     )
 }
 

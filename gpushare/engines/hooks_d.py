@@ -15,7 +15,7 @@ from typing import Any, Final
 from gpushare.engines import json_text
 
 HOOK: Final = "gpushare-hook"
-_TIMEOUT_SECONDS: Final = 15
+_TIMEOUT_SECONDS: Final = 60
 _PATH: Final = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
 

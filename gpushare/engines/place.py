@@ -46,7 +46,8 @@ class Place:
     engine forget too. `main` is the file that the engine
     is started with, where that is another; `owner` who starts it, where that is not the engine's
     own service ("k3s"). `default` is the program that a container gets now, None where the engine
-    chooses (`runc`).
+    chooses (`runc`). `services` are the units that start the engine, where those are others than
+    its own.
     """
 
     files: tuple[File, ...]
@@ -59,6 +60,7 @@ class Place:
     default: str | None = None
     remarks: tuple[str, ...] = ()
     left: tuple[File, ...] = ()
+    services: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:

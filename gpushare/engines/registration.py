@@ -9,6 +9,7 @@ the present one.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import secrets
@@ -60,6 +61,9 @@ class Change:
             _write(kept, self.backup, like=self.path)
         if self.after is None:
             self.path.unlink(missing_ok=True)
+            if self.path.parent.name.endswith(".service.d"):  # made for the drop-in in it
+                with contextlib.suppress(OSError):
+                    self.path.parent.rmdir()
         else:
             _write(self.path, self.after, like=self.path)
         if self.backup is None:

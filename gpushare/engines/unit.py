@@ -55,6 +55,12 @@ def start_of(service: str, root: Path = Path("/")) -> Start | None:
     return Start(tuple(_expanded(start.words, variables)), start.file)
 
 
+def is_there(service: str, root: Path = Path("/")) -> bool:
+    """Whether there is a unit `<service>.service`."""
+    places = [beneath(root, folder / f"{service}.service") for folder in _FOLDERS]
+    return any(place.is_file() for place in places)
+
+
 def _files(name: str, root: Path) -> Iterator[Path]:
     """Yield the unit's file and its drop-ins, in the order in which they are read."""
     folders = [beneath(root, folder) for folder in _FOLDERS]

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 CDI: Final = Path("/var/lib/gpushare/driver.json")
 SIMULATOR: Final = Path("/var/lib/gpushare/simulator")
-UNIT: Final = Path("/etc/systemd/system/gpushared.service")
+UNITS: Final = Path("/etc/systemd/system")
+SERVICE: Final = "gpushared.service"
+SOCKET: Final = "gpushared.socket"
 COMMAND: Final = Path("/usr/local/bin/gpushare")
 SYSTEMD: Final = Path("/run/systemd/system")  # sd_booted(3)
 NVIDIA_CDI: Final = (
@@ -75,7 +77,7 @@ def plan(made: Made, wanted: Wanted) -> Iterator[Step]:
 
     Gone through without doing any, it raises what is in the way before anything is half done.
     """
-    root, unit = made.root, unit_text()
+    root, units = made.root, unit_texts()
     places = {engine.name: engine.place(root, None) for engine in wanted.engines}
     defaults = [place.default for place in places.values() if place.default]
     runtime = lowlevel.find(root, next(iter(defaults), None))
@@ -92,7 +94,7 @@ def plan(made: Made, wanted: Wanted) -> Iterator[Step]:
     yield from _links(made, links)
     yield from _command(made)
     yield from _configuration(made, cdi)
-    yield from _unit(made, unit)
+    yield from _units(made, units)
     for name, place in places.items():
         yield from _registration(made, name, place)
 
@@ -109,10 +111,11 @@ def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
             yield from _reread(made, name, place)
         else:
             yield Step(f"let {name} forget it: {place.restart}", yours=True)
-    unit = str(UNIT) in made.files and made.root == Path("/") and SYSTEMD.is_dir()
-    if unit:
-        yield Step("stop gpushared", lambda: _systemctl("disable", "--now", "gpushared"))
-    elif str(UNIT) in made.files and made.root == Path("/"):
+    unit = str(UNITS / SERVICE) in made.files
+    booted = made.root == Path("/") and SYSTEMD.is_dir()
+    if unit and booted:
+        yield Step("stop gpushared", _stop)
+    elif unit and made.root == Path("/"):
         yield Step("stop the gpushared that you started (no systemd here)", yours=True)
     edited = made.edited()
     things = [*(name for name in made.files if name not in edited), *made.links, *made.trees]
@@ -121,7 +124,7 @@ def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
         yield from (Step(f"{name} was edited since; it stays") for name in edited)
         yield Step("remove " + ", ".join(things), lambda: left.extend(made.remove()))
         yield from (Step(line) for line in left)
-    if unit:
+    if booted and (unit or made.engines):
         yield Step("systemctl daemon-reload", lambda: _systemctl("daemon-reload"))
 
 
@@ -260,24 +263,43 @@ def _configuration(made: Made, cdi: Path) -> Iterator[Step]:
     yield Step(f"configuration {path} (yours)")
 
 
-def _unit(made: Made, text: str) -> Iterator[Step]:
-    if _text(beneath(made.root, UNIT)) == text:
-        yield Step(f"unit {UNIT}")
-    else:
-        yield Step(f"write {UNIT}", lambda: made.write(UNIT, text))
+def _units(made: Made, texts: dict[str, str]) -> Iterator[Step]:
+    for name, text in texts.items():
+        path = UNITS / name
+        if _text(beneath(made.root, path)) == text:
+            yield Step(f"unit {path}")
+        else:
+            yield Step(f"write {path}", _later(made.write, path, text))
     if made.root != Path("/"):
-        return
-    if SYSTEMD.is_dir():
+        yield from (_wanted_at_boot(made, name, texts[name]) for name in texts)
+    elif SYSTEMD.is_dir():
         yield Step("start gpushared, now and at boot", _start)
     else:
         program = Path(sys.prefix) / "bin/gpushared"
         yield Step(f"start the daemon: {program} (no systemd here)", yours=True)
 
 
+def _wanted_at_boot(made: Made, name: str, text: str) -> Step:
+    """Return the step that enables a unit of an image, whose systemd does not run."""
+    found = re.search(r"(?m)^WantedBy=(\S+)$", text)
+    target = found[1] if found else "multi-user.target"
+    link = UNITS / f"{target}.wants" / name
+    place = beneath(made.root, link)
+    if place.is_symlink() and place.readlink() == UNITS / name:
+        return Step(f"{name} is started at boot")
+    return Step(f"start {name} at boot", lambda: made.link(link, UNITS / name))
+
+
 def _start() -> None:
+    """Start the units; the socket of systemd's takes the place of one that a daemon made itself."""
     _systemctl("daemon-reload")
-    _systemctl("enable", "gpushared")
-    _systemctl("restart", "gpushared")
+    _systemctl("enable", SERVICE, SOCKET)
+    _systemctl("stop", SERVICE)
+    _systemctl("start", SOCKET, SERVICE)
+
+
+def _stop() -> None:
+    _systemctl("disable", "--now", SOCKET, SERVICE)
 
 
 def _registration(made: Made, name: str, place: Place) -> Iterator[Step]:
@@ -298,6 +320,8 @@ def _registration(made: Made, name: str, place: Place) -> Iterator[Step]:
     diff = "".join(change.diff() for change in changes)
     yield Step(f"{name}: register the runtime in {shown}", apply, diff)
     yield from (Step(f"{name}: {remark}") for change in changes for remark in change.remarks)
+    if made.root == Path("/") and SYSTEMD.is_dir():
+        yield Step("systemctl daemon-reload", lambda: _systemctl("daemon-reload"))
     yield from _reread(made, name, place)
 
 
@@ -317,16 +341,19 @@ def _reread(made: Made, name: str, place: Place) -> Iterator[Step]:
         yield Step(f"let {name} read it: {place.apply}", yours=True)
 
 
-def unit_text() -> str:
-    """Return the systemd unit with this installation's gpushared in it."""
+def unit_texts() -> dict[str, str]:
+    """Return the systemd units by name, with this installation's gpushared in them."""
     folders = [Path(folder) for folder in gpushare.__path__]
     folders += [folder.parent / "packaging/systemd" for folder in folders]
     for folder in folders:
-        if (folder / "gpushared.service").is_file():
-            text = (folder / "gpushared.service").read_text(encoding="utf-8")
+        if (folder / SERVICE).is_file():
             program = Path(sys.prefix) / "bin/gpushared"
-            return re.sub(r"(?m)^(ExecStart=)\S*gpushared\b", rf"\g<1>{program}", text)
-    raise SetupError(f"gpushared.service is not in {folders[0]}; install the package again")
+            texts = {
+                name: (folder / name).read_text(encoding="utf-8") for name in (SOCKET, SERVICE)
+            }
+            started = re.compile(r"(?m)^(Exec\w+=[-+@:!]*)/\S*/gpushared\b")
+            return {name: started.sub(rf"\g<1>{program}", text) for name, text in texts.items()}
+    raise SetupError(f"{SERVICE} is not in {folders[0]}; install the package again")
 
 
 def _systemctl(*words: str) -> None:

@@ -31,7 +31,7 @@ class Door:
         self.read_gid = read_gid
         inherited = systemd.inherited_listener(path)
         self.is_inherited = inherited is not None
-        if inherited is not None and read_gid is not None:
+        if inherited is not None:  # systemd made it root's, see gpushared.socket
             _let(path, read_gid)
         self.listener = inherited or listen(path, read_gid)
         self.listener.setblocking(False)

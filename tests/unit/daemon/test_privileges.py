@@ -14,6 +14,13 @@ from gpushare.daemon import privileges
 PACKAGE = Path(__file__).parents[3] / "gpushare"
 
 
+def settings(name: str) -> list[str]:
+    """Return what the unit says of `name`, line by line."""
+    unit = (PACKAGE.parent / "packaging/systemd/gpushared.service").read_text()
+    lines = (line.partition("=") for line in unit.splitlines())
+    return [value for key, _, value in lines if key == name]
+
+
 def importers(module: str) -> set[str]:
     found = set()
     for file in PACKAGE.rglob("*.py"):
@@ -31,6 +38,11 @@ def importers(module: str) -> set[str]:
 )
 def test_a_module_is_imported_in_one_place(module: str, file: str) -> None:
     assert importers(module) == {file}
+
+
+def test_the_unit_leaves_the_capabilities_that_the_daemon_keeps() -> None:
+    kept = {f"CAP_{why.partition(':')[0]}" for why in privileges.KEPT.values()}
+    assert set(" ".join(settings("CapabilityBoundingSet")).split()) == kept
 
 
 def test_anybody_but_root_is_told_that_it_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from gpushare import install
 from gpushare.cli.group import gpushare
 from gpushare.engines import registration
+from gpushare.engines.engine import find
 from gpushare.setup import plan
 
 from .machine import VERSION, make, write
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROFILES = Path(__file__).resolve().parents[3] / "libhook/simulator/profiles"
-UNIT = "[Service]\nExecStart=/opt/venv/bin/gpushared\n"
+UNITS = {
+    "gpushared.socket": "[Install]\nWantedBy=sockets.target\n",
+    "gpushared.service": "[Service]\nExecStart=/opt/venv/bin/gpushared\n",
+}
 
 
 @pytest.fixture
@@ -31,7 +35,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine, and C parts of ours to set up on it."""
     source = make_source(tmp_path)
     monkeypatch.setattr(install.Source, "of_package", classmethod(lambda _: source))
-    monkeypatch.setattr(plan, "unit_text", lambda: UNIT)
+    monkeypatch.setattr(plan, "unit_texts", lambda: UNITS)
     root = tmp_path / "machine"
     root.mkdir()
     return make(root)
@@ -50,7 +54,12 @@ def test_it_makes_everything_a_container_needs(machine: Path) -> None:
     assert str(link.readlink()) == f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
     configuration = (machine / "etc/gpushare/gpushare.yaml").read_text()
     assert "cdi: /var/lib/gpushare/driver.json" in configuration
-    assert (machine / "etc/systemd/system/gpushared.service").read_text() == UNIT
+    units = machine / "etc/systemd/system"
+    assert {name: (units / name).read_text() for name in UNITS} == UNITS
+    # The machine's own path: an image is set up elsewhere.
+    service = units / "multi-user.target.wants/gpushared.service"
+    assert service.readlink() == Path("/etc/systemd/system/gpushared.service")
+    assert (units / "sockets.target.wants/gpushared.socket").is_symlink()
     registered = json.loads((machine / "etc/docker/daemon.json").read_text())
     assert registered["runtimes"]["gpushare"] == {
         "path": "/usr/local/lib/gpushare/current/bin/gpushare-runtime"
@@ -220,21 +229,52 @@ def test_simulated_cards_are_a_driver_like_any(machine: Path, tmp_path: Path) ->
     assert snapshot(machine) == before
 
 
-def test_the_unit_starts_this_installation_s_daemon() -> None:
-    lines = plan.unit_text().splitlines()
-    assert f"ExecStart={Path(sys.prefix)}/bin/gpushared" in lines
-    (before,) = (line for line in lines if line.startswith("Before="))
-    assert {"docker.service", "containerd.service"} <= set(before.removeprefix("Before=").split())
+def test_the_units_start_this_installation_s_daemon() -> None:
+    lines = plan.unit_texts()["gpushared.service"].splitlines()
+    program = f"{Path(sys.prefix)}/bin/gpushared"
+    assert f"ExecStart={program}" in lines
+    assert f"ExecStartPre=-+{program} --make-nodes" in lines
 
 
 def test_the_unit_stops_the_daemon_and_not_the_scheduler_of_tenants_that_run() -> None:
-    lines = plan.unit_text().splitlines()
+    lines = plan.unit_texts()["gpushared.service"].splitlines()
     assert "KillMode=process" in lines  # systemd.kill(5)
     assert "RuntimeDirectoryPreserve=yes" in lines
     # Without it there is no SCHED_FIFO for the scheduler either (systemd.exec(5)).
     assert not [line for line in lines if line.startswith("RestrictRealtime=")]
     kept = " ".join(line for line in lines if line.startswith("CapabilityBoundingSet="))
     assert "CAP_SYS_NICE" in kept
+
+
+def test_an_engine_is_started_after_the_socket_and_never_after_the_daemon(machine: Path) -> None:
+    """A container that asks for no GPU waits for no driver."""
+    write(machine / "usr/lib/systemd/system/docker.service", "[Service]\nExecStart=dockerd\n")
+    before = snapshot(machine)
+    setup(machine, "--runtime", "docker", "--runtime", "containerd")
+    folder = machine / "etc/systemd/system"
+    lines = (folder / "docker.service.d/gpushare.conf").read_text().splitlines()
+    assert lines[-3:] == ["[Unit]", "Wants=gpushared.socket", "After=gpushared.socket"]
+    assert not (folder / "containerd.service.d").exists()  # it has no unit here
+    assert not [text for text in plan.unit_texts().values() if "\nBefore=" in text]
+    setup(machine, "--undo")
+    assert snapshot(machine) == before
+
+
+def test_a_drop_in_goes_with_the_registration(machine: Path) -> None:
+    write(machine / "usr/lib/systemd/system/docker.service", "[Service]\nExecStart=dockerd\n")
+    before = snapshot(machine)
+    docker = find("docker")
+    launcher = Path("/opt/with space/gpushare-runtime")
+    for change in registration.configure(docker.place(machine, None), launcher, default=False):
+        change.apply()
+    place = docker.place(machine, None)
+    assert [registration.registered(file) for file in place.files] == [launcher, launcher]
+    assert not any(c.needed for c in registration.configure(place, launcher, default=False))
+    for change in registration.unconfigure(place):
+        change.apply()
+    (machine / "etc/systemd/system").rmdir()
+    (machine / "etc/systemd").rmdir()
+    assert snapshot(machine) == before
 
 
 def test_what_setup_keeps_is_not_hidden_by_the_unit() -> None:
