@@ -25,6 +25,7 @@ from gpushare.daemon.node import Node
 from gpushare.daemon.service import systemd
 from gpushare.daemon.service.door import Door
 from gpushare.daemon.service.loop import Loop
+from gpushare.daemon.service.pulse import Pulse
 from gpushare.daemon.service.server import Server
 from gpushare.daemon.service.worker import Worker
 from gpushare.errors import UserError
@@ -32,6 +33,7 @@ from gpushare.host.driver import ready
 from gpushare.host.tree import Tree
 
 _FINISH_SECONDS: Final = 5.0
+_FEED_SECONDS: Final = 60.0  # where no watchdog asks: a thread that hangs is logged all the same
 
 
 def main() -> None:
@@ -126,7 +128,8 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
     )
     for job in again:
         loop.every(lambda: node.config.timing.reconcile, job)
-    _start_thread("truth", lambda: _look(node, lending, stop))
+    pulse = Pulse(("decide", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
+    _start_thread("truth", lambda: _look(node, lending, stop, pulse))
     log(
         "daemon-ready",
         version=gpushare.__version__,
@@ -134,9 +137,8 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
         run_dir=str(config.run_dir),
         generation=node.ledger.generation,
     )
-    period = systemd.watchdog_seconds()
-    if period is not None:
-        loop.every(period, lambda: systemd.notify("WATCHDOG=1"))
+    loop.every(lambda: pulse.period, lambda: node.decide.submit(lambda: pulse.beat("decide")))
+    loop.every(lambda: pulse.period, lambda: pulse.feed(systemd.notify))
     systemd.notify("READY=1")
     try:
         loop.run()
@@ -156,10 +158,11 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
         log("daemon-stopped", tenants=len(node.tenants.pages))
 
 
-def _look(node: Node, lending: Lending, stop: threading.Event) -> None:
+def _look(node: Node, lending: Lending, stop: threading.Event, pulse: Pulse) -> None:
     """Look at the driver again and again; the truth thread."""
     while True:
         node.audit.wait()
+        pulse.beat("truth")
         if stop.is_set():
             return
         if node.driver is None:

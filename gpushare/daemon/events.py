@@ -19,6 +19,8 @@ EVENTS: Final = {
     "privileges-kept": "Capabilities could not be given up.",
     "mounts-own-namespace": "Tenants' pages are mounted where only this daemon may see them.",
     "notify-failed": "systemd could not be told.",
+    "threads-stuck": "A part of gpushared hangs; systemd's watchdog ends it where that goes on.",
+    "threads-move": "It hangs no more.",
     "socket-lost": "The control socket, or a tenant's, was removed, and made again.",
     "descriptors-exhausted": "No descriptor is free: new connections wait.",
     "callback-failed": "A fault of gpushared; the loop goes on.",

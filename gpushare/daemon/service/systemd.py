@@ -32,11 +32,11 @@ def notify(state: str) -> None:
 
 
 def watchdog_seconds() -> float | None:
-    """Return how often systemd wants to hear from this process, None where it does not."""
+    """Return after how long without a word systemd ends this process, None where it does not."""
     period = os.environ.get("WATCHDOG_USEC", "")
     if not period.isdigit() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
-    return int(period) / 2_000_000  # half of the time after which it acts
+    return int(period) / 1_000_000
 
 
 def inherited_listener(path: Path) -> socket.socket | None:
