@@ -137,8 +137,8 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
         run_dir=str(config.run_dir),
         generation=node.ledger.generation,
     )
-    loop.every(lambda: pulse.period, lambda: node.decide.submit(lambda: pulse.beat("decide")))
-    loop.every(lambda: pulse.period, lambda: pulse.feed(systemd.notify))
+    loop.every(pulse.period, lambda: node.decide.submit(lambda: pulse.beat("decide")))
+    loop.every(pulse.period, lambda: pulse.feed(systemd.notify))
     systemd.notify("READY=1")
     try:
         loop.run()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -45,10 +46,16 @@ exec env -i container=gpushare PATH="$PATH" /lib/systemd/systemd --unit=basic.ta
 class Booted(Place):
     """Debian 13 with systemd as its first process."""
 
-    def __init__(self, distribution: Distribution, folder: Path, cgroups: Cgroups = "v2") -> None:
+    def __init__(
+        self,
+        distribution: Distribution,
+        folder: Path,
+        cgroups: Cgroups = "v2",
+        lent: Sequence[Path] = (),
+    ) -> None:
         if cgroups != "v2":
             raise ValueError("systemd 256 and newer boots on cgroup v2 alone")
-        super().__init__(distribution, folder, cgroups)
+        super().__init__(distribution, folder, cgroups, lent)
         listed = ["pgrep", "--parent", str(self._first.process.pid)]
         self.pid = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.strip()
         active = self.argv("systemctl", "is-active", "basic.target")

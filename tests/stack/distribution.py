@@ -25,12 +25,12 @@ BUILD: Final = Path(__file__).resolve().parents[2] / "build"
 #: others; crun refuses the two together, and runc then looks at v1's alone.
 Cgroups = Literal["machine", "v1", "v2"]
 
-#: "$1" the root, "$2" the stack's folder, "$3" the cgroups, "$4" v1's hierarchies, then what is to
-#: run first in it.
+#: "$1" the root, "$2" the stack's folder, "$3" the cgroups, "$4" v1's hierarchies, "$5" what of
+#: this machine is lent, then what is to run first in it.
 SCRIPT: Final = """
 set -eu
-lower=$1 folder=$2 cgroups=$3 v1=$4
-shift 4
+lower=$1 folder=$2 cgroups=$3 v1=$4 lent=$5
+shift 5
 own=$folder/place
 mkdir "$own"
 mount -t tmpfs -o mode=755 tmpfs "$own"
@@ -39,6 +39,16 @@ mount -t overlay -o "lowerdir=$lower,upperdir=$own/upper,workdir=$own/work" over
 cd "$own/root"
 mkdir -p ./"$folder" proc sys dev run
 mount --bind "$folder" ./"$folder"
+for each in $lent; do
+	if [ -d "$each" ]; then
+		mkdir -p ./"$each"
+	else
+		mkdir -p ./"${each%/*}"
+		: >./"$each"
+	fi
+	mount --bind "$each" ./"$each"
+	mount -o remount,bind,ro ./"$each"
+done
 mount -t proc -o nosuid,nodev,noexec proc proc
 mount --rbind /dev dev
 mount --rbind /sys sys
@@ -102,16 +112,24 @@ DISTRIBUTIONS: Final = (HOST, DEBIAN13)
 
 
 class Place:
-    """A mount namespace with `distribution` as its root and `folder` at its own path."""
+    """A mount namespace with `distribution` as its root and `folder` at its own path.
+
+    Of this machine it has the files and folders that are `lent` to it besides, to read.
+    """
 
     def __init__(
-        self, distribution: Distribution, folder: Path, cgroups: Cgroups = "machine"
+        self,
+        distribution: Distribution,
+        folder: Path,
+        cgroups: Cgroups = "machine",
+        lent: Sequence[Path] = (),
     ) -> None:
         if not distribution.root.exists():
             raise Missing(f"{distribution.root} is not there: run ./dev setup")
         self.distribution = distribution
         words = [str(distribution.root.resolve()), str(folder), cgroups]
         words.append(" ".join(_v1()) if cgroups == "v1" else "")
+        words.append(" ".join(map(str, lent)))
         log = folder / "place.log"
         unshared = [find("sh"), "-c", SCRIPT, "sh", *words]
         self._first = Program(self._starting(unshared, folder), log)

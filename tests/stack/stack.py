@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -35,8 +36,8 @@ class Stack:
     `driver` is the simulated driver's version, where it is not the profile's; `slow_motion` is how
     often the card's durations are multiplied. With a
     `distribution` the engines and the containers run in its `place`, which sees `cgroups` as said;
-    without, on this machine as it is. A place that is `booted` has systemd. `runtime` is the
-    low-level runtime beneath the launcher.
+    without, on this machine as it is. A place that is `booted` has systemd, and
+    what of this machine's is `lent` to it. `runtime` is the low-level runtime beneath the launcher.
 
     `root` holds everything; `env` is what a shell needs to talk to it: its PATH has the clients of
     the distribution.
@@ -54,6 +55,7 @@ class Stack:
         cgroups: Cgroups = "machine",
         runtime: str = "runc",
         booted: bool = False,
+        lent: Sequence[Path] = (),
     ) -> None:
         # Also a containerd namespace and a cgroup, hence no underscore.
         self.root = Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}")
@@ -66,7 +68,7 @@ class Stack:
         try:
             if distribution is not None:
                 kind = Booted if booted else Place
-                self.place = kind(distribution, self.root, cgroups)
+                self.place = kind(distribution, self.root, cgroups, lent)
                 self._exit.callback(self.place.close)
             self.runtime = Path(distribution.find(runtime) if distribution else find(runtime))
             self.socket = self.root / "run" / "control.sock"

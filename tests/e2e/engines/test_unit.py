@@ -12,8 +12,9 @@ import pytest
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 
-UNIT = Path(__file__).parents[3] / "packaging/systemd/gpushared.service"
+UNITS = Path(__file__).parents[3] / "packaging/systemd"
 NAME = "gpushared.service"
+SOCKET = "gpushared.socket"
 DAC_OVERRIDE = 1 << 1  # capabilities(7)
 COMM = "gpushare-schedu\n"  # cut to TASK_COMM_LEN
 PROGRAM = "/usr/local/bin/gpushare-scheduler"  # the unit has a /var/tmp of its own
@@ -31,18 +32,26 @@ def inside(stage: Stack, script: str) -> str:
 @pytest.fixture
 def unit(booted: Stack) -> Iterator[str]:
     """The unit as it is shipped, but for the program and how that says that it is ready."""
-    text = UNIT.read_text().replace("Type=notify", "Type=exec").replace("WatchdogSec=60\n", "")
+    text = (
+        (UNITS / NAME)
+        .read_text()
+        .replace("Type=notify", "Type=exec")
+        .replace("WatchdogSec=60\n", "")
+    )
     lines = [
         f"ExecStart=/bin/sh -c '{MAIN}'" if line.startswith("ExecStart=") else line
         for line in text.splitlines()
+        if not line.startswith("ExecStartPre=")
     ]
     written = booted.root / NAME
     written.write_text("\n".join(lines) + "\n")
+    socket = booted.root / SOCKET
+    socket.write_bytes((UNITS / SOCKET).read_bytes())
     inside(booted, f"cp {booted.installation.scheduler} {PROGRAM}")
-    inside(booted, f"cp {written} /etc/systemd/system/ && systemctl daemon-reload")
+    inside(booted, f"cp {written} {socket} /etc/systemd/system/ && systemctl daemon-reload")
     inside(booted, f"systemctl start {NAME}")
     yield NAME
-    inside(booted, f"systemctl stop {NAME}")
+    inside(booted, f"systemctl stop {SOCKET} {NAME}")
     for pid in schedulers(booted):
         inside(booted, f"kill {pid}")
 
