@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from gpushare.daemon.node import Node
     from gpushare.daemon.store.ledger import Entry
 
-QUICK_SECONDS: Final = 0.1
+QUICK_SECONDS: Final = 0.1  # where a card is nearly full
+DOUBT_SECONDS: Final = 0.05  # three looks more, before half a second is over
 _LACKS_NS: Final = 5 * 10**9  # how long a word of that stands
 _TELL_AGAIN_NS: Final = 10 * 10**9
 _LITTLE_BYTES: Final = 1 << 30  # free of a card, or a twentieth of it: looked at more often
@@ -111,9 +112,9 @@ class Audit:
     def period(self) -> float:
         """Return how long to wait for the next look, in seconds: less where it matters."""
         usual = self._node.config.timing.sample
-        verdicts = self._judge.verdicts.values()
-        in_doubt = any(one.state.looks and one.state.level in {"quiet", "seen"} for one in verdicts)
-        return min(usual, QUICK_SECONDS) if in_doubt or self._is_tight() else usual
+        if any(verdict.in_doubt for verdict in self._judge.verdicts.values()):
+            return min(usual, DOUBT_SECONDS)
+        return min(usual, QUICK_SECONDS) if self._is_tight() else usual
 
     def choice(self, entry: Entry) -> Choice:
         """Return how far the operator lets it go with a tenant: his word for it, or the node's."""

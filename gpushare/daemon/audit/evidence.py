@@ -58,10 +58,11 @@ class Said:
 
 @dataclass(frozen=True)
 class Figures:
-    """Bytes: what a tenant surely has, and what it may have at the most."""
+    """Bytes: what a tenant surely has, and what it has at the most."""
 
     sure_bytes: int
     most_bytes: int
+    alone_bytes: int  # what it had surely, were this look alone believed
     contexts: int  # processes that the driver lists: each has one at least
 
 
@@ -126,7 +127,8 @@ class Course:
         most = max(total, before.own_bytes, after.own_bytes)
         self._processes, self._managed_bytes = now, managed
         most += max(before.managed_bytes, after.managed_bytes)
-        return Figures(sure, most, len(seen))
+        alone = sum(found.least_bytes for found in now.values()) + managed
+        return Figures(sure, most, max(alone, sure), len(seen))
 
     def _process(self, process: Process, size: int, before: Said, after: Said) -> _Process:
         number = process.namespaced_pid, process.starttime

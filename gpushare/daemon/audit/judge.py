@@ -15,6 +15,8 @@ from types import MappingProxyType
 
 from gpushare.daemon.audit.evidence import Course, Figures, said
 from gpushare.daemon.audit.truth import Look
+from gpushare.daemon.cards.card import Use
+from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.policy import ladder
 from gpushare.daemon.policy.entitlement import Entitlement, entitled
 from gpushare.daemon.policy.ladder import Action, Choice, Sample, State
@@ -47,6 +49,17 @@ class Verdict:
     sample: Sample | None = None
     actions: tuple[Action, ...] = ()
     pids: tuple[int, ...] = ()
+    in_doubt: bool = False  # it may be above, or a step may follow: another look tells
+
+
+@dataclass(frozen=True)
+class _Tenant:
+    """One tenant on one card at one look; `uses` None: the card did not answer."""
+
+    entry: Entry
+    number: int  # of the card, as the tenant counts
+    holding: Holding
+    uses: list[tuple[Process, Use]] | None
 
 
 @dataclass
@@ -71,12 +84,16 @@ class Judge:
             self._unheard(now_ns)
             return self.verdicts
         found: dict[Place, Verdict] = {}
+        seen = _by_place(look)
         for entry in look.entries.values():
             if entry.state != "bound" or not entry.shared:
                 continue
             for number, holding in enumerate(entry.holdings):
                 place = entry.key, holding.uuid
-                found[place] = self._judged(now_ns, look, rules, entry, number, holding)
+                case = self._cases.setdefault(place, _Case(Course(now_ns)))
+                uses = seen.get(place, []) if holding.uuid in look.owned else None
+                tenant = _Tenant(entry, number, holding, uses)
+                found[place] = _judged(now_ns, look, rules, tenant, case)
         self._cases = {place: case for place, case in self._cases.items() if place in found}
         self.verdicts = MappingProxyType(found)
         return self.verdicts
@@ -112,48 +129,55 @@ class Judge:
             }
         )
 
-    def _judged(  # noqa: PLR0913, PLR0917 - of one tenant on one card, by all there is
-        self, now_ns: int, look: Look, rules: Rules, entry: Entry, number: int, holding: Holding
-    ) -> Verdict:
-        place = entry.key, holding.uuid
-        case = self._cases.setdefault(place, _Case(Course(now_ns)))
-        choice = rules.choice(entry)
-        context_bytes = rules.context_bytes(holding.uuid)
-        if not context_bytes and choice in {"freeze", "kill"}:
-            choice = "warn"
-        figures = _figures(now_ns, look, case.course, entry, number, holding)
-        if figures is None:
-            case.state, _ = ladder.decide(now_ns, None, case.state, choice)
-            return Verdict(entry, holding.uuid, case.state, choice)
-        limit, ever = _limits(look.pages.get(entry.key), number, holding)
-        case.entitlement = entitled(now_ns, limit, figures.most_bytes, case.entitlement, ever)
-        may = case.entitlement.may_bytes
-        slack = ladder.slack(may, context_bytes, figures.contexts)
-        sample = Sample(figures.sure_bytes, may, slack, rules.lacks(place))
-        case.state, actions = ladder.decide(now_ns, sample, case.state, choice)
-        pids = tuple(
-            use.pid
-            for sighting, use in look.owned[holding.uuid]
-            if sighting is not None and sighting.key == entry.key
-        )
-        return Verdict(entry, holding.uuid, case.state, choice, sample, actions, pids)
+
+def _by_place(look: Look) -> dict[Place, list[tuple[Process, Use]]]:
+    """Return what the driver says of each tenant's processes that are known to go on."""
+    found: dict[Place, list[tuple[Process, Use]]] = {}
+    for uuid, uses in look.owned.items():
+        for sighting, use in uses:
+            if sighting is not None and sighting.process is not None and sighting.key is not None:
+                found.setdefault((sighting.key, uuid), []).append((sighting.process, use))
+    return found
 
 
-def _figures(  # noqa: PLR0913, PLR0917 - as above
-    now_ns: int, look: Look, course: Course, entry: Entry, number: int, holding: Holding
-) -> Figures | None:
+def _judged(now_ns: int, look: Look, rules: Rules, tenant: _Tenant, case: _Case) -> Verdict:
+    entry, uuid = tenant.entry, tenant.holding.uuid
+    choice = rules.choice(entry)
+    context_bytes = rules.context_bytes(uuid)
+    if not context_bytes and choice in {"freeze", "kill"}:
+        choice = "warn"
+    figures = _figures(now_ns, look, case.course, tenant)
+    if figures is None:
+        case.state, _ = ladder.decide(now_ns, None, case.state, choice)
+        return Verdict(entry, uuid, case.state, choice)
+    limit, ever = _limits(look.pages.get(entry.key), tenant.number, tenant.holding)
+    case.entitlement = entitled(now_ns, limit, figures.most_bytes, case.entitlement, ever)
+    may = case.entitlement.may_bytes
+    slack = ladder.slack(may, context_bytes, figures.contexts)
+    sample = Sample(figures.sure_bytes, may, slack, rules.lacks((entry.key, uuid)))
+    case.state, actions = ladder.decide(now_ns, sample, case.state, choice)
+    return Verdict(
+        entry,
+        uuid,
+        case.state,
+        choice,
+        sample,
+        actions,
+        pids=tuple(process.pid for process, _ in tenant.uses or ()),
+        in_doubt=case.state.looks < ladder.FROZEN_LOOKS and figures.alone_bytes > may + slack,
+    )
+
+
+def _figures(now_ns: int, look: Look, course: Course, tenant: _Tenant) -> Figures | None:
     """Return the figures of one tenant on one card; None where the look says nothing of it."""
-    if holding.uuid not in look.owned:
+    if tenant.uses is None:
         return None
-    seen = []
-    for sighting, use in look.owned[holding.uuid]:
-        if sighting is None or sighting.key != entry.key or sighting.process is None:
-            continue
-        if use.bytes is None:
-            return None
-        seen.append((sighting.process, use.bytes))
+    seen = [(process, use.bytes) for process, use in tenant.uses if use.bytes is not None]
+    if len(seen) < len(tenant.uses):
+        return None
     before, after = (
-        said(claims.get(entry.key, ()), number) for claims in (look.before, look.after)
+        said(claims.get(tenant.entry.key, ()), tenant.number)
+        for claims in (look.before, look.after)
     )
     return course.look(now_ns, seen, before, after)
 

@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card on which several tenants do all that they may, as awkwardly as they can.
+
+Memory is charged before the driver is asked and given back after, as the interposer does it; each
+of these is a step of its own, and steps are taken before the driver is asked, between one process
+and the next that it tells of, and after. Processes come with contexts that their account knows of
+a second later, hand what they have to each other, map what others made, end and leave records and
+clients of the driver behind, and their numbers are given to others.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon.audit.audit import Audit
+from gpushare.daemon.audit.judge import Place, Verdict
+from gpushare.daemon.cards.card import DriverError, Sample, Use
+from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.identity.sightings import Sighting, Sightings
+from gpushare.daemon.node import Node
+from gpushare.daemon.pages.grant import Granted
+from gpushare.daemon.store.ledger import Entry, Holding
+from gpushare.daemon.tenants import Pages
+
+from . import fakes, registered
+from .fakes import GIB, MIB, FakeDriver
+
+CARD = fakes.card().uuid
+CONTEXT = 300 * MIB  # what one takes, as was measured
+MOST_LATE = 6  # steps until an account knows of a context, more or less
+
+
+@dataclass
+class Program:
+    """A process. `bytes` is what the driver has of it, the other sizes what it says."""
+
+    process: Process
+    number: int  # of its record
+    bytes: int = CONTEXT
+    buffers: int = 0
+    managed: int = 0
+    mapped: int = 0
+    contexts: int = 0
+    alive: bool = True
+    todo: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def charged(self) -> int:
+        return self.buffers + self.managed + self.contexts * CONTEXT
+
+
+class Recorder:
+    """A freezer that does nothing, and knows what it was told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+
+    def hold(self, key: str, by: str, why: str) -> None:
+        assert by == "audit"
+        assert why
+        self.calls.append(("hold", key))
+
+    def release(self, key: str, by: str) -> bool:
+        assert by == "audit"
+        self.calls.append(("release", key))
+        return True
+
+    def kill(self, key: str, why: str) -> None:
+        assert why
+        self.calls.append(("kill", key))
+
+
+class Tenant:
+    """One container: its pages, and what runs in it."""
+
+    def __init__(self, world: World, key: str, memory: int, most: int, programs: int) -> None:
+        self.world, self.key, self.limit, self.programs_most = world, key, memory, programs
+        holding = Holding(CARD, memory, memory_limit_bytes=most if most > memory else None)
+        self.cgroup = f"/x/{key}"
+        entry = Entry(
+            key=key,
+            state="bound",
+            id=f"id-{key}",
+            name=f"tenant-{key[0]}",
+            pid=1,
+            starttime=1,
+            cgroup=f":{self.cgroup}",
+            holdings=(holding,),
+        )
+        world.node.ledger.add(entry)
+        directory = world.node.mounts.make(key, size_bytes=1 << 20)
+        self.pages = Pages.make(directory, key, [Granted(CARD, memory, CONTEXT, 0)])
+        world.node.tenants.add(key, self.pages)
+        self.programs: list[Program] = []
+        self.free = list(range(400, -1, -1))
+        self.bursts = False  # it starts many processes at once, now and then
+        self.passes = False  # two processes hand everything to each other, all the time
+        self.high = 0
+
+    @property
+    def entry(self) -> Entry:
+        return self.world.node.ledger.entries[self.key]
+
+    @property
+    def room(self) -> int:
+        """What the interposer would give now."""
+        said = [program.charged for program in self.programs]
+        orphaned = max((one.mapped for one in self.programs), default=0)
+        return self.limit - sum(said) - orphaned - self.pages.grant.overhead_bytes(0)
+
+    def write(self, program: Program) -> None:
+        """Write the account of one process."""
+        kinds = {
+            abi.KIND_MANAGED: program.managed,
+            abi.KIND_CONTEXT: program.contexts * CONTEXT,
+        }
+        registered.hold(
+            self.pages.status.fd,
+            program.number,
+            program.charged,
+            contexts=program.contexts,
+            kinds=kinds,
+            imported_bytes=program.mapped,
+        )
+
+    def register(self, program: Program) -> None:
+        fd, process = self.pages.status.fd, program.process
+        registered.register(fd, program.number, process.namespaced_pid, process.starttime)
+        self.high = max(self.high, program.number + 1)
+        os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, self.high, 0, 0), 0)
+
+    def unregister(self, program: Program) -> None:
+        program.buffers = program.managed = program.mapped = program.contexts = 0
+        self.write(program)
+        os.pwrite(
+            self.pages.status.fd,
+            bytes(abi.PROCESS_BYTES),
+            abi.status_process_offset(program.number),
+        )
+        self.free.append(program.number)
+
+
+class World(FakeDriver):
+    """The driver, and everybody on its card."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.random = random.Random(seed)
+        self.tenants: list[Tenant] = []
+        self.there: dict[int, tuple[Process, str]] = {}  # who goes on, and its cgroup
+        self.twice: dict[int, str] = {}  # another tenant's cgroup that a process is in as well
+        self.clients: dict[int, int] = {}  # what the driver lists: bytes by number
+        self.left: dict[int, Program] = {}  # clients whose process has ended
+        self.generation = 0
+        self.noise = True
+        self.now_ns = 0
+        self.recorder = Recorder()
+        self.done: list[tuple[str, str]] = []
+        self.forger: tuple[Tenant, Program] | None = (
+            None  # its account says another thing each time
+        )
+        self._next = 1000
+        self._ticks = 1
+        self.node: Node
+        self.audit: Audit
+
+    def settle(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Make the daemon's side: `node`, whose driver this is."""
+        self.node = node
+        truth = node.loaded().truth
+        truth.sightings = Sightings(lambda pid: pid in self.clients and pid in self.there)
+        monkeypatch.setattr(node, "freezer", self.recorder)
+        monkeypatch.setattr(node.decide, "submit", lambda job: job())
+        self.audit = node.audit = Audit(node)
+        node.loaded().contexts.keep(fakes.card(), CONTEXT)
+        monkeypatch.setattr(Sightings, "_open", lambda _, pid: self._process(pid))
+        monkeypatch.setattr(Sightings, "_note_ended", self._note_ended())
+        monkeypatch.setattr(processes, "cgroups_of", self._cgroups)
+        monkeypatch.setattr(processes, "look", self._process)
+        monkeypatch.setattr(processes, "may_map", lambda *_: True)
+        monkeypatch.setattr(processes, "members", self._members)
+        monkeypatch.setattr(processes, "name_of", lambda _: "program")
+
+    def tenant(self, key: str, gib: int, most_gib: int = 0, programs: int = 8) -> Tenant:
+        made = Tenant(self, key * 16, gib * GIB, max(gib, most_gib) * GIB, programs)
+        self.tenants.append(made)
+        return made
+
+    # What the daemon sees of it
+
+    def sample(self) -> Sample:
+        self._steps(4)
+        if self.noise and self.random.random() < 0.01:
+            raise DriverError("NVML: timeout")
+        found: list[Use] = []
+        moves = min(0.7, 12 / max(1, len(self.clients)))
+        for pid in list(self.clients):
+            if self.noise and self._is(moves):
+                self._steps(1)
+                self._passed()
+            if pid in self.clients:
+                found.append(Use(pid, self.clients[pid]))
+        found = [self._garbled(use) for use in found if not (self.noise and self._is(0.002))]
+        uses = {CARD: tuple(found)}
+        lost = {}
+        if self.noise and self._is(0.005):
+            uses, lost = {}, {CARD: "GPU is lost"}
+        if self.noise and self._is(0.005):  # another driver, whose figures are of nobody
+            self.generation += 1
+            uses = {CARD: tuple(Use(use.pid, 100 * GIB) for use in found)}
+        self._steps(4)
+        return _sample(uses, lost, self.generation)
+
+    def _garbled(self, use: Use) -> Use:
+        return replace(use, bytes=None) if self.noise and self._is(0.002) else use
+
+    def _process(self, pid: int) -> Process | None:
+        return self.there[pid][0] if pid in self.there else None
+
+    def _cgroups(self, pid: int) -> Mapping[str, str]:
+        if pid not in self.there:
+            return {}
+        paths = {"": self.there[pid][1]}
+        if pid in self.twice:
+            paths["pids"] = self.twice[pid]
+        return paths
+
+    def _members(self, cgroup: str, _pid: int, _cgroups: Any) -> list[Process]:
+        return [process for process, path in self.there.values() if f":{path}" == cgroup]
+
+    def _note_ended(self) -> Callable[[Sightings], None]:
+        def note(sightings: Sightings) -> None:
+            for pid, seen in sightings._seen.items():
+                if seen.process is not None and self._process(pid) != seen.process:
+                    sightings._seen[pid] = Sighting(pid, None)
+
+        return note
+
+    # What the tenants do
+
+    def look(self) -> Mapping[Place, Verdict]:
+        """Let some time pass in which much happens, and look."""
+        self._steps(self.random.randrange(12))
+        for tenant in self.tenants:
+            if len(tenant.programs) > tenant.programs_most and self._is(0.2):
+                for program in tenant.programs[tenant.programs_most :]:
+                    self._end(tenant, program)
+        self.now_ns += self.random.randrange(90, 400) * 10**6
+        truth = self.node.loaded().truth
+        truth.look()
+        self.audit.look(truth.last, self.now_ns)
+        verdicts = self.audit._judge.verdicts
+        for (key, _), verdict in verdicts.items():
+            self.done += [(action, key) for action in verdict.actions]
+        return verdicts
+
+    def _is(self, chance: float) -> bool:
+        return self.random.random() < chance
+
+    def _forge(self) -> None:
+        if self.forger is not None:
+            tenant, program = self.forger
+            program.buffers = self.random.choice((0, 20 * GIB))
+            tenant.write(program)
+
+    def _steps(self, count: int) -> None:
+        self._forge()
+        for _ in range(count):
+            self._step(self.random.choice(self.tenants))
+
+    def _step(self, tenant: Tenant) -> None:
+        if tenant.passes:
+            self._pass(tenant)
+            return
+        if self._is(0.004):
+            self._change_limit(tenant)
+        if tenant.bursts and self._is(0.002):
+            for _ in range(min(300, len(tenant.free))):
+                self.start(tenant)
+        if len(tenant.programs) < tenant.programs_most and self._is(0.12):
+            self.start(tenant)
+        if not tenant.programs:
+            return
+        program = self.random.choice(tenant.programs)
+        if program.todo:
+            program.todo.pop(0)()
+            tenant.write(program)
+            return
+        act = self.random.choices(
+            (self._take, self._give, self._hand_over, self._end, self._manage, self._map),
+            (8, 4, 8, 1, 2, 1),
+        )[0]
+        act(tenant, program)
+        tenant.write(program)
+
+    def _pass(self, tenant: Tenant) -> None:
+        """Hand all that the quota leaves from one process to the other."""
+        if len(tenant.programs) < tenant.programs_most:
+            self.start(tenant)
+            return
+        holder, _ = sorted(tenant.programs, key=lambda program: -program.buffers)
+        if not holder.buffers:
+            self._take(tenant, holder)
+            holder.todo.pop()()
+        self._hand_over(tenant, holder)
+
+    def start(self, tenant: Tenant, *, pid: int = 0) -> Program:
+        """Start a process that makes a context."""
+        pid = pid or self._number()
+        self._ticks += 1
+        process = Process(pid, self._ticks, 1, pid)
+        self.there[pid] = process, tenant.cgroup
+        program = Program(process, tenant.free.pop())
+        tenant.register(program)
+        tenant.write(program)
+        tenant.programs.append(program)
+        if tenant.room >= CONTEXT:
+            program.contexts = 1
+            tenant.write(program)
+        else:  # made by a way that nobody knows of before
+            program.todo = [lambda: None] * self.random.randrange(MOST_LATE)
+            program.todo.append(lambda: setattr(program, "contexts", 1))
+        self.clients[pid] = program.bytes
+        return program
+
+    def _number(self) -> int:
+        """Return a number for a process: a new one, or one of those that have ended."""
+        idle = [pid for pid in self.left if pid not in self.there]
+        if idle and self._is(0.2):
+            # Who gets it is no client of the driver; its number is in the list nevertheless.
+            pid = self.random.choice(idle)
+            self._ticks += 1
+            tenant = self.random.choice(self.tenants)
+            self.there[pid] = Process(pid, self._ticks, 1, pid), tenant.cgroup
+        self._next += 1
+        return self._next
+
+    def _passed(self) -> None:
+        for tenant in self.tenants:
+            if tenant.passes:
+                self._pass(tenant)
+
+    def _has(self, program: Program, change: int) -> None:
+        program.bytes += change
+        if program.process.pid in self.clients:
+            self.clients[program.process.pid] = program.bytes
+
+    def _take(self, tenant: Tenant, program: Program) -> None:
+        room = tenant.room
+        if room <= 0:
+            return
+        size = room if self._is(0.3) else self.random.randrange(room) + 1
+        program.buffers += size
+        program.todo.append(lambda: self._has(program, size))
+
+    def _give(self, tenant: Tenant, program: Program) -> None:
+        del tenant
+        size = program.buffers if self._is(0.5) else self.random.randrange(program.buffers + 1)
+        self._has(program, -size)
+        program.todo.append(lambda: setattr(program, "buffers", program.buffers - size))
+
+    def _hand_over(self, tenant: Tenant, program: Program) -> None:
+        """Give everything back, and have another process take as much at once."""
+        others = [one for one in tenant.programs if one is not program]
+        other = self.random.choice(others or [program])
+        size = program.buffers
+        if other is program or other.todo or not size:
+            return
+        self._has(program, -size)
+        program.buffers = 0
+        tenant.write(program)
+        if tenant.room >= size:
+            other.buffers += size
+            tenant.write(other)
+            self._has(other, size)
+
+    def _manage(self, tenant: Tenant, program: Program) -> None:
+        """Managed memory, of which the driver says nothing, and buffers in its place."""
+        if program.managed:
+            size, program.managed = program.managed, 0
+            tenant.write(program)
+            if tenant.room >= size:
+                program.buffers += size
+                self._has(program, size)
+        elif tenant.room > 0:
+            program.managed = self.random.randrange(tenant.room) + 1
+
+    def _map(self, tenant: Tenant, program: Program) -> None:
+        """Map what another process of the tenant made, or let it go."""
+        most = max((other.buffers for other in tenant.programs if other is not program), default=0)
+        program.mapped = 0 if program.mapped else min(most, max(0, tenant.room))
+
+    def _end(self, tenant: Tenant, program: Program) -> None:
+        """End, and perhaps leave a client of the driver, and a record for a while."""
+        pid = program.process.pid
+        tenant.programs.remove(program)
+        del self.there[pid]
+        for other in list(self.left):
+            if self._is(0.5):
+                del self.left[other], self.clients[other]
+                self.there.pop(other, None)
+        if self._is(0.3):
+            self.left[pid] = program
+        else:
+            del self.clients[pid]
+        tenant.unregister(program)
+
+    def _change_limit(self, tenant: Tenant) -> None:
+        """Lend more or less, or shrink and grow the quota, whatever is used."""
+        holding = tenant.entry.holdings[0]
+        most = holding.most_bytes
+        if most > holding.memory_bytes:
+            limit = self.random.randrange(holding.memory_bytes, most + 1)
+        else:
+            limit = self.random.randrange(max(GIB, most // 2), most * 2)
+            limit = min(limit, 100 * GIB)
+            self.node.ledger.resize(
+                replace(tenant.entry, holdings=(replace(holding, memory_bytes=limit),))
+            )
+        memory = tenant.entry.holdings[0].memory_bytes
+        tenant.pages.write_limit(0, memory, limit)
+        tenant.limit = limit
+
+
+def _sample(
+    uses: Mapping[str, tuple[Use, ...]], health: Mapping[str, str], generation: int
+) -> Sample:
+    made = Sample(0, uses, health)
+    object.__setattr__(made, "generation", generation)
+    return made
