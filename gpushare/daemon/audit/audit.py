@@ -23,6 +23,7 @@ from gpushare.daemon.log import log
 from gpushare.daemon.policy.ladder import CHOICES, Choice
 
 if TYPE_CHECKING:
+    from gpushare.daemon.cards.card import Generation
     from gpushare.daemon.node import Node
     from gpushare.daemon.store.ledger import Entry
 
@@ -54,7 +55,7 @@ class Audit:
         self._judge = Judge()
         self._actor = Actor(node.freezer, node.decide.submit, self._failed)
         self._held: frozenset[str] = frozenset()
-        self._generation: object = None
+        self._generation: Generation | None = None
         self._lacking: Mapping[Place, int] = MappingProxyType({})  # when it was said last
         self._told: dict[Place, int] = {}
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -143,9 +144,8 @@ class Audit:
 
     def _is_another(self, look: Look) -> bool:
         """Whether the driver, its parts or its cards are not those of the look before."""
-        generation = getattr(look.sample, "generation", 0)
-        before, self._generation = self._generation, generation
-        return before is not None and before != generation
+        before, self._generation = self._generation, look.sample.generation
+        return before is not None and before != self._generation
 
     def _rules(self, now_ns: int) -> Rules:
         driver, lacking = self._node.driver, self._recent(now_ns)

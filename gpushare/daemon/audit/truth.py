@@ -298,7 +298,8 @@ class Truth:
                 used |= self._measure(entries[key], held, owned, before[key], after[key])
         self._forget(pages)
         self._publish(now, sample, owned, used)
-        self.last = Look(entries, pages, sample, seen, claimed, claimed_after)
+        judged = {uuid: uses for uuid, uses in seen.items() if uuid not in self._unsettled}
+        self.last = Look(entries, pages, sample, judged, claimed, claimed_after)
 
     def _sighted(self, sample: Sample, entries: Mapping[str, Entry]) -> Mapping[int, Sighting]:
         pids = {use.pid for uses in sample.uses.values() for use in uses}

@@ -21,7 +21,7 @@ import pytest
 from gpushare import abi
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.judge import Place, Verdict
-from gpushare.daemon.cards.card import DriverError, Sample, Use
+from gpushare.daemon.cards.card import DriverError, Generation, Sample, Use
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.identity.sightings import Sighting, Sightings
@@ -159,7 +159,7 @@ class World(FakeDriver):
         self.twice: dict[int, str] = {}  # another tenant's cgroup that a process is in as well
         self.clients: dict[int, int] = {}  # what the driver lists: bytes by number
         self.left: dict[int, Program] = {}  # clients whose process has ended
-        self.generation = 0
+        self.version = 0
         self.noise = True
         self.now_ns = 0
         self.recorder = Recorder()
@@ -214,10 +214,10 @@ class World(FakeDriver):
         if self.noise and self._is(0.005):
             uses, lost = {}, {CARD: "GPU is lost"}
         if self.noise and self._is(0.005):  # another driver, whose figures are of nobody
-            self.generation += 1
+            self.version += 1
             uses = {CARD: tuple(Use(use.pid, 100 * GIB) for use in found)}
         self._steps(4)
-        return _sample(uses, lost, self.generation)
+        return _sample(uses, lost, self.version)
 
     def _garbled(self, use: Use) -> Use:
         return replace(use, bytes=None) if self.noise and self._is(0.002) else use
@@ -433,6 +433,4 @@ class World(FakeDriver):
 def _sample(
     uses: Mapping[str, tuple[Use, ...]], health: Mapping[str, str], generation: int
 ) -> Sample:
-    made = Sample(0, uses, health)
-    object.__setattr__(made, "generation", generation)
-    return made
+    return Sample(0, uses, health, generation=Generation(str(generation)))
