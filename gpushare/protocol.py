@@ -46,7 +46,16 @@ REPLY_SECONDS: Final = 10.0
 
 HISTORY_ROWS: Final = 500  # the most in one answer; fewer: there are no more
 
-SET_FIELDS: Final = ("memory", "memory_limit", "cores", "policy", "weight", "priority", "class")
+SET_FIELDS: Final = (
+    "memory",
+    "memory_limit",
+    "cores",
+    "policy",
+    "weight",
+    "priority",
+    "class",
+    "on_over",
+)
 
 #: What a container's first process may be sent by `kick`; KILL ends all of them at once.
 KICK_SIGNALS: Final = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL")
@@ -135,6 +144,7 @@ class TenantCard(TypedDict):
     cores_got: float | None  # percent over the last second, None: not known
     spent: CardSpent
     denied: int  # allocations over the quota, of ended processes too; since gpushared started
+    audit: str  # above by the driver's figures: seen | frozen | killed; empty: it is not
 
 
 class ProcessCard(TypedDict):
@@ -178,6 +188,7 @@ class Tenant(TypedDict):
     priority: int  # of those that are offline, 0 comes first
     weight: int  # under native-burst-share; 0: none asked
     isolation: str  # driver | interposer | audit | advice | exclusive
+    on_over: str  # how far it goes where it has more memory: observe | warn | freeze | kill
     throttled: float  # the most that its cards say for the last second, 0..1; not known: 0
     created: float  # seconds since the epoch
     cards: list[TenantCard]

@@ -51,6 +51,7 @@ def _lines(tenant: Tenant) -> Iterator[str]:
     yield _line("policy", tenant["policy"] or "-")
     yield _line("isolation", tenant["isolation"] or "-")
     yield _line("class", level(tenant))
+    yield _line("on over", tenant["on_over"] or "-")
     for key, asked in sorted(tenant["quota"].items()):
         value, _, source = asked.partition(" ")
         yield _line(key, f"{value}   ({source})" if source else value)

@@ -34,13 +34,18 @@ SIZES = ("memory", "memory_limit")
     type=click.Choice(("online", "offline")),
     help="online never waits for its turn.",
 )
+@click.option(
+    "--on-over",
+    type=click.Choice(("observe", "warn", "freeze", "kill")),
+    help="How far it goes where it takes more memory than that by going round the quota.",
+)
 def command(session: Session, container: str, **asked: object) -> None:
     """Change a running container's quota.
 
     It holds until the container is removed, and above what the card's own policy says. More than
     the card has room for is refused (exit status 3). A container that uses more memory than it now
     may keeps what it has, and gets nothing more before it has freed enough; its part of the
-    compute changes at once.
+    compute changes at once. --on-over stands above the audit of gpushare.yaml.
     """
     changed = {field.rstrip("_"): str(value) for field, value in asked.items() if value is not None}
     if not changed:
@@ -55,6 +60,7 @@ def _lines(tenant: Tenant, changed: set[str]) -> list[str]:
     lines = []
     for card in tenant["cards"]:
         parts = [use(card)] if changed.intersection(SIZES) else []
-        parts += [share(tenant, card)] if changed.difference(SIZES) else []
+        parts += [share(tenant, card)] if changed.difference((*SIZES, "on_over")) else []
+        parts += [f"on over: {tenant['on_over']}"] if "on_over" in changed else []
         lines.append(f"{who}: card {card['index']}: {', '.join(parts)}")
     return lines + [printable(warning) for warning in tenant["warnings"]]

@@ -89,6 +89,7 @@ def tenant_row(entry: Entry, node: Node) -> Tenant:
         priority=entry.priority,
         weight=entry.weight,
         isolation=entry.isolation,
+        on_over=node.audit.choice(entry) if entry.shared else "",
         throttled=max((card["spent"]["throttled"]["1s"] or 0.0 for card in cards), default=0.0),
         created=entry.created,
         cards=cards,
@@ -99,6 +100,7 @@ def tenant_row(entry: Entry, node: Node) -> Tenant:
         warnings=[
             *map(_held_words, itertools.repeat(entry.title), held(entry, node)),
             *(warning for card in cards for warning in _warnings(entry, card)),
+            *(warning for card in cards for warning in _audited(entry, card, node)),
         ],
     )
 
@@ -131,6 +133,22 @@ def _warnings(entry: Entry, card: TenantCard) -> Iterator[str]:
         yield f"{where}: work is pending that seems never to end; it is charged, others go on"
 
 
+def _audited(entry: Entry, card: TenantCard, node: Node) -> Iterator[str]:
+    """Yield what the audit has to say, where its operator lets it."""
+    found = node.audit.view.get((entry.key, card["uuid"]))
+    if found is None or found.choice == "observe":
+        return
+    used, may = format_size(found.used_bytes), format_size(found.may_bytes)
+    fix = f"free some, or: gpushare set {entry.title} --memory SIZE"
+    if found.level == "frozen":
+        fix = f"nothing frees it while it is frozen: gpushare set {entry.title} --memory SIZE"
+        fix += f", gpushare resume {entry.title} (for a minute), or gpushare kick {entry.title}"
+    yield (
+        f"{entry.title} has {used} of card {card['index']} by the driver, and may have {may}: "
+        f"it goes round the filter libraries; {fix}"
+    )
+
+
 def _over(entry: Entry, card: TenantCard) -> str:
     used, limit, over = map(
         format_size, (card["used_bytes"], card["limit_bytes"], card["over_bytes"])
@@ -159,6 +177,7 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     driver: Loaded,
 ) -> TenantCard:
     card = driver.card(holding.uuid)
+    found = node.audit.view.get((entry.key, holding.uuid))
     spent = _spent(node.spending.of(entry.key, holding.uuid))
     share = shares.of_card(holding.uuid, node).get(entry.key)
     uses = _uses(entry, holding.uuid, driver)
@@ -192,6 +211,7 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         cores_got=spent["got"]["1s"],
         spent=spent,
         denied=0 if pages is None else pages.denials.total,
+        audit=found.level if found else "",
     )
 
 

@@ -78,6 +78,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
             "bypassed": False,
         },
         "denied": 2,
+        "audit": "",
     }
     made: Tenant = {
         "key": "0123456789abcdef",
@@ -92,6 +93,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
         "priority": 5,
         "weight": 0,
         "isolation": "interposer",
+        "on_over": "freeze",
         "throttled": 0.12,
         "created": 1763700000.0,
         "cards": [card],
