@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from gpushare import protocol
+from gpushare.daemon.control import on_over as over
 from gpushare.daemon.control.kick import Kick, kick
-from gpushare.daemon.control.on_over import KEY as on_over_key
-from gpushare.daemon.control.on_over import set_on_over
 from gpushare.daemon.control.pause import pause, resume
 from gpushare.daemon.control.resize import set_quota
 from gpushare.daemon.identity import naming
@@ -66,11 +65,11 @@ def _set(request: Request, node: Node) -> Answer:
     }
     if not asked:
         raise BadRequest(f"set needs one of {', '.join(protocol.SET_FIELDS)}")
-    on_over = asked.pop(on_over_key, None)
+    on_over = asked.pop(over.KEY, None)
     if asked:
         entry = set_quota(entry, asked, node)
     if on_over is not None:
-        set_on_over(entry, on_over, node)
+        over.set_on_over(entry, on_over, node)
     return answer({"tenant": rows.tenant_row(entry, node)})
 
 
