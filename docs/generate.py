@@ -6,8 +6,8 @@
 
 The command line comes from click's tree, the configuration from its schema, the keys from
 gpushare/quota/keys.py, the protocol from gpushare/protocol.py, the log's events from
-gpushare/daemon/events.py, the driver's calls from libhook/table/doors.txt. A variable that the code
-reads and this file does not describe is an error.
+gpushare/daemon/events.py, the metrics from gpushare/exporter, the driver's calls from
+libhook/table/doors.txt. A variable that the code reads and this file does not describe is an error.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from docs.doors import doors
 from docs.markdown import table
+from docs.metrics import metrics
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -102,6 +103,7 @@ def pages() -> dict[str, str]:
             ("environment.md", "Environment variables", environment()),
             ("protocol.md", "The control socket", control_socket()),
             ("events.md", "Events of the log", events()),
+            ("metrics.md", "Metrics", metrics()),
             ("doors.md", "Calls of the driver", doors()),
         )
     }
