@@ -118,6 +118,7 @@ _PROFILE_NARROW: Final = (
     "mig_capable",
 )
 _PROFILE_INSTANCE: Final = ("parent", "gpu_instance", "compute_instance", "slices")
+_PROFILE_PLACE: Final = ("numa_node", "pci_bridge", "pci_switch", "nvlink_peers", "nvlinks")
 # Set for each card, not by the profile.
 _PER_CARD: Final = frozenset({"pci_bus"})
 
@@ -131,8 +132,11 @@ class Profile(ctypes.Structure):
         ("serial", ctypes.c_char * 16),
         ("vbios", ctypes.c_char * 32),
         *((name, ctypes.c_uint64) for name in _PROFILE_WIDE),
-        *((name, ctypes.c_uint32) for name in (*_PROFILE_NARROW, *_PROFILE_INSTANCE)),
-        ("reserved", ctypes.c_uint32 * 13),
+        *(
+            (name, ctypes.c_uint32)
+            for name in (*_PROFILE_NARROW, *_PROFILE_INSTANCE, *_PROFILE_PLACE)
+        ),
+        ("reserved", ctypes.c_uint32 * 8),
     )
 
 
@@ -223,6 +227,9 @@ def _check(profile: dict[str, Any], path: Path) -> None:
     for key, value in profile.items():
         if key in ("sources", "mig"):
             continue
+        if key == "topology":
+            _check_topology(value, path)
+            continue
         if key not in texts | numbers:
             raise ProfileError(f"{path}: {key} is not a key of a profile")
         wanted = str if key in texts else int
@@ -230,6 +237,37 @@ def _check(profile: dict[str, Any], path: Path) -> None:
             raise ProfileError(f"{path}: {key}: {value!r} is not {wanted.__name__}")
         if isinstance(value, int) and value < 0:
             raise ProfileError(f"{path}: {key}: {value} is negative")
+
+
+def _check_topology(topology: Any, path: Path) -> None:
+    """Refuse a machine that is not made of lists of numbers, a place for each card."""
+    if not isinstance(topology, dict):
+        raise ProfileError(f"{path}: topology: {topology!r} is not an object")
+    for key, value in topology.items():
+        if key not in ("numa_node", "pci_bridge", "pci_switch", "nvlink", "nvlinks"):
+            raise ProfileError(f"{path}: topology.{key} is not a key of a topology")
+        numbers = [value] if key == "nvlinks" else value
+        if key == "nvlink" and isinstance(value, list):
+            numbers = [number for group in value for number in group]
+        if not isinstance(numbers, list) or not all(
+            isinstance(number, int) and 0 <= number < 1 << 16 for number in numbers
+        ):
+            raise ProfileError(f"{path}: topology.{key}: {value!r} is not made of small numbers")
+
+
+def _place(profile: dict[str, Any], index: int) -> dict[str, int]:
+    """Return where one card is: alone below a host bridge of node 0, where nothing says another."""
+    topology = profile.get("topology", {})
+    place = {"numa_node": 0, "pci_bridge": index, "pci_switch": index}
+    for key in place:
+        listed = topology.get(key, [])
+        if index < len(listed):
+            place[key] = listed[index]
+    peers = 0
+    for group in topology.get("nvlink", []):
+        if index in group:
+            peers |= sum(1 << other for other in group if other != index)
+    return {**place, "nvlink_peers": peers, "nvlinks": topology.get("nvlinks", 1) if peers else 0}
 
 
 def _versions(
@@ -268,6 +306,7 @@ def _card(profile: dict[str, Any], index: int) -> Profile:
         vbios=str(profile["vbios"]).encode(),
         pci_bus=0x18 + 8 * index,
         **numbers,
+        **_place(profile, index),
     )
     card.uuid[:] = card_uuid(str(profile["uuid_seed"]), index).bytes
     return card

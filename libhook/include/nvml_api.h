@@ -270,6 +270,15 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index);
 nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(
 	nvmlDevice_t device, int level, unsigned int *count, nvmlDevice_t *devices);
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(
+	nvmlDevice_t device, nvmlDevice_t other, int *level);
+nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other, int kind, int *status);
+nvmlReturn_t nvmlDeviceGetMemoryAffinity(
+	nvmlDevice_t device, unsigned int size, unsigned long *nodes, unsigned int scope);
+nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, int *active);
+nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, int *type);
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(
+	nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci);
 nvmlReturn_t nvmlSystemGetTopologyGpuSet(
 	unsigned int cpu, unsigned int *count, nvmlDevice_t *devices);
 nvmlReturn_t nvmlUnitGetDevices(nvmlUnit_t unit, unsigned int *count, nvmlDevice_t *devices);

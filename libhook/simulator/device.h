@@ -84,7 +84,12 @@ struct sim_profile {
 	uint32_t gpu_instance;
 	uint32_t compute_instance;
 	uint32_t slices; /* of the card's seven */
-	uint32_t reserved[13];
+	uint32_t numa_node;
+	uint32_t pci_bridge;   /* which host bridge it is below, */
+	uint32_t pci_switch;   /* and which switch of that: the same number, the same thing */
+	uint32_t nvlink_peers; /* bits: the cards that it is linked with, */
+	uint32_t nvlinks;      /* and by how many links with each */
+	uint32_t reserved[8];
 };
 
 struct sim_header {

@@ -99,7 +99,10 @@ def test_a_wrong_profile_is_refused_by_key_and_value(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"profile": "h201"}, 'profile "h201" is not known: it is one of a100-40gb, h200, t4'),
+        (
+            {"profile": "h201"},
+            'profile "h201" is not known: it is one of a100-40gb, a100-pcie-pairs, h200, t4',
+        ),
         ({"cards": 0}, "cards: 0 is not between 1 and 16"),
         ({"cards": 17}, "cards: 17 is not between 1 and 16"),
         ({"slow_motion": 0}, "slow_motion: 0 is not above 0"),
