@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from gpushare.oci.cpuset import CPUS, MEMS
 from gpushare.oci.spec import Spec, SpecError
 
 RECORD: Final = "x-gpushare"
@@ -36,6 +37,7 @@ STAGES: Final = (
 )
 HOOKS: Final[tuple[Path, ...]] = tuple(("hooks", stage) for stage in STAGES)
 LISTS: Final[tuple[Path, ...]] = (ENV, MOUNTS, DEVICES, RULES, *HOOKS)
+TEXTS: Final[tuple[Path, ...]] = (CPUS, MEMS)
 
 
 @dataclass(frozen=True)
@@ -128,12 +130,17 @@ class Hook:
 
 @dataclass(frozen=True)
 class Edits:
-    """What a container gets. Mounts are made in this order, after those of the engine."""
+    """What a container gets. Mounts are made in this order, after those of the engine.
+
+    `cpus` and `mems` stand in place of what the spec says; empty: that stays.
+    """
 
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
     devices: tuple[Device, ...] = ()
     hooks: tuple[Hook, ...] = ()
+    cpus: str = ""
+    mems: str = ""
 
 
 def apply(spec: Spec, edits: Edits, taken: Mapping[Path, Sequence[int]] | None = None) -> Spec:
@@ -150,6 +157,9 @@ def apply(spec: Spec, edits: Edits, taken: Mapping[Path, Sequence[int]] | None =
     for path in LISTS:
         change = _Change(path, added.get(path, []), set((taken or {}).get(path, ())))
         edited = change.apply(edited, edits, record)
+    for path, text in zip(TEXTS, (edits.cpus, edits.mems), strict=True):
+        if text:
+            edited = _set(edited, path, text, record)
     if not record:
         return spec
     return edited.with_value((RECORD,), record)
@@ -167,6 +177,10 @@ def strip(spec: Spec) -> Spec:
         raise SpecError(f"{RECORD} is not an object")
     stripped = spec.with_value((RECORD,), None)
     try:
+        for path in reversed(TEXTS):
+            change = record.get(".".join(path))
+            if change is not None:
+                stripped = _unset(stripped, path, change)
         for path in reversed(LISTS):
             change = record.get(".".join(path))
             if change is not None:
@@ -245,6 +259,27 @@ def _missing(spec: Spec, path: Path) -> list[tuple[int, bool]]:
     return made
 
 
+def _set(spec: Spec, path: Path, text: str, record: dict[str, Any]) -> Spec:
+    """Put `text` at `path`, and note what was there."""
+    note: dict[str, Any] = {"set": text}
+    missing = _missing(spec, path)
+    if missing:
+        note["made"] = [list(part) for part in missing]
+    else:
+        note["was"] = spec.at(*path)
+    record[".".join(path)] = note
+    return spec.with_value(path, text)
+
+
+def _unset(spec: Spec, path: Path, change: Mapping[str, Any]) -> Spec:
+    """Put back what was there; what somebody else has written since stays."""
+    if spec.at(*path) != change["set"]:
+        return spec
+    if "was" in change:
+        return spec.with_value(path, change["was"])
+    return _unmake(spec, path, change["made"], text=True)
+
+
 def _undo(spec: Spec, path: Path, change: Mapping[str, Any]) -> Spec:
     entries = list(spec.entries(*path))
     for entry in change.get("added", ()):
@@ -259,8 +294,10 @@ def _undo(spec: Spec, path: Path, change: Mapping[str, Any]) -> Spec:
     return _unmake(spec, path, made)
 
 
-def _unmake(spec: Spec, path: Path, made: Sequence[tuple[int, bool]]) -> Spec:
-    stripped = spec
+def _unmake(
+    spec: Spec, path: Path, made: Sequence[tuple[int, bool]], *, text: bool = False
+) -> Spec:
+    stripped = spec.with_value(path, None) if text else spec
     for length, was_null in sorted(made, reverse=True):
         here = path[:length]
         rest = stripped.at(*here)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This machine's NUMA nodes, and what of CPUs and memory a new cgroup may have.
+
+Sources: Linux, Documentation/ABI/stable/sysfs-devices-node, sysfs-bus-pci (numa_node),
+admin-guide/cgroup-v2.rst and cgroup-v1/cpusets.rst (effective CPUs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from gpushare.oci.cpuset import Cpuset, parse
+
+NO_NODE: Final = -1
+_FILES: Final = {
+    "cgroup": (
+        ("cpuset.effective_cpus", "cpuset.effective_mems"),
+        ("cpuset.cpus", "cpuset.mems"),
+    ),
+    "cgroup2": (("cpuset.cpus.effective", "cpuset.mems.effective"),),
+}
+
+
+@dataclass(frozen=True)
+class Numa:
+    """The nodes as the kernel at `sys` and `proc` has them; what cannot be read is not there."""
+
+    sys: Path = Path("/sys")
+    proc: Path = Path("/proc")
+
+    def node_of(self, address: str) -> int:
+        """Return the node of a PCI address, `0000:18:00.0`; NO_NODE where the kernel knows none."""
+        try:
+            return int(_text(self.sys / "bus/pci/devices" / address / "numa_node"))
+        except ValueError:
+            return NO_NODE
+
+    def of(self, nodes: Iterable[int]) -> Cpuset:
+        """Return the CPUs of `nodes` that are online, and those of them that have memory."""
+        wanted = frozenset(nodes)
+        folder = self.sys / "devices/system/node"
+        cpus = frozenset[int]().union(
+            *(_list(folder / f"node{node}" / "cpulist") for node in wanted)
+        )
+        return Cpuset(cpus, wanted & _list(folder / "has_memory"))
+
+    def allowed(self, cgroups_path: str) -> Cpuset:
+        """Return what a container of `linux.cgroupsPath` may have where its spec does not say.
+
+        That is what the nearest of the groups above it that are there has, and where there is none,
+        what this process has.
+        """
+        for root, kind in self._hierarchies():
+            for group in _above(root, cgroups_path):
+                for cpus, mems in _FILES[kind]:
+                    found = Cpuset(_list(group / cpus), _list(group / mems))
+                    if found.cpus:
+                        return found
+        status = dict(
+            line.split(":", 1)
+            for line in _text(self.proc / "self/status").splitlines()
+            if ":" in line
+        )
+        return Cpuset(
+            *(_numbers(status.get(name, "")) for name in ("Cpus_allowed_list", "Mems_allowed_list"))
+        )
+
+    def _hierarchies(self) -> Iterator[tuple[Path, str]]:
+        """Yield where cpusets are mounted from their root, and by which of the two cgroups."""
+        for line in _text(self.proc / "self/mountinfo").splitlines():
+            before, _, after = line.partition(" - ")
+            fields, rest = before.split(), after.split()
+            if len(rest) < 3 or rest[0] not in _FILES or fields[3] != "/":
+                continue
+            if rest[0] == "cgroup2" or "cpuset" in rest[2].split(","):
+                yield Path(fields[4]), rest[0]
+
+
+def _above(root: Path, cgroups_path: str) -> Iterator[Path]:
+    """Yield the groups above a container's, the nearest first.
+
+    `system.slice:docker:ID` is systemd's form: a slice is below those that its name has
+    (systemd.slice(5)).
+    """
+    slice_, colon, _ = cgroups_path.partition(":")
+    if colon:
+        parts = slice_.removesuffix(".slice").split("-") if slice_ not in {"", "-.slice"} else []
+        group = PurePosixPath(
+            *(f"{'-'.join(parts[: length + 1])}.slice" for length in range(len(parts))), "scope"
+        )
+    else:
+        parts = [part for part in cgroups_path.split("/") if part not in {"", ".."}]
+        group = PurePosixPath(*(parts or ["container"]))
+    yield from (root / above for above in group.parents)
+
+
+def _list(file: Path) -> frozenset[int]:
+    return _numbers(_text(file))
+
+
+def _numbers(text: str) -> frozenset[int]:
+    try:
+        return parse(text)
+    except ValueError:
+        return frozenset()
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
