@@ -134,6 +134,15 @@ class Client:
         """Have the configuration read again; return the keys that changed. Refused: none did."""
         return [str(key) for key in self._ask("reload")["changed"]]
 
+    def cordon(self, card: str, reason: str | None = None) -> protocol.Card:
+        """Place nothing new on a card, which is named by its index or its UUID; return it."""
+        asked = {} if reason is None else {"reason": reason}
+        return cast("protocol.Card", self._ask("card-cordon", card=card, **asked)["card"])
+
+    def uncordon(self, card: str) -> protocol.Card:
+        """Place on a card again; return it as it is now."""
+        return cast("protocol.Card", self._ask("card-uncordon", card=card)["card"])
+
     def status(self) -> protocol.Status:
         """Return what the daemon says about itself."""
         return cast("protocol.Status", self._ask("status"))

@@ -16,10 +16,14 @@ from gpushare.settings import (
     USERS,
     USERS_CEILINGS,
     USERS_TOGETHER,
+    CardRule,
+    CardSection,
     ConfigError,
+    card_sections,
     checked,
     namespaces,
     of_namespace,
+    rule_of,
     schema,
     section_of,
     terms,
@@ -69,6 +73,7 @@ class Config:
     cdi: Path | None = None
     reserve_bytes: int = 0
     max_shares: int = 16
+    cards: tuple[CardSection, ...] = ()
     terms: Terms = field(default_factory=Terms)
     users: Terms = field(
         default_factory=lambda: Terms(ceilings=USERS_CEILINGS, together=USERS_TOGETHER)
@@ -91,6 +96,10 @@ class Config:
     def probe(self) -> Path:
         """The CUDA program that measures what a context takes."""
         return self.libraries / "gpushare-probe"
+
+    def rule_of(self, index: int, uuid: str, model: str) -> CardRule:
+        """Return which requests a card takes, and how many shares of it there may be."""
+        return rule_of(self.cards, index, uuid, model, self.max_shares)
 
     def terms_of(self, namespace: str) -> Terms:
         """Return what containers of `namespace` are held to; of none where it is empty."""
@@ -141,6 +150,7 @@ def parse(text: str, file: Path) -> Config:
         cdi=None if cdi is None else Path(cdi),
         reserve_bytes=0 if reserve in {"0", "0B", 0} else parse_size(reserve),
         max_shares=said.get("max_shares", plain.max_shares),
+        cards=card_sections(document),
         terms=terms(document),
         users=terms(document, USERS),
         namespaces=tuple(

@@ -24,6 +24,8 @@ within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
 | kick | root | name; signal (TERM, ...), grace (seconds); why (or not) | tenant: Tenant |
 | reload | root | - | changed: the keys of gpushare.yaml that hold anew |
 | card-policy | root | card (index or UUID), policy (none: as they ask) | card: Card, as it is now |
+| card-cordon | root | card, reason (may be left out) | card: Card, as it is now |
+| card-uncordon | root | card | card: Card, as it is now |
 | status | anyone | - | Status's keys beside `ok` |
 | metrics | anyone | - | CardFigures and TenantFigures rows, as card and tenant; node: NodeFigures |
 | history | anyone | name (may be empty), since (epoch), after (a number) | HistoryEvent rows |
@@ -80,6 +82,15 @@ class ForeignProcess(TypedDict):
     bytes: int
 
 
+class CardLink(TypedDict):
+    """What is between a card and another one."""
+
+    index: int
+    uuid: str
+    kind: str  # NV4 (that many NVLinks) | PIX | PXB | PHB | NODE | SYS | ?, as nvidia-smi topo -m
+    distance: int  # 1 (near) to 70
+
+
 class Card(TypedDict):
     """What one card has, has promised and can still give."""
 
@@ -101,6 +112,11 @@ class Card(TypedDict):
     utilisation: int | None  # percent of the time that it was busy, by NVML; None: not known
     health: str  # "ok" or what is wrong
     policy: str  # set for the compute of its tenants; empty: each has what it asks
+    takes: str  # which requests: "any" | "shared" | "exclusive", by the node's configuration
+    cordoned: bool  # nothing new is placed on it
+    cordon_reason: str
+    numa: int | None  # its NUMA node; None: not known
+    links: list[CardLink]  # to each other card
 
 
 class CardSpent(TypedDict):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare card`: what an operator sets for a card."""
+"""`gpushare card`: how the cards stand to each other, and what an operator sets for one."""
 
 from __future__ import annotations
 
@@ -8,26 +8,47 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
-from gpushare.cli.table import table
+from gpushare.cli.drain import drain
+from gpushare.cli.table import printable, table
 from gpushare.errors import UserError
 from gpushare.quota.keys import POLICIES
+from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
     from gpushare.protocol import Card
 
-HEADINGS = ("CARD", "MODEL", "POLICY", "CORES", "TENANTS")
+LISTED = (
+    *("CARD", "UUID", "MODEL", "TAKES", "POLICY", "CORDONED", "NUMA", "NEAREST", "TENANTS"),
+    "FREE",
+)
+POLICY = ("CARD", "MODEL", "POLICY", "CORES", "TENANTS")
+NONE = "there is no card; gpushare doctor says why"
 OWN = "as each asks"
+NOT_KNOWN = "?"
 
 
 class NoSuchCard(UserError):
     """A card was named that there is none of."""
 
 
-@click.group("card", epilog="Example: gpushare card policy 0 burst-share")
+@click.group("card", epilog="Example: gpushare card ls")
 @shared.shared_options
 def command() -> None:
-    """Say how a card is shared."""
+    """Say how a card is shared, or take it out of service."""
+
+
+@shared.command("ls", example="gpushare card ls")
+def ls(session: Session) -> None:
+    """List the cards with what an operator set for each, and which are near to which.
+
+    TAKES is which requests may have it: any, shared (no whole card) or exclusive (whole cards
+    only), by `cards` in gpushare.yaml. POLICY is what `gpushare card policy` set, CORDONED whether
+    nothing new is placed on it. NUMA is its node. NEAREST is the best link to another card, and
+    to which: NV4 are four NVLinks, PIX one PCIe switch, PXB several, PHB a host bridge, NODE the
+    same NUMA node, SYS another (as nvidia-smi topo -m; --json has all links).
+    """
+    session.show_rows(session.client.cards(), _listed, NONE)
 
 
 @shared.command("policy", example="gpushare card policy 0 burst-share")
@@ -53,7 +74,29 @@ def policy(session: Session, card: str | None, policy: str | None, reset: bool) 
         cards = [one for one in session.client.cards() if card is None or _is(one, card)]
     if card is not None and not cards:
         raise NoSuchCard(f"there is no card {card}; see gpushare ls")
-    session.show_rows(cards, _table, "there is no card; gpushare doctor says why")
+    session.show_rows(cards, _policies, NONE)
+
+
+@shared.command("cordon", example='gpushare card cordon 0 --reason "ECC errors"')
+@click.argument("card")
+@click.option("--reason", metavar="TEXT", help="Shown to whoever is refused the card.")
+def cordon(session: Session, card: str, reason: str | None) -> None:
+    """Place nothing new on a card; who is on it goes on.
+
+    CARD is an index of `gpushare ls` or a UUID. A container of it that is stopped and started
+    again is placed on another card, or refused. It outlives restarts and reboots, until
+    `gpushare card uncordon`.
+    """
+    shown = session.client.cordon(card, reason)
+    session.show(shown, lambda: _listed([shown]))
+
+
+@shared.command("uncordon", example="gpushare card uncordon 0")
+@click.argument("card")
+def uncordon(session: Session, card: str) -> None:
+    """Place on a card again."""
+    shown = session.client.uncordon(card)
+    session.show(shown, lambda: _listed([shown]))
 
 
 def _is(card: Card, name: str) -> bool:
@@ -61,11 +104,11 @@ def _is(card: Card, name: str) -> bool:
     return short or name in {str(card["index"]), card["uuid"]}
 
 
-def _table(cards: list[Card]) -> str:
-    return table(HEADINGS, map(_row, cards))
+def _policies(cards: list[Card]) -> str:
+    return table(POLICY, map(_policy_row, cards))
 
 
-def _row(card: Card) -> tuple[str, ...]:
+def _policy_row(card: Card) -> tuple[str, ...]:
     return (
         str(card["index"]),
         card["model"],
@@ -75,4 +118,40 @@ def _row(card: Card) -> tuple[str, ...]:
     )
 
 
-command.add_command(policy)
+def _listed(cards: list[Card]) -> str:
+    return table(LISTED, map(_row, cards))
+
+
+def _row(card: Card) -> tuple[str, ...]:
+    return (
+        str(card["index"]),
+        card["uuid"],
+        card["model"],
+        card["takes"],
+        card["policy"] or OWN,
+        _cordoned(card),
+        NOT_KNOWN if card["numa"] is None else str(card["numa"]),
+        _nearest(card),
+        f"{card['tenants']}/{card['tenants_max']}",
+        format_size(card["free_bytes"]),
+    )
+
+
+def _cordoned(card: Card) -> str:
+    if not card["cordoned"]:
+        return "no"
+    return f"yes: {printable(card['cordon_reason'])}" if card["cordon_reason"] else "yes"
+
+
+def _nearest(card: Card) -> str:
+    """Return `NV4 1`: the best link, and the cards that it leads to."""
+    known = [link for link in card["links"] if link["kind"] != NOT_KNOWN]
+    if not known:
+        return "-"
+    least = min(link["distance"] for link in known)
+    near = [link for link in known if link["distance"] == least]
+    return f"{near[0]['kind']} {','.join(str(link['index']) for link in near)}"
+
+
+for one in (ls, policy, cordon, uncordon, drain):
+    command.add_command(one)

@@ -32,7 +32,8 @@ def command(session: Session) -> None:
     still ask for: what is lent and not used is part of it.
 
     CORES is the part of the compute that is promised. TENANTS is how many containers have a part
-    of the card, and how many may. MODE is free (none has), shared, or exclusive (one has all).
+    of the card, and how many may. MODE is free (none has), shared, or exclusive (one has all);
+    on a card that is cordoned nothing new is placed (`gpushare card ls` says more).
     HEALTH is ok, or what is wrong: then the exit status is 4.
     """
     cards = session.client.cards()
@@ -60,6 +61,6 @@ def _row(card: Card) -> tuple[str, ...]:
         format_size(card["free_bytes"]),
         f"{100 - card['cores_free']} %",
         f"{card['tenants']}/{card['tenants_max']}",
-        card["mode"],
+        f"{card['mode']},cordoned" if card["cordoned"] else card["mode"],
         card["health"],
     )

@@ -113,6 +113,8 @@ EVENTS: Final = {
     "memory-lacking": "The driver refused a tenant what it was promised.",
     # Compute
     "card-policy": "An operator changed a card's policy.",
+    "card-cordoned": "An operator took a card out of service: nothing new is placed on it.",
+    "card-uncordoned": "An operator has a card placed on again.",
     "scheduler-started": "The scheduler was started.",
     "scheduler-adopted": "A scheduler was found at work.",
     "scheduler-replaced": "A scheduler of another version was replaced.",
@@ -175,6 +177,8 @@ KEPT: Final = frozenset(
         "driver-limits-failed",
         "card-policy",
         "scheduler-started",
+        "card-cordoned",
+        "card-uncordoned",
         "scheduler-lost",
         "gate-bypassed",
     }

@@ -16,6 +16,7 @@ from gpushare.daemon.cards.calibration import Contexts
 from gpushare.daemon.cards.capacity import Promise, Room
 from gpushare.daemon.cards.card import Card, Driver
 from gpushare.daemon.cards.nvml import Nvml
+from gpushare.daemon.cards.topology import NO_LINKS, Links
 from gpushare.daemon.compute.spent import Spending
 from gpushare.daemon.control.freezer import Freezer
 from gpushare.daemon.identity.siblings import Siblings
@@ -32,6 +33,7 @@ from gpushare.daemon.store.ledger import Entry, Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.tenants import Tenants
 from gpushare.errors import UserError
+from gpushare.host.numa import Numa
 from gpushare.oci.driver import Driver as DriverFiles
 from gpushare.oci.platform import Platform
 
@@ -52,6 +54,7 @@ class Loaded:
     contexts: Contexts
     truth: Truth
     slow_motion: float = 1.0  # what a simulated card multiplies every duration by
+    links: Links = NO_LINKS
 
     @property
     def is_simulated(self) -> bool:
@@ -115,6 +118,7 @@ class Node:
     config_fault: str = ""  # why the file, as it is now, was not taken over
     # Called by the decide thread with the group that alone may read; None: everybody may.
     regroup: Callable[[int | None], None] = lambda _: None
+    numa: Numa = field(default_factory=Numa)
     # Called by the decide thread after what tenants are to get may have changed.
     shares_changed: Callable[[], None] = lambda: None
 
@@ -150,6 +154,7 @@ class Node:
         rooms = []
         for card in driver.cards:
             truth = view.cards.get(card.uuid, CardTruth())
+            rule = self.config.rule_of(card.index, card.uuid, card.model)
             promises = tuple(
                 self._promise(entry, number, driver)
                 for entry in current.values()
@@ -167,6 +172,11 @@ class Node:
                     health=truth.health,
                     utilisation=truth.utilisation,
                     policy=self.policy_of(card.uuid),
+                    mode=rule.mode,
+                    mode_said=rule.where.get("mode", ""),
+                    max_shares=rule.max_shares,
+                    max_shares_said=rule.where.get("max_shares", "max_shares"),
+                    cordoned=self.card_overrides.of(card.uuid).get("cordoned"),
                 )
             )
         return tuple(rooms)

@@ -99,7 +99,7 @@ def build(config: Config, loop: Loop) -> Node:
         doubt=Doubt(config.run_dir / "doubt", clock.boot_id()),
         mounts=TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES),
         overrides=Overrides(config.state_dir),
-        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card policy"),
+        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
         tenants=Tenants(),
         loop=loop,
         watch=Watch(loop),

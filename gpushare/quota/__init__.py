@@ -2,7 +2,7 @@
 """Quotas: from annotations and environment to what is given. Pure, standard library only."""
 
 from gpushare.quota.cards import Cards
-from gpushare.quota.ceilings import Ceilings, Terms, Together
+from gpushare.quota.ceilings import Ceilings, Terms, Together, Total
 from gpushare.quota.defaults import Defaults
 from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.given import DEFAULT_PRIORITY, Given, Kind, give, refuse_whole
@@ -27,6 +27,7 @@ __all__ = [
     "Source",
     "Terms",
     "Together",
+    "Total",
     "Trust",
     "default_trust",
     "exact_size",

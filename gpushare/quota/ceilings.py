@@ -180,6 +180,26 @@ class Together:
 
 
 @dataclass(frozen=True)
+class Total:
+    """The most that all tenants of one namespace, or user, have of all cards together at once.
+
+    `memory_bytes` and `cores` (percent of a card) are added up over cards; `cards` is how many
+    different ones. `models` say the same of the cards of one model, by words of its name.
+    """
+
+    memory_bytes: int | None = None
+    cores: int | None = None
+    cards: int | None = None
+    tenants: int | None = None
+    models: Mapping[str, Total] = field(default_factory=dict)
+    where: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def said(self, key: str) -> str:
+        """Return where the file has `key`, in parentheses; empty where it is not known."""
+        return f" ({self.where[key]})" if key in self.where else ""
+
+
+@dataclass(frozen=True)
 class Terms:
     """What requests of one kind are held to, and given where they do not say.
 
@@ -190,6 +210,7 @@ class Terms:
     defaults: Defaults = field(default_factory=Defaults)
     ceilings: Ceilings = field(default_factory=Ceilings)
     together: Together = field(default_factory=Together)
+    total: Total = field(default_factory=Total)
     trust: Trust | None = None
     over: str = "freeze"  # observe | warn | freeze | kill
     compute: str = "warn"  # observe | warn | freeze

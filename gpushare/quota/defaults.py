@@ -21,11 +21,16 @@ class Defaults:
     cores: int | None = None
     policy: str | None = None
     whole_is_share: bool = False
+    placement: str | None = None
+    numa: str | None = None
 
     def fill(self, granted: Granted) -> None:
         """Put into `granted` what it lacks; a request for nothing stays one."""
         if not granted.something:
             return
+        for key in ("placement", "numa"):
+            if (said := getattr(self, key)) is not None:
+                _put(granted, key, said, said)
         fills = not granted.whole or (self.whole_is_share and "cores" not in granted.layer)
         if self.memory_bytes is not None and fills and not granted.has_memory:
             _put(granted, "memory", exact_size(self.memory_bytes), self.memory_bytes)

@@ -225,8 +225,17 @@ KEYS: Final[Mapping[str, Key]] = {
             "placement",
             _choice("binpack", "spread", "topology"),
             _same,
-            "The fullest card that fits (binpack, the default) or the emptiest (spread); "
-            "topology is refused in this version.",
+            "The fullest card that fits (binpack), the emptiest (spread), or of several those "
+            "nearest to each other (topology). Without it binpack for a share of one card, else "
+            "topology.",
+        ),
+        Key(
+            "numa",
+            "numa",
+            _choice("none", "bind"),
+            _prefer("bind"),
+            "bind: only the CPUs and the memory of its cards' NUMA nodes, of those that it may "
+            "have anyway. Without it none.",
         ),
         Key(
             "oversubscribe",

@@ -106,7 +106,7 @@ class Granted:
 
     def _enlarges(self, name: str, asked: Asked) -> bool:
         """Whether a key that nobody above set would give more than what is granted."""
-        if name in {"memory", "memory-percent", "allow", "deny", "placement"}:
+        if name in {"memory", "memory-percent", "allow", "deny", "placement", "numa"}:
             return False
         if name in _MODEST:
             return asked.value != _MODEST[name]

@@ -67,6 +67,7 @@ class Quota:
     priority: int | None = None
     class_: str | None = None
     placement: str | None = None
+    numa: str | None = None
     oversubscribe: str | None = None
     backend: str | None = None
     asked: Mapping[str, Asked] = field(default_factory=dict)

@@ -6,6 +6,7 @@ wrong, `read` makes sure of both, `show` says what holds and which line says so.
 in gpushare/config.py.
 """
 
+from gpushare.settings.cards import CardRule, CardSection, card_sections, rule_of
 from gpushare.settings.document import ConfigError, Problem
 from gpushare.settings.read import checked, text_of
 from gpushare.settings.rules import schema
@@ -23,11 +24,15 @@ __all__ = [
     "USERS",
     "USERS_CEILINGS",
     "USERS_TOGETHER",
+    "CardRule",
+    "CardSection",
     "ConfigError",
     "Problem",
+    "card_sections",
     "checked",
     "namespaces",
     "of_namespace",
+    "rule_of",
     "schema",
     "section_of",
     "terms",

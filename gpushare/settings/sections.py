@@ -7,12 +7,12 @@ namespace can be an exception.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from gpushare.quota import Ceilings, Defaults, Terms, Together, parse_size
+from gpushare.quota import Ceilings, Defaults, Terms, Together, Total, parse_size
 from gpushare.settings.document import Document, Place, at
 
 _BUILT_IN: Final = "a default of gpushare"
@@ -50,6 +50,8 @@ _DEFAULTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "cores": ("cores", _as_it_is),
     "policy": ("policy", _as_it_is),
     "whole_is_share": ("whole_is_share", _as_it_is),
+    "placement": ("placement", _as_it_is),
+    "numa": ("numa", _as_it_is),
 }
 _CEILINGS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "memory": ("memory_bytes", parse_size),
@@ -70,11 +72,21 @@ _TOGETHER: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "cores": ("cores", _as_it_is),
     "tenants": ("tenants", _as_it_is),
 }
+_TOTAL: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "memory": ("memory_bytes", parse_size),
+    "cores": ("cores", _as_it_is),
+    "cards": ("cards", _as_it_is),
+    "tenants": ("tenants", _as_it_is),
+}
+_MODELS: Final = "models"
 
 
 @dataclass(frozen=True)
 class Said:
-    """The keys of one part of a section with their values and where each is."""
+    """The keys of one part of a section with their values and where each is.
+
+    A key of a model is `models.A100.memory`.
+    """
 
     values: Mapping[str, Any]
     places: Mapping[str, Place]
@@ -89,14 +101,23 @@ def said(document: Document, section: Place, part: str) -> Said:
     values: dict[str, Any] = {}
     places: dict[str, Place] = {}
     for above in dict.fromkeys((NODE, section)):
-        for key, value in document.section((*above, part)).items():
-            if value is not None:
-                values[key], places[key] = value, (*above, part, key)
+        for way, value in _leaves(document.section((*above, part))):
+            key = ".".join(way)
+            values[key], places[key] = value, (*above, part, *way)
     own = document.section((*section, part))
     if part == "ceilings" and "memory" in own and "memory_limit" not in own:
         # Who is given another ceiling of memory is not to go as far as others' bursts.
         values.pop("memory_limit", None)
     return Said(values, {key: places[key] for key in values})
+
+
+def _leaves(section: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the way to each value that is there, and the value."""
+    for key, value in section.items():
+        if isinstance(value, dict):
+            yield from (((key, *way), below) for way, below in _leaves(value))
+        elif value is not None:
+            yield (key,), value
 
 
 def terms(document: Document, section: Place = NODE) -> Terms:
@@ -121,8 +142,27 @@ def terms(document: Document, section: Place = NODE) -> Terms:
             **together.fields(_TOGETHER),
             where={**all_have.where, **_where(document, together)},
         ),
+        total=_total(document, section),
         trust=said(document, section, "trust").values.get("env"),
     )
+
+
+def _total(document: Document, section: Place) -> Total:
+    found = said(document, section, "total")
+    where = _where(document, found)
+    models: dict[str, Total] = {}
+    own: dict[str, Any] = {}
+    for key, value in found.values.items():
+        way, _, last = key.rpartition(".")
+        field, made = _TOTAL[last]
+        if not way:
+            own[field] = made(value)
+            continue
+        model = way.removeprefix(f"{_MODELS}.")
+        before = models.get(model, Total())
+        said_at = {**before.where, last: where[key]}
+        models[model] = replace(before, **{field: made(value)}, where=said_at)
+    return Total(**own, models=models, where=where)
 
 
 def built_in(section: Place, part: str) -> dict[str, Any]:

@@ -36,13 +36,13 @@ def node(document: Document) -> Iterator[Row]:
 def section(document: Document, place: Place, *, only_own: bool = False) -> Iterator[Row]:
     """Yield what holds in a section, with what it has from the whole node if not `only_own`."""
     held = sections.terms(document, place).defaults
-    for part in ("defaults", "ceilings", "together", "trust", "audit"):
+    for part in ("defaults", "ceilings", "together", "total", "trust", "audit"):
         if place == sections.USERS and part in {"trust", "audit"}:
             continue  # a host process has no image and no pod, and is judged as the node says
         said = sections.said(document, place, part)
         built_in = sections.built_in(place, part)
         for key in dict.fromkeys((*said.values, *built_in)):
-            here = (*place, part, key)
+            here = (*place, part, *key.split("."))
             if key not in said.values:
                 yield Row(key_of(here), built_in[key], DEFAULT)
             elif not only_own or said.places[key] == here:

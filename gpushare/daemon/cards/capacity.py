@@ -64,6 +64,11 @@ class Room:
     health: str = "ok"
     utilisation: int | None = None  # percent of its time, as the driver says it
     policy: str = ""  # the operator's, for its tenants' compute; "" where each has what it asked
+    mode: str = "any"  # which requests the operator lets on it: "shared", "exclusive" or "any"
+    mode_said: str = ""  # where he says so
+    max_shares: int = 16
+    max_shares_said: str = "max_shares"
+    cordoned: str | None = None  # why nothing new is placed on it; None: it is
 
     @property
     def promised_bytes(self) -> int:

@@ -102,7 +102,7 @@ def set_policy(uuid: str, policy: str, node: Node) -> None:
     if policy:
         node.card_overrides.set(uuid, {"policy": policy})
     else:
-        node.card_overrides.forget(uuid)
+        node.card_overrides.forget(uuid, "policy")
     node.ledger.resize(*entries)
     log("card-policy", card=uuid, policy=policy or "of each container")
     tell(node)

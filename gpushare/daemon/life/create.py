@@ -15,7 +15,7 @@ from typing import Any, Final
 from gpushare.daemon.cards import upgrade
 from gpushare.daemon.identity import names, pods, processes
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.life import parts, release
+from gpushare.daemon.life import near, parts, release
 from gpushare.daemon.life.reserve import Applicant, give_back_earlier, noted, reserve
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
@@ -92,7 +92,7 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
         return _nothing(bundle, stripped, loaded, asked.given, node)
     entry = _reserve(bundle, original, asked, node)
     try:
-        edited = _edited(bundle, original, asked.placed, entry, node)
+        edited = _edited(bundle, original, asked, entry, node)
         spec.store(bundle.bundle_fd, edited, loaded)
     except BaseException:
         release.end(entry.key, node, "the container could not be given it")
@@ -220,9 +220,7 @@ def _root_of(original: Spec) -> int:
     return 0
 
 
-def _edited(
-    bundle: Bundle, original: Spec, request: nvidia.Request, entry: Entry, node: Node
-) -> Spec:
+def _edited(bundle: Bundle, original: Spec, asked: Asked, entry: Entry, node: Node) -> Spec:
     """Return the spec with the cards of `entry`; the image's loader cache is made to name them."""
     driver = node.loaded()
     rootfs = Rootfs(bundle.rootfs_fd)
@@ -251,4 +249,8 @@ def _edited(
         wanted = container.whole(host, cards, rootfs=rootfs, hooks=hooks, wanted=chosen.wanted)
     keep = node.config.state_dir / "ldcache"
     cache = container.install_cache(rootfs, wanted.cache, node.platform, keep)
-    return edits.apply(original, wanted.with_mount(cache), request.taken)
+    made = wanted.with_mount(cache)
+    if asked.quota.numa == near.BIND:
+        cpuset = near.bound(original, entry, node)
+        made = replace(made, cpus=cpuset.cpus, mems=cpuset.mems)
+    return edits.apply(original, made, asked.placed.taken)

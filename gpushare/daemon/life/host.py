@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpushare import abi
 from gpushare.daemon.identity.names import NAME
+from gpushare.daemon.life.near import BIND
 from gpushare.daemon.life.reserve import Applicant, reserve
 from gpushare.daemon.node import Node
 from gpushare.daemon.store.ledger import Entry
@@ -24,6 +25,7 @@ from gpushare.oci.edits import Mount
 from gpushare.protocol import MountRow, Opened
 from gpushare.quota import QuotaError, give, read_quota
 
+_NOT_BOUND = "--numa bind was not taken: it is for containers; put numactl(8) before the command"
 FILTER_DIR = Path("/opt/gpushare/lib")
 
 
@@ -42,6 +44,8 @@ def open_tenant(command: Command, asked: Mapping[str, str], node: Node) -> Opene
     terms = node.config.users if command.rootless else node.config.terms
     quota = read_quota({}, {}, options=asked, defaults=terms.defaults)
     given = give(quota)
+    if quota.numa == BIND and quota.asked["numa"].source.kind == "option":
+        given = replace(given, notes=(*given.notes, _NOT_BOUND))
     if given.kind == "none":
         raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
     if given.kind == "whole" and command.rootless:

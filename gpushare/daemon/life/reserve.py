@@ -20,7 +20,7 @@ from gpushare.daemon.log import log
 from gpushare.daemon.memory.lend import lend, make_room
 from gpushare.daemon.node import Loaded, Node
 from gpushare.daemon.pages.grant import Granted
-from gpushare.daemon.placement.bounds import Bounds, Held
+from gpushare.daemon.placement.bounds import Bounds, Part
 from gpushare.daemon.placement.choose import Ask, NoRoom, Placed, place
 from gpushare.daemon.service.tenant_socket import TenantSocket
 from gpushare.daemon.store.ledger import Entry, Holding
@@ -123,15 +123,13 @@ def _refuse_unsupported(quota: Quota, driver: Loaded, *, whole: bool) -> None:
     backends.refuse(quota, driver, whole=whole)
     if quota.oversubscribe == "host":
         raise quota.refuse("oversubscribe", "is not in this version", "leave it out")
-    if quota.placement == "topology":
-        raise quota.refuse("placement", "is not in this version", "write binpack or spread")
 
 
 def _place(ask: Ask, node: Node) -> tuple[Placed, ...]:
     """Find room where no tenant can be lent any of it, or be about to take it; NoRoom."""
     while True:
         rooms = node.rooms()
-        placed = place(ask, rooms, node.config.max_shares)
+        placed = place(ask, rooms, node.loaded().links)
         if not make_room({one.card.uuid: one.memory_bytes for one in placed}, rooms, node):
             return placed
 
@@ -148,19 +146,19 @@ def _refuse_low_limit(quota: Quota, placed: tuple[Placed, ...]) -> None:
 def _bounds(applicant: Applicant, quota: Quota, node: Node) -> Bounds:
     """Return what the node's policy leaves of each card to `applicant`."""
     whose, others = _same_group(applicant, node)
-    held: dict[str, Held] = {}
-    for holding in (holding for entry in others for holding in entry.holdings):
-        before = held.get(holding.uuid, Held())
-        held[holding.uuid] = Held(
-            before.memory_bytes + holding.most_bytes,
-            before.cores + holding.reserved_cores,
-            before.tenants + 1,
-        )
+    driver = node.loaded()
+    parts = tuple(
+        Part(entry.key, entry.title, card, holding.most_bytes, holding.reserved_cores)
+        for entry in others
+        for holding in entry.holdings
+        if (card := driver.card(holding.uuid)) is not None
+    )
     return Bounds(
         applicant.terms.ceilings,
         applicant.terms.together,
+        applicant.terms.total,
         whose,
-        held,
+        parts,
         memory_is_set=any(map(quota.is_set, ("memory", "memory-percent"))),
         cores_are_set=quota.is_set("cores"),
     )
@@ -193,8 +191,9 @@ def _ask(quota: Quota, given: Given, bounds: Bounds) -> Ask:
         minors=given.minors,
         allow=quota.allow,
         deny=quota.deny,
-        spread=quota.placement == "spread",
+        strategy=quota.placement or "",
         bounds=bounds,
+        said={key: str(asked.source) for key, asked in quota.asked.items()},
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the node's policy leaves of each card to one request: pure.
+"""What the node's policy leaves of each card, and of all together, to one request: pure.
 
 A ceiling in the form in which memory is asked is held before (gpushare/quota/ceilings.py); here is
 what takes a card to know: percent against bytes, and what others of the same namespace or user have
@@ -8,21 +8,26 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from gpushare.daemon.cards.card import Card
-from gpushare.quota import Ceilings, Together, format_size
+from gpushare.daemon.placement.model import matches
+from gpushare.daemon.placement.obstacle import LESS, Obstacle
+from gpushare.quota import Ceilings, Together, Total, format_size
+
+_SHOWN = 8  # tenants that a refusal names
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a namespace, or a user, has of one card already."""
+class Part:
+    """What a tenant of the same namespace, or user, has of one card already."""
 
+    key: str
+    tenant: str
+    card: Card
     memory_bytes: int = 0
     cores: int = 0
-    tenants: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,26 +40,36 @@ class Wanted:
     whole: bool = False
 
 
-_NOTHING: Final = Held()
-
-
 @dataclass(frozen=True)
 class Bounds:
-    """What holds for one request; `whose` says for whom `together` does, `held` by card."""
+    """What holds for one request.
+
+    `whose` says for whom `together` (of each card) and `total` (of all of them) do, and `parts`
+    what they have by now.
+    """
 
     ceilings: Ceilings = field(default_factory=Ceilings)
     together: Together = field(default_factory=Together)
+    total: Total = field(default_factory=Total)
     whose: str = ""
-    held: Mapping[str, Held] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
     memory_is_set: bool = False  # by the operator, who stands above all of it
     cores_are_set: bool = False
 
-    def why_not(self, wanted: Wanted, card: Card) -> str | None:
-        """Return why `wanted` is more than may be had, as the end of "card 0 ..."; None: it may."""
+    def why_not(self, wanted: Wanted, card: Card) -> Obstacle | None:
+        """Return why `wanted` is more than may be had of `card`; None: it may."""
         over = None if wanted.whole else self._over_ceiling(wanted, card)
         return over or self._over_together(wanted, card)
 
-    def _over_ceiling(self, wanted: Wanted, card: Card) -> str | None:
+    def why_not_all(self, wanted: Sequence[tuple[Card, Wanted]]) -> str | None:
+        """Return why `wanted` is more than may be had of all cards; None: it may."""
+        for model, most in (("", self.total), *self.total.models.items()):
+            over = next(self._over_total(model, most, wanted), None)
+            if over is not None:
+                return over
+        return None
+
+    def _over_ceiling(self, wanted: Wanted, card: Card) -> Obstacle | None:
         if self.memory_is_set:
             return None
         most = self.ceilings
@@ -67,29 +82,97 @@ class Bounds:
         ):
             if bound is not None and size > bound:
                 shown = f"{format_size(size)}, above the ceiling {format_size(bound)}"
-                return f"would give {shown}{most.said(key)}"
+                return Obstacle(f"would give {shown}{most.said(key)}", LESS, "memory")
         return None
 
-    def _over_together(self, wanted: Wanted, card: Card) -> str | None:
-        most, held = self.together, self.held.get(card.uuid, _NOTHING)
-        cores, tenants = held.cores + wanted.cores, held.tenants + 1
+    def _over_together(self, wanted: Wanted, card: Card) -> Obstacle | None:
+        most = self.together
+        held = [part for part in self.parts if part.card.uuid == card.uuid]
+        cores = sum(part.cores for part in held) + wanted.cores
         if most.cores is not None and cores > most.cores and not self.cores_are_set:
-            return self._too_much(f"{cores} % of its compute", f"{most.cores} %", "cores")
-        if most.tenants is not None and tenants > most.tenants:
-            return self._too_much(f"{tenants} parts", str(most.tenants), "tenants")
+            who = [f"{part.tenant} {part.cores}" for part in held if part.cores]
+            what = f"{cores} % of its compute"
+            return self._too_much(what, f"{most.cores} %", "cores", who)
+        if most.tenants is not None and len(held) + 1 > most.tenants:
+            who = [part.tenant for part in held]
+            return self._too_much(f"{len(held) + 1} parts", str(most.tenants), "tenants", who)
         if self.memory_is_set:
             return None
-        size = held.memory_bytes + wanted.most_bytes
+        size = sum(part.memory_bytes for part in held) + wanted.most_bytes
+        who = [f"{part.tenant} {format_size(part.memory_bytes)}" for part in held]
         for bound, key in (
             (most.memory_bytes, "memory"),
             (_part(most.memory_percent, card), "memory_percent"),
         ):
             if bound is not None and size > bound:
-                return self._too_much(format_size(size), format_size(bound), key)
+                return self._too_much(format_size(size), format_size(bound), key, who)
         return None
 
-    def _too_much(self, all_of_it: str, most: str, key: str) -> str:
-        return f"would give {self.whose} {all_of_it} in all, above {most}{self.together.said(key)}"
+    def _too_much(self, all_of_it: str, most: str, key: str, who: list[str]) -> Obstacle:
+        text = f"would give {self.whose} {all_of_it} in all, above {most}{self.together.said(key)}"
+        if key == "tenants":
+            return Obstacle(text + _having(who))
+        return Obstacle(text + _having(who), LESS, "cores" if key == "cores" else "memory")
+
+    def _over_total(
+        self, model: str, most: Total, wanted: Sequence[tuple[Card, Wanted]]
+    ) -> Iterator[str]:
+        """Yield each bound of `most` that is passed on the cards of `model`, "": on all."""
+        parts = [part for part in self.parts if matches(model, part.card)]
+        more = [(card, one) for card, one in wanted if matches(model, card)]
+        if not more:
+            return
+        names = {part.key: part.tenant for part in parts}
+        cards = {part.card.uuid for part in parts} | {card.uuid for card, _ in more}
+        cores = sum(part.cores for part in parts) + sum(one.cores for _, one in more)
+        size = sum(part.memory_bytes for part in parts) + sum(one.most_bytes for _, one in more)
+        bounds = (
+            ("cards", len(cards), most.cards, _count_of_cards(parts)),
+            ("tenants", len(names) + 1, most.tenants, list(names.values())),
+            ("cores", cores, None if self.cores_are_set else most.cores, _sums(parts, "cores")),
+            ("memory", size, None if self.memory_is_set else most.memory_bytes, _sums(parts, "")),
+        )
+        of = f" of {model}" if model else ""
+        for key, value, bound, who in bounds:
+            if bound is not None and value > bound:
+                shown = f"{_shown(key, value)}{of or ' of all cards together'}"
+                limit = f"{_shown(key, bound)}{most.said(key)}"
+                yield f"{self.whose} would have {shown}, above {limit}{_having(who)}"
+
+
+def _shown(key: str, value: int) -> str:
+    if key == "memory":
+        return format_size(value)
+    if key == "cores":
+        return f"{value} % of the compute"
+    return f"{value} {key if value != 1 else key.removesuffix('s')}"
+
+
+def _sums(parts: Sequence[Part], what: str) -> list[str]:
+    sums: dict[str, int] = {}
+    for part in parts:
+        more = part.cores if what == "cores" else part.memory_bytes
+        sums[part.tenant] = sums.get(part.tenant, 0) + more
+    return [
+        f"{tenant} {size if what == 'cores' else format_size(size)}"
+        for tenant, size in sums.items()
+        if size
+    ]
+
+
+def _count_of_cards(parts: Sequence[Part]) -> list[str]:
+    on: dict[str, list[str]] = {}
+    for part in parts:
+        on.setdefault(part.tenant, []).append(str(part.card.index))
+    return [f"{tenant} on {' '.join(cards)}" for tenant, cards in on.items()]
+
+
+def _having(who: list[str]) -> str:
+    """Return `: train 8 GiB, serve 4 GiB and 2 more`; empty where nobody has any."""
+    if not who:
+        return ""
+    more = len(who) - _SHOWN
+    return f": {', '.join(who[:_SHOWN])}" + (f" and {more} more" if more > 0 else "")
 
 
 def _part(percent: int | None, card: Card) -> int | None:

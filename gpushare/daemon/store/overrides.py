@@ -23,6 +23,8 @@ from gpushare.quota import Source
 from gpushare.quota.keys import KEYS, OPERATORS, read
 
 _MOST: Final = 4096  # containers; the oldest is forgotten
+#: Of a card: why nothing new is to be placed on it, in the operator's own words, or none.
+CORDONED: Final = "cordoned"
 
 
 class OverridesError(UserError):
@@ -58,12 +60,16 @@ class Overrides:
         self._keep(values)
         self._values = values
 
-    def forget(self, identity: str) -> None:
-        """Note that nothing is set for `identity` any more; OSError when the disk fails."""
+    def forget(self, identity: str, key: str) -> None:
+        """Note that `key` is not set for `identity` any more; OSError when the disk fails."""
+        kept = {name: text for name, text in self.of(identity).items() if name != key}
+        if kept == self.of(identity):
+            return
         values = {name: keys for name, keys in self._values.items() if name != identity}
-        if len(values) < len(self._values):
-            self._keep(values)
-            self._values = values
+        if kept:
+            values[identity] = kept
+        self._keep(values)
+        self._values = values
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
@@ -154,5 +160,6 @@ def _checked(keys: Mapping[str, object]) -> dict[str, str]:
     """Return what was set for one id; ValueError for what no command of ours has written."""
     said = {str(key): str(value) for key, value in keys.items()}
     for key, text in said.items():
-        read(key, Source("operator", key), text, {**KEYS, **OPERATORS})
+        if key != CORDONED:
+            read(key, Source("operator", key), text, {**KEYS, **OPERATORS})
     return said

@@ -11,6 +11,7 @@ import gpushare
 from gpushare import abi, config
 from gpushare.daemon.cards.capacity import Room
 from gpushare.daemon.cards.card import Use
+from gpushare.daemon.cards.topology import NO_LINKS, NO_NODE, Links
 from gpushare.daemon.compute import shares
 from gpushare.daemon.compute.spent import Spent
 from gpushare.daemon.identity import processes
@@ -19,6 +20,7 @@ from gpushare.daemon.pages.account import Account, Claim, accounts
 from gpushare.daemon.store.ledger import Entry, Holding
 from gpushare.protocol import (
     Card,
+    CardLink,
     CardSpent,
     ForeignProcess,
     Held,
@@ -36,8 +38,9 @@ _MOST_PROCESSES = 192
 _MOST_HELD = 256  # of all processes together, one for each card that it holds
 
 
-def card_row(room: Room, tenants_max: int) -> Card:
-    """Return one row of `gpushare ls`."""
+def card_row(room: Room, rooms: Sequence[Room] = (), links: Links = NO_LINKS) -> Card:
+    """Return one row of `gpushare ls`; `rooms` are the cards that it has links to."""
+    node = links.node(room.card.uuid)
     foreign = sorted(room.foreign, key=lambda process: -process.bytes)[:_MOST_FOREIGN]
     return Card(
         index=room.card.index,
@@ -56,11 +59,23 @@ def card_row(room: Room, tenants_max: int) -> Card:
         free_bytes=room.free_bytes,
         cores_free=room.cores_free,
         tenants=len(room.promises),
-        tenants_max=tenants_max,
+        tenants_max=room.max_shares,
         mode=_mode(room),
         utilisation=room.utilisation,
         health=room.health,
         policy=room.policy,
+        takes=room.mode,
+        cordoned=room.cordoned is not None,
+        cordon_reason=room.cordoned or "",
+        numa=None if node == NO_NODE else node,
+        links=[
+            CardLink(
+                index=other.card.index, uuid=other.card.uuid, kind=link.kind, distance=link.distance
+            )
+            for other in rooms
+            if other.card.uuid != room.card.uuid
+            for link in (links.link(room.card.uuid, other.card.uuid),)
+        ],
     )
 
 

@@ -41,6 +41,11 @@ CARD: Card = {
     "utilisation": 71,
     "health": "ok",
     "policy": "",
+    "takes": "any",
+    "cordoned": False,
+    "cordon_reason": "",
+    "numa": 0,
+    "links": [],
 }
 
 

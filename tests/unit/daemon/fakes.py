@@ -163,7 +163,7 @@ def node(
         doubt=Doubt(config.run_dir / "doubt", "boot"),
         mounts=PlainDirectories(config.run_dir / "tenants"),
         overrides=Overrides(config.state_dir),
-        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card policy"),
+        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
         tenants=tenants,
         loop=loop,
         watch=Watch(loop),

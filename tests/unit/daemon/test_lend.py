@@ -45,7 +45,7 @@ def shown(node: Node, tenant: Opened) -> TenantCard:
 
 
 def card(node: Node) -> Card:
-    return card_row(node.rooms()[0], 16)
+    return card_row(node.rooms()[0])
 
 
 def test_what_is_promised_to_nobody_is_lent(node: Node) -> None:

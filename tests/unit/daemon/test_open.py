@@ -93,7 +93,6 @@ def test_two_of_one_name_can_be_told_apart(node: Node) -> None:
         ({"memory": "4GiB", "cores": "101"}, "is not a share of a card in percent"),
         ({"memory": "4GiB", "backend": "mig"}, "is not in this version"),
         ({"memory": "4GiB", "oversubscribe": "host"}, "is not in this version"),
-        ({"memory": "4GiB", "placement": "topology"}, "is not in this version"),
         ({"memory": "4GiB", "memory-limit": "2GiB"}, "is below memory 4GiB"),
         ({"memorry": "4GiB"}, "did you mean"),
     ],

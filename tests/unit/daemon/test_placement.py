@@ -29,24 +29,24 @@ def indices(placed: tuple[Placed, ...]) -> list[int]:
     return [one.card.index for one in placed]
 
 
-def refusal(ask: Ask, *rooms: Room, most: int = MOST) -> str:
+def refusal(ask: Ask, *rooms: Room) -> str:
     with pytest.raises(NoRoom) as caught:
-        place(ask, rooms, most)
+        place(ask, rooms)
     return str(caught.value)
 
 
 def test_binpack_takes_the_fullest_card_that_fits() -> None:
     rooms = (room(0), room(1, Promise("a", 100 * GIB)), room(2, Promise("b", 130 * GIB)))
-    assert indices(place(share(20), rooms, MOST)) == [1]
+    assert indices(place(share(20), rooms)) == [1]
 
 
 def test_spread_takes_the_emptiest() -> None:
     rooms = (room(0, Promise("a", GIB)), room(1), room(2, Promise("b", 2 * GIB)))
-    assert indices(place(share(20, spread=True), rooms, MOST)) == [1]
+    assert indices(place(share(20, strategy="spread"), rooms)) == [1]
 
 
 def test_of_equal_cards_the_first_is_taken() -> None:
-    assert indices(place(share(1), (room(1), room(0)), MOST)) == [0]
+    assert indices(place(share(1), (room(1), room(0)))) == [0]
 
 
 def test_the_refusal_has_the_numbers() -> None:
@@ -90,7 +90,7 @@ def test_small_quotas_are_shown_with_their_unit() -> None:
 
 def test_the_reserve_is_never_promised() -> None:
     kept = replace(room(0, gib=10), reserve_bytes=2 * GIB)
-    assert indices(place(share(8), (kept,), MOST)) == [0]
+    assert indices(place(share(8), (kept,))) == [0]
     assert "has 8 of 10 GiB free (reserve 2)" in refusal(share(9), kept)
 
 
@@ -101,7 +101,7 @@ def test_foreign_use_is_not_free() -> None:
 
 def test_the_last_byte_can_be_had_and_not_one_more() -> None:
     left = room(0, Promise("a", 6 * GIB), gib=10)
-    assert place(replace(share(1), memory_bytes=4 * GIB), (left,), MOST)
+    assert place(replace(share(1), memory_bytes=4 * GIB), (left,))
     assert refusal(replace(share(1), memory_bytes=4 * GIB + 1), left)
 
 
@@ -111,34 +111,34 @@ def test_a_quota_below_a_context_is_refused_with_the_measured_figure() -> None:
         "524 MiB holds not even one CUDA context: card 0 needs 524 MiB for one CUDA context alone; "
         "ask for more"
     )
-    assert place(replace(share(1), memory_bytes=524 * MIB + 1), (measured,), MOST)
+    assert place(replace(share(1), memory_bytes=524 * MIB + 1), (measured,))
 
 
 def test_memory_percent_is_of_each_card() -> None:
     ask = Ask(memory_percent=10, count=2)
-    placed = place(ask, (room(0, gib=100), room(1, gib=50)), MOST)
+    placed = place(ask, (room(0, gib=100), room(1, gib=50)))
     assert [one.memory_bytes for one in placed] == [10 * GIB, 5 * GIB]
 
 
 def test_cores_add_up_to_a_hundred() -> None:
     half = room(0, Promise("a", GIB, 60))
-    assert place(share(1, 40), (half,), MOST)
+    assert place(share(1, 40), (half,))
     assert "has 40 % of its compute left (a 60)" in refusal(share(1, 41), half)
 
 
 def test_who_asks_for_no_cores_fits_on_a_card_whose_cores_are_gone() -> None:
-    assert place(share(1), (room(0, Promise("a", GIB, 100)),), MOST)
+    assert place(share(1), (room(0, Promise("a", GIB, 100)),))
 
 
 def test_a_seventeenth_tenant_is_refused() -> None:
     sixteen = room(0, *(Promise(f"t{n}", GIB) for n in range(16)))
     assert "16 tenants of at most 16" in refusal(share(1), sixteen)
-    assert place(share(1), (sixteen,), 17)
+    assert place(share(1), (replace(sixteen, max_shares=17),))
 
 
 def test_a_whole_card_is_one_without_tenants() -> None:
     rooms = (room(0, Promise("a", GIB)), room(1))
-    assert place(Ask(whole=True), rooms, MOST) == (Placed(card(1), 140 * GIB, 100, True),)
+    assert place(Ask(whole=True), rooms) == (Placed(card(1), 140 * GIB, 100, True),)
     assert refusal(Ask(whole=True), rooms[0]) == (
         "no card is free for itself: card 0 is shared by a; see gpushare ls"
     )
@@ -151,11 +151,11 @@ def test_a_whole_card_is_closed_to_shares() -> None:
 
 
 def test_several_cards_are_different_cards() -> None:
-    assert indices(place(share(1, count=3), (room(0), room(1), room(2)), MOST)) == [0, 1, 2]
+    assert indices(place(share(1, count=3), (room(0), room(1), room(2)))) == [0, 1, 2]
 
 
 def test_every_card_may_be_asked_for() -> None:
-    assert indices(place(Ask(whole=True, count=None), (room(0), room(1)), MOST)) == [0, 1]
+    assert indices(place(Ask(whole=True, count=None), (room(0), room(1)))) == [0, 1]
 
 
 def test_too_few_of_several_is_refused_with_how_many_fit() -> None:
@@ -168,19 +168,19 @@ def test_too_few_of_several_is_refused_with_how_many_fit() -> None:
 def test_cards_are_named_by_index_uuid_and_the_start_of_a_uuid() -> None:
     rooms = (room(0), replace(room(1), card=replace(card(1), uuid="GPU-12345678-9")))
     for name, index in (("0", 0), ("1", 1), ("GPU-12345678-9", 1), ("GPU-1234", 1)):
-        assert indices(place(share(1, devices=(name,)), rooms, MOST)) == [index]
+        assert indices(place(share(1, devices=(name,)), rooms)) == [index]
 
 
 def test_minors_name_cards_too() -> None:
     rooms = (replace(room(0), card=replace(card(0), minor=5)), room(1))
-    assert indices(place(share(1, minors=(5,)), rooms, MOST)) == [0]
+    assert indices(place(share(1, minors=(5,)), rooms)) == [0]
     with pytest.raises(NoSuchCard, match="/dev/nvidia7 is no card here"):
-        place(share(1, minors=(7,)), rooms, MOST)
+        place(share(1, minors=(7,)), rooms)
 
 
 def test_a_card_that_does_not_exist_is_named() -> None:
     with pytest.raises(NoSuchCard) as caught:
-        place(share(1, devices=("7",)), (room(0),), MOST)
+        place(share(1, devices=("7",)), (room(0),))
     assert str(caught.value) == (
         "card 7 does not exist: this machine has card 0 (H200); see gpushare ls"
     )
@@ -188,18 +188,18 @@ def test_a_card_that_does_not_exist_is_named() -> None:
 
 def test_more_cards_than_there_are_is_said_as_such() -> None:
     with pytest.raises(NoSuchCard, match="4 cards are asked for, and there is 1 to choose from"):
-        place(share(1, count=4), (room(0),), MOST)
+        place(share(1, count=4), (room(0),))
 
 
 def test_a_machine_without_cards_says_so() -> None:
     with pytest.raises(NoRoom, match="this machine has no card"):
-        place(share(1), (), MOST)
+        place(share(1), ())
 
 
 def test_allow_and_deny_go_by_model_and_uuid() -> None:
     rooms = (room(0, model="H200"), room(1, model="A100-SXM4-40GB"))
-    assert indices(place(share(1, allow=("a100",)), rooms, MOST)) == [1]
-    assert indices(place(share(1, deny=(card(0).uuid,)), rooms, MOST)) == [1]
+    assert indices(place(share(1, allow=("a100",)), rooms)) == [1]
+    assert indices(place(share(1, deny=(card(0).uuid,)), rooms)) == [1]
     text = refusal(share(1, allow=("T4",)), *rooms)
     assert "card 0 (H200) is not in allow; card 1 (A100-SXM4-40GB) is not in allow" in text
 
@@ -239,7 +239,7 @@ def asks(draw: st.DrawFn) -> Ask:
         count=draw(st.one_of(st.none(), st.integers(1, 4))),
         memory_bytes=None if whole else draw(st.integers(1, 160 * GIB)),
         cores=0 if whole else draw(st.integers(0, 100)),
-        spread=draw(st.booleans()),
+        strategy=draw(st.sampled_from(("", "binpack", "spread", "topology"))),
     )
 
 
@@ -250,7 +250,7 @@ def test_whatever_is_asked_nothing_is_promised_twice(
     rooms = [replace(room(n), foreign_bytes=foreign_bytes) for n in range(cards)]
     for number, ask in enumerate(requests):
         try:
-            placed = place(ask, rooms, MOST)
+            placed = place(ask, rooms)
         except (NoRoom, NoSuchCard):
             continue
         assert len({one.card.uuid for one in placed}) == len(placed)
@@ -275,7 +275,7 @@ def test_what_is_refused_really_does_not_fit(ask: Ask, taken: list[int]) -> None
         room(n, Promise("a", gib * GIB, 50)) if gib else room(n) for n, gib in enumerate(taken)
     ]
     try:
-        place(ask, rooms, MOST)
+        place(ask, rooms)
     except NoSuchCard:
         assert ask.count is not None
         assert ask.count > len(rooms)
@@ -292,4 +292,4 @@ def test_what_is_refused_really_does_not_fit(ask: Ask, taken: list[int]) -> None
 def test_a_card_that_is_named_twice_is_refused() -> None:
     first = room(0)
     with pytest.raises(NoSuchCard, match=f"0 and {first.card.uuid} are the same card"):
-        place(share(1, count=2, devices=("0", first.card.uuid)), (first, room(1)), MOST)
+        place(share(1, count=2, devices=("0", first.card.uuid)), (first, room(1)))

@@ -99,7 +99,7 @@ def test_what_each_process_has_of_each_card_is_shown(
     process = tenant_row(node.ledger.entries["0" * 16], node)["processes"][0]
     assert process["pid"] == child
     assert process["cards"] == [{"index": 0, "bytes": GIB, "utilisation": 40}]
-    assert card_row(node.rooms()[0], 16)["utilisation"] == 45
+    assert card_row(node.rooms()[0])["utilisation"] == 45
 
 
 @pytest.mark.usefixtures("tenant")
@@ -110,7 +110,7 @@ def test_a_card_that_is_lost_is_not_as_busy_as_it_was(
     truth.look()
     driver.lost = frozenset({CARD})
     truth.look()
-    assert card_row(node.rooms()[0], 16)["utilisation"] is None
+    assert card_row(node.rooms()[0])["utilisation"] is None
 
 
 def test_one_look_that_raced_an_allocation_refuses_nobody(

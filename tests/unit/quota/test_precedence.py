@@ -32,6 +32,7 @@ VALUES = {
     "priority": ("5", "0"),
     "class": ("offline", "online"),
     "placement": ("binpack", "spread"),
+    "numa": ("bind", "none"),
     "oversubscribe": ("none", "host"),
     "backend": ("interposer", "exclusive"),
 }

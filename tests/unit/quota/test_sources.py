@@ -35,6 +35,7 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
         "priority": "0",
         "class": "offline",
         "placement": "spread",
+        "numa": "bind",
         "oversubscribe": "host",
         "backend": "interposer",
     }

@@ -50,7 +50,8 @@ def test_the_shipped_file_shows_every_key_with_a_value_that_is_accepted() -> Non
     assert parsed.terms_of("team-a").ceilings.memory_bytes == 80 << 30
     assert parsed.terms_of("dev-x").trust == "ignore"
     whole = config.schema()
-    for part in (whole, *(whole["$defs"][name] for name in ("defaults", "ceilings", "together"))):
+    parts = ("defaults", "ceilings", "together", "total", "card")
+    for part in (whole, *(whole["$defs"][name] for name in parts)):
         for key in part["properties"]:
             assert re.search(rf"\b{key}:", told), key
 
@@ -123,7 +124,7 @@ timing: {bind: 1, sample: 2, reconcile: 3, foreign_half_life: 4, driver: 5}
             replace(DEFAULTS, memory_bytes=1 << 30),
             replace(CEILINGS, count=1),
             Together(4 << 30, 20, 30, 3),
-            "ignore",
+            trust="ignore",
         ),
         namespaces=(
             (
@@ -132,7 +133,7 @@ timing: {bind: 1, sample: 2, reconcile: 3, foreign_half_life: 4, driver: 5}
                     replace(DEFAULTS, cores=20),
                     replace(CEILINGS, memory_bytes=4 << 30, memory_limit_bytes=None),
                     Together(tenants=5),
-                    "ask",
+                    trust="ask",
                 ),
             ),
         ),

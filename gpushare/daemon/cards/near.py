@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVML says of where cards are, and of what is between them; topology.py reads it.
+
+It runs in the NVML worker. A driver that knows no such call, or has no answer, leaves its part out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from typing import Any, Final
+
+import pynvml
+
+_NODES_MOST: Final = 1024  # MAX_NUMNODES of Linux is that at most (mm/Kconfig, NODES_SHIFT)
+_WORD_BITS: Final = 8 * ctypes.sizeof(ctypes.c_ulong)
+
+
+def facts(handles: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where each card of `handles` (by UUID) is, and what is between each two.
+
+    `cards`: by UUID its PCI address, its NUMA node where one is said, and what is at the ends of
+    its NVLinks that are up: PCI addresses. `pairs`: the two, the level of what they have in common,
+    and whether they reach each other over NVLink at all.
+    """
+    return {
+        "cards": {uuid: _card(handle) for uuid, handle in handles.items()},
+        "pairs": [_pair(one, other, handles) for one, other in combinations(handles, 2)],
+    }
+
+
+def _card(handle: Any) -> dict[str, Any]:
+    pci = _said(pynvml.nvmlDeviceGetPciInfo, handle)
+    return {
+        "address": None if pci is None else _address(pci),
+        "node": _node(handle),
+        "ends": [
+            end for link in range(pynvml.NVML_NVLINK_MAX_LINKS) if (end := _end(handle, link))
+        ],
+    }
+
+
+def _pair(one: str, other: str, handles: Mapping[str, Any]) -> dict[str, Any]:
+    both = handles[one], handles[other]
+    nvlink = _said(pynvml.nvmlDeviceGetP2PStatus, *both, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    return {
+        "one": one,
+        "other": other,
+        "level": _said(pynvml.nvmlDeviceGetTopologyCommonAncestor, *both),
+        "nvlink": nvlink == pynvml.NVML_P2P_STATUS_OK,
+    }
+
+
+def _node(handle: Any) -> int | None:
+    """Return the one node whose memory is the card's; None where there are none or several."""
+    words = _NODES_MOST // _WORD_BITS
+    scope = pynvml.NVML_AFFINITY_SCOPE_NODE
+    found = _said(pynvml.nvmlDeviceGetMemoryAffinity, handle, words, scope)
+    nodes = [
+        place * _WORD_BITS + bit
+        for place, word in enumerate(found or ())
+        for bit in range(_WORD_BITS)
+        if word >> bit & 1
+    ]
+    return nodes[0] if len(nodes) == 1 else None
+
+
+def _end(handle: Any, link: int) -> str | None:
+    """Return what is at the end of a link that is up."""
+    if _said(pynvml.nvmlDeviceGetNvLinkState, handle, link) != pynvml.NVML_FEATURE_ENABLED:
+        return None
+    pci = _said(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+    return None if pci is None else _address(pci)
+
+
+def _address(pci: Any) -> str:
+    """Return a PCI address as sysfs writes it: its folder in /sys/bus/pci/devices."""
+    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+
+
+def _said(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what NVML answers; None for an error, and for a call that it does not have."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError:
+        return None

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the cards that fit are taken: the first set in the order of a strategy.
+
+| asked | the set that is taken |
+|---|---|
+| spread | the emptiest cards |
+| whole cards else | those nearest to each other; of those, what leaves near ones together |
+| binpack, or a share of one card | the fullest cards, so that whole cards stay whole |
+| topology, or shares of several cards | those nearest to each other; of those, the fullest |
+
+What is the same in all of it is decided by the index. All sets are looked at; only where those are
+more than `MOST_SETS` (8 of more than 16 cards) each is grown from one card by the next best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from math import comb
+from typing import Final, TypeAlias
+
+from gpushare.daemon.cards.capacity import Room
+from gpushare.daemon.cards.topology import UNKNOWN, Links
+from gpushare.daemon.placement.ask import Ask
+
+MOST_SETS: Final = 20_000
+
+_Places: TypeAlias = "tuple[int, ...]"  # of rooms in a ranking
+_Rank: TypeAlias = "tuple[object, ...]"
+
+
+def first(
+    ask: Ask,
+    fitting: Sequence[Room],
+    count: int,
+    links: Links,
+    may: Callable[[Sequence[Room]], bool],
+) -> tuple[Room, ...] | None:
+    """Return the set of `count` of the `fitting` cards to take; None where none of them `may`."""
+    ranking = _Ranking(ask, sorted(fitting, key=lambda room: room.card.index), links)
+    places = range(len(ranking.rooms))
+    sets: Iterable[_Places] = combinations(places, count)
+    if comb(len(places), count) > MOST_SETS:
+        sets = [ranking.grown(place, count) for place in places]
+    allowed = (one for one in sets if may(ranking.at(one)))
+    found = min(allowed, key=ranking.rank, default=None)
+    return None if found is None else ranking.at(found)
+
+
+class _Ranking:
+    """The order of sets of `rooms`, which are sorted by index, as places among them."""
+
+    def __init__(self, ask: Ask, rooms: Sequence[Room], links: Links) -> None:
+        self.rooms = rooms
+        self._ask = ask
+        uuids = [room.card.uuid for room in rooms]
+        self._distances = [
+            [links.link(one, other).distance if one != other else 0 for other in uuids]
+            for one in uuids
+        ]
+        # How near each is to all the others together.
+        self._nearness = [(len(uuids) - 1) * UNKNOWN.distance - sum(row) for row in self._distances]
+
+    def at(self, places: _Places) -> tuple[Room, ...]:
+        return tuple(self.rooms[place] for place in places)
+
+    def rank(self, places: _Places) -> _Rank:
+        """Return where a set stands among those of its size: the least comes first."""
+        taken = self.at(places)
+        if self._ask.strategy == "spread":
+            return sorted(-room.free_bytes for room in taken), places
+        if self._ask.whole:
+            foreign_bytes = sum(room.foreign_bytes for room in taken)
+            return self._distance(places), foreign_bytes, self._cut(places), places
+        free = sorted(room.free_bytes for room in taken)
+        if self._ask.strategy == "binpack" or len(taken) == 1:
+            return free, places
+        return self._distance(places), free, places
+
+    def grown(self, place: int, count: int) -> _Places:
+        """Return the set that is grown from one room by the next best."""
+        taken: _Places = (place,)
+        while len(taken) < count:
+            others = (other for other in range(len(self.rooms)) if other not in taken)
+            sets = (tuple(sorted((*taken, other))) for other in others)
+            taken = min(sets, key=self.rank)
+        return taken
+
+    def _distance(self, places: _Places) -> int:
+        return sum(self._distances[one][other] for one, other in combinations(places, 2))
+
+    def _cut(self, places: _Places) -> int:
+        """Return how near the set is to those that would be left."""
+        within = comb(len(places), 2) * UNKNOWN.distance - self._distance(places)
+        return sum(self._nearness[place] for place in places) - 2 * within
