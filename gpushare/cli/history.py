@@ -75,6 +75,8 @@ WORDS: Final = {
     "driver-changed": "the driver was changed: {why}",
     "driver-limits-failed": "has limits that the driver did not take: {why}",
     "card-policy": "the operator set the policy {policy} for it",
+    "card-cordoned": "the operator took it out of service: {reason}",
+    "card-uncordoned": "the operator has it placed on again",
     "scheduler-started": "the scheduler was started",
     "scheduler-lost": "the scheduler ended: {why}",
 }

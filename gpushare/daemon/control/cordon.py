@@ -14,7 +14,7 @@ def cordon(card: Card, reason: str, node: Node) -> None:
     if node.card_overrides.of(card.uuid).get(CORDONED) == reason:
         return
     node.card_overrides.set(card.uuid, {CORDONED: reason})
-    log("card-cordoned", card=card.uuid, index=card.index, reason=reason)
+    log("card-cordoned", card=card.uuid, index=card.index, reason=reason or "no reason given")
 
 
 def uncordon(card: Card, node: Node) -> None:

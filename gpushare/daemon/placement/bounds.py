@@ -61,7 +61,7 @@ class Bounds:
         over = None if wanted.whole else self._over_ceiling(wanted, card)
         return over or self._over_together(wanted, card)
 
-    def why_not_all(self, wanted: Sequence[tuple[Card, Wanted]]) -> str | None:
+    def why_not_all(self, wanted: Sequence[tuple[Card, Wanted]]) -> Obstacle | None:
         """Return why `wanted` is more than may be had of all cards; None: it may."""
         for model, most in (("", self.total), *self.total.models.items()):
             over = next(self._over_total(model, most, wanted), None)
@@ -116,7 +116,7 @@ class Bounds:
 
     def _over_total(
         self, model: str, most: Total, wanted: Sequence[tuple[Card, Wanted]]
-    ) -> Iterator[str]:
+    ) -> Iterator[Obstacle]:
         """Yield each bound of `most` that is passed on the cards of `model`, "": on all."""
         parts = [part for part in self.parts if matches(model, part.card)]
         more = [(card, one) for card, one in wanted if matches(model, card)]
@@ -135,9 +135,11 @@ class Bounds:
         of = f" of {model}" if model else ""
         for key, value, bound, who in bounds:
             if bound is not None and value > bound:
-                shown = f"{_shown(key, value)}{of or ' of all cards together'}"
+                all_of = " of all cards together" if key in {"memory", "cores"} else ""
+                shown = f"{_shown(key, value)}{of or all_of}"
                 limit = f"{_shown(key, bound)}{most.said(key)}"
-                yield f"{self.whose} would have {shown}, above {limit}{_having(who)}"
+                text = f"{self.whose} would have {shown}, above {limit}{_having(who)}"
+                yield Obstacle(text, LESS if key in {"memory", "cores"} else "", key)
 
 
 def _shown(key: str, value: int) -> str:

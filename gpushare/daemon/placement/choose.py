@@ -9,6 +9,7 @@ says of every card why it was not taken.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpushare.daemon.cards.capacity import Room
 from gpushare.daemon.cards.topology import NO_LINKS, Links
@@ -17,6 +18,7 @@ from gpushare.daemon.placement.ask import Ask, NoRoom, NoSuchCard, Placed
 from gpushare.daemon.placement.fit import why_not
 from gpushare.daemon.placement.growth import grows, sets_aside
 from gpushare.daemon.placement.named import candidates, find_card
+from gpushare.daemon.placement.obstacle import Obstacle
 from gpushare.daemon.placement.refusal import refusal, refusal_of_all
 
 __all__ = [
@@ -40,20 +42,36 @@ def place(ask: Ask, rooms: Sequence[Room], links: Links = NO_LINKS) -> tuple[Pla
     obstacles = {room.card.uuid: why for room in named if (why := why_not(ask, room))}
     fitting = [room for room in named if room.card.uuid not in obstacles]
     if len(fitting) < wanted:
-        raise NoRoom(refusal(ask, wanted, named, obstacles))
-    bounds = ask.bounds
-
-    def over(taken: Sequence[Room]) -> str | None:
-        return bounds.why_not_all([(room.card, ask.wanted_of(room)) for room in taken])
-
-    taken = order.first(ask, fitting, wanted, links, lambda one: over(one) is None)
+        less_helps = _less_helps(ask, named)
+        raise NoRoom(refusal(ask, wanted, named, obstacles, less_helps=less_helps))
+    taken = order.first(ask, fitting, wanted, links, lambda one: _over(ask, one) is None)
     if taken is None:
         best = order.first(ask, fitting, wanted, links, lambda _: True)
-        raise NoRoom(refusal_of_all(ask, over(best or ()) or ""))
+        over = _over(ask, best or ())
+        assert over is not None
+        raise NoRoom(refusal_of_all(ask, over, less_helps=_less_helps(ask, named)))
     return tuple(
         Placed(room.card, ask.bytes_of(room.card), ask.cores_of(room), ask.whole)
         for room in sorted(taken, key=lambda room: room.card.index)
     )
+
+
+def _over(ask: Ask, taken: Sequence[Room]) -> Obstacle | None:
+    """Return why a set of cards may not be had together; None where it may."""
+    return ask.bounds.why_not_all([(room.card, ask.wanted_of(room)) for room in taken])
+
+
+def _less_helps(ask: Ask, named: Sequence[Room]) -> bool:
+    """Whether one card would be given to who asks for as little as can be."""
+    if ask.whole:
+        return False
+    for size in {room.context_bytes + 1 for room in named}:
+        little = replace(
+            ask, memory_bytes=size, memory_percent=None, memory_limit_bytes=None, cores=0
+        )
+        if any(why_not(little, room) is None and _over(little, [room]) is None for room in named):
+            return True
+    return False
 
 
 def _count(ask: Ask, named: Sequence[Room]) -> int:

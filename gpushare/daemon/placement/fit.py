@@ -20,8 +20,9 @@ def why_not(ask: Ask, room: Room) -> Obstacle | None:
         _closed(room)
         or _listed(ask, room.card)
         or _of_mode(ask, room)
+        or _taken(ask, room)
         or ask.bounds.why_not(ask.wanted_of(room), room.card)
-        or (_not_whole(room) if ask.whole else _no_share(ask, room))
+        or (None if ask.whole else _too_little(ask, room))
     )
 
 
@@ -51,32 +52,28 @@ def _of_mode(ask: Ask, room: Room) -> Obstacle | None:
     return None
 
 
-def _not_whole(room: Room) -> Obstacle | None:
+def _taken(ask: Ask, room: Room) -> Obstacle | None:
     if room.exclusive:
-        return _alone(room)
-    names = ", ".join(promise.tenant for promise in room.promises[:_SHOWN])
-    return Obstacle(f"is shared by {names}") if room.promises else None
+        return Obstacle(f"belongs to {room.promises[0].tenant} alone")
+    if ask.whole:
+        names = ", ".join(promise.tenant for promise in room.promises[:_SHOWN])
+        return Obstacle(f"is shared by {names}") if room.promises else None
+    if len(room.promises) >= room.max_shares:
+        most = f"{room.max_shares} ({room.max_shares_said})"
+        return Obstacle(f"has {len(room.promises)} tenants of at most {most}")
+    return None
 
 
-def _no_share(ask: Ask, room: Room) -> Obstacle | None:
-    if room.exclusive:
-        return _alone(room)
+def _too_little(ask: Ask, room: Room) -> Obstacle | None:
     asked = ask.bytes_of(room.card)
     if asked <= room.context_bytes:
         return Obstacle(f"needs {format_size(room.context_bytes)} for one CUDA context alone", MORE)
     if asked > room.free_bytes:
         return Obstacle(state(room), LESS, "memory")
-    if len(room.promises) >= room.max_shares:
-        most = f"{room.max_shares} ({room.max_shares_said})"
-        return Obstacle(f"has {len(room.promises)} tenants of at most {most}")
     if ask.cores_of(room) > room.cores_free:
         left = f"has {room.cores_free} % of its compute left{who_cores(room)}"
         return Obstacle(left, LESS, "cores")
     return None
-
-
-def _alone(room: Room) -> Obstacle:
-    return Obstacle(f"belongs to {room.promises[0].tenant} alone")
 
 
 def state(room: Room) -> str:

@@ -12,13 +12,19 @@ from gpushare.daemon.placement.obstacle import LESS, MORE, Obstacle
 _SEE = "see gpushare ls"
 
 
-def refusal(ask: Ask, wanted: int, rooms: Sequence[Room], why: Mapping[str, Obstacle]) -> str:
-    """Return why fewer than `wanted` of `rooms` can be taken; `why` is by the card's UUID."""
+def refusal(
+    ask: Ask, wanted: int, rooms: Sequence[Room], why: Mapping[str, Obstacle], *, less_helps: bool
+) -> str:
+    """Return why fewer than `wanted` of `rooms` can be taken; `why` is by the card's UUID.
+
+    `less_helps`: who asks for as little as can be would be given it.
+    """
     each = "; ".join(
         f"card {room.card.index} {why[room.card.uuid].text if room.card.uuid in why else 'fits'}"
         for room in rooms
     )
-    advice = _fixes(ask, [why[room.card.uuid] for room in rooms if room.card.uuid in why])
+    found = [why[room.card.uuid] for room in rooms if room.card.uuid in why]
+    advice = _fixes(ask, [one for one in found if less_helps or one.fix != LESS])
     if wanted > 1:
         fit = len(rooms) - len(why)
         many = f"{wanted} cards with {ask} each are asked for, and {fit} of {len(rooms)} have room"
@@ -46,7 +52,7 @@ def _either(fixes: Sequence[str]) -> str:
     return fixes[0] if len(fixes) == 1 else f"{', '.join(fixes[:-1])} or {fixes[-1]}"
 
 
-def refusal_of_all(ask: Ask, over: str) -> str:
+def refusal_of_all(ask: Ask, over: Obstacle, *, less_helps: bool) -> str:
     """Return why no set of cards may be taken, though each by itself could be: `over` of all."""
-    less = _fixes(ask, [Obstacle("", LESS, "memory")])[0]
-    return f"no card can be given for {ask}: {over}; {less} or see gpushare ps"
+    advice = _fixes(ask, [over] if less_helps else [])
+    return f"no card can be given for {ask}: {over.text}; {_either([*advice, 'see gpushare ps'])}"

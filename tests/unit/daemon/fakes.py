@@ -126,7 +126,7 @@ def driver_files(folder: Path) -> cdi.CdiSpec:
         {
             "cdiVersion": "0.6.0",
             "kind": "nvidia.com/gpu",
-            "devices": [{"name": name, "containerEdits": {}} for name in ("0", "1")],
+            "devices": [{"name": name, "containerEdits": {}} for name in ("0", "1", "2")],
             "containerEdits": {
                 "mounts": [
                     {"hostPath": f"{folder}/{name}", "containerPath": f"/usr/lib64/{name}"}

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`numa: bind`, from what is asked to the container's spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare import config
+from gpushare.config import Config
+from gpushare.daemon.cards.topology import Links
+from gpushare.daemon.life.host import open_tenant
+from gpushare.daemon.node import Node
+from gpushare.host.numa import Numa
+
+from . import fakes
+from .bundles import Container
+from .fakes import FakeDriver
+from .operations import ME, entry_of
+
+ASKED = ("GPUSHARE_MEMORY=1GiB", "GPUSHARE_NUMA=bind")
+
+
+@pytest.fixture
+def numa(tmp_path: Path) -> Numa:
+    found = Numa(tmp_path / "sys", tmp_path / "proc")
+    folder = found.sys / "devices/system/node"
+    for number, cpus in enumerate(("0-3", "4-7")):
+        (folder / f"node{number}").mkdir(parents=True)
+        (folder / f"node{number}" / "cpulist").write_text(f"{cpus}\n")
+    (folder / "has_memory").write_text("0-1\n")
+    (found.proc / "self").mkdir(parents=True)
+    (found.proc / "self/status").write_text("Cpus_allowed_list:\t0-7\nMems_allowed_list:\t0-1\n")
+    return found
+
+
+def on_nodes(
+    folder: Path, numa: Numa, nodes: dict[int, int], said: Config | None
+) -> Iterator[Node]:
+    driver = FakeDriver(*(fakes.card(index) for index in range(2)))
+    with fakes.node(folder, driver, said) as made:
+        links = Links({}, {fakes.card(index).uuid: node for index, node in nodes.items()})
+        made.driver, made.numa = replace(made.loaded(), links=links), numa
+        yield made
+
+
+@pytest.fixture
+def node(tmp_path: Path, numa: Numa) -> Iterator[Node]:
+    yield from on_nodes(tmp_path / "node", numa, {0: 1, 1: 0}, None)
+
+
+def cpuset(container: Container) -> tuple[str | None, str | None]:
+    cpu = container.document()["linux"]["resources"].get("cpu", {})
+    return cpu.get("cpus"), cpu.get("mems")
+
+
+def test_a_container_is_kept_to_its_card_s_node(tmp_path: Path, node: Node) -> None:
+    container = Container(tmp_path / "b", *ASKED)
+    before = container.document()
+    container.create(node)
+    assert cpuset(container) == ("4-7", "1")
+    # A second start begins with what the engine wrote.
+    container.create(node)
+    assert container.document()["x-gpushare"]["linux.resources.cpu.cpus"]["set"] == "4-7"
+    assert "cpu" not in before["linux"]["resources"]
+
+
+def test_nobody_is_bound_who_did_not_ask(tmp_path: Path, node: Node) -> None:
+    for name, env in (("b", ASKED[:1]), ("c", (ASKED[0], "GPUSHARE_NUMA=none"))):
+        container = Container(tmp_path / name, *env, identity=name)
+        container.create(node)
+        assert cpuset(container) == (None, None)
+
+
+def test_the_cards_nodes_are_added_up(tmp_path: Path, node: Node) -> None:
+    container = Container(tmp_path / "b", *ASKED, "GPUSHARE_COUNT=2")
+    container.create(node)
+    assert cpuset(container) == ("0-7", "0-1")
+
+
+def test_what_the_engine_gave_is_never_made_larger(tmp_path: Path, node: Node) -> None:
+    linux = {"resources": {"cpu": {"cpus": "2-5", "mems": "0-1", "shares": 512}}}
+    container = Container(tmp_path / "b", *ASKED, linux=linux)
+    container.create(node)
+    assert cpuset(container) == ("4-5", "1")
+
+
+def test_where_nothing_is_left_it_starts_as_it_was_and_says_so(tmp_path: Path, node: Node) -> None:
+    linux = {"resources": {"cpu": {"cpus": "0-1", "mems": "0"}}}
+    container = Container(tmp_path / "b", *ASKED, linux=linux)
+    key = container.create(node)["key"]
+    assert cpuset(container) == ("0-1", "0")
+    assert node.ledger.entries[key].notes == (
+        "numa: bind: it may have CPUs 0-1, and its cards are near to 4-7: left as is",
+        "numa: bind: it may have memory nodes 0, and its cards are near to 1: left as is",
+    )
+
+
+def test_a_card_whose_node_is_not_known_leaves_it_as_it_is(tmp_path: Path, numa: Numa) -> None:
+    for made in on_nodes(tmp_path / "node", numa, {}, None):
+        container = Container(tmp_path / "b", *ASKED)
+        key = container.create(made)["key"]
+        assert cpuset(container) == (None, None)
+        assert made.ledger.entries[key].notes == (
+            "numa: bind: the NUMA node of card 0 is not known: left as is",
+        )
+
+
+def test_the_node_s_default_binds_and_a_container_may_say_no(tmp_path: Path, numa: Numa) -> None:
+    said = config.parse("defaults: {numa: bind}\n", tmp_path / "gpushare.yaml")
+    for made in on_nodes(tmp_path / "node", numa, {0: 1}, said):
+        bound = Container(tmp_path / "b", ASKED[0])
+        bound.create(made)
+        assert cpuset(bound) == ("4-7", "1")
+        free = Container(tmp_path / "c", ASKED[0], "GPUSHARE_NUMA=none", identity="c")
+        free.create(made)
+        assert cpuset(free) == (None, None)
+
+
+def test_a_whole_card_binds_too(tmp_path: Path, node: Node) -> None:
+    container = Container(tmp_path / "b", "GPUSHARE_DEVICES=1", "GPUSHARE_NUMA=bind")
+    assert container.create(node)["given"] == "whole"
+    assert cpuset(container) == ("0-3", "0")
+
+
+def test_a_host_process_is_told_that_it_is_not_bound(node: Node) -> None:
+    entry = entry_of(node, open_tenant(ME, {"memory": "1GiB", "numa": "bind"}, node))
+    assert entry.notes == (
+        "--numa bind was not taken: it is for containers; put numactl(8) before the command",
+    )

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placement against brute force: every set of cards is tried, by the rules written once more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from gpushare.daemon.cards.capacity import Promise, Room
+from gpushare.daemon.cards.card import Card
+from gpushare.daemon.cards.topology import UNKNOWN, Link, Links, nvlink, pcie
+from gpushare.daemon.placement.bounds import Bounds, Part
+from gpushare.daemon.placement.choose import Ask, NoRoom, NoSuchCard, Placed, place
+from gpushare.quota import Ceilings, Together, Total
+
+from .fakes import GIB
+
+MODELS = ("A100-PCIE-40GB", "H200")
+LEVELS = (10, 20, 30, 40, 50)
+#: What stands between two cards: what NVML may say of it, or nothing.
+WAYS: st.SearchStrategy[Link] = st.one_of(
+    st.builds(nvlink, st.integers(1, 18)), st.sampled_from(LEVELS).map(pcie), st.just(UNKNOWN)
+)
+SLOW = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A machine, and what is asked of it."""
+
+    ask: Ask
+    rooms: tuple[Room, ...]
+    links: Links
+
+    def placed(self) -> tuple[Placed, ...] | None:
+        """Return what is given; None where it is refused."""
+        try:
+            return place(self.ask, self.rooms, self.links)
+        except (NoRoom, NoSuchCard):
+            return None
+
+
+@st.composite
+def promises(draw: st.DrawFn, memory_bytes: int) -> tuple[Promise, ...]:
+    if draw(st.integers(0, 7)) == 7:
+        return (Promise("alone", memory_bytes, 100, whole=True),)
+    count, found = draw(st.sampled_from((0, 0, 1, 2, 3))), []
+    free_bytes, free_cores = memory_bytes, 100
+    for number in range(count):
+        size, cores = draw(st.integers(1, 16)) * GIB, draw(st.sampled_from((0, 0, 20, 50)))
+        if size > free_bytes or cores > free_cores:
+            break
+        found.append(Promise(f"t{number}", size, cores))
+        free_bytes, free_cores = free_bytes - size, free_cores - cores
+    return tuple(found)
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> tuple[Room, ...]:
+    found = []
+    for index in range(draw(st.sampled_from((5, 6, 6, 4, 3, 2, 1)))):
+        gib = draw(st.sampled_from((16, 16, 40)))
+        one = Card(index, f"GPU-{index}000", draw(st.sampled_from(MODELS)), gib * GIB, index)
+        found.append(
+            Room(
+                one,
+                draw(promises(gib * GIB)),
+                foreign_bytes=draw(st.sampled_from((0, 0, 0, 3))) * GIB,
+                reserve_bytes=draw(st.sampled_from((0, 0, 1))) * GIB,
+                context_bytes=GIB // 2,
+                health=draw(st.sampled_from(("ok",) * 12 + ("GPU is lost",))),
+                mode=draw(st.sampled_from(("any",) * 10 + ("shared", "exclusive"))),
+                max_shares=draw(st.sampled_from((16, 16, 2))),
+                cordoned=draw(st.sampled_from((None,) * 12 + ("", "broken"))),
+            )
+        )
+    return tuple(draw(st.permutations(found)))
+
+
+@st.composite
+def bounds(draw: st.DrawFn, rooms: Sequence[Room]) -> Bounds:
+    def some(low: int, high: int) -> int | None:
+        return draw(st.one_of(st.none(), st.none(), st.integers(low, high)))
+
+    def size(high: int) -> int | None:
+        gib = some(1, high)
+        return None if gib is None else gib * GIB
+
+    parts = tuple(
+        Part(f"key-{name}", name, room.card, draw(st.integers(1, 8)) * GIB, 20)
+        for room in rooms
+        for name in draw(st.sets(st.sampled_from("ab"), max_size=2).map(sorted))
+    )
+    if draw(st.integers(0, 2)) < 2:
+        return Bounds(parts=parts)
+    model = Total(size(60), some(1, 300), some(1, 3), some(1, 4))
+    return Bounds(
+        Ceilings(memory_bytes=size(20)),
+        Together(size(30), some(10, 100), some(10, 100), some(1, 3)),
+        Total(size(90), some(1, 400), some(1, 4), some(1, 4), models={"A100": model}),
+        "namespace team",
+        parts,
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    rooms = draw(machines())
+    whole, percent = draw(st.integers(0, 3)) == 3, draw(st.integers(0, 3)) == 3
+    ask = Ask(
+        whole=whole,
+        count=draw(st.sampled_from((2, 2, 1, 1, 3, 3, 4, None))),
+        memory_bytes=None if whole or percent else draw(st.sampled_from((2, 1, 4, 8, 20))) * GIB,
+        memory_percent=draw(st.sampled_from((10, 30, 50, 100))) if percent and not whole else None,
+        cores=0 if whole else draw(st.sampled_from((0, 10, 40, 80))),
+        strategy=draw(st.sampled_from(("", "binpack", "spread", "topology"))),
+        allow=draw(st.sampled_from(((),) * 8 + (("A100",), ("h200", "GPU-0000")))),
+        deny=draw(st.sampled_from(((),) * 8 + (("GPU-1000",), ("H200",), ("T4",)))),
+        bounds=draw(bounds(rooms)),
+    )
+    uuids = sorted(room.card.uuid for room in rooms)
+    between = {frozenset(pair): draw(WAYS) for pair in combinations(uuids, 2)}
+    return Case(ask, rooms, Links(between))
+
+
+# --- the rules, once more ---
+
+
+def named(names: Sequence[str], one: Card) -> bool:
+    return any(name == one.uuid or name.lower() in one.model.lower() for name in names)
+
+
+def fits(ask: Ask, room: Room) -> bool:
+    """Whether one card may be taken by itself."""
+    one = room.card
+    if room.health != "ok" or room.cordoned is not None:
+        return False
+    if (ask.allow and not named(ask.allow, one)) or named(ask.deny, one):
+        return False
+    if room.mode == ("shared" if ask.whole else "exclusive"):
+        return False
+    size, cores = asked(ask, one)
+    together, mine = ask.bounds.together, [p for p in ask.bounds.parts if p.card.uuid == one.uuid]
+    most = [together.memory_bytes]
+    if together.memory_percent is not None:
+        most.append(one.memory_bytes * together.memory_percent // 100)
+    if any(m is not None and sum(p.memory_bytes for p in mine) + size > m for m in most):
+        return False
+    if together.cores is not None and sum(p.cores for p in mine) + cores > together.cores:
+        return False
+    if together.tenants is not None and len(mine) + 1 > together.tenants:
+        return False
+    ceiling = ask.bounds.ceilings.memory_bytes
+    if ask.whole:
+        return not room.promises
+    if ceiling is not None and size > ceiling:
+        return False
+    taken = sum(promise.memory_bytes for promise in room.promises)
+    free = one.memory_bytes - room.reserve_bytes - room.foreign_bytes - taken
+    return (
+        not any(promise.whole for promise in room.promises)
+        and room.context_bytes < size <= free
+        and sum(promise.cores for promise in room.promises) + cores <= 100
+        and len(room.promises) < room.max_shares
+    )
+
+
+def asked(ask: Ask, one: Card) -> tuple[int, int]:
+    if ask.whole:
+        return one.memory_bytes, 100
+    size = ask.memory_bytes
+    if size is None:
+        assert ask.memory_percent is not None
+        size = one.memory_bytes * ask.memory_percent // 100
+    return size, ask.cores
+
+
+def may(ask: Ask, taken: Sequence[Room]) -> bool:
+    """Whether the set may be had together."""
+    total = ask.bounds.total
+    for model, most in (("", total), *total.models.items()):
+        new = [room.card for room in taken if model in room.card.model]
+        parts = [part for part in ask.bounds.parts if model in part.card.model]
+        if not new:
+            continue
+        sums = (
+            (
+                most.memory_bytes,
+                sum(asked(ask, c)[0] for c in new) + sum(p.memory_bytes for p in parts),
+            ),
+            (most.cores, sum(asked(ask, c)[1] for c in new) + sum(p.cores for p in parts)),
+            (most.cards, len({c.uuid for c in new} | {p.card.uuid for p in parts})),
+            (most.tenants, len({p.key for p in parts}) + 1),
+        )
+        if any(bound is not None and value > bound for bound, value in sums):
+            return False
+    return True
+
+
+def sets(case: Case) -> list[tuple[Room, ...]]:
+    """Return every set of cards that may be taken."""
+    count = len(case.rooms) if case.ask.count is None else case.ask.count
+    fitting = [room for room in case.rooms if fits(case.ask, room)]
+    return [taken for taken in combinations(fitting, count) if may(case.ask, taken)]
+
+
+def distance(case: Case, taken: Sequence[Room]) -> int:
+    pairs = combinations([room.card.uuid for room in taken], 2)
+    return sum(case.links.between[frozenset(pair)].distance for pair in pairs)
+
+
+def goodness(case: Case, taken: Sequence[Room]) -> tuple[object, ...]:
+    """Return what the strategy looks at, the least the best; without what only decides ties."""
+    ask, free = case.ask, sorted(room.free_bytes for room in taken)
+    if ask.strategy == "spread":
+        return (sorted(-one for one in free),)
+    if ask.whole:
+        others = [r for r in case.rooms if fits(ask, r) and r not in taken]
+        cut = sum(70 - distance(case, (one, other)) for one in taken for other in others)
+        return distance(case, taken), sum(room.foreign_bytes for room in taken), cut
+    if ask.strategy == "binpack" or len(taken) == 1:
+        return (free,)
+    return distance(case, taken), free
+
+
+# --- what holds ---
+
+
+@SLOW
+@given(cases())
+def test_a_request_is_refused_only_where_no_set_of_cards_would_do(case: Case) -> None:
+    assert (case.placed() is not None) == bool(sets(case))
+
+
+@SLOW
+@given(cases())
+def test_the_set_that_is_taken_is_the_best_by_its_strategy(case: Case) -> None:
+    placed = case.placed()
+    if placed is None:
+        return
+    uuids = {one.card.uuid for one in placed}
+    taken = next(one for one in sets(case) if {room.card.uuid for room in one} == uuids)
+    best = min(goodness(case, one) for one in sets(case))
+    assert goodness(case, taken) == best
+    # Of those as good, the first cards.
+    indices = sorted(room.card.index for room in taken)
+    as_good = [one for one in sets(case) if goodness(case, one) == best]
+    assert indices == min(sorted(room.card.index for room in one) for one in as_good)
+
+
+@SLOW
+@given(cases(), st.randoms(use_true_random=False))
+def test_the_order_in_which_cards_are_listed_changes_nothing(case: Case, random: object) -> None:
+    rooms = list(case.rooms)
+    random.shuffle(rooms)  # type: ignore[attr-defined]
+    assert replace(case, rooms=tuple(rooms)).placed() == case.placed()
+
+
+@SLOW
+@given(st.lists(cases(), min_size=1, max_size=8), machines())
+def test_nothing_is_ever_promised_twice(requests: list[Case], machine: tuple[Room, ...]) -> None:
+    rooms = {room.card.uuid: replace(room, promises=()) for room in machine}
+    for number, request in enumerate(requests):
+        ask = replace(request.ask, bounds=Bounds())
+        try:
+            placed = place(ask, tuple(rooms.values()), request.links)
+        except (NoRoom, NoSuchCard):
+            continue
+        for one in placed:
+            before = rooms[one.card.uuid]
+            assert before.health == "ok"
+            assert before.cordoned is None
+            promise = Promise(f"r{number}", one.memory_bytes, one.cores, one.whole)
+            rooms[one.card.uuid] = replace(before, promises=(*before.promises, promise))
+    for after in rooms.values():
+        if any(promise.whole for promise in after.promises):
+            assert len(after.promises) == 1
+            assert after.mode != "shared"
+            continue
+        assert not after.promises or after.mode != "exclusive"
+        taken = sum(promise.memory_bytes for promise in after.promises)
+        if after.promises:
+            assert taken + after.foreign_bytes + after.reserve_bytes <= after.card.memory_bytes
+        assert sum(promise.cores for promise in after.promises) <= 100
+        assert len(after.promises) <= after.max_shares
+
+
+@SLOW
+@given(cases(), st.integers(0, 5), st.sampled_from(("memory", "cores", "shares", "open", "card")))
+def test_more_room_never_makes_a_yes_a_no(case: Case, at: int, what: str) -> None:
+    assume(case.ask.memory_percent is None)  # a part of a larger card is more memory
+    assume(case.ask.count is not None)  # and all cards are one more
+    assume(not (case.ask.whole and what == "memory"))  # so is a whole one
+    assume(case.placed() is not None)
+    rooms = list(case.rooms)
+    room = rooms[at % len(rooms)]
+    larger = replace(room.card, memory_bytes=room.card.memory_bytes + 8 * GIB)
+    more = {
+        "memory": replace(room, card=larger),
+        "cores": replace(room, promises=tuple(replace(p, cores=0) for p in room.promises)),
+        "shares": replace(room, max_shares=room.max_shares + 1),
+        "open": replace(room, cordoned=None, health="ok", mode="any"),
+        "card": room,
+    }[what]
+    rooms[at % len(rooms)] = more
+    if what == "card":
+        rooms.append(Room(Card(9, "GPU-9000", "H200", 80 * GIB, 9)))
+    assert replace(case, rooms=tuple(rooms)).placed() is not None
+
+
+@SLOW
+@given(cases())
+def test_a_refusal_has_each_card_and_advises_less_only_where_that_helps(case: Case) -> None:
+    try:
+        place(case.ask, case.rooms, case.links)
+    except NoSuchCard:
+        return
+    except NoRoom as error:
+        text = str(error)
+    else:
+        return
+    if not text.startswith("no card can be given"):
+        assert all(f"card {room.card.index} " in text for room in case.rooms)
+    if "ask for less" in text:
+        sizes = {room.context_bytes + 1 for room in case.rooms}
+        littles = [replace(case.ask, memory_bytes=size, memory_percent=None) for size in sizes]
+        assert any(sets(replace(case, ask=replace(little, cores=0, count=1))) for little in littles)
+
+
+@pytest.mark.parametrize("count", range(1, 17))
+def test_sixteen_cards_are_placed_by_looking_at_every_set(count: int) -> None:
+    """The set that is found is no farther apart than pairs of neighbours allow."""
+    rooms = tuple(Room(Card(n, f"GPU-{n:02}", "A100", 40 * GIB, n)) for n in range(16))
+    between = {
+        frozenset((one.card.uuid, other.card.uuid)): nvlink(12)
+        if one.card.index // 4 == other.card.index // 4
+        else pcie(50)
+        for one, other in combinations(rooms, 2)
+    }
+    placed = place(Ask(whole=True, count=count), rooms, Links(between))
+    groups = {one.card.index // 4 for one in placed}
+    assert len(groups) == -(-count // 4)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints what NVML says of where the cards are, as gpushared's NVML worker asks it."""
+
+import ctypes
+import json
+import sys
+
+import pynvml
+
+sys.path.insert(0, sys.argv[1])
+from gpushare.daemon.cards import near
+
+ctypes.CDLL("libnvidia-ml.so.1", mode=ctypes.RTLD_GLOBAL)
+pynvml.nvmlInit()
+handles = {}
+for index in range(pynvml.nvmlDeviceGetCount()):
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    handles[pynvml.nvmlDeviceGetUUID(handle)] = handle
+first = next(iter(handles.values()))
+switch = pynvml.NVML_TOPOLOGY_SINGLE
+print(
+    json.dumps(
+        {
+            "facts": near.facts(handles),
+            "nearest": [
+                pynvml.nvmlDeviceGetIndex(one)
+                for one in pynvml.nvmlDeviceGetTopologyNearestGpus(first, switch)
+            ],
+        }
+    )
+)
