@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from gpushare import protocol
 from gpushare.cli import session as shared
 from gpushare.cli.table import printable, table
+from gpushare.client import Refused, UnknownTenant
 from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
@@ -22,32 +24,54 @@ if TYPE_CHECKING:
 HEADINGS: Final = ("CONTAINER", "STATE", "MEMORY", "PID")
 POLL_SECONDS: Final = 0.5
 INTERRUPTED: Final = 130  # as a shell's: 128 and SIGINT
+REFUSED: Final = 3
 
 
 @shared.command("drain", example="gpushare card drain 0 --wait")
 @click.argument("card")
 @click.option("--reason", metavar="TEXT", help="Shown to whoever is refused the card.")
 @click.option("--wait", is_flag=True, help="Return when nobody is on the card any more.")
-def drain(session: Session, card: str, reason: str | None, wait: bool) -> None:
+@click.option("--kick", is_flag=True, help="End who is on it, as gpushare kick does.")
+@click.option(
+    "--grace",
+    type=click.IntRange(0, protocol.KICK_MOST_SECONDS),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="After which --kick kills what is left.",
+)
+def drain(
+    session: Session, card: str, reason: str | None, wait: bool, kick: bool, grace: int
+) -> None:
     """Take a card out of service: cordon it, and show who is still on it.
 
     CARD is an index of `gpushare ls` or a UUID. Nothing new is placed on it, and containers that
-    are on it go on until they end; with --wait the command ends when the last of them has.
+    are on it go on until they end; with --wait the command ends when the last of them has, with
+    --kick they are ended. One that its engine starts again is placed on another card, or refused.
     Interrupted (Ctrl-C), it leaves the card cordoned; `gpushare card uncordon` undoes that.
+
+    Where one of them cannot be ended the exit status is 3; the others are.
     """
     client = session.client
     cordoned = client.cordon(card, reason)
     here = list(_on(cordoned, client))
+    why = reason or f"card {cordoned['index']} is drained"
+    refused = [one for one in here if kick and not _kicked(one, grace, why, client)]
     if wait:
         here = _waited(cordoned, here, client)
-    session.show(
-        {"card": client_card(cordoned, client), "tenants": here}, lambda: _text(cordoned, here)
-    )
+    session.show({"card": cordoned, "tenants": here}, lambda: _text(cordoned, here))
+    if refused:
+        click.get_current_context().exit(REFUSED)
 
 
-def client_card(card: Card, client: Client) -> Card:
-    """Return the card as it is by now."""
-    return next((one for one in client.cards() if one["uuid"] == card["uuid"]), card)
+def _kicked(tenant: Tenant, grace: int, why: str, client: Client) -> bool:
+    """Have a tenant end; where it cannot be, say why."""
+    try:
+        client.kick(tenant["key"], "TERM", grace, why)
+    except (Refused, UnknownTenant) as error:  # of the latter: it has ended by now
+        click.echo(f"gpushare: {printable(str(error))}", err=True)
+        return isinstance(error, UnknownTenant)
+    return True
 
 
 def _on(card: Card, client: Client) -> Iterator[Tenant]:

@@ -16,7 +16,7 @@ from gpushare.daemon.cards.calibration import Contexts
 from gpushare.daemon.cards.capacity import Promise, Room
 from gpushare.daemon.cards.card import Card, Driver
 from gpushare.daemon.cards.nvml import Nvml
-from gpushare.daemon.cards.topology import NO_LINKS, Links
+from gpushare.daemon.cards.topology import Links
 from gpushare.daemon.compute.spent import Spending
 from gpushare.daemon.control.freezer import Freezer
 from gpushare.daemon.identity.siblings import Siblings
@@ -54,7 +54,11 @@ class Loaded:
     contexts: Contexts
     truth: Truth
     slow_motion: float = 1.0  # what a simulated card multiplies every duration by
-    links: Links = NO_LINKS
+
+    @property
+    def links(self) -> Links:
+        """How far the cards are from each other."""
+        return self.nvml.links()
 
     @property
     def is_simulated(self) -> bool:

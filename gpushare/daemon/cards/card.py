@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from gpushare.daemon.cards.topology import Links
+
 
 class DriverError(Exception):
     """The driver did not answer, or not in time; what was known before is stale."""
@@ -119,6 +121,10 @@ class Driver(Protocol):
 
     def cards(self) -> tuple[Card, ...]:
         """Return the cards by index."""
+        ...
+
+    def links(self) -> Links:
+        """Return how far the cards are from each other."""
         ...
 
     def sample(self) -> Sample:

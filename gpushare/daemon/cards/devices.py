@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import pynvml
 
+from gpushare.daemon.cards import near
+
 NO_SUCH_CALL: Final = -1
 _UNKNOWN: Final = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE of usedGpuMemory
 _NO_INSTANCE: Final = 0xFFFFFFFF
@@ -76,6 +78,7 @@ class Devices:
             "cards": found,
             "lost": [card for card in cards if "uuid" not in card],
             "limits": bool(found) and self._has_limits(found[0]["uuid"]),
+            "near": near.facts({card["uuid"]: self._handles[card["uuid"]] for card in found}),
         }
 
     def look(self) -> Answer:

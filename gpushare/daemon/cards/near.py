@@ -25,19 +25,17 @@ def facts(handles: Mapping[str, Any]) -> dict[str, Any]:
     and whether they reach each other over NVLink at all.
     """
     return {
-        "cards": {uuid: _card(handle) for uuid, handle in handles.items()},
+        "cards": {uuid: _card(handle, linked=len(handles) > 1) for uuid, handle in handles.items()},
         "pairs": [_pair(one, other, handles) for one, other in combinations(handles, 2)],
     }
 
 
-def _card(handle: Any) -> dict[str, Any]:
+def _card(handle: Any, *, linked: bool) -> dict[str, Any]:
     pci = _said(pynvml.nvmlDeviceGetPciInfo, handle)
     return {
         "address": None if pci is None else _address(pci),
         "node": _node(handle),
-        "ends": [
-            end for link in range(pynvml.NVML_NVLINK_MAX_LINKS) if (end := _end(handle, link))
-        ],
+        "ends": _ends(handle) if linked else [],
     }
 
 
@@ -66,12 +64,19 @@ def _node(handle: Any) -> int | None:
     return nodes[0] if len(nodes) == 1 else None
 
 
-def _end(handle: Any, link: int) -> str | None:
-    """Return what is at the end of a link that is up."""
-    if _said(pynvml.nvmlDeviceGetNvLinkState, handle, link) != pynvml.NVML_FEATURE_ENABLED:
-        return None
-    pci = _said(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-    return None if pci is None else _address(pci)
+def _ends(handle: Any) -> list[str]:
+    """Return what is at the end of each link that is up."""
+    ends = []
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        state = _said(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        if state is None:
+            break  # a card without links, or behind its last one
+        if state != pynvml.NVML_FEATURE_ENABLED:
+            continue
+        pci = _said(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+        if pci is not None:
+            ends.append(_address(pci))
+    return ends
 
 
 def _address(pci: Any) -> str:

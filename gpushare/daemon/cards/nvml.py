@@ -35,6 +35,7 @@ from gpushare.daemon.cards.card import (
 )
 from gpushare.daemon.cards.child import Child, WorkerLost
 from gpushare.daemon.cards.plausible import Loaded
+from gpushare.daemon.cards.topology import Links
 from gpushare.daemon.log import log
 
 #: A first nvmlInit without persistence mode takes seconds per card: it may come late once.
@@ -111,6 +112,10 @@ class Nvml:
     def cards(self) -> tuple[Card, ...]:
         """Return the cards, and behind them those that were there and are not listed any more."""
         return self._loaded.cards + self._vanished
+
+    def links(self) -> Links:
+        """Return how far the cards are from each other; what was said at the loading."""
+        return self._loaded.links
 
     def sample(self) -> Sample:
         """Return what each process takes of each card."""

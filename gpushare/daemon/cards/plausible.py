@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare.daemon.cards.card import Card, Generation, Implausible, Sample, Use
+from gpushare.daemon.cards.topology import NO_LINKS, Links, of_facts
+from gpushare.host.numa import Numa
 
 _PID_MOST: Final = 1 << 22  # Linux, include/linux/threads.h: PID_MAX_LIMIT
 #: What the sum over processes may be beyond the card's own figure: rounding, and what one of them
@@ -33,6 +35,7 @@ class Loaded:
     limits: bool
     totals: Mapping[str, int]  # bytes in all, by uuid
     lost: tuple[str, ...] = ()  # of cards that do not even say who they are: why
+    links: Links = NO_LINKS
 
 
 def loaded(answer: Mapping[str, Any]) -> Loaded:
@@ -49,15 +52,32 @@ def loaded(answer: Mapping[str, Any]) -> Loaded:
         )
         lost = tuple(str(said["error"]) for said in answer["lost"])
         totals = {str(said["uuid"]): int(said["total"]) for said in answer["cards"]}
-        limits = bool(answer["limits"])
         found = Loaded(
-            generation.driver, str(answer["cuda"]), cards, generation, limits, totals, lost
+            generation.driver,
+            str(answer["cuda"]),
+            cards,
+            generation,
+            bool(answer["limits"]),
+            totals,
+            lost,
+            _links(answer),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Implausible(f"the driver tells of its cards in no known way: {error!r}") from error
     if len({card.uuid for card in cards}) < len(cards):
         raise Implausible("the driver has two cards of one UUID")
     return found
+
+
+def _links(answer: Mapping[str, Any]) -> Links:
+    """Return where the cards are; not known where it is told in no known way.
+
+    All that depends on it is how good a place is, so no driver is refused for it.
+    """
+    try:
+        return of_facts(answer["near"], Numa().node_of)
+    except (KeyError, TypeError, ValueError):
+        return NO_LINKS
 
 
 def sample(answer: Mapping[str, Any], of: Loaded) -> Sample:

@@ -40,7 +40,8 @@ _DRAIN_SECONDS: Final = 10.0
 _TOLD_SECONDS: Final = 10.0
 #: Whose refusal is logged.
 _CHANGES: Final = frozenset(
-    {"create", "open", "bind", "set", "pause", "resume", "kick", "card-policy"}
+    {"create", "open", "bind", "set", "pause", "resume", "kick"}
+    | {"card-policy", "card-cordon", "card-uncordon"}
 )
 
 

@@ -102,6 +102,21 @@ def test_drain_waits_until_the_last_has_ended(
     assert result.stderr == "card 0: waiting for 2: a, b\ncard 0: waiting for 1: b\n"
 
 
+def test_drain_kicks_whom_it_can(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.answers["card-cordon"] = [{"ok": True, "card": card(cordoned=True)}]
+    daemon.answers["tenants"] = rows(tenant("train", 1, 4))
+    daemon.answers["kick"] = [{"ok": True, "tenant": tenant("train", 1, 4)}]
+    assert cli("card", "drain", "0", "--kick", "--grace", "3").exit_code == 0
+    (kick,) = (one for one in daemon.requests if one["op"] == "kick")
+    assert (kick["signal"], kick["grace"], kick["why"]) == ("TERM", 3, "card 0 is drained")
+    assert kick["name"] == tenant("train", 1, 4)["key"]
+    daemon.answers["kick"] = [{"ok": False, "code": "refused", "error": "it shares its cgroup"}]
+    result = cli("card", "drain", "0", "--kick")
+    assert result.exit_code == drain.REFUSED
+    assert "it shares its cgroup" in result.stderr
+    assert "still on it:" in result.stdout
+
+
 def test_an_interrupted_wait_leaves_the_card_cordoned_and_says_how_to_undo_it(
     cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from gpushare.config import Config
 from gpushare.daemon.audit.truth import Truth
 from gpushare.daemon.cards.calibration import Contexts
 from gpushare.daemon.cards.card import NO_LIMITS, Card, DriverError, Generation, Limits, Sample, Use
+from gpushare.daemon.cards.topology import NO_LINKS, Links
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.identity.sightings import Sightings
 from gpushare.daemon.node import Loaded, Node
@@ -60,6 +61,7 @@ class FakeDriver:
         self.held: dict[tuple[str, Path], Limits] = {}
         self.refusal = ""  # of limits
         self.rounds_to = 1
+        self.near = NO_LINKS
         self.renewed: list[Path] = []
         self.refuses_to_load = ""
         # The real one asks the kernel's module, which may be of another version than the file.
@@ -82,6 +84,9 @@ class FakeDriver:
 
     def cards(self) -> tuple[Card, ...]:
         return self._cards
+
+    def links(self) -> Links:
+        return self.near
 
     def sample(self) -> Sample:
         if self.fault:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,13 +103,14 @@ def test_only_root_cordons_and_everybody_sees_it(tmp_path: Path) -> None:
 
 
 def test_cards_are_shown_with_their_links_and_node(tmp_path: Path) -> None:
-    with node(tmp_path, count=3) as made:
+    driver = FakeDriver(*(fakes.card(index) for index in range(3)))
+    with fakes.node(tmp_path, driver) as made:
         pairs = {"01": nvlink(4), "02": pcie(50), "12": pcie(50)}
         uuids = [card.uuid for card in made.loaded().cards]
         between = {
             frozenset(uuids[int(index)] for index in pair): link for pair, link in pairs.items()
         }
-        made.driver = replace(made.loaded(), links=Links(between, {uuids[0]: 1}))
+        driver.near = Links(between, {uuids[0]: 1})
         first = ask(made, "cards")[0]
         assert first["numa"] == 1
         assert ask(made, "cards")[1]["numa"] is None

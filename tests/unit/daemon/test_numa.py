@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,7 @@ def on_nodes(
     driver = FakeDriver(*(fakes.card(index) for index in range(2)))
     with fakes.node(folder, driver, said) as made:
         links = Links({}, {fakes.card(index).uuid: node for index, node in nodes.items()})
-        made.driver, made.numa = replace(made.loaded(), links=links), numa
+        driver.near, made.numa = links, numa
         yield made
 
 

@@ -33,11 +33,14 @@ def importers(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("module", "file"),
-    [("pynvml", "daemon/cards/devices.py"), ("prctl", "daemon/privileges.py")],
+    ("module", "files"),
+    [
+        ("pynvml", ("daemon/cards/devices.py", "daemon/cards/near.py")),
+        ("prctl", ("daemon/privileges.py",)),
+    ],
 )
-def test_a_module_is_imported_in_one_place(module: str, file: str) -> None:
-    assert importers(module) == {file}
+def test_a_module_is_imported_in_few_places(module: str, files: tuple[str, ...]) -> None:
+    assert importers(module) == {*files}
 
 
 def test_the_unit_leaves_the_capabilities_that_the_daemon_keeps() -> None:
