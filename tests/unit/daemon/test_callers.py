@@ -52,6 +52,8 @@ FIELDS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "kick": ({"name": "train", "signal": "TERM", "grace": 1}, frozenset()),
     "reload": ({}, frozenset()),
     "card-policy": ({"card": "0", "policy": "best-effort"}, frozenset()),
+    "card-cordon": ({"card": "0", "reason": "fan"}, frozenset()),
+    "card-uncordon": ({"card": "0"}, frozenset()),
 }
 
 
