@@ -5,17 +5,22 @@ An engine must not point into a virtual environment, and a library that a contai
 not change beneath it, so what is used is a copy: `<prefix>/<version>-<sha12>/{bin,lib}`, named by
 everything in it (content, names, the launcher's configuration). Installing the same again changes
 nothing; an upgrade makes a second folder beside the first. `<prefix>/current` is the one that
-engines are told: it is switched in one rename and so needs no restart of an engine.
+engines are told: it is switched in one rename and so needs no restart of an engine. `previous` is
+the one before, to go back to; gpushared removes the others once nobody uses them
+(daemon/store/installations.py).
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +30,7 @@ from gpushare.errors import UserError
 
 PREFIX: Final = Path("/usr/local/lib/gpushare")
 CURRENT: Final = "current"
+PREVIOUS: Final = "previous"
 CONFIGURATION: Final = "gpushare-runtime.conf"
 _PROGRAMS: Final = ("gpushare-runtime", "gpushare-hook", "gpushare-scheduler")
 _LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "gpushare-probe")
@@ -104,9 +110,13 @@ def install(
     """
     files = _files(runtime, socket, source)
     installation = _named(prefix, files)
-    if installation.root.is_dir():
-        _verify(installation.root, files)
-        return installation
+    with _not_swept(prefix):
+        if installation.root.is_dir():
+            _verify(installation.root, files)
+            # From now on it is as young as a new one; one that is not ours to write stays anyway.
+            with suppress(OSError):
+                os.utime(installation.root)
+            return installation
     draft = prefix / f".{installation.root.name}.{secrets.token_hex(4)}"
     try:
         prefix.mkdir(parents=True, exist_ok=True)
@@ -127,11 +137,15 @@ def planned(
 
 
 def activate(installation: Installation) -> Installation:
-    """Make `<prefix>/current` name this installation; return it by that name."""
-    prefix = installation.root.parent
-    draft = prefix / f".{CURRENT}.{secrets.token_hex(4)}"
-    draft.symlink_to(installation.root.name)
-    draft.replace(prefix / CURRENT)
+    """Make `<prefix>/current` name this installation; return it by that name.
+
+    `<prefix>/previous` is what it named before, if that was another.
+    """
+    prefix, name = installation.root.parent, installation.root.name
+    before = (prefix / CURRENT).readlink().name if (prefix / CURRENT).is_symlink() else name
+    _link(prefix / CURRENT, name)
+    if before != name:
+        _link(prefix / PREVIOUS, before)
     return Installation(prefix / CURRENT)
 
 
@@ -149,6 +163,27 @@ def _first(folders: list[Path], name: str) -> Path:
     raise InstallError(
         f"{name} is in none of {looked}; install the package again, with its C parts"
     )
+
+
+def _link(place: Path, name: str) -> None:
+    draft = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    draft.symlink_to(name)
+    draft.replace(place)
+
+
+@contextmanager
+def _not_swept(prefix: Path) -> Iterator[None]:
+    """Have nobody remove a version meanwhile (flock(2) on the prefix, if it is there)."""
+    try:
+        descriptor = os.open(prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _files(runtime: Path, socket: Path, source: Source | None) -> dict[Path, bytes]:

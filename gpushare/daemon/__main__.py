@@ -28,12 +28,14 @@ from gpushare.daemon.service.loop import Loop
 from gpushare.daemon.service.pulse import Pulse
 from gpushare.daemon.service.server import Server
 from gpushare.daemon.service.worker import Worker
+from gpushare.daemon.store import installations
 from gpushare.errors import UserError
 from gpushare.host.driver import ready
 from gpushare.host.tree import Tree
 
 _FINISH_SECONDS: Final = 5.0
 _FEED_SECONDS: Final = 60.0  # where no watchdog asks: a thread that hangs is logged all the same
+_SWEEP_SECONDS: Final = 600.0  # all of /proc is read, if there is anything to remove
 
 
 def main() -> None:
@@ -130,6 +132,8 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
         loop.every(lambda: node.config.timing.reconcile, job)
     pulse = Pulse(("decide", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
     _start_thread("truth", lambda: _look(node, lending, stop, pulse))
+    node.names.submit(lambda: installations.sweep(node))
+    loop.every(lambda: _SWEEP_SECONDS, lambda: node.names.submit(lambda: installations.sweep(node)))
     log(
         "daemon-ready",
         version=gpushare.__version__,

@@ -102,6 +102,8 @@ EVENTS: Final = {
     "compat-used": "A cuda-compat package of an image is the driver of its container.",
     "compat-removed": "A copy of a cuda-compat package that nobody uses was removed.",
     "compat-left": "Copies of cuda-compat packages could not be removed.",
+    "installation-removed": "An old version of our libraries that nobody uses was removed.",
+    "installation-left": "Old versions of our libraries could not be removed.",
     # The audit
     "over-quota-seen": "It has more memory than it may; the operator chose to observe.",
     "over-quota-warned": "It has more memory than it may: it and the operator are told.",

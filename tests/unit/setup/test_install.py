@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import mmap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,48 @@ def test_a_package_without_its_c_parts_says_so(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(install, "_PROGRAMS", ("no-such-program",))
     with pytest.raises(InstallError, match="no-such-program is in none of"):
         Source.of_package()
+
+
+def test_many_that_install_at_once_all_have_it(tmp_path: Path) -> None:
+    source = make_source(tmp_path)
+
+    def made(_: int) -> install.Installation:
+        one = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+        return install.activate(one)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(made, range(16)))
+    assert len(found) == 1
+    names = sorted(path.name for path in (tmp_path / "to").iterdir())
+    assert len(names) == 2
+    assert names[1] == install.CURRENT
+
+
+def test_what_is_mapped_is_not_written_to_by_any_installation(tmp_path: Path) -> None:
+    """As a node's agent did that copied its library over the old one: all its users crashed."""
+    source = make_source(tmp_path)
+    old = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+    library = old.libraries / "libcuda.so.1"
+    with library.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    before = bytes(mapped)
+    for content in (b"\x7fELF shorter", b"\x7fELF " + b"longer" * 4096):
+        (source.libraries / "libcuda.so.1").write_bytes(content)
+        made = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+        install.activate(made)
+        assert made.root != old.root
+    assert bytes(mapped) == before == library.read_bytes()
+    mapped.close()
+
+
+def test_what_was_there_before_can_be_gone_back_to(tmp_path: Path) -> None:
+    source = make_source(tmp_path)
+    made = []
+    for content in (b"a", b"b"):
+        (source.libraries / "libcuda.so.1").write_bytes(content)
+        made.append(install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source))
+        install.activate(made[-1])
+        install.activate(made[-1])
+    assert (tmp_path / "to" / install.PREVIOUS).resolve() == made[0].root
+    install.activate(made[0])
+    assert (tmp_path / "to" / install.PREVIOUS).resolve() == made[1].root

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Old versions of the libraries go when nobody uses them, and not before."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpushare import install
+from gpushare.daemon.store import installations
+from gpushare.daemon.store.installations import prefix_of, remove_unused
+from gpushare.daemon.store.ledger import Entry
+from gpushare.install import Installation, Source
+from tests.unit.setup.test_install import RUNC, SOCKET, make_source, snapshot
+
+HOURS = 7200
+
+
+class Versions:
+    """A prefix in which three versions were installed, one after the other, hours ago."""
+
+    def __init__(self, folder: Path) -> None:
+        self.prefix = folder / "prefix"
+        self.source = make_source(folder)
+        self.oldest, self.before, self.now = (self.install(text) for text in ("a", "b", "c"))
+        for made in (self.oldest, self.before, self.now):
+            install.activate(made)
+            age(made.root)
+
+    def install(self, text: str, *, source: Source | None = None) -> Installation:
+        library = (source or self.source).libraries / "libcuda.so.1"
+        library.write_bytes(b"\x7fELF " + text.encode() * 4096)
+        return install.install(
+            self.prefix, runtime=RUNC, socket=SOCKET, source=source or self.source
+        )
+
+    def sweep(self, *entries: Entry) -> list[str]:
+        libraries = self.prefix / install.CURRENT / "lib"
+        return remove_unused(self.prefix, libraries, entries)
+
+    @property
+    def left(self) -> set[str]:
+        return {path.name for path in self.prefix.iterdir() if not path.is_symlink()}
+
+
+def age(folder: Path) -> None:
+    then = time.time() - HOURS
+    os.utime(folder, (then, then))
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> Versions:
+    return Versions(tmp_path)
+
+
+def names(*made: Installation) -> set[str]:
+    return {one.root.name for one in made}
+
+
+def test_all_go_but_the_one_that_is_used_and_the_one_before(versions: Versions) -> None:
+    current = snapshot(versions.now.root), snapshot(versions.before.root)
+    assert versions.sweep() == [versions.oldest.root.name]
+    assert versions.left == names(versions.before, versions.now)
+    assert (snapshot(versions.now.root), snapshot(versions.before.root)) == current
+    assert versions.sweep() == []
+
+
+def test_going_back_keeps_both(versions: Versions) -> None:
+    install.activate(versions.before)
+    versions.sweep()
+    assert versions.left == names(versions.before, versions.now)
+
+
+def test_what_was_installed_a_moment_ago_stays(versions: Versions) -> None:
+    made = versions.install("d")
+    versions.sweep()
+    assert made.root.is_dir()
+    age(made.root)
+    versions.sweep()
+    assert not made.root.exists()
+
+
+def test_one_that_is_installed_again_is_young_again(versions: Versions) -> None:
+    assert versions.install("a") == versions.oldest
+    assert versions.sweep() == []
+    install.activate(versions.oldest)
+    assert install.current(versions.prefix) is not None
+
+
+def test_what_a_process_has_mapped_stays(versions: Versions) -> None:
+    with (versions.oldest.libraries / "libcuda.so.1").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    assert versions.sweep() == []
+    mapped.close()
+    assert versions.sweep() == [versions.oldest.root.name]
+
+
+@contextmanager
+def elsewhere(script: str) -> Iterator[None]:
+    """Run a shell script in a mount namespace of its own, as far as it says ready."""
+    argv = ["unshare", "--mount", "sh", "-euc", f"{script}\necho ready\nread end"]
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        yield
+        process.stdin.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts: needs root")
+def test_what_a_container_has_mounted_stays(versions: Versions, tmp_path: Path) -> None:
+    """Nobody has loaded it yet: a program in there may, whenever it likes."""
+    inside = tmp_path / "libcuda.so"
+    inside.touch()
+    with elsewhere(f"mount --bind {versions.oldest.libraries}/libcuda.so.1 {inside}"):
+        assert versions.sweep() == []
+    assert versions.sweep() == [versions.oldest.root.name]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts: needs root")
+def test_what_is_mapped_under_another_name_elsewhere_stays(
+    versions: Versions, tmp_path: Path
+) -> None:
+    inside = tmp_path / "libcuda.so"
+    inside.touch()
+    program = (
+        "import mmap; file = open('inside'); kept = mmap.mmap(file.fileno(), 0, prot=1); "
+        "print('ready', flush=True); input()"
+    ).replace("inside", str(inside))
+    mount = f"mount --bind {versions.oldest.libraries}/libcuda.so.1 {inside}"
+    script = f'{mount}; exec "{sys.executable}" -c "{program}"'
+    argv = ["unshare", "--mount", "sh", "-euc", script]
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        assert versions.sweep() == []
+        process.kill()
+
+
+def test_what_a_tenants_bundle_names_stays(versions: Versions, tmp_path: Path) -> None:
+    """It is made and not mounted yet, or has a hook that is called at its end."""
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "config.json").write_text(f'{{"source": "{versions.oldest.root}/bin/gpushare-hook"}}')
+    entry = Entry(key="0" * 16, state="reserved", id="train", bundle=str(bundle))
+    gone = Entry(key="1" * 16, state="none", id="gone", bundle=str(tmp_path / "gone"))
+    assert versions.sweep(entry, gone) == []
+    assert versions.sweep(gone) == [versions.oldest.root.name]
+
+
+def test_what_cannot_be_seen_may_be_used(
+    versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "bundle"
+    (bundle / "config.json").mkdir(parents=True)
+    entry = Entry(key="0" * 16, state="bound", id="train", bundle=str(bundle))
+    assert versions.sweep(entry) == []
+    real = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path == Path(f"/proc/{os.getpid()}/maps"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    assert versions.sweep() == []
+
+
+def test_a_prefix_that_cannot_be_written_is_no_error(
+    versions: Versions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "rename", refused)
+    monkeypatch.setattr(os, "utime", refused)
+    assert versions.sweep() == []
+    assert versions.install("a") == versions.oldest
+    assert versions.left == names(versions.oldest, versions.before, versions.now)
+
+
+def test_nothing_else_beneath_the_prefix_is_touched(versions: Versions) -> None:
+    for name in ("notes", ".hidden", "0.1.0-not-a-sum", "0.1.0-0123456789abc"):
+        (versions.prefix / name).mkdir()
+        age(versions.prefix / name)
+    (versions.prefix / "0.1.0-0123456789ab").symlink_to("/")
+    before = versions.left
+    assert versions.sweep() == [versions.oldest.root.name]
+    assert versions.left == before - names(versions.oldest)
+
+
+def test_what_a_killed_installation_left_goes_too(versions: Versions) -> None:
+    draft = versions.prefix / f".{versions.now.root.name}.01234567"
+    (draft / "lib").mkdir(parents=True)
+    assert versions.sweep() == [versions.oldest.root.name]
+    assert draft.is_dir()
+    age(draft)
+    assert versions.sweep() == []
+    assert not draft.exists()
+
+
+def test_while_somebody_installs_nothing_goes(versions: Versions) -> None:
+    with install._not_swept(versions.prefix):
+        assert versions.sweep() == []
+    assert versions.sweep() == [versions.oldest.root.name]
+
+
+def test_without_a_candidate_no_process_is_looked_at(
+    versions: Versions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions.sweep()
+    monkeypatch.setattr(installations, "_processes", lambda: pytest.fail("looked"))
+    assert versions.sweep() == []
+
+
+def test_only_our_own_layout_is_swept() -> None:
+    assert prefix_of(Path("/usr/local/lib/gpushare/current/lib")) == install.PREFIX
+    assert prefix_of(Path("/x/0.1.0-0123456789ab/lib")) == Path("/x")
+    assert prefix_of(Path("/usr/lib/gpushare/lib")) is None
