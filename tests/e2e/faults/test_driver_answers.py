@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML is slow, hangs, dies or lies while tenants work: none notices, and nobody is judged."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare import simulator
+from gpushare.simulator import Lie
+from gpushare.verify import Tenant
+from tests.e2e.waiting import wait_until
+
+from . import driver
+from .driver import DEADLINE_SECONDS, Machine, work
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    with driver.machine() as made:
+        yield made
+
+
+@pytest.fixture
+def tenants(machine: Machine) -> Iterator[list[Tenant]]:
+    with driver.tenants(machine) as made:
+        yield made
+
+
+def logged(machine: Machine, *names: str) -> int:
+    return len(machine.events(*names))
+
+
+def test_a_slow_driver_is_waited_for(machine: Machine, tenants: list[Tenant]) -> None:
+    before = logged(machine, "driver-silent")
+    simulator.fail(machine.device, nvml_delay_ms=10)
+    for tenant in tenants:
+        work(tenant)
+    assert machine.can_start(0)
+    assert logged(machine, "driver-silent") == before
+    simulator.fail(machine.device)
+
+
+def test_a_driver_that_hangs_keeps_nobody_waiting(machine: Machine, tenants: list[Tenant]) -> None:
+    before = logged(machine, "driver-answers")
+    simulator.fail(machine.device, nvml_hangs=1)
+    wait_until(lambda: "does not answer" in machine.warnings())
+    for tenant in tenants:
+        work(tenant)
+    assert machine.can_start(0)
+    assert machine.can_start(1)
+    assert sum(machine.promised()) == 2 * driver.QUOTA_BYTES
+    # One that hangs for long is ended, and another one is tried, which hangs as well.
+    first = machine.worker()
+    wait_until(lambda: machine.worker() not in {0, first})
+    for tenant in tenants:
+        work(tenant)
+    simulator.fail(machine.device)
+    wait_until(lambda: logged(machine, "driver-answers") > before)
+    assert machine.events("driver-worker-lost")[-1]["why"] == "the NVIDIA driver does not answer"
+
+
+def test_a_worker_that_is_killed_is_replaced(machine: Machine, tenants: list[Tenant]) -> None:
+    before = logged(machine, "driver-worker-lost")
+    pid = machine.worker()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: machine.worker() not in {0, pid} and machine.is_well())
+    for tenant in tenants:
+        work(tenant)
+    lost = machine.events("driver-worker-lost")[before:]
+    assert [line["pid"] for line in lost] == [pid]
+    assert "SIGKILL" in lost[0]["why"]
+    assert machine.can_start(0)
+
+
+def test_a_worker_that_is_stopped_is_ended(machine: Machine, tenants: list[Tenant]) -> None:
+    pid = machine.worker()
+    os.kill(pid, signal.SIGSTOP)
+    for tenant in tenants:
+        work(tenant)
+    wait_until(lambda: machine.worker() not in {0, pid} and machine.is_well())
+
+
+@pytest.mark.parametrize("lie", [Lie.BYTES, Lie.TWICE, Lie.USED, Lie.TOTAL, Lie.PID])
+def test_a_lie_is_told_and_nobody_is_judged_by_it(
+    machine: Machine, tenants: list[Tenant], lie: Lie
+) -> None:
+    told, answered = logged(machine, "driver-implausible"), logged(machine, "driver-answers")
+    # A lie about processes needs one that holds something.
+    assert tenants[0].ask(f"alloc {4 * driver.GIB}")["code"] == 0
+    simulator.fail(machine.device, lies=lie)
+    wait_until(lambda: logged(machine, "driver-implausible") > told)
+    assert "the figures are old: card 0" in machine.warnings()
+    assert tenants[0].ask("free")["code"] == 0
+    assert tenants[0].ask("spin 100000 5")["code"] == 0
+    work(tenants[1])
+    assert machine.can_start(1)
+    simulator.fail(machine.device)
+    wait_until(lambda: logged(machine, "driver-answers") > answered)
+
+
+def test_bytes_that_are_not_said_accuse_nobody(machine: Machine, tenants: list[Tenant]) -> None:
+    simulator.fail(machine.device, lies=Lie.UNSAID)
+    for tenant in tenants:
+        work(tenant)
+    assert machine.is_well()
+    simulator.fail(machine.device)
+
+
+def test_the_worker_ends_with_the_daemon_and_a_driver_that_hangs_comes_late(
+    machine: Machine, tenants: list[Tenant]
+) -> None:
+    """A daemon that is killed and started again while the driver hangs: tenants go on."""
+    assert machine.stack.daemon is not None
+    simulator.fail(machine.device, nvml_hangs=1)
+    wait_until(lambda: "does not answer" in machine.warnings())
+    worker = machine.worker()
+    machine.stack.daemon.process.kill()
+    machine.stack.daemon.process.wait()
+    wait_until(lambda: not Path(f"/proc/{worker}").exists())
+    machine.stack.start_daemon()
+    for tenant in tenants:
+        work(tenant)
+    assert "no driver" in machine.warnings()
+    assert f"in {DEADLINE_SECONDS} s" in machine.warnings() or "answer" in machine.warnings()
+    simulator.fail(machine.device)
+    wait_until(lambda: machine.client.status()["cards"] == driver.CARDS)
+    assert machine.can_start(0)
