@@ -78,7 +78,8 @@ def configure(
     """Register the runtime in the engine's configuration.
 
     What the file says besides stays, and the file as it was is kept beside it. For containerd and
-    CRI-O the handler is a copy of the present default's with our launcher. The running engine is
+    CRI-O the handler is a copy of the present default's with our launcher. An engine that is a unit
+    of systemd's is started after gpushared's socket from the next boot on. The running engine is
     asked afterwards whether it knows the runtime.
     """
     found = find(engine)

@@ -53,8 +53,9 @@ def command(
 
     What is done already is left as it is. Copies programs and libraries to /usr/local/lib/gpushare,
     finds the driver and the low-level runtime, writes /etc/gpushare/gpushare.yaml and the systemd
-    unit, and registers the runtime. --undo takes exactly that away, and an engine's configuration
-    is as it was, byte for byte.
+    units, and registers the runtime. gpushared is started by its socket, which the engine is
+    started after: no container that asks for a GPU comes too early. --undo takes exactly that away,
+    and an engine's configuration is as it was, byte for byte.
     """
     root = root.resolve()
     if root == Path("/") and os.geteuid() != 0 and not dry_run:

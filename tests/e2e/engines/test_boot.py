@@ -181,14 +181,19 @@ def test_a_daemon_that_hangs_is_ended_by_the_watchdog_and_comes_back(machine: Ma
     machine("systemctl", "restart", SERVICE)
 
 
+SLOW = f"/run/systemd/system/{SERVICE}.d/slow.conf"
+KILLED = f"systemctl kill --kill-whom=main --signal=KILL {SERVICE}"
 #: What is done to the two, in words of a shell.
 BOTH = {
     "docker, then gpushared": f"systemctl restart docker && systemctl restart {SERVICE}",
     "gpushared, then docker": f"systemctl restart {SERVICE} && systemctl restart docker",
     "together": f"systemctl restart docker {SERVICE}",
     "docker while gpushared is stopped": f"systemctl stop {SERVICE} && systemctl restart docker",
-    "docker while gpushared is about to come back": (
-        f"systemctl kill --kill-whom=main --signal=KILL {SERVICE} && systemctl restart docker"
+    "docker while gpushared is about to come back": f"{KILLED} && systemctl restart docker",
+    "docker, and gpushared takes five seconds to come back": (
+        f"mkdir -p {SLOW.rpartition('/')[0]} && printf '[Service]\\nRestartSec=5\\n' >{SLOW}"
+        f" && systemctl daemon-reload && {KILLED} && systemctl restart docker"
+        f" && rm {SLOW} && systemctl daemon-reload"
     ),
 }
 
