@@ -194,9 +194,10 @@ def configuration() -> Iterator[str]:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     yield "`/etc/gpushare/gpushare.yaml`, or the file that `gpushared --config` names. Every key"
     yield "may be left out; an unknown one is an error that names its line. The file is read when"
-    yield "the daemon starts, and by `gpushare config reload`; tenants outlive both. `gpushare config check FILE` tells every"
-    yield "problem of a file, `gpushare config show` what holds and which line says so, and"
-    yield "`gpushare config schema` prints the JSON schema that this page is made of."
+    yield "the daemon starts, and by `gpushare config reload`; tenants outlive both."
+    yield "`gpushare config check FILE` tells every problem of a file, `gpushare config show` what"
+    yield "holds and which line says so, and `gpushare config schema` prints the JSON"
+    yield "schema that this page is made of."
     yield ""
     yield from table(("key", "value", "default", "meaning"), settings(schema, schema))
     yield "Sizes are written as in a quota: `512MiB`, `4GiB`. Values in `timing` are seconds. How"

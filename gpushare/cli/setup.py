@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import click
 from gpushare.cli import session as shared
 from gpushare.client import DaemonUnreachable, Refused
 from gpushare.engines.engine import ENGINES, find
+from gpushare.setup import exporter
 from gpushare.setup.made import Made
 from gpushare.setup.plan import SetupError, Step, Wanted, plan, undo
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
 @click.option("--undo", "undoing", is_flag=True, help="Take away what setup made.")
+@click.option("--metrics", is_flag=True, help="gpushare-exporter too, for Prometheus.")
 @click.option("--simulate", metavar="PROFILE", help="Simulated cards as the driver, e.g. h200.")
 @click.option(
     "--root",
@@ -46,6 +49,7 @@ def command(
     runtimes: tuple[str, ...],
     dry_run: bool,
     undoing: bool,
+    metrics: bool,
     simulate: str | None,
     root: Path,
 ) -> None:
@@ -64,12 +68,12 @@ def command(
     if undoing:
         if root == Path("/"):
             _refuse_while_used(session)
-        steps = undo(made, ENGINES)
+        steps = chain(exporter.undo(made), undo(made, ENGINES))
     else:
         wanted = Wanted(_engines(runtimes, root), simulate)
-        for _ in plan(made, wanted):
+        for _ in chain(plan(made, wanted), exporter.steps(made) if metrics else ()):
             pass  # what is in the way is said before anything is done
-        steps = plan(made, wanted)
+        steps = chain(plan(made, wanted), exporter.steps(made) if metrics else ())
     done = _carry_out(session, steps, dry_run=dry_run)
     if session.json:
         session.show(done, lambda: "")

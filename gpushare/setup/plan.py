@@ -125,7 +125,7 @@ def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
         yield Step("remove " + ", ".join(things), lambda: left.extend(made.remove()))
         yield from (Step(line) for line in left)
     if booted and (unit or made.engines):
-        yield Step("systemctl daemon-reload", lambda: _systemctl("daemon-reload"))
+        yield Step("systemctl daemon-reload", lambda: systemctl("daemon-reload"))
 
 
 def _recorded(engine: Engine, root: Path, file: Path) -> Place:
@@ -271,7 +271,7 @@ def _units(made: Made, texts: dict[str, str]) -> Iterator[Step]:
         else:
             yield Step(f"write {path}", _later(made.write, path, text))
     if made.root != Path("/"):
-        yield from (_wanted_at_boot(made, name, texts[name]) for name in texts)
+        yield from (wanted_at_boot(made, name, texts[name]) for name in texts)
     elif SYSTEMD.is_dir():
         yield Step("start gpushared, now and at boot", _start)
     else:
@@ -279,7 +279,7 @@ def _units(made: Made, texts: dict[str, str]) -> Iterator[Step]:
         yield Step(f"start the daemon: {program} (no systemd here)", yours=True)
 
 
-def _wanted_at_boot(made: Made, name: str, text: str) -> Step:
+def wanted_at_boot(made: Made, name: str, text: str) -> Step:
     """Return the step that enables a unit of an image, whose systemd does not run."""
     found = re.search(r"(?m)^WantedBy=(\S+)$", text)
     target = found[1] if found else "multi-user.target"
@@ -292,14 +292,14 @@ def _wanted_at_boot(made: Made, name: str, text: str) -> Step:
 
 def _start() -> None:
     """Start the units; the socket of systemd's takes the place of one that a daemon made itself."""
-    _systemctl("daemon-reload")
-    _systemctl("enable", SERVICE, SOCKET)
-    _systemctl("stop", SERVICE)
-    _systemctl("start", SOCKET, SERVICE)
+    systemctl("daemon-reload")
+    systemctl("enable", SERVICE, SOCKET)
+    systemctl("stop", SERVICE)
+    systemctl("start", SOCKET, SERVICE)
 
 
 def _stop() -> None:
-    _systemctl("disable", "--now", SOCKET, SERVICE)
+    systemctl("disable", "--now", SOCKET, SERVICE)
 
 
 def _registration(made: Made, name: str, place: Place) -> Iterator[Step]:
@@ -321,7 +321,7 @@ def _registration(made: Made, name: str, place: Place) -> Iterator[Step]:
     yield Step(f"{name}: register the runtime in {shown}", apply, diff)
     yield from (Step(f"{name}: {remark}") for change in changes for remark in change.remarks)
     if made.root == Path("/") and SYSTEMD.is_dir():
-        yield Step("systemctl daemon-reload", lambda: _systemctl("daemon-reload"))
+        yield Step("systemctl daemon-reload", lambda: systemctl("daemon-reload"))
     yield from _reread(made, name, place)
 
 
@@ -336,7 +336,7 @@ def _reread(made: Made, name: str, place: Place) -> Iterator[Step]:
         yield Step(f"let {name} read it: {how}", yours=True)
     elif place.reloads:
         # Of an engine that is not running it is no more than a success.
-        yield Step(place.apply, lambda: _systemctl("try-reload-or-restart", name))
+        yield Step(place.apply, lambda: systemctl("try-reload-or-restart", name))
     else:
         yield Step(f"let {name} read it: {place.apply}", yours=True)
 
@@ -356,7 +356,8 @@ def unit_texts() -> dict[str, str]:
     raise SetupError(f"{SERVICE} is not in {folders[0]}; install the package again")
 
 
-def _systemctl(*words: str) -> None:
+def systemctl(*words: str) -> None:
+    """Run systemctl; SetupError with its words where it fails."""
     program = shutil.which("systemctl") or "systemctl"
     done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -44,6 +44,7 @@ NEEDS = (
     Need("docker-compose", ("docker-compose",), "runs the services of a compose file"),
     Need("podman", ("podman",), "runs containers without a daemon", relocatable=True),
     Need("qemu-aarch64", ("qemu-user",), "runs what is built for aarch64"),
+    Need("systemd-analyze", ("systemd",), "checks the units"),
     Need("prometheus", ("prometheus",), "reads what gpushare-exporter serves", relocatable=True),
     Need("promtool", ("prometheus",), "checks the alert rules", relocatable=True),
     Need("debootstrap", ("debootstrap",), "makes the Debian 13 whose engines are tested"),

@@ -14,7 +14,7 @@ EVERYTHING = {need.program: f"/usr/bin/{need.program}" for need in plan.NEEDS}
 KNOWN = frozenset(
     {
         *("gcc", "binutils", "busybox-static", "runc", "crun", "containerd", "docker.io"),
-        *("docker-compose", "podman", "prometheus", "qemu-user", "debootstrap"),
+        *("docker-compose", "podman", "prometheus", "qemu-user", "debootstrap", "systemd"),
     }
 )
 
