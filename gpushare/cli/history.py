@@ -61,6 +61,7 @@ WORDS: Final = {
     "over-quota-not-held": "could not be held ({step}): {error}",
     "memory-lacking": "was refused {wanted_bytes} by the driver that it was promised",
     "pages-lost": "lost its pages: {error}",
+    "pages-other": "goes on with pages of another version: {error}",
     "gate-bypassed": "goes round the gate: charged {charged} %, the driver saw {driver} %",
     "driver-loaded": "the driver {driver} answers",
     "driver-missing": "there is no driver: {why}",

@@ -212,7 +212,9 @@ class Node:
             return holding.memory_bytes, holding.memory_bytes
         seen = driver.truth.view.driver_bytes(*place)
         if pages is None:
-            return seen, holding.memory_bytes
+            # Nobody can lower its limit: what it may have been lent is as good as used.
+            most = holding.most_bytes if entry.state == "bound" else holding.memory_bytes
+            return max(seen, most), most
         known = driver.truth.view.used.get(place, 0 if entry.state == "reserved" else None)
         most = max(holding.most_bytes, pages.grant.most_bytes(number))
         if known is not None and max(known, seen) <= holding.memory_bytes == most:

@@ -47,7 +47,9 @@ def set_quota(entry: Entry, asked: Mapping[str, str], node: Node) -> Entry:
         raise NotResizable(f"{entry.title} has whole cards; a quota is set for shares only")
     pages = node.tenants.pages.get(entry.key)
     if pages is None:
-        raise NotResizable(f"the pages of {entry.title} are lost; start it again")
+        raise NotResizable(
+            f"the pages of {entry.title} are lost, or of another version of gpushare; start it again"
+        )
     changed = recomputed(entry, asked, node)
     has_memory = quota.memory_bytes is not None or quota.memory_limit_bytes is not None
     if has_memory:

@@ -22,6 +22,7 @@ from gpushare.daemon.life import parts, recover
 from gpushare.daemon.log import log
 from gpushare.daemon.memory import hard_limit
 from gpushare.daemon.node import Node
+from gpushare.daemon.pages.grant import OtherLayout
 from gpushare.daemon.service.tenant_socket import TenantSocket
 from gpushare.daemon.store.ledger import Entry
 from gpushare.daemon.tenants import Pages
@@ -255,6 +256,10 @@ def _adopt_pages(entry: Entry, node: Node) -> bool:
         node.tenants.add(entry.key, pages)
         _write_again(entry, pages)
         tenant_socket = TenantSocket.listen(entry.key, pages.directory)
+    except OtherLayout as error:
+        # A daemon that knows them may come back. Until then they hold what they promised.
+        log("pages-other", "warning", tenant=entry.key, name=entry.title, error=str(error))
+        return True
     except OSError as error:
         log("pages-lost", "error", tenant=entry.key, name=entry.title, error=str(error))
         node.tenants.remove(entry.key)

@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import platform
+import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +23,19 @@ from gpushare.daemon.pages.status import disown
 
 _FUTEX_WAKE: Final = 1
 _ALL: Final = 0x7FFFFFFF
+_BEGINNING: Final = struct.Struct("<QI")  # magic and version: here in every layout
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+
+
+class OtherLayout(OSError):
+    """Pages of another version of gpushare, newer or older: whole, and not for us to read."""
+
+    def __init__(self, version: int) -> None:
+        why = f"its pages have version {version}, not {abi.ABI_VERSION}; start it again"
+        super().__init__(errno.EPROTO, why)
 
 
 @dataclass(frozen=True)
@@ -70,13 +80,24 @@ class Grant:
 
     @classmethod
     def adopt(cls, directory: int) -> Grant:
-        """Open the grant file that an earlier daemon made; OSError where its layout is not ours."""
-        grant = cls(directory)
-        version = grant._u32(abi.GRANT_HEADER_ABI_VERSION).value
-        if (grant._u64(abi.GRANT_HEADER_MAGIC).value, version) != (abi.ABI_MAGIC, abi.ABI_VERSION):
-            why = f"its pages have version {version}, not {abi.ABI_VERSION}; start it again"
-            raise OSError(errno.EPROTO, why)
-        return grant
+        """Open the grant file that another daemon made; OSError, OtherLayout where it is not ours.
+
+        What is not ours is not even mapped.
+        """
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(abi.GRANT_NAME, flags, dir_fd=directory)
+        try:
+            header, size = os.pread(fd, _BEGINNING.size, 0), os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        magic, version = _BEGINNING.unpack(header.ljust(_BEGINNING.size, b"\0"))
+        if magic != abi.ABI_MAGIC:
+            raise OSError(errno.EPROTO, "its pages were not written by gpushared; start it again")
+        if version != abi.ABI_VERSION:
+            raise OtherLayout(version)
+        if size < abi.GRANT_BYTES:
+            raise OSError(errno.EPROTO, f"its grant page has {size} bytes; start it again")
+        return cls(directory)
 
     @classmethod
     def make(cls, directory: int, key: str, cards: Sequence[Granted]) -> Grant:
