@@ -48,7 +48,8 @@ def set_quota(entry: Entry, asked: Mapping[str, str], node: Node) -> Entry:
     pages = node.tenants.pages.get(entry.key)
     if pages is None:
         raise NotResizable(
-            f"the pages of {entry.title} are lost, or of another version of gpushare; start it again"
+            f"the pages of {entry.title} are lost, or of another version of gpushare; "
+            "start it again"
         )
     changed = recomputed(entry, asked, node)
     has_memory = quota.memory_bytes is not None or quota.memory_limit_bytes is not None
