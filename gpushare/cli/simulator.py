@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -15,11 +16,13 @@ from gpushare.errors import UserError
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
 
+Changed = TypeVar("Changed")
+
 
 @click.group("simulator", epilog="Example: gpushare simulator create ./cards --profile h200")
 @shared.shared_options
 def command() -> None:
-    """Make simulated cards, to try without a GPU."""
+    """Make simulated cards, to try without a GPU, and let them go wrong."""
 
 
 @shared.command("create", example="gpushare simulator create ./cards --profile t4 --cards 2")
@@ -50,4 +53,76 @@ def create(
     )
 
 
-command.add_command(create)
+@shared.command("fault", example="gpushare simulator fault ./cards/device lost --card 1")
+@click.argument("device", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("kind", type=click.Choice(["none", "lost", "hang", "slow", "lie", "unlisted"]))
+@click.argument("value", default="")
+@click.option("--card", type=click.IntRange(0, 15), default=0, show_default=True)
+def fault(session: Session, device: Path, kind: str, value: str, card: int) -> None:
+    """Let something go wrong with a simulated card, or nothing any more.
+
+    lost: it has fallen off the bus. hang: NVML does not answer about it. slow MILLISECONDS: late.
+    lie: bytes, twice, used, total, unsaid, pid or uuid, several with commas. unlisted: NVML does
+    not list it. Programs that run meet it at once.
+    """
+    faults = _faults(kind, value)
+    _live(lambda: simulator.fail(device, card, **faults))
+    session.show({"card": card, **faults}, f"card {card}: {kind} {value}".rstrip)
+
+
+@shared.command("xid", example="gpushare simulator xid ./cards/device 79")
+@click.argument("device", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("number", type=click.IntRange(1, 999))
+@click.option("--card", type=click.IntRange(0, 15), default=0, show_default=True)
+def xid(session: Session, device: Path, number: int, card: int) -> None:
+    """Let a simulated card report an XID."""
+    _live(lambda: simulator.raise_xid(device, number, card))
+    session.show({"card": card, "xid": number}, lambda: f"card {card}: XID {number}")
+
+
+@shared.command("driver", example="gpushare simulator driver ./cards/device 590.10.01")
+@click.argument("device", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("version", default="")
+@click.option("--mismatch", is_flag=True, help="Whoever loads it is refused, as in an upgrade.")
+def driver(session: Session, device: Path, version: str, mismatch: bool) -> None:
+    """Let the simulated driver be another version, beneath programs that run."""
+    error = simulator.MISMATCH if mismatch else 0
+    _live(lambda: simulator.change_driver(device, version, error))
+    session.show({"version": version, "mismatch": mismatch}, f"driver {version}".rstrip)
+
+
+@shared.command("mig", example="gpushare simulator mig ./cards/device 3g.71gb 1g.18gb")
+@click.argument("device", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("instances", nargs=-1)
+@click.option("--profile", default="h200", show_default=True, help="What the cards are.")
+def mig(session: Session, device: Path, instances: tuple[str, ...], profile: str) -> None:
+    """Partition the simulated cards, or join them again where no instance is named."""
+    made = _live(lambda: simulator.partition(device, instances, profile))
+    session.show({"instances": list(made)}, lambda: "\n".join(made) or "no card is partitioned")
+
+
+def _faults(kind: str, value: str) -> dict[str, int]:
+    """Return what `simulator.fail` is to be told; UserError for a value that `kind` has not."""
+    plain = {"none": {}, "lost": {"lost": 1}, "hang": {"nvml_hangs": 1}}
+    plain["unlisted"] = {"listed": simulator.NOWHERE}
+    if kind in plain and not value:
+        return plain[kind]
+    if kind == "slow" and value.isdecimal():
+        return {"nvml_delay_ms": int(value)}
+    names = [name.upper() for name in value.split(",")]
+    if kind == "lie" and all(name in simulator.Lie.__members__ for name in names):
+        return {"lies": sum(simulator.Lie[name] for name in set(names))}
+    known = ", ".join(simulator.Lie.__members__).lower()
+    rules = {"slow": "is followed by milliseconds", "lie": f"is followed by {known}"}
+    raise UserError(f'"{kind} {value}": {kind} {rules.get(kind, "is followed by nothing")}')
+
+
+def _live(change: Callable[[], Changed]) -> Changed:
+    try:
+        return change()
+    except simulator.ProfileError as error:
+        raise UserError(str(error)) from error
+
+
+for verb in (create, fault, xid, driver, mig):
+    command.add_command(verb)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi, simulator
+from gpushare.simulator import layout
 
 from .conftest import Container
 from .rank import Rank, ranks
@@ -90,8 +91,8 @@ class Machine:
     def failed(self, times: int = WITHOUT_END) -> int:
         """Return how many of `times` calls have failed."""
         with self.device.open("rb") as file:
-            file.seek(simulator._FAULTS_OFFSET)
-            faults = simulator.Faults.from_buffer_copy(file.read(ctypes.sizeof(simulator.Faults)))
+            file.seek(layout.FAULTS_OFFSET)
+            faults = layout.Faults.from_buffer_copy(file.read(ctypes.sizeof(layout.Faults)))
         return times - int(faults.allocations)
 
     def meanwhile(self, expression: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gpushare import simulator
+from gpushare.simulator import layout
 
 from .conftest import ROOT, Machine
 
@@ -22,9 +23,9 @@ PROFILES = sorted(path.stem for path in (ROOT / "libhook/simulator/profiles").gl
 
 def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
     structures = {
-        "sim_header": simulator.Header,
-        "sim_profile": simulator.Profile,
-        "sim_faults": simulator.Faults,
+        "sim_header": layout.Header,
+        "sim_profile": layout.Profile,
+        "sim_faults": layout.Faults,
     }
     lines = ['#include "device.h"', "#include <stddef.h>", "#include <stdio.h>", "int main(void){"]
     wanted = {}
@@ -50,11 +51,11 @@ def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
     found = dict(zip(printed[::2], map(int, printed[1::2]), strict=True))
     assert found == {
         **wanted,
-        "bytes": simulator._FILE_BYTES,
-        "magic": simulator._MAGIC,
-        "faults": simulator._FAULTS_OFFSET,
-        "layout": simulator._LAYOUT,
-        "cards": simulator._CARDS_MOST,
+        "bytes": layout.FILE_BYTES,
+        "magic": layout.MAGIC,
+        "faults": layout.FAULTS_OFFSET,
+        "layout": layout.LAYOUT,
+        "cards": layout.CARDS_MOST,
     }
 
 
@@ -169,7 +170,7 @@ def test_the_same_profile_makes_the_same_uuids(simulate: Callable[..., Machine])
 
 def test_the_device_file_costs_no_disk(machine: Machine) -> None:
     status = machine.simulator.device.stat()
-    assert status.st_size == simulator._FILE_BYTES
+    assert status.st_size == layout.FILE_BYTES
     assert status.st_blocks * 512 < 1 << 20
     assert status.st_mode & 0o777 == 0o666
 

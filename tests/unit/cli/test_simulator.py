@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare simulator`: cards, and what goes wrong with them, by the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpushare import simulator
+from gpushare.cli.simulator import command
+from gpushare.daemon.cards.card import DriverError, Implausible
+from gpushare.daemon.cards.nvml import Nvml
+
+LIBRARY = "libnvidia-ml.so.1"
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> simulator.Simulator:
+    return simulator.create(tmp_path / "cards", "h200", cards=2)
+
+
+@pytest.fixture
+def driver(cards: simulator.Simulator) -> Iterator[Nvml]:
+    made = Nvml(simulator.libraries() / LIBRARY, cards.env, 20.0)
+    made.open()
+    yield made
+    made.close()
+
+
+def said(*words: object, fails: bool = False) -> str:
+    done = CliRunner().invoke(command, [str(word) for word in words])
+    assert bool(done.exit_code) == fails, done.output
+    return str(done.exception) if done.exception and fails and not done.output else done.output
+
+
+def test_what_goes_wrong_goes_wrong_at_once_and_well_again(
+    cards: simulator.Simulator, driver: Nvml
+) -> None:
+    assert said("fault", cards.device, "lost", "--card", 1) == "card 1: lost\n"
+    assert set(driver.sample().health) == {cards.uuids[1]}
+    said("fault", cards.device, "none", "--card", 1)
+    assert driver.sample().health == {}
+    said("fault", cards.device, "lie", "total,used")
+    with pytest.raises(Implausible):
+        driver.sample()
+    said("fault", cards.device, "slow", 1)
+    said("xid", cards.device, 79)
+    assert driver.sample().xids == ((cards.uuids[0], 79),)
+
+
+def test_driver_and_partitions_become_others(cards: simulator.Simulator, driver: Nvml) -> None:
+    assert said("driver", cards.device, "590.10.01") == "driver 590.10.01\n"
+    parts = json.loads(said("--json", "mig", cards.device, "3g.71gb"))["instances"]
+    generation = driver.sample().generation
+    assert generation.driver == "590.10.01"
+    assert [part for _, of in generation.parts for part in of] == parts
+    assert "no card is partitioned" in said("mig", cards.device)
+    said("driver", cards.device, "--mismatch")
+    with pytest.raises(DriverError, match="mismatch"):
+        driver.renew(simulator.libraries() / LIBRARY, cards.env)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["fault", "DEVICE", "lie", "much"], "lie is followed by bytes, twice"),
+        (["fault", "DEVICE", "slow", "soon"], "slow is followed by milliseconds"),
+        (["fault", "DEVICE", "lost", "1"], "lost is followed by nothing"),
+        (["fault", "DEVICE", "lost", "--card", "7"], "there are 2 simulated cards"),
+        (["driver", "DEVICE", "new"], "write e.g. 590"),
+        (["mig", "DEVICE", "9g.1gb"], "is none of"),
+    ],
+)
+def test_what_cannot_be_is_refused(cards: simulator.Simulator, words: list[str], why: str) -> None:
+    assert why in said(*(cards.device if word == "DEVICE" else word for word in words), fails=True)
+
+
+def test_another_file_stays_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("precious")
+    assert "no simulated driver's device" in said("xid", file, 79, fails=True)
+    assert file.read_text() == "precious"
