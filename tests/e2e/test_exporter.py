@@ -20,6 +20,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpushare import simulator
 from gpushare.cli.rules import rules_text
 from gpushare.exporter.exposition import FAMILIES
 from gpushare.verify import Tenant
@@ -333,3 +334,26 @@ def test_it_needs_no_capability(exporter: Exporter) -> None:
     held = {line.split()[1] for line in status.splitlines() if line.startswith("Cap")}
     assert held == {"0" * 16}
     assert exporter.ask()[0] == 200
+
+
+def test_a_card_that_is_lost_is_told_by_its_xid_and_in_the_history(
+    own: Stack, exporter: Exporter
+) -> None:
+    """The last: the card is not to be used again."""
+    assert exporter.value("gpushare_card_xid_errors_total", gpu_index="1", xid="79") == 0
+    assert exporter.value("gpushare_card_healthy", gpu_index="1") == 1
+    simulator.raise_xid(Path(own.env["GPUSHARE_SIM_DEVICE"]), 79, card=1)
+    name = "gpushare_card_xid_errors_total"
+    wait_until(lambda: exporter.value(name, gpu_index="1", xid="79") == 1)
+    wait_until(lambda: exporter.value("gpushare_card_healthy", gpu_index="1") == 0)
+    assert exporter.value(name, gpu_index="0") == 0
+    assert exporter.value("gpushare_card_healthy", gpu_index="0") == 1
+    [(labels, _)] = exporter.series("gpushare_card_healthy", gpu_index="1")
+    shown = subprocess.run(
+        [*own.cli, "history", labels["gpu_uuid"]],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=own.environment,
+    )
+    assert "XID 79" in shown.stdout

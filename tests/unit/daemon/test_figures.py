@@ -5,17 +5,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpushare import abi
 from gpushare.daemon.cards.card import Use
-from gpushare.daemon.compute.spent import DRIVER, GATE, Spent
+from gpushare.daemon.compute.spent import DRIVER, GATE, Spent, _Course
 from gpushare.daemon.identity import processes
 from gpushare.daemon.life import release
 from gpushare.daemon.life.bind import bind
 from gpushare.daemon.node import Node
+from gpushare.daemon.pages.account import Claim
+from gpushare.daemon.pages.grant import Gate
+from gpushare.daemon.pages.status import Waits
 from gpushare.daemon.service.durations import Durations
+from gpushare.daemon.tenants import Denials
 from gpushare.daemon.views import figures
 from gpushare.figures import BOUNDS, KINDS, TenantFigures
 from gpushare.protocol import Opened
@@ -173,3 +180,57 @@ def test_durations_go_into_the_bucket_that_they_are_within() -> None:
     assert (counts[0], counts[BOUNDS.index(0.5)], counts[-1]) == (2, 2, 1)
     assert found["create"]["failures"] == {"refused": 1}
     assert found["bind"] == {"buckets": [0] * (len(BOUNDS) + 1), "seconds": 0, "failures": {}}
+
+
+class Tick(NamedTuple):
+    """A quarter of a second: what the scheduler's counter says, whether it is heard, and so on."""
+
+    charged_ms: int
+    mode: int
+    heard: bool
+    percent: int | None
+    waited_ms: int
+    denied: int
+    another: bool  # the process is another by now, whose record begins with 0
+
+
+ticks = st.lists(
+    st.builds(
+        Tick,
+        charged_ms=st.integers(0, 5000),
+        mode=st.sampled_from([abi.GATE_OPEN, abi.GATE_METERED, abi.GATE_WINDOW, abi.GATE_CLOSED]),
+        heard=st.booleans(),
+        percent=st.none() | st.integers(0, 100),
+        waited_ms=st.integers(0, 5000),
+        denied=st.integers(0, 9),
+        another=st.booleans(),
+    ),
+    min_size=2,
+    max_size=20,
+)
+
+
+@settings(max_examples=200)
+@given(ticks)
+def test_a_counter_never_goes_back_whatever_scheduler_and_processes_do(course: list[Tick]) -> None:
+    """The scheduler may be started again, processes end, the driver fall silent."""
+    spent, denials, now_ns, starttime = _Course(0), Denials(watched=True), 0, 1
+    before = (0, 0, 0)
+    for tick in course:
+        now_ns += 250_000_000
+        starttime += tick.another
+        gate = Gate(
+            mode=tick.mode,
+            heartbeat_ns=now_ns if tick.heard else 1,
+            charged_ns=tick.charged_ms * 10**6,
+            windows=0,
+            overruns=0,
+            wanted_ns=tick.charged_ms * 10**6,
+            hung=False,
+        )
+        spent.hear({0: Waits(tick.waited_ms * 10**6, 0)})
+        denials.observe([Claim(0, 1, starttime, tick.denied, 0, ())])
+        seen = spent.look(now_ns, gate, tick.percent, says=tick.percent is not None)
+        now = (seen.got_ns, seen.waited_ns, denials.seen)
+        assert all(one >= other for one, other in zip(now, before, strict=True)), (before, now)
+        before = now
