@@ -36,6 +36,8 @@ _KEY: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _DAMAGED: Final = ".damaged"
 _MOST_BYTES: Final = 1 << 20
 _MOST_DAMAGED: Final = 64  # that are kept for whoever looks into it
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 _FIELDS: Final = frozenset(each.name for each in fields(Entry))
 
 
@@ -83,6 +85,12 @@ class Copies:
         self._boot_id = boot_id
         folder.mkdir(mode=0o700, exist_ok=True)
         folder.chmod(0o700)
+        # Every promise waits for these writes: no path is looked up for them.
+        self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Close the folder; every copy stays."""
+        os.close(self._fd)
 
     def read(self) -> Found:
         """Return what is there of this boot; what is of another is removed."""
@@ -109,9 +117,8 @@ class Copies:
 
     def write_about(self, generation: int) -> None:
         """Note that these are all the copies there are, and the daemon's number; OSError."""
-        draft = self._folder / f".{_ABOUT}"
-        _write(draft, {"boot": self._boot_id, "generation": generation})
-        draft.rename(self._folder / _ABOUT)
+        self._write(f".{_ABOUT}", {"boot": self._boot_id, "generation": generation})
+        self._rename(f".{_ABOUT}", _ABOUT)
 
     def settle(self, entries: Mapping[str, Entry], found: Found) -> None:
         """Have the copies say what `entries` do, and set aside what is damaged; OSError."""
@@ -125,26 +132,26 @@ class Copies:
         for key, entry in entries.items():
             said = found.copies.get(key)
             if said is None or not said.says(entry):
-                _write(self._folder / f".{key}", self._of(entry))
-                (self._folder / f".{key}").rename(self._folder / key)
+                self._write(f".{key}", self._of(entry))
+                self._rename(f".{key}", key)
             else:
-                (self._folder / f".{key}").unlink(missing_ok=True)
+                self._unlink(f".{key}")
 
     @contextmanager
     def changing(self, entries: Sequence[Entry]) -> Iterator[None]:
         """Keep `entries` as the block commits them; OSError: nothing was kept."""
-        drafts = [self._folder / f".{entry.key}" for entry in entries]
         try:
-            for draft, entry in zip(drafts, entries, strict=True):
-                _write(draft, self._of(entry))
+            with self._named():
+                for entry in entries:
+                    self._write(f".{entry.key}", self._of(entry))
             yield
         except BaseException:
-            for draft in drafts:
-                draft.unlink(missing_ok=True)
+            for entry in entries:
+                self._unlink(f".{entry.key}")
             raise
-        for draft, entry in zip(drafts, entries, strict=True):
+        for entry in entries:
             with self._told(entry.key):
-                draft.rename(self._folder / entry.key)
+                self._rename(f".{entry.key}", entry.key)
 
     def read_listed(self, name: str) -> Listed:
         """Return the last list that was kept as `name`, and its draft where one is left."""
@@ -153,30 +160,58 @@ class Copies:
     @contextmanager
     def listing(self, name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[None]:
         """Keep `rows` as `name`, in place of those before, as the block commits them."""
-        draft = self._folder / f".{name}"
+        draft = f".{name}"
         try:
-            _write(draft, {"boot": self._boot_id, "rows": list(rows)})
+            with self._named():
+                self._write(draft, {"boot": self._boot_id, "rows": list(rows)})
             yield
         except BaseException:
-            draft.unlink(missing_ok=True)
+            self._unlink(draft)
             raise
         with self._told(name):
-            draft.rename(self._folder / name)
+            self._rename(draft, name)
 
     @contextmanager
     def removing(self, key: str) -> Iterator[None]:
         """Remove the copy of `key` as the block commits that."""
-        copy, draft = self._folder / key, self._folder / f".{key}"
+        draft = f".{key}"
         with contextlib.suppress(FileNotFoundError):
-            copy.rename(draft)
+            self._rename(key, draft)
         try:
             yield
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
-                draft.rename(copy)
+                self._rename(draft, key)
             raise
         with self._told(key):
-            draft.unlink(missing_ok=True)
+            self._unlink(draft)
+
+    def _write(self, name: str, said: Mapping[str, Any]) -> None:
+        """Write `said` with its checksum; OSError, also where only a part could be written."""
+        body = _encode(said).encode()
+        content = b"%08x %s\n" % (zlib.crc32(body), body)
+        fd = os.open(name, _FLAGS, 0o600, dir_fd=self._fd)
+        try:
+            while content:
+                content = content[os.write(fd, content) :]
+        finally:
+            os.close(fd)
+
+    def _rename(self, before: str, after: str) -> None:
+        os.rename(before, after, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def _unlink(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._fd)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say of an error of the disk what could not be done, and where."""
+        try:
+            yield
+        except OSError as error:
+            why = f"{error.strerror}: nothing new can be noted there; who runs keeps what it has"
+            raise OSError(error.errno, why, str(self._folder)) from error
 
     @contextmanager
     def _told(self, key: str) -> Iterator[None]:
@@ -242,20 +277,8 @@ def _checked(key: str, said: dict[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def _write(file: Path, said: Mapping[str, Any]) -> None:
-    """Write `said` with its checksum; OSError, also where only a part of it could be written."""
-    body = json.dumps(said, separators=(",", ":")).encode()
-    content = b"%08x %s\n" % (zlib.crc32(body), body)
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        while content:
-            content = content[os.write(fd, content) :]
-    finally:
-        os.close(fd)
-
-
 def _load(file: Path) -> dict[str, Any]:
-    """Return what `_write` wrote; ValueError where a byte of it is another."""
+    """Return what `Copies` wrote; ValueError where a byte of it is another."""
     with file.open("rb") as opened:
         content = opened.read(_MOST_BYTES)
     checksum, _, body = content.removesuffix(b"\n").partition(b" ")

@@ -97,6 +97,7 @@ class Ledger:
     def close(self) -> None:
         """Close the store; every entry stays."""
         self._store.close()
+        self._copies.close()
 
     def add(self, entry: Entry) -> None:
         """Write a new entry, instead of one that has the same key."""
@@ -187,7 +188,7 @@ class Ledger:
             with tables.changed(self._store) as store:
                 yield store
         except sqlite3.OperationalError as error:
-            why = f"{error}: nothing was changed; who runs keeps what it has"
+            why = f"{error}: nothing new can be noted there; who runs keeps what it has"
             raise OSError(errno.ENOSPC, why, str(self.file)) from error
 
     def _replace(self, entry: Entry) -> Entry:

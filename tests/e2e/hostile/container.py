@@ -83,6 +83,10 @@ class Place:
             if point.startswith(tenants) and not point.startswith(tenants + SPARE)
         ]
 
+    def inside(self, path: str) -> Path:
+        """Return where a path of the runtime's mount namespace can be reached from here."""
+        return Path(f"/proc/{self._view.process.pid}/root{path}")
+
     def assert_empty(self) -> None:
         """Wait until nothing is promised to anybody, and nothing of any tenant is left."""
         wait_until(lambda: not self.rows() and not self.pages())

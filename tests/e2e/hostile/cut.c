@@ -5,7 +5,12 @@
  *
  *	NAME ARGUMENT...	beside a file NAME.cut that holds N and the path of a program:
  *				runs that, for whoever thinks to start it
- *	cut --pid PID N		a process that runs already; "ready" on stdout when it is watched
+ *	cut [--writes] [--keep FROM INTO] --pid PID N
+ *				a process that runs already; "ready" on stdout when it is watched
+ *
+ * With --writes before --pid only those calls are counted that put something where others see it,
+ * or take it away (but for what goes to stderr); with --keep FROM INTO the files beneath FROM are
+ * copied to INTO/N at each step that is counted: what a kill there would leave.
  *
  * At the end "cut" or "whole COUNT" goes to NAME.said, or to stdout; N 0 only counts. With --pid
  * SIGTERM ends the watching. The exit status is the program's; a program that was cut takes us with
@@ -14,6 +19,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -21,12 +27,45 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define OPTIONS (PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC)
 
 static volatile sig_atomic_t told_to_stop;
+
+/* What --writes and --keep say. */
+static bool only_writes;
+static const char *keep_from, *keep_into;
+
+static const long writes[] = {
+	SYS_write,
+	SYS_pwrite64,
+	SYS_writev,
+	SYS_pwritev,
+	SYS_sendto,
+	SYS_sendmsg,
+	SYS_renameat,
+	SYS_renameat2,
+	SYS_unlinkat,
+	SYS_mkdirat,
+	SYS_linkat,
+	SYS_symlinkat,
+	SYS_ftruncate,
+	SYS_fallocate,
+	SYS_mount,
+	SYS_umount2,
+#ifdef SYS_rename
+	SYS_rename,
+	SYS_unlink,
+	SYS_mkdir,
+	SYS_rmdir,
+	SYS_link,
+	SYS_symlink,
+#endif
+};
 
 static void die(const char *what)
 {
@@ -83,11 +122,117 @@ static pid_t start(char **argv)
 	return child;
 }
 
+static bool is_write(const struct __ptrace_syscall_info *call)
+{
+	long number = (long)call->entry.nr;
+	if (number == SYS_openat)
+		return call->entry.args[2] & (O_CREAT | O_TRUNC);
+	if (number == SYS_write && call->entry.args[0] == STDERR_FILENO)
+		return false;
+	for (size_t i = 0; i < sizeof(writes) / sizeof(*writes); i++)
+		if (writes[i] == number)
+			return true;
+	return false;
+}
+
+/* Whether the thread enters a call that is counted. */
 static bool enters(pid_t thread)
 {
 	struct __ptrace_syscall_info call = {0};
 	long size = ptrace(PTRACE_GET_SYSCALL_INFO, thread, (void *)sizeof(call), &call);
-	return size > 0 && call.op == PTRACE_SYSCALL_INFO_ENTRY;
+	if (size <= 0 || call.op != PTRACE_SYSCALL_INFO_ENTRY)
+		return false;
+	return !only_writes || is_write(&call);
+}
+
+static void copy_file(int from, int into, const char *name)
+{
+	char bytes[1 << 16];
+	ssize_t size;
+	int source = openat(from, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	int copy = openat(into, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (source < 0 || copy < 0)
+		die(name);
+	while ((size = read(source, bytes, sizeof(bytes))) > 0)
+		if (write(copy, bytes, (size_t)size) != size)
+			die("write");
+	close(source);
+	close(copy);
+}
+
+/* The files of the folder and of those in it, but for the tenants' own. */
+static void copy_folder(int from, int into)
+{
+	DIR *folder = fdopendir(from);
+	if (!folder)
+		die("fdopendir");
+	for (struct dirent *entry; (entry = readdir(folder));) {
+		if (entry->d_type == DT_REG)
+			copy_file(from, into, entry->d_name);
+		if (entry->d_type != DT_DIR || entry->d_name[0] == '.' ||
+			!strcmp(entry->d_name, "tenants"))
+			continue;
+		if (mkdirat(into, entry->d_name, 0700) < 0)
+			die(entry->d_name);
+		int beneath = openat(into, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		copy_folder(
+			openat(from, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC), beneath);
+		close(beneath);
+	}
+	closedir(folder);
+}
+
+/* What waitpid said of threads while we looked at another, for later. */
+static struct {
+	pid_t thread;
+	int status;
+} said[256];
+static size_t said_count;
+
+/* A kill ends all threads at once: what the others do meanwhile would never have been there. */
+static void stop_others(pid_t process, pid_t thread)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "/proc/%d/task", process);
+	DIR *tasks = opendir(path);
+	if (!tasks)
+		die(path);
+	for (struct dirent *entry; (entry = readdir(tasks));) {
+		pid_t other = atoi(entry->d_name);
+		bool is_known = other <= 0 || other == thread;
+		for (size_t i = 0; i < said_count && !is_known; i++)
+			is_known = said[i].thread == other;
+		if (is_known || said_count == sizeof(said) / sizeof(*said) ||
+			ptrace(PTRACE_INTERRUPT, other, NULL, NULL) < 0)
+			continue;
+		if (waitpid(other, &said[said_count].status, __WALL) == other)
+			said[said_count++].thread = other;
+	}
+	closedir(tasks);
+}
+
+/* What there is now, as INTO/NUMBER. */
+static void keep(pid_t process, pid_t thread, long number)
+{
+	char path[PATH_MAX];
+	if (!keep_from)
+		return;
+	stop_others(process, thread);
+	snprintf(path, sizeof(path), "%s/%ld", keep_into, number);
+	if (mkdir(path, 0700) < 0)
+		die(path);
+	int into = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	copy_folder(open(keep_from, O_RDONLY | O_DIRECTORY | O_CLOEXEC), into);
+	close(into);
+}
+
+static pid_t next_said(int *status)
+{
+	if (said_count == 0)
+		return 0;
+	said_count--;
+	*status = said[said_count].status;
+	return said[said_count].thread;
 }
 
 /* The status of `process` as waitpid has it; `*count` are its calls, `*was_cut` how it ended. */
@@ -97,7 +242,9 @@ static int follow(pid_t process, long cut_at, long *count, bool *was_cut)
 	 * one, for a daemon looks at things again and again. */
 	while (!told_to_stop) {
 		int status;
-		pid_t thread = waitpid(-1, &status, __WALL);
+		pid_t thread = next_said(&status);
+		if (!thread)
+			thread = waitpid(-1, &status, __WALL);
 		if (thread < 0 && errno == EINTR)
 			continue;
 		if (thread < 0)
@@ -108,9 +255,12 @@ static int follow(pid_t process, long cut_at, long *count, bool *was_cut)
 			continue;
 		}
 		bool is_call = WSTOPSIG(status) == (SIGTRAP | 0x80), is_event = status >> 16;
-		if (is_call && enters(thread) && ++*count == cut_at) {
-			*was_cut = true;
-			kill(process, SIGKILL);
+		if (is_call && enters(thread)) {
+			keep(process, thread, ++*count);
+			if (*count == cut_at) {
+				*was_cut = true;
+				kill(process, SIGKILL);
+			}
 		}
 		go_on(thread, is_call || is_event ? 0 : WSTOPSIG(status));
 	}
@@ -156,20 +306,29 @@ static int end_as(int status)
 
 int main(int argc, char **argv)
 {
-	static char self[PATH_MAX], program[PATH_MAX], said[PATH_MAX + 8];
+	static char self[PATH_MAX], program[PATH_MAX], where[PATH_MAX + 8];
 	long number = 0, count = 0;
 	bool was_cut = false;
 	ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
 
 	if (length > 0 && read_file(self, &number, program)) {
-		snprintf(said, sizeof(said), "%s.said", self);
+		snprintf(where, sizeof(where), "%s.said", self);
 		char *name = argv[0];
 		argv[0] = program;
 		pid_t child = start(argv);
 		argv[0] = name;
 		int status = follow(child, number, &count, &was_cut);
-		say(said, was_cut, count);
+		say(where, was_cut, count);
 		return end_as(status);
+	}
+	if (argc > 1 && !strcmp(argv[1], "--writes")) {
+		only_writes = true;
+		argc--, argv++;
+	}
+	if (argc > 3 && !strcmp(argv[1], "--keep")) {
+		keep_from = argv[2];
+		keep_into = argv[3];
+		argc -= 3, argv += 3;
 	}
 	if (argc != 4 || strcmp(argv[1], "--pid") != 0)
 		return 125;

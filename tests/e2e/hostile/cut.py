@@ -11,6 +11,7 @@ from pathlib import Path
 
 #: Where a program is not to be ended at all, and its steps are only counted.
 NOWHERE = 0
+WRITES = "--writes"
 
 
 class Cut:
@@ -58,10 +59,13 @@ class Watched:
 
 
 @contextmanager
-def watched(tool: Path, pid: int, number: int) -> Iterator[Watched]:
-    """End process `pid` at the `number`th system call that it enters within the block."""
+def watched(tool: Path, pid: int, number: int, *options: str) -> Iterator[Watched]:
+    """End process `pid` at the `number`th system call that it enters within the block.
+
+    `options` are those of cut.c: WRITES counts only what writes.
+    """
     with subprocess.Popen(
-        [tool, "--pid", str(pid), str(number)], stdout=subprocess.PIPE, text=True
+        [tool, *options, "--pid", str(pid), str(number)], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

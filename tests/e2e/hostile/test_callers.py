@@ -45,9 +45,12 @@ def spoken(container: Container, *words: str) -> tuple[int, str]:
         return status, said.read().decode(errors="replace")
 
 
-#: What gpushared writes by itself: the ledger with its copies, what contexts were measured to
-#: take, and folders that are ready for the next tenants.
-_LIVE = ("ledger.db", "run/copies", "state/contexts.json", "/tenants/.spare-")
+#: What gpushared writes by itself: the ledger with its copies, the history, what contexts were
+#: measured to take, folders that are ready for the next tenants; and its scheduler.
+_LIVE = (
+    *("ledger.db", "run/copies", "state/history.db", "state/contexts.json"),
+    *("/tenants/.spare-", "run/scheduler.sock"),
+)
 
 
 def everything(place: Place, *besides: Path) -> set[str]:

@@ -62,6 +62,36 @@ def test_damaged_settings_are_not_taken_for_none(tmp_path: Path, content: str) -
         Overrides(tmp_path)
 
 
+@pytest.mark.parametrize("content", ["", "{", '{"one": {"speed": "1"}}', "\0" * 64, None])
+def test_damaged_settings_are_set_aside_and_the_last_good_ones_hold(
+    tmp_path: Path, content: str | None
+) -> None:
+    first = Overrides(tmp_path)
+    first.set("one", {"memory": "4GiB"})
+    first.set("two", {"memory": "6GiB"})
+    file = tmp_path / "overrides.json"
+    whole = file.read_text()
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    found = Overrides(tmp_path)
+    assert (found.of("one"), found.of("two")) == ({"memory": "4GiB"}, {"memory": "6GiB"})
+    assert "what `gpushare set` said last holds" in found.told
+    if content is not None:
+        assert (tmp_path / "overrides.json.damaged-1").read_text() == content
+        assert file.read_text() == whole
+        assert Overrides(tmp_path).told == ""
+
+
+def test_an_operators_own_correction_is_taken_and_kept(tmp_path: Path) -> None:
+    Overrides(tmp_path).set("one", {"memory": "4GiB"})
+    (tmp_path / "overrides.json").write_text('{"one": {"memory": "8GiB"}}')
+    assert Overrides(tmp_path).of("one") == {"memory": "8GiB"}
+    (tmp_path / "overrides.json").write_text("{")
+    assert Overrides(tmp_path).of("one") == {"memory": "8GiB"}
+
+
 def test_the_oldest_settings_are_forgotten_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

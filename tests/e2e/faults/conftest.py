@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+
+import pytest
+import yaml
+
+from tests.e2e.hostile.conftest import compiled, runtime
+from tests.e2e.hostile.container import Place
+from tests.stack import Stack
+from tests.stack.program import find
+
+__all__ = ["compiled", "runtime"]
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """A daemon that may be ended. A reservation that nobody ends would be waited for, for long."""
+    with Stack() as stack:
+        made = Place(stack, bind=600)
+        stack.start_daemon()
+        yield made
+        made.close()
+
+
+def kill(place: Place) -> None:
+    """End the daemon as the out-of-memory killer does."""
+    assert place.stack.daemon is not None
+    place.stack.daemon.process.kill()
+    place.stack.daemon.process.wait()
+
+
+def events(place: Place, name: str) -> list[dict[str, object]]:
+    """Return the lines of the log about `name`."""
+    return [line for line in place.log_lines() if line["event"] == name]
+
+
+def configure(place: Place, **settings: object) -> None:
+    """Change the daemon's configuration, for its next start."""
+    config = place.stack.config
+    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **settings}))
+
+
+def gpushare(place: Place, *words: str) -> str:
+    """Return what the command says to an operator, whatever its exit status."""
+    argv: Sequence[str] = [*place.stack.cli, *words]
+    done = subprocess.run(
+        argv, check=False, capture_output=True, text=True, env=place.stack.environment
+    )
+    return done.stdout + done.stderr
+
+
+def in_own_mounts(script: str) -> tuple[str, ...]:
+    """Return what starts a program in a mount namespace of its own, in which `script` was run."""
+    return (find("unshare"), "--mount", "sh", "-c", f'{script} && exec "$@"', "sh")
