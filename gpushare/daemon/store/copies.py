@@ -89,8 +89,10 @@ class Copies:
         self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Close the folder; every copy stays."""
-        os.close(self._fd)
+        """Close the folder; every copy stays. Twice is as once."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def read(self) -> Found:
         """Return what is there of this boot; what is of another is removed."""

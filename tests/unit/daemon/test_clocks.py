@@ -28,6 +28,7 @@ SHOWN_ONLY = {
     "audit/audit.py": "since when somebody has more than it may, as it is shown",
     "compute/spent.py": "when a tenant was last at work, as it is shown",
     "control/freezer.py": "since when somebody is held, as it is shown",
+    "memory/lacked.py": "when a tenant last lacked what it was promised, as it is shown",
     "life/recover.py": "`created`, as it is shown",
     "life/reserve.py": "`created`, as it is shown",
     "log.py": "the time of a line",
