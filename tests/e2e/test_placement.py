@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real containers on a machine of eight cards in NVLink pairs, two sockets: where they land."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stack import Stack
+from tests.stack.bundle import Bundle
+from tests.stack.program import find
+
+from .waiting import wait_until
+
+SLEEP = ("/bin/busybox", "sleep", "600")
+CARDS = 8
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Stack]:
+    with Stack(profile="a100-pcie-pairs", cards=CARDS) as made:
+        made.start_daemon()
+        yield made
+
+
+def call(machine: Stack, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*machine.cli, *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=machine.environment,
+        timeout=60,
+    )
+
+
+def answer(machine: Stack, *words: str) -> Any:
+    done = call(machine, *words, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def bundle(machine: Stack, **quota: str) -> Bundle:
+    busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
+    return Bundle(machine, quota=quota, args=SLEEP, files=busybox)
+
+
+@contextmanager
+def running(made: Bundle) -> Iterator[list[int]]:
+    """Run a container in the background; yields the indices of its cards."""
+    made.detach()
+    try:
+        (tenant,) = (one for one in answer(made.stack, "ps") if one["id"] == made.id)
+        yield sorted(card["index"] for card in tenant["cards"])
+    finally:
+        made.remove()
+
+
+def pid_of(made: Bundle) -> int:
+    (tenant,) = (one for one in answer(made.stack, "ps") if one["id"] == made.id)
+    return int(tenant["pid"])
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
+
+
+def test_whole_cards_are_pairs_and_single_ones_come_from_a_broken_pair(machine: Stack) -> None:
+    with ExitStack() as them:
+        placed = [
+            them.enter_context(running(bundle(machine, count=count)))
+            for count in ("1", "2", "1", "4")
+        ]
+        assert placed == [[0], [2, 3], [1], [4, 5, 6, 7]]
+        with bundle(machine, count="1").run() as refused:
+            assert refused.wait() != 0
+        assert "no card is free for itself: card 0 belongs to" in refused.errors
+
+
+def test_shares_go_to_the_fullest_card_or_as_they_ask(machine: Stack) -> None:
+    with ExitStack() as them:
+
+        def placed(**quota: str) -> list[int]:
+            return them.enter_context(running(bundle(machine, memory="2GiB", **quota)))
+
+        assert placed(devices="4") == [4]
+        assert placed() == [4]
+        assert placed(placement="spread") == [0]
+        assert placed(count="2") == [4, 5]
+        cards = answer(machine, "card", "ls")
+        some = ",".join(cards[index]["uuid"] for index in (1, 6, 7))
+        assert placed(count="2", allow=some, placement="topology") == [6, 7]
+        assert placed(count="2", allow=some, placement="spread") == [1, 6]
+
+
+def test_every_card_says_how_far_the_others_are(machine: Stack) -> None:
+    cards = answer(machine, "card", "ls")
+    assert [card["numa"] for card in cards] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [link["kind"] for link in cards[0]["links"]] == [
+        *("NV12", "PHB", "PHB"),
+        *("SYS",) * 4,
+    ]
+    table = call(machine, "card", "ls").stdout.splitlines()
+    assert "NV12 1 " in table[1]
+
+
+def test_a_drained_card_is_left_by_all_and_given_to_nobody(machine: Stack) -> None:
+    leaving = bundle(machine, memory="2GiB")
+    leaving.detach()
+    try:
+        (tenant,) = (one for one in answer(machine, "ps") if one["id"] == leaving.id)
+        assert tenant["cards"][0]["index"] == 0
+        drained = answer(machine, "card", "drain", "0", "--reason", "fan", "--kick", "--wait")
+        assert drained["card"]["cordoned"]
+        assert drained["tenants"] == []
+        wait_until(lambda: '"stopped"' in leaving.call("state").stdout)
+        # The engine would start it again: it is placed elsewhere.
+        leaving.call("delete", "--force")
+        with running(leaving) as cards:
+            assert cards == [1]
+        named = bundle(machine, memory="2GiB", devices="0")
+        with named.run() as refused:
+            assert refused.wait() != 0
+        assert "card 0 is cordoned (fan); gpushare card uncordon 0" in refused.errors
+        shown = answer(machine, "ls")[0]
+        assert (shown["cordoned"], shown["cordon_reason"]) == (True, "fan")
+    finally:
+        leaving.remove()
+        assert call(machine, "card", "uncordon", "0").returncode == 0
+    history = call(machine, "history").stdout
+    assert "the operator took it out of service: fan" in history
+
+
+def test_a_container_is_kept_to_the_cpus_of_its_card(machine: Stack) -> None:
+    """This machine has one node; that of cards 4 to 7 is none of it."""
+    cpus = Path("/sys/devices/system/node/node0/cpulist").read_text().strip()
+    bound = bundle(machine, memory="2GiB", devices="0", numa="bind")
+    bound.config["linux"]["resources"].setdefault("cpu", {})
+    bound.save()
+    before = bound.read()
+    with running(bound):
+        assert bound.read()["linux"]["resources"]["cpu"] == {"cpus": cpus, "mems": "0"}
+        assert status(pid_of(bound))["Cpus_allowed_list"] == cpus
+        assert status(pid_of(bound))["Mems_allowed_list"] == "0"
+    last = cpus.replace("-", ",").split(",")[-1]
+    bound.config["linux"]["resources"]["cpu"] = {"cpus": last}
+    bound.save()
+    with running(bound):
+        assert status(pid_of(bound))["Cpus_allowed_list"] == last
+    assert before["linux"]["resources"]["cpu"] == {}
+
+
+def test_a_card_of_a_node_that_is_not_here_leaves_the_container_as_it_was(machine: Stack) -> None:
+    free = bundle(machine, memory="2GiB", devices="4", numa="bind")
+    with running(free):
+        assert "cpu" not in free.read()["linux"]["resources"]
+        shown = answer(machine, "inspect", free.id)
+    assert any("numa: bind: " in note and "left as is" in note for note in shown["notes"])
