@@ -69,6 +69,11 @@ def _leaves(
         value = document.at(here)
         if "properties" in below:
             yield from _leaves(document, below, whole, here)
+        elif isinstance(value, dict) and value:  # of names that are the file's own
+            for name_of_its, its in value.items():
+                for key, said in (its or {}).items():
+                    way = (*here, name_of_its, key)
+                    yield Row(key_of(way), said, at(document.file, document.line(way)))
         elif value is not None:
             row = Row(key_of(here), value, at(document.file, document.line(here)))
             yield _held(row, str(here[0]), name, sections.terms(document).defaults)
