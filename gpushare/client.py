@@ -105,6 +105,11 @@ class Client:
         changed = {field: text for field, text in asked.items() if text is not None}
         return cast("protocol.Tenant", self._ask("set", name=name, **changed)["tenant"])
 
+    def reset(self, name: str, *keys: str) -> protocol.Tenant:
+        """Take back what was set of a tenant's `keys` (`memory-limit`), all of it for none."""
+        what = ",".join(keys) or protocol.RESET_ALL
+        return cast("protocol.Tenant", self._ask("set", name=name, reset=what)["tenant"])
+
     def pause(self, name: str, why: str = "") -> protocol.Tenant:
         """Freeze all processes of a tenant, until `resume`; returns it as it is now."""
         asked = {"why": why} if why else {}

@@ -18,7 +18,7 @@ within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
 | tenants | anyone | all (also what got no GPU, and why) | Tenant rows |
 | tenant | anyone | name | tenant: Tenant |
 | why | anyone | name | WhyProcess rows; why: Why |
-| set | root | name; as texts one or more of SET_FIELDS | tenant: Tenant, as it is now |
+| set | root | name; SET_FIELDS, texts, or reset: which, or "all" | tenant: Tenant, as it is now |
 | pause | root | name; why (a text, or not) | tenant: Tenant, as it is now |
 | resume | root | name | tenant: Tenant, as it is now |
 | kick | root | name; signal (TERM, ...), grace (seconds); why (or not) | tenant: Tenant |
@@ -58,6 +58,7 @@ SET_FIELDS: Final = (
     "class",
     "on_over",
 )
+RESET_ALL: Final = "all"
 
 #: What a container's first process may be sent by `kick`; KILL ends all of them at once.
 KICK_SIGNALS: Final = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL")

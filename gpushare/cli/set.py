@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpushare import protocol
 from gpushare.cli import session as shared
 from gpushare.cli.ps import memory as use
 from gpushare.cli.ps import name, share
@@ -14,6 +15,8 @@ from gpushare.cli.table import printable
 from gpushare.quota.keys import POLICIES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from gpushare.cli.session import Session
     from gpushare.protocol import Tenant
 
@@ -39,8 +42,15 @@ SIZES = ("memory", "memory_limit")
     type=click.Choice(("observe", "warn", "freeze", "kill")),
     help="How far it goes where it takes more memory than that by going round the quota.",
 )
-def command(session: Session, container: str, **asked: object) -> None:
-    """Change a running container's quota.
+@click.option(
+    "--reset",
+    is_flag=False,
+    flag_value=protocol.RESET_ALL,
+    metavar="[KEY,...]",
+    help="Take back what was set: all of it, or memory,cores,...",
+)
+def command(session: Session, container: str, reset: str | None, **asked: object) -> None:
+    """Change a running container's quota, or take that back.
 
     It holds until the container is removed, and above what the card's own policy says. More than
     the card has room for is refused (exit status 3). A container that uses more memory than it now
@@ -48,19 +58,37 @@ def command(session: Session, container: str, **asked: object) -> None:
     compute changes at once. --on-over stands above the audit of gpushare.yaml.
     """
     changed = {field.rstrip("_"): str(value) for field, value in asked.items() if value is not None}
-    if not changed:
+    if reset is not None and changed:
+        raise click.UsageError("--reset stands alone; say what to change afterwards")
+    if reset is None and not changed:
         raise click.UsageError("say what to change, e.g. --memory 6GiB or --cores 40")
-    tenant = session.client.set(container, **changed)
-    session.show(tenant, lambda: "\n".join(_lines(tenant, set(changed))))
+    before = session.client.tenant(container)
+    if reset is not None:
+        keys = [] if reset == protocol.RESET_ALL else reset.split(",")
+        tenant = session.client.reset(container, *keys)
+        changed = dict.fromkeys(protocol.SET_FIELDS, "")
+    else:
+        tenant = session.client.set(container, **changed)
+    session.show(tenant, lambda: "\n".join(_lines(before, tenant, set(changed))))
 
 
-def _lines(tenant: Tenant, changed: set[str]) -> list[str]:
-    """Return a line for each card, with what was changed of it."""
+def _lines(before: Tenant, tenant: Tenant, changed: set[str]) -> list[str]:
+    """Return a line of what was and is asked, and one for each card, with what changed of it."""
     who = printable(name(tenant))
-    lines = []
+    lines = [printable(f"{who}: {line}") for line in _asked(before["quota"], tenant["quota"])]
     for card in tenant["cards"]:
         parts = [use(card)] if changed.intersection(SIZES) else []
         parts += [share(tenant, card)] if changed.difference((*SIZES, "on_over")) else []
         parts += [f"on over: {tenant['on_over']}"] if "on_over" in changed else []
         lines.append(f"{who}: card {card['index']}: {', '.join(parts)}")
     return lines + [printable(warning) for warning in tenant["warnings"]]
+
+
+def _asked(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """Yield "memory 6GiB (was 4GiB, env)" for each key that is another."""
+    for key in sorted({*before, *now}):
+        old, new = before.get(key, ""), now.get(key, "")
+        if old != new:
+            text, _, source = old.partition(" ")
+            was = f"was {text}, {source}" if old else "was not asked"
+            yield f"{key} {new.partition(' ')[0] or '-'} ({was})"

@@ -52,6 +52,7 @@ class Quota:
     highest. `asked` has one entry per key that is set, by canonical name (`memory-limit`).
     `notes` says which values of a lower source were not taken, and why. `unnamed` is an
     annotation of the pod that names no container, where no other does: for the only one that asks.
+    `beneath` is what would be asked without the operator's word.
     """
 
     memory_bytes: int | None = None
@@ -72,6 +73,7 @@ class Quota:
     backend: str | None = None
     asked: Mapping[str, Asked] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    beneath: Mapping[str, Asked] = field(default_factory=dict)
     unnamed: Asked | None = None
 
     def has_memory(self) -> bool:
@@ -85,6 +87,10 @@ class Quota:
     def rows(self) -> dict[str, str]:
         """Return `{"memory": "4GiB annotation"}`: each key as asked and the kind of its source."""
         return {key: f"{asked.text} {asked.source.kind}" for key, asked in self.asked.items()}
+
+    def rows_beneath(self) -> dict[str, str]:
+        """Return the same of what would be asked without the operator's word."""
+        return {key: f"{asked.text} {asked.source.kind}" for key, asked in self.beneath.items()}
 
     def refuse(self, key: str, rule: str, fix: str) -> QuotaError:
         """Return the error that refuses `key` as it was asked; the caller raises it."""

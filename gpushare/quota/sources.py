@@ -10,6 +10,7 @@ nothing is dropped silently.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Literal, TypeAlias, get_args
 
 from gpushare.quota.annotations import read_annotations
@@ -66,9 +67,10 @@ def read_quota(  # noqa: PLR0913 - one argument a source
             if is_quota(name)
         ]
     defaults.fill(granted)
+    beneath = dict(granted.layer)
     granted.override(_layer("operator", operator or {}))
     defaults.fill(granted)  # cores that the operator set have the node's policy, as any
-    return _quota(granted, annotated.unnamed)
+    return replace(_quota(granted, annotated.unnamed), beneath=beneath)
 
 
 def read_again(

@@ -10,7 +10,7 @@ freed enough, and what it still has is promised to nobody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpushare.daemon.audit.reap import reap
@@ -41,6 +41,24 @@ def set_quota(entry: Entry, asked: Mapping[str, str], node: Node) -> Entry:
     NoRoom, QuotaError, NotResizable: nothing was changed.
     """
     quota = read_quota({}, {}, options=asked)
+    pages = pages_of(entry, node)
+    changed = recomputed(entry, asked, node)
+    has_memory = quota.memory_bytes is not None or quota.memory_limit_bytes is not None
+    if has_memory:
+        holdings = tuple(_holding(holding, quota, entry) for holding in changed.holdings)
+        changed = with_holdings(changed, holdings, pages, node, quota)
+    values = _noted(quota, changed.holdings)
+    node.overrides.set(entry.id, values)
+    quotas = {**changed.quota, **{key: f"{text} operator" for key, text in values.items()}}
+    if quota.memory_bytes is not None:
+        quotas.pop("memory-percent", None)
+    put(replace(changed, quota=quotas), pages, node)
+    log("tenant-resized", **who(entry), was=was(entry, values), **values)
+    return node.ledger.entries[entry.key]
+
+
+def pages_of(entry: Entry, node: Node) -> Pages:
+    """Return what says to `entry` what it has; NotResizable."""
     if not entry.holdings:
         raise NotResizable(f"{entry.title} has no GPU: {entry.why}")
     if not entry.shared:
@@ -51,30 +69,50 @@ def set_quota(entry: Entry, asked: Mapping[str, str], node: Node) -> Entry:
             f"the pages of {entry.title} are lost, or of another version of gpushare; "
             "start it again"
         )
-    changed = recomputed(entry, asked, node)
-    has_memory = quota.memory_bytes is not None or quota.memory_limit_bytes is not None
-    if has_memory:
-        changed = _resized(changed, quota, pages, node)
-    values = _noted(quota, changed.holdings)
-    node.overrides.set(entry.id, values)
-    quotas = {**changed.quota, **{key: f"{text} operator" for key, text in values.items()}}
-    if quota.memory_bytes is not None:
-        quotas.pop("memory-percent", None)
-    changed = replace(changed, quota=quotas)
+    return pages
+
+
+def put(changed: Entry, pages: Pages, node: Node) -> None:
+    """Have the ledger, the pages, the driver and the scheduler say what `changed` does."""
+    before = node.ledger.entries[changed.key]
     node.ledger.resize(changed)
-    if has_memory:
+    if _memory(before) != _memory(changed):
         _write_memory(changed, pages, node)
-    if any(key in asked for key in COMPUTE):
+    if _compute(before) != _compute(changed):
         _write_cores(changed, pages, node)
-    log("tenant-resized", tenant=entry.key, name=entry.title, **values)
-    return node.ledger.entries[entry.key]
 
 
-def _resized(entry: Entry, quota: Quota, pages: Pages, node: Node) -> Entry:
-    """Return `entry` with the memory that is asked for, which its cards have."""
-    holdings = tuple(_holding(holding, quota, entry) for holding in entry.holdings)
+def _compute(entry: Entry) -> tuple[object, ...]:
+    cores = [(one.cores, one.reserved_cores) for one in entry.holdings]
+    own = entry.is_set("policy")  # it stands above the card's
+    return cores, entry.policy, own, entry.weight, entry.priority, entry.class_
+
+
+def _memory(entry: Entry) -> list[tuple[int, int | None]]:
+    return [(one.memory_bytes, one.memory_limit_bytes) for one in entry.holdings]
+
+
+def was(entry: Entry, keys: Iterable[str]) -> dict[str, str]:
+    """Return what `entry` had of `keys`, for the log."""
+    return {key: entry.quota[key] for key in keys if key in entry.quota}
+
+
+def who(entry: Entry) -> dict[str, str]:
+    """Return what names `entry` in the log."""
+    return {"tenant": entry.key, "name": entry.title}
+
+
+def with_holdings(
+    entry: Entry,
+    holdings: tuple[Holding, ...],
+    pages: Pages,
+    node: Node,
+    quota: Quota | None = None,
+) -> Entry:
+    """Return `entry` with `holdings`, which its cards have; `quota` is what was asked for them."""
     for number, holding in enumerate(holdings):
-        _refuse_below_context(quota, holding, pages.grant.context_bytes(number))
+        if quota is not None:
+            _refuse_below_context(quota, holding, pages.grant.context_bytes(number))
     # What a process held that has just died is in nobody's use; the next look would be too late.
     reap(entry, pages, Cgroups.mounted())
     _check_room(entry, holdings, node)

@@ -217,6 +217,7 @@ def _entry(
         class_=given.class_,
         isolation=backends.first(applicant.isolation, whole=whole),
         quota=quota.rows(),
+        asked=quota.rows_beneath(),
         notes=noted(given.notes),
         namespace=pod.namespace,
         sandbox=pod.sandbox,

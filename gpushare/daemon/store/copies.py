@@ -262,6 +262,7 @@ def _fields(entry: Entry) -> dict[str, Any]:
     return {
         **vars(entry),
         "quota": dict(entry.quota),
+        "asked": dict(entry.asked),
         "notes": list(entry.notes),
         "uninterposed": list(entry.uninterposed),
         "holdings": [dict(vars(holding)) for holding in entry.holdings],

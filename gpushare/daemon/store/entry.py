@@ -64,6 +64,8 @@ class Entry:
     class_: str = "offline"
     maker: int = 0  # the runtime that is making it, of one that is only reserved; 0: not known
     maker_starttime: int = 0
+    # As `quota`, without what an operator set; empty: an earlier version did not note it.
+    asked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

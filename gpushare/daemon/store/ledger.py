@@ -49,7 +49,7 @@ _COLUMNS: Final = (
     *("key", "state", "id", "name", "engine", "bundle", "uid", "policy", "isolation", "why"),
     *("quota", "created", "expires", "pid", "starttime", "cgroup"),
     *("notes", "namespace", "sandbox", "container", "uninterposed", "compat"),
-    *("weight", "priority", "class", "maker", "maker_starttime"),
+    *("weight", "priority", "class", "maker", "maker_starttime", "asked"),
 )
 # In place of the row that is there, which others point to.
 _PUT: Final = (
@@ -303,6 +303,7 @@ def _put(store: sqlite3.Connection, entry: Entry) -> None:
             *(json.dumps(entry.notes), entry.namespace, entry.sandbox, entry.container),
             *(json.dumps(entry.uninterposed), entry.compat),
             *(entry.weight, entry.priority, entry.class_, entry.maker, entry.maker_starttime),
+            json.dumps(dict(entry.asked)),
         ),
     )
     store.execute("DELETE FROM holding WHERE key = ?", (entry.key,))
@@ -340,7 +341,8 @@ def _read(store: sqlite3.Connection) -> dict[str, Entry]:
 def _entry(values: dict[str, object], holdings: Sequence[Holding]) -> Entry:
     """Return the entry of a row; ValueError, TypeError where a text is not what was written."""
     values["class_"] = values.pop("class")
-    values["quota"] = dict(json.loads(str(values["quota"])))
+    for name in ("quota", "asked"):
+        values[name] = dict(json.loads(str(values[name])))
     for name in ("notes", "uninterposed"):
         values[name] = tuple(json.loads(str(values[name])))
     return Entry(**values, holdings=tuple(holdings))  # type: ignore[arg-type]

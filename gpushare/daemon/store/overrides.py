@@ -60,9 +60,9 @@ class Overrides:
         self._keep(values)
         self._values = values
 
-    def forget(self, identity: str, key: str) -> None:
-        """Note that `key` is not set for `identity` any more; OSError when the disk fails."""
-        kept = {name: text for name, text in self.of(identity).items() if name != key}
+    def forget(self, identity: str, *keys: str) -> None:
+        """Note that `keys` are not set for `identity` any more; OSError when the disk fails."""
+        kept = {name: text for name, text in self.of(identity).items() if name not in keys}
         if kept == self.of(identity):
             return
         values = {name: keys for name, keys in self._values.items() if name != identity}

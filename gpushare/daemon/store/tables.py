@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-FORMAT: Final = 6  # of the tables; a later one is not read
+FORMAT: Final = 7  # of the tables; a later one is not read
 _HOLD: Final = """
 CREATE TABLE hold (
     key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
@@ -54,7 +54,8 @@ CREATE TABLE tenant (
     priority INTEGER NOT NULL DEFAULT 5,
     class TEXT NOT NULL DEFAULT 'offline' CHECK (class IN ('online', 'offline')),
     maker INTEGER NOT NULL DEFAULT 0,
-    maker_starttime INTEGER NOT NULL DEFAULT 0
+    maker_starttime INTEGER NOT NULL DEFAULT 0,
+    asked TEXT NOT NULL DEFAULT '{{}}'
 ) STRICT;
 CREATE TABLE holding (
     key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
@@ -107,6 +108,7 @@ UPGRADES: Final = {
         "ALTER TABLE tenant ADD COLUMN maker INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE tenant ADD COLUMN maker_starttime INTEGER NOT NULL DEFAULT 0",
     ),
+    6: ("ALTER TABLE tenant ADD COLUMN asked TEXT NOT NULL DEFAULT '{}'",),
 }
 
 

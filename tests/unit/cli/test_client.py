@@ -57,7 +57,7 @@ def test_set_sends_what_was_typed_and_shows_what_holds_now(
     daemon: FakeDaemon, cli: Callable[..., Result]
 ) -> None:
     assert cli("set", "train", "--memory", "6GiB").output == "train: card 0: 3.9/6.0 GiB\n"
-    assert daemon.requests == [{"op": "set", "name": "train", "memory": "6GiB"}]
+    assert daemon.requests[-1] == {"op": "set", "name": "train", "memory": "6GiB"}
 
 
 def test_set_sends_no_more_than_was_typed_and_shows_the_warnings(
@@ -67,7 +67,43 @@ def test_set_sends_no_more_than_was_typed_and_shows_the_warnings(
     daemon.answers["set"] = [{"ok": True, "tenant": tenant("train", 3.9, 1, warnings=[over])}]
     shown = cli("set", "train", "--memory-limit", "1GiB").output
     assert shown == f"train: card 0: 3.9/1.0 GiB over\n{over}\n"
-    assert daemon.requests == [{"op": "set", "name": "train", "memory_limit": "1GiB"}]
+    assert daemon.requests[-1] == {"op": "set", "name": "train", "memory_limit": "1GiB"}
+
+
+def test_set_shows_what_was_asked_before(daemon: FakeDaemon, cli: Callable[..., Result]) -> None:
+    now = tenant("train", 3.9, 6)
+    now["quota"] = {"memory": "6GiB operator", "policy": "burst-share operator"}
+    daemon.answers["set"] = [{"ok": True, "tenant": now}]
+    assert cli("set", "train", "--memory", "6GiB").output == (
+        "train: cores - (was 30, env)\n"
+        "train: memory 6GiB (was 4GiB, env)\n"
+        "train: policy burst-share (was not asked)\n"
+        "train: card 0: 3.9/6.0 GiB\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (("--reset",), "all"),
+        (("--reset", "memory"), "memory"),
+        (("--reset=cores,class",), "cores,class"),
+    ],
+)
+def test_set_is_taken_back(
+    daemon: FakeDaemon, cli: Callable[..., Result], words: tuple[str, ...], keys: str
+) -> None:
+    shown = cli("set", "train", *words)
+    assert shown.exit_code == 0, shown.output
+    assert daemon.requests[-1] == {"op": "set", "name": "train", "reset": keys}
+    assert "3.9/6.0 GiB, fixed-share" in shown.output
+
+
+def test_what_is_taken_back_is_not_set_at_once(
+    daemon: FakeDaemon, cli: Callable[..., Result]
+) -> None:
+    assert cli("set", "train", "--memory", "6GiB", "--reset").exit_code == 2
+    assert not daemon.requests
 
 
 def test_set_needs_something_to_set(cli: Callable[..., Result]) -> None:

@@ -31,14 +31,14 @@ def test_set_shows_the_share_that_holds_now(cli: Cli, daemon: FakeDaemon) -> Non
     daemon.answers["set"] = [{"ok": True, "tenant": now}]
     shown = cli("set", "train", *words).output
     assert shown == "train: card 0: burst-share 40.0 % and more, offline 0\n"
-    assert daemon.requests == [{"op": "set", "name": "train", **asked}]
+    assert daemon.requests[-1] == {"op": "set", "name": "train", **asked}
 
 
 def test_set_shows_memory_and_compute_where_both_were_typed(cli: Cli, daemon: FakeDaemon) -> None:
     shown = cli("set", "train", "--memory", "6GiB", "--class", "offline").output
     assert shown == "train: card 0: 3.9/6.0 GiB, fixed-share 30.0 %, offline 5\n"
     expected = {"op": "set", "name": "train", "memory": "6GiB", "class": "offline"}
-    assert daemon.requests == [expected]
+    assert daemon.requests[-1] == expected
 
 
 def test_set_says_online(cli: Cli, daemon: FakeDaemon) -> None:

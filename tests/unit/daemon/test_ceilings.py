@@ -347,4 +347,4 @@ def test_a_policy_that_was_changed_since_is_told_until_it_is_read(tmp_path: Path
         assert not [text for text in status_row(node)["warnings"] if str(file) in text]
         os.utime(file, ns=(2, 2))
         (told,) = (text for text in status_row(node)["warnings"] if str(file) in text)
-    assert told.endswith("systemctl restart gpushared")
+    assert told.endswith("sudo gpushare config reload")

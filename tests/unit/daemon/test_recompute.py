@@ -143,9 +143,9 @@ def test_ceilings_are_for_who_asks(tmp_path: Path) -> None:
     with fakes.node(tmp_path, FakeDriver(fakes.card(0)), config) as node:
         tenant = opened(node, memory="4GiB", cores="20")
         assert entry_of(node, tenant).priority == 7
-        set_of(node, tenant, cores="60", policy="burst-share", weight="9", priority="0")
+        set_of(node, tenant, cores="60", policy="native-burst-share", weight="9", priority="0")
         entry = entry_of(node, tenant)
-        assert (entry.holdings[0].cores, entry.policy, entry.priority) == (60, "burst-share", 0)
+        assert (entry.holdings[0].cores, entry.weight, entry.priority) == (60, 9, 0)
 
 
 def test_what_was_set_of_memory_alone_leaves_compute_as_it_was(node: Node) -> None:
@@ -224,3 +224,22 @@ def test_who_ends_leaves_its_part_to_the_others(node: Node) -> None:
     node.shares_changed = lambda: told.append(permille(node, first))
     release.end(second["key"], node, "it is gone")
     assert told == [1000]
+
+
+@pytest.mark.parametrize("policy", ["fixed-share", "burst-share", "best-effort"])
+def test_a_weight_that_nothing_comes_of_is_refused(node: Node, policy: str) -> None:
+    tenant = opened(node, memory="4GiB", cores="30", policy=policy)
+    before = entry_of(node, tenant)
+    with pytest.raises(QuotaError, match=rf"under native-burst-share only.* under {policy}; add "):
+        set_of(node, tenant, weight="3")
+    assert entry_of(node, tenant) == before
+    assert node.overrides.of(tenant["id"]) == {}
+    set_of(node, tenant, weight="3", policy="native-burst-share")
+    assert entry_of(node, tenant).weight == 3
+
+
+def test_a_weight_counts_where_the_cards_own_policy_is_native(node: Node) -> None:
+    tenant = opened(node, memory="4GiB", cores="30", devices="0")
+    shares.set_policy(entry_of(node, tenant).holdings[0].uuid, "native-burst-share", node)
+    set_of(node, tenant, weight="3")
+    assert entry_of(node, tenant).weight == 3

@@ -124,7 +124,7 @@ def test_an_earlier_versions_ledger_is_read(tmp_path: Path) -> None:
     store = sqlite3.connect(tmp_path / "run" / "ledger.db")
     with store:
         store.execute("ALTER TABLE about DROP COLUMN generation")
-        for column in ("maker", "maker_starttime"):
+        for column in ("maker", "maker_starttime", "asked"):
             store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")
         store.execute("ALTER TABLE holding DROP COLUMN memory_limit_bytes")
         later = ("notes", "namespace", "sandbox", "container", "uninterposed", "compat")
@@ -147,7 +147,7 @@ def test_a_ledger_that_only_noted_classes_is_read_with_them(tmp_path: Path) -> N
     store = sqlite3.connect(tmp_path / "run" / "ledger.db")
     with store:
         store.execute("ALTER TABLE about DROP COLUMN generation")
-        for column in ("maker", "maker_starttime"):
+        for column in ("maker", "maker_starttime", "asked"):
             store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")
         for column in ("weight", "priority", "class"):
             store.execute(f"ALTER TABLE tenant DROP COLUMN {column}")

@@ -11,6 +11,7 @@ from gpushare import protocol
 from gpushare.daemon.control import on_over as over
 from gpushare.daemon.control.kick import Kick, kick
 from gpushare.daemon.control.pause import pause, resume
+from gpushare.daemon.control.reset import reset_quota
 from gpushare.daemon.control.resize import set_quota
 from gpushare.daemon.identity import naming
 from gpushare.daemon.life import release
@@ -58,6 +59,8 @@ def _why(request: Request, node: Node) -> Answer:
 def _set(request: Request, node: Node) -> Answer:
     request.root_only()
     entry = named(request.text("name"), node)
+    if "reset" in request.fields:
+        return _reset(entry, request, node)
     asked = {
         name.replace("_", "-"): request.text(name, 64)
         for name in protocol.SET_FIELDS
@@ -71,6 +74,18 @@ def _set(request: Request, node: Node) -> Answer:
     if on_over is not None:
         over.set_on_over(entry, on_over, node)
     return answer({"tenant": rows.tenant_row(entry, node)})
+
+
+def _reset(entry: Entry, request: Request, node: Node) -> Answer:
+    known = [name.replace("_", "-") for name in protocol.SET_FIELDS]
+    said = request.text("reset", 256)
+    keys = [] if said == protocol.RESET_ALL else said.split(",")
+    unknown = [key for key in keys if key not in known]
+    if unknown or any(name in request.fields for name in protocol.SET_FIELDS):
+        raise BadRequest(
+            f"reset is {protocol.RESET_ALL} or some of {','.join(known)}, and stands alone"
+        )
+    return _now(reset_quota(entry, keys, node), node)
 
 
 def _pause(request: Request, node: Node) -> Answer:
