@@ -10,6 +10,7 @@ import yaml
 
 from docs.markdown import table
 from gpushare.cli.rules import rules_text
+from gpushare.exporter.compat import COMPAT
 from gpushare.exporter.exposition import FAMILIES
 from gpushare.exporter.family import OF_CARD, OF_CONTAINER, OF_NODE, OF_TENANT, Labels
 
@@ -77,6 +78,25 @@ def metrics() -> Iterator[str]:
         (
             (f"`{family.name}`", family.kind, _labels(family.labels), family.help)
             for family in FAMILIES
+        ),
+    )
+    yield "## Others' names"
+    yield ""
+    yield "`gpushare-exporter --compat=hami,dcgm,gpu-manager` (or some of them) adds these, in the"
+    yield "units that they have there. Where such an exporter runs as well, leave its name out: a"
+    yield "figure that is there twice is counted twice."
+    yield ""
+    yield from table(
+        ("", "name", "labels", "meaning"),
+        (
+            (
+                who,
+                f"`{family.name}`",
+                ", ".join(f"`{label}`" for label in family.labels),
+                family.help,
+            )
+            for who, families in COMPAT.items()
+            for family in families
         ),
     )
     yield "## What there is no family of"

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ import gpushare
 from gpushare.client import DEFAULT_SOCKET
 from gpushare.errors import UserError
 from gpushare.exporter import address, token
+from gpushare.exporter.compat import COMPAT
 from gpushare.exporter.http import Request, Response, Server
 from gpushare.exporter.snapshot import Source
 
@@ -29,8 +31,16 @@ _RESTRICTED: Final = (
 class Site:
     """What there is to ask for, and of whom."""
 
-    def __init__(self, source: Source, token_file: Path | None, *, open_to_all: bool) -> None:
+    def __init__(
+        self,
+        source: Source,
+        token_file: Path | None,
+        *,
+        open_to_all: bool,
+        compat: Sequence[str] = (),
+    ) -> None:
         self._source = source
+        self._compat = compat
         self._token_file = token_file
         self._open_to_all = open_to_all
 
@@ -47,7 +57,9 @@ class Site:
             return Response(HTTPStatus.NOT_FOUND)
         from gpushare.exporter.exposition import expose  # noqa: PLC0415 - main has checked it
 
-        text, content_type = expose(self._source.snapshot(), request.headers.get("accept", ""))
+        text, content_type = expose(
+            self._source.snapshot(), request.headers.get("accept", ""), self._compat
+        )
         return Response(body=text, content_type=content_type)
 
     def _refused(self, request: Request) -> Response | None:
@@ -78,7 +90,9 @@ def main() -> None:
     except UserError as error:
         sys.exit(f"gpushare-exporter: {error}")
     source = Source(arguments.socket, arguments.node)
-    site = Site(source, arguments.token_file, open_to_all=where.path is None)
+    site = Site(
+        source, arguments.token_file, open_to_all=where.path is None, compat=arguments.compat
+    )
     sys.stderr.write(f"gpushare-exporter: http://{where}/metrics of {source.socket}\n")
     try:
         _serve(listener, site)
@@ -128,9 +142,26 @@ def _parser() -> argparse.ArgumentParser:
         help="the label node of every series (default: this host's name)",
     )
     parser.add_argument(
+        "--compat",
+        type=_compat,
+        metavar="NAMES",
+        default=(),
+        help=f"also the names that others have for the same figures: {', '.join(COMPAT)}",
+    )
+    parser.add_argument(
         "--version", action="version", version=f"gpushare-exporter {gpushare.__version__}"
     )
     return parser
+
+
+def _compat(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(text.split(",")))
+    unknown = [name for name in found if name not in COMPAT]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"{unknown[0]!r} is none of {', '.join(COMPAT)}; write e.g. --compat=hami,dcgm"
+        )
+    return found
 
 
 def _check_library() -> None:

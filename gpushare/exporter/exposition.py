@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import (
@@ -16,6 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from gpushare.exporter import cards, containers, node
+from gpushare.exporter.compat import COMPAT
 from gpushare.exporter.family import Family, Snapshot
 
 FAMILIES: Final[tuple[Family, ...]] = (*node.FAMILIES, *cards.FAMILIES, *containers.FAMILIES)
@@ -24,24 +25,30 @@ FAMILIES: Final[tuple[Family, ...]] = (*node.FAMILIES, *cards.FAMILIES, *contain
 class _Collected(Collector):
     """One snapshot, as the library collects it."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, compat: Sequence[str]) -> None:
         self._snapshot = snapshot
+        self._families = [*FAMILIES, *(family for name in compat for family in COMPAT[name])]
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family; one without a series is there all the same."""
-        for family in FAMILIES:
+        for family in self._families:
             yield _metric(family, self._snapshot)
 
 
-def expose(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
-    """Return the text, and its content type; `accept` is the header of who asks."""
+def expose(snapshot: Snapshot, accept: str = "", compat: Sequence[str] = ()) -> tuple[bytes, str]:
+    """Return the text, and its content type; `accept` is the header of who asks.
+
+    `compat` are keys of COMPAT, whose families come beside our own.
+    """
     try:
         encode, content_type = choose_encoder(accept)
-        return encode(_Collected(snapshot)), content_type
+        return encode(_Collected(snapshot, compat)), content_type
     except (ValueError, TypeError):
         if not accept:
             raise
-        return expose(snapshot)  # it asks for a version, or an escaping, that there is none of
+        return expose(
+            snapshot, compat=compat
+        )  # it asks for a version, or an escaping, that there is none of
 
 
 def _metric(family: Family, snapshot: Snapshot) -> Metric:
