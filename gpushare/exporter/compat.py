@@ -31,7 +31,8 @@ def _hami(name: str, text: str, value: Callable[[TenantCardFigures], float | Non
             for number, part in enumerate(tenant["cards"]):
                 figure = value(part)
                 if figure is not None:
-                    found[(*names(tenant["name"]), str(number), part["uuid"])] = figure
+                    labels = (*names(tenant["name"]), str(number), part["uuid"])
+                    found[labels] = figure
         return found.items()
 
     return Family(name, "gauge", _OF_HAMI, text, samples)
@@ -71,7 +72,7 @@ def _gpu_manager(
             if each:
                 found |= {(*labels, f"gpu{part['index']}"): figure for part, figure in known}
             if len(known) == len(figures):
-                found[(*labels, "total")] = sum(figure for _, figure in known)
+                found |= {(*labels, "total"): sum(figure for _, figure in known)}
         return found.items()
 
     return Family(name, "gauge", (*_OF_GPU_MANAGER, label), text, samples)
