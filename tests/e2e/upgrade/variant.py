@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpushare as the next version could be: pages of another layout, libraries and daemon to fit.
+
+Only what knows the layout is built anew: the filters and the scheduler, and gpushare/abi.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from gpushare import abi
+from gpushare.install import Installation, Source
+
+ROOT = Path(__file__).resolve().parents[3]
+BUILD = ROOT / "build" / "tests" / "upgrade"
+FOLDERS = ("CMakeLists.txt", "configs", "packaging", "runtime", "hooks", "scheduler", "libhook")
+TARGETS = ("cuda-filter", "nvml-filter", "gpushare-scheduler")
+VERSION = abi.ABI_VERSION + 1
+
+#: A longer uuid moves every field behind it, a larger record everything behind the processes.
+EDITS = {
+    "libhook/include/gpushare_abi.h": (
+        (f"GPUSHARE_ABI_VERSION {abi.ABI_VERSION}", f"GPUSHARE_ABI_VERSION {VERSION}"),
+        ("char uuid[48];", "char uuid[56];"),
+        ("uint32_t reserved[10];", "uint32_t reserved[8];"),
+        (
+            "_Atomic uint64_t denied_bytes; /*",
+            "uint64_t more[4];\n_Atomic uint64_t denied_bytes; /*",
+        ),
+        ("GPUSHARE_MAX_PROCESSES * 32)", "GPUSHARE_MAX_PROCESSES * 64)"),
+        ("sizeof(struct gpushare_process) == 32", "sizeof(struct gpushare_process) == 64"),
+    ),
+    "gpushare/abi.py": (
+        (f"ABI_VERSION: Final = {abi.ABI_VERSION}", f"ABI_VERSION: Final = {VERSION}"),
+        ("GRANT_CARD_UUID_BYTES: Final = 48", "GRANT_CARD_UUID_BYTES: Final = 56"),
+        ("GRANT_CARD_MEMORY_BYTES: Final = 48", "GRANT_CARD_MEMORY_BYTES: Final = 56"),
+        ("GRANT_CARD_MEMORY_LIMIT_BYTES: Final = 56", "GRANT_CARD_MEMORY_LIMIT_BYTES: Final = 64"),
+        ("GRANT_CARD_CONTEXT_BYTES: Final = 64", "GRANT_CARD_CONTEXT_BYTES: Final = 72"),
+        ("GRANT_CARD_OVERHEAD_BYTES: Final = 72", "GRANT_CARD_OVERHEAD_BYTES: Final = 80"),
+        ("GRANT_CARD_CORES_PERCENT: Final = 80", "GRANT_CARD_CORES_PERCENT: Final = 88"),
+        (
+            "GRANT_CARD_UTILISATION_PERCENT: Final = 84",
+            "GRANT_CARD_UTILISATION_PERCENT: Final = 92",
+        ),
+        ("PROCESS_BYTES: Final = 32", "PROCESS_BYTES: Final = 64"),
+        ("PROCESS_DENIED_BYTES: Final = 24", "PROCESS_DENIED_BYTES: Final = 56"),
+        ('PROCESS: Final = struct.Struct("<IIQQQ")', 'PROCESS: Final = struct.Struct("<IIQQ32xQ")'),
+    ),
+    "gpushare/__init__.py": (('__version__ = "', '__version__ = "9.'),),
+}
+
+#: The editable installation's finder comes before any path. What lies beside this file is ours.
+DAEMON = """\
+import sys
+sys.meta_path = [one for one in sys.meta_path if "ScikitBuild" not in type(one).__name__]
+from gpushare.daemon.__main__ import main
+main()
+"""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A version of gpushare whose pages this one does not know."""
+
+    source: Source
+    daemon: Path  # a Python program
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def build(like: Installation) -> Variant:
+    """Return the variant; what is the same in both is taken from `like`."""
+    with _one_at_a_time():
+        tree = BUILD / "source"
+        for name in (*FOLDERS, "gpushare"):
+            for path in _files(name):
+                _write(tree, path)
+        _write_if_new(tree / "gpushared.py", DAEMON.encode())
+        return Variant(_source(like, _compile(tree)), tree / "gpushared.py")
+
+
+def _files(name: str) -> list[Path]:
+    listed = subprocess.run(
+        [
+            *("git", "-c", f"safe.directory={ROOT}", "ls-files"),
+            *("--cached", "--others", "--exclude-standard", name),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    ).stdout
+    return [Path(line) for line in listed.splitlines()]
+
+
+def _write(tree: Path, path: Path) -> None:
+    if not (ROOT / path).is_file():
+        return
+    content = (ROOT / path).read_bytes()
+    for before, after in EDITS.get(str(path), ()):
+        text = content.decode()
+        assert text.count(before) == 1, f"{path}: {before}"
+        content = text.replace(before, after).encode()
+    _write_if_new(tree / path, content)
+
+
+def _write_if_new(file: Path, content: bytes) -> None:
+    """What did not change keeps its time, and is not built again."""
+    if file.is_file() and file.read_bytes() == content:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+
+
+def _compile(tree: Path) -> Path:
+    folder = BUILD / "made"
+    beside = Path(sys.executable).parent
+    settings = {
+        "CMAKE_MAKE_PROGRAM": beside / "ninja",
+        "Python_EXECUTABLE": sys.executable,
+        "GPUSHARE_ZIG": "ON" if find_spec("ziglang") else "OFF",
+    }
+    options = [f"-D{name}={value}" for name, value in settings.items()]
+    for argv in (
+        [str(beside / "cmake"), "-G", "Ninja", "-S", str(tree), "-B", str(folder), *options],
+        [str(beside / "ninja"), "-j2", "-C", str(folder), *TARGETS],
+    ):
+        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def _source(like: Installation, made: Path) -> Source:
+    parts = BUILD / "parts"
+    shutil.rmtree(parts, ignore_errors=True)
+    shutil.copytree(like.root, parts)
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        shutil.copyfile(made / "lib" / name, parts / "lib" / name)
+    shutil.copyfile(made / "bin" / "gpushare-scheduler", parts / "bin" / "gpushare-scheduler")
+    return Source(parts / "bin", parts / "lib")
