@@ -119,7 +119,7 @@ def test_a_version_with_other_pages_and_back_again(both: Node) -> None:
                 load.go_on()
             # What it cannot write, it does not promise.
             with pytest.raises(Refused, match="another version of gpushare; start it again"):
-                node.client.set(old.bundle.id, memory="512MiB")
+                node.client.set(old.bundle.id, memory="768MiB")
             new.pause()
             meanwhile = account(node, new)
             new.go_on()
@@ -132,8 +132,8 @@ def test_a_version_with_other_pages_and_back_again(both: Node) -> None:
             old.pause()
             assert account(node, old) == before
             holds_its_quota(old)
-            assert node.client.set(old.bundle.id, memory="512MiB")["cards"][0]["memory_bytes"]
-            assert old.ask("info")["total"] == 512 * MIB
+            node.client.set(old.bundle.id, memory="768MiB")
+            assert old.ask("info")["total"] == 768 * MIB
 
             node.replace_daemon(node.other)
             new.works(20)
@@ -141,7 +141,7 @@ def test_a_version_with_other_pages_and_back_again(both: Node) -> None:
             assert account(node, new) == meanwhile
             holds_its_quota(new)
         assert row_is_gone(node, new)
-        assert node.promised() == GIB // 2
+        assert node.promised() == 768 * MIB
     wait_until(lambda: node.promised() == 0)
 
 
@@ -161,13 +161,17 @@ def test_the_old_libraries_go_with_the_last_container_that_has_them(both: Node) 
         # Two versions later it is neither the current one nor the one before.
         node.replace_daemon(node.other)
         (node.prefix / "previous").unlink()
+        unused = node.prefix / "0.0.1-0123456789ab"
+        unused.mkdir()
         hours_ago = time.time() - 7200
-        os.utime(node.ours.root, (hours_ago, hours_ago))
+        for folder in (unused, node.ours.root):
+            os.utime(folder, (hours_ago, hours_ago))
         node.replace_daemon()
+        wait_until(lambda: not unused.exists())
         old.works()
         assert node.ours.root.is_dir()
     wait_until(lambda: node.promised() == 0)
     node.replace_daemon()
     wait_until(lambda: not node.ours.root.exists())
-    assert "installation-removed" in node.events()
+    wait_until(lambda: node.events().count("installation-removed") == 2)
     assert node.other.root.is_dir()
