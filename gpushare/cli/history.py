@@ -17,8 +17,10 @@ from gpushare.cli.table import printable
 from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpushare.cli.session import Session
-    from gpushare.protocol import HistoryEvent
+    from gpushare.protocol import Card, HistoryEvent
 
 UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -46,20 +48,20 @@ WORDS: Final = {
     "tenant-resized": "was changed by the operator: {rest}",
     "tenant-released": "ended ({why}): what it was promised is free",
     "tenant-stranded": "was left halfway by its runtime, and ended",
-    "tenant-frozen": "was stopped by {by}: {why}",
+    "tenant-frozen": "was stopped by the {by}: {why}",
     "tenant-frozen-again": "was let go on by another, and stopped again",
-    "tenant-thawed": "goes on: {by} holds it no more",
+    "tenant-thawed": "goes on: the {by} holds it no more",
     "tenant-killed": "is ended: {why}",
-    "tenant-kicked": "was sent {signal} by an operator; killed after {grace} s",
+    "tenant-kicked": "was sent {signal} by the operator; killed after {grace} s",
     "tenant-hung": "has work pending that seems never to end",
-    "over-quota-seen": "has {used_bytes} of the {may_bytes} that it may",
-    "over-quota-warned": "has {used_bytes} of the {may_bytes} that it may: warned",
-    "over-quota-frozen": "has {used_bytes} of the {may_bytes} that it may: stopped",
-    "over-quota-killed": "has {used_bytes} of the {may_bytes} that it may: ended",
+    "over-quota-seen": "has {used_bytes} of the {may_bytes} that it may on {card}",
+    "over-quota-warned": "has {used_bytes} of the {may_bytes} that it may on {card}: warned",
+    "over-quota-frozen": "has {used_bytes} of the {may_bytes} that it may on {card}: stopped",
+    "over-quota-killed": "has {used_bytes} of the {may_bytes} that it may on {card}: ended",
     "over-quota-thawed": "has no more than it may: goes on",
     "over-quota-ended": "has no more than it may",
     "over-quota-not-held": "could not be held ({step}): {error}",
-    "memory-lacking": "was refused {wanted_bytes} by the driver that it was promised",
+    "memory-lacking": "was refused {wanted_bytes} of {card} by the driver that it was promised",
     "pages-lost": "lost its pages: {error}",
     "pages-other": "goes on with pages of another version: {error}",
     "gate-bypassed": "goes round the gate: charged {charged} %, the driver saw {driver} %",
@@ -75,9 +77,9 @@ WORDS: Final = {
     "card-xid": "had XID {xid}: {meaning}",
     "driver-changed": "the driver was changed: {why}",
     "driver-limits-failed": "has limits that the driver did not take: {why}",
-    "card-policy": "the operator set the policy {policy} for it",
-    "card-cordoned": "the operator took it out of service: {reason}",
-    "card-uncordoned": "the operator has it placed on again",
+    "card-policy": "was given the policy {policy} by the operator",
+    "card-cordoned": "was cordoned by the operator: {reason}",
+    "card-uncordoned": "is placed on again, by the operator",
     "scheduler-started": "the scheduler was started",
     "scheduler-lost": "the scheduler ended: {why}",
 }
@@ -108,41 +110,58 @@ def command(session: Session, name: str, since: float) -> None:
     all that was kept is shown, oldest first. How long it is kept, gpushare.yaml says (history.days,
     history.most). It is for people to read: a full disk costs some of it, and nothing else.
     """
-    events = session.client.history(name, max(0.0, time.time() - since))
+    events = list(session.client.history(name, max(0.0, time.time() - since)))
     if session.json:
-        click.echo(json.dumps(list(events), indent=2))
+        click.echo(json.dumps(events, indent=2))
         return
+    called = Called(events, session.client.cards())
     boot = ""
     for event in events:
         if boot and event["boot"] != boot:
             click.echo("-- the machine was started again --")
         boot = event["boot"]
-        click.echo(line(event))
-    if not boot:
+        click.echo(line(event, called))
+    if not events:
         click.echo(
             "nothing was kept of that" if name else "nothing was kept of that time", err=True
         )
 
 
-def line(event: HistoryEvent) -> str:
+class Called:
+    """What tenants and cards are called now: an engine tells a name after the first events."""
+
+    def __init__(self, events: Sequence[HistoryEvent], cards: Sequence[Card]) -> None:
+        self._names = {event["key"]: event["name"] for event in events if event["name"]}
+        self._cards = {card["uuid"]: str(card["index"]) for card in cards}
+
+    def tenant(self, event: HistoryEvent) -> str:
+        """Return what to call the tenant of `event`, empty where it is of none."""
+        named = self._names.get(event["key"]) if event["key"] else None
+        return named or event["name"] or event["id"][:12]
+
+    def card(self, event: HistoryEvent) -> str:
+        """Return what to call the card of `event`, empty where it is of none."""
+        uuid = event["card"]
+        return f"card {self._cards.get(uuid, uuid)}" if uuid else ""
+
+
+def line(event: HistoryEvent, called: Called) -> str:
     """Return one event as a line."""
     when = dt.datetime.fromtimestamp(event["at"], dt.timezone.utc).astimezone()
     mark = {"warning": "!", "error": "!!"}.get(event["level"], "")
-    who = event["name"] or event["id"][:12]
-    if not who and event["card"]:
-        who = f"card {event['card']}"
-    text = " ".join(filter(None, (who, words(event))))
+    who = called.tenant(event) or called.card(event)
+    text = " ".join(filter(None, (who, words(event, called.card(event)))))
     return printable(f"{when.isoformat(' ', 'seconds')[:19]}  {mark:<2}  {text}")
 
 
-def words(event: HistoryEvent) -> str:
+def words(event: HistoryEvent, card: str) -> str:
     """Return what an event says; of one that this client does not know its name and fields."""
     shown = {name: _shown(name, value) for name, value in event["fields"].items()}
     said = WORDS.get(event["event"])
     rest = " ".join(f"{name}={text}" for name, text in shown.items() if text)
     if said is not None:
         with contextlib.suppress(KeyError):  # a daemon of another version says less
-            return said.format_map({**shown, "rest": rest})
+            return said.format_map({**shown, "rest": rest, "card": card}).rstrip(": ")
     return f"{event['event']} {rest}".rstrip()
 
 

@@ -135,7 +135,7 @@ def test_a_drained_card_is_left_by_all_and_given_to_nobody(machine: Stack) -> No
         leaving.remove()
         assert call(machine, "card", "uncordon", "0").returncode == 0
     history = call(machine, "history").stdout
-    assert "the operator took it out of service: fan" in history
+    assert "was cordoned by the operator: fan" in history
 
 
 def test_a_container_is_kept_to_the_cpus_of_its_card(machine: Stack) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from gpushare import protocol
 
+from .conftest import CARD
 from .fake_daemon import FakeDaemon, rows
 
 if TYPE_CHECKING:
@@ -59,8 +60,37 @@ def test_it_is_told_in_words(daemon: FakeDaemon, cli: Cli) -> None:
         "    gpushared 0.1.0 serves",
         "    train was promised 4 GiB of card 0, 1",
         "!   train has work pending that seems never to end",
-        "    card GPU-1 the operator set the policy fixed-share for it",
+        "    card GPU-1 was given the policy fixed-share by the operator",
         "    eeeeeeeeeeee ended (its process has ended): what it was promised is free",
+    ]
+
+
+def test_a_name_that_was_learned_later_is_told_from_the_first(daemon: FakeDaemon, cli: Cli) -> None:
+    daemon.answers["history"] = rows(
+        event("tenant-frozen", key="k1", id="f" * 64, fields={"by": "operator", "why": ""}),
+        event("tenant-thawed", key="k1", id="f" * 64, name="train", fields={"by": "operator"}),
+    )
+    lines = [line[25:] for line in cli("history").output.splitlines()]
+    assert lines == [
+        "train was stopped by the operator",
+        "train goes on: the operator holds it no more",
+    ]
+
+
+def test_a_card_is_told_by_its_index(daemon: FakeDaemon, cli: Cli) -> None:
+    daemon.answers["history"] = rows(
+        event("card-cordoned", card=CARD["uuid"], fields={"reason": "fan"}),
+        event(
+            "over-quota-frozen",
+            name="train",
+            card=CARD["uuid"],
+            fields={"used_bytes": 6 << 30, "may_bytes": 4 << 30},
+        ),
+    )
+    lines = [line[25:] for line in cli("history").output.splitlines()]
+    assert lines == [
+        "card 0 was cordoned by the operator: fan",
+        "train has 6 GiB of the 4 GiB that it may on card 0: stopped",
     ]
 
 
@@ -93,7 +123,7 @@ def test_name_and_time_are_asked_for(daemon: FakeDaemon, cli: Cli) -> None:
     daemon.answers["history"] = rows()
     result = cli("history", "train", "--since", "90m")
     assert (result.output, result.exit_code) == ("nothing was kept of that\n", 0)
-    [asked] = daemon.requests
+    asked, _ = daemon.requests
     assert (asked["name"], asked["after"]) == ("train", 0)
     assert asked["since"] == pytest.approx(time.time() - 5400, abs=600)
 
