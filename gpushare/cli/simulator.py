@@ -54,7 +54,7 @@ def create(
 
 
 @shared.command("fault", example="gpushare simulator fault ./cards/device lost --card 1")
-@click.argument("device", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("device", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("kind", type=click.Choice(["none", "lost", "hang", "slow", "lie", "unlisted"]))
 @click.argument("value", default="")
 @click.option("--card", type=click.IntRange(0, 15), default=0, show_default=True)
@@ -71,7 +71,7 @@ def fault(session: Session, device: Path, kind: str, value: str, card: int) -> N
 
 
 @shared.command("xid", example="gpushare simulator xid ./cards/device 79")
-@click.argument("device", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("device", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("number", type=click.IntRange(1, 999))
 @click.option("--card", type=click.IntRange(0, 15), default=0, show_default=True)
 def xid(session: Session, device: Path, number: int, card: int) -> None:
@@ -81,7 +81,7 @@ def xid(session: Session, device: Path, number: int, card: int) -> None:
 
 
 @shared.command("driver", example="gpushare simulator driver ./cards/device 590.10.01")
-@click.argument("device", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("device", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("version", default="")
 @click.option("--mismatch", is_flag=True, help="Whoever loads it is refused, as in an upgrade.")
 def driver(session: Session, device: Path, version: str, mismatch: bool) -> None:
@@ -92,7 +92,7 @@ def driver(session: Session, device: Path, version: str, mismatch: bool) -> None
 
 
 @shared.command("mig", example="gpushare simulator mig ./cards/device 3g.71gb 1g.18gb")
-@click.argument("device", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("device", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("instances", nargs=-1)
 @click.option("--profile", default="h200", show_default=True, help="What the cards are.")
 def mig(session: Session, device: Path, instances: tuple[str, ...], profile: str) -> None:
@@ -122,6 +122,8 @@ def _live(change: Callable[[], Changed]) -> Changed:
         return change()
     except simulator.ProfileError as error:
         raise UserError(str(error)) from error
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from error
 
 
 for verb in (create, fault, xid, driver, mig):

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -130,3 +132,44 @@ def test_the_worker_ends_with_the_daemon_and_a_driver_that_hangs_comes_late(
     simulator.fail(machine.device)
     wait_until(lambda: machine.client.status()["cards"] == driver.CARDS)
     assert machine.can_start(0)
+
+
+@contextmanager
+def unkillable(machine: Machine, pid: int) -> Iterator[None]:
+    """Hold a process where SIGKILL does nothing until the end of the block, as an ioctl may.
+
+    cgroup v1's freezer does (Linux, Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst).
+    """
+    mounted = machine.stack.root / "freezer"
+    mounted.mkdir()
+    subprocess.run(["mount", "-t", "cgroup", "-o", "freezer", "none", mounted], check=True)
+    cgroup = mounted / f"{machine.stack.cgroup}-stuck"
+    try:
+        cgroup.mkdir()
+        (cgroup / "cgroup.procs").write_text(str(pid))
+        (cgroup / "freezer.state").write_text("FROZEN")
+        wait_until(lambda: (cgroup / "freezer.state").read_text() == "FROZEN\n")
+        yield
+    finally:
+        (cgroup / "freezer.state").write_text("THAWED")
+        wait_until(lambda: not (cgroup / "cgroup.procs").read_text())
+        cgroup.rmdir()
+        subprocess.run(["umount", mounted], check=True)
+        mounted.rmdir()
+
+
+def test_a_worker_that_the_kernel_does_not_let_die_is_let_go_of(
+    machine: Machine, tenants: list[Tenant]
+) -> None:
+    before = logged(machine, "driver-worker-stuck")
+    pid = machine.worker()
+    with unkillable(machine, pid):
+        wait_until(lambda: logged(machine, "driver-worker-stuck") > before)
+        wait_until(machine.is_well)
+        for tenant in tenants:
+            work(tenant)
+        assert machine.can_start(0)
+        assert machine.events("driver-worker-stuck")[-1]["pid"] == pid
+    # Dead at last; it is waited for when the next one is started.
+    os.kill(machine.worker(), signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
