@@ -70,8 +70,8 @@ def _is_name(words: tuple[str, ...]) -> bool:
 
 
 def _existing(words: tuple[str, ...]) -> list[str]:
-    """Return the words with a folder that is there for --root's."""
-    found = list(words)
+    """Return the words with a folder that is there for --root's, and a file for a device's."""
+    found = [__file__ if word == "./cards/device" else word for word in words]
     if "--root" in found:
         found[found.index("--root") + 1] = "/"
     return found
