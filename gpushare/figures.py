@@ -34,6 +34,7 @@ class CardFigures(TypedDict):
     utilisation: int | None  # percent
     shares: int
     shares_max: int
+    cordoned: bool
     healthy: bool
     xids: dict[str, int]  # how often each XID was reported, since gpushared started
     bypass: int  # processes of no tenant that hold memory of it

@@ -72,6 +72,11 @@ FAMILIES: Final = (
         lambda card: card["shares_max"],
     ),
     of_cards(
+        "gpushare_card_cordoned",
+        "1 where an operator lets nothing new be placed on it.",
+        lambda card: float(card["cordoned"]),
+    ),
+    of_cards(
         "gpushare_card_healthy",
         "1 where the card answers and is well.",
         lambda card: float(card["healthy"]),

@@ -49,10 +49,10 @@ def cards(node: Node) -> Iterator[CardFigures]:
     """Yield a row for each card."""
     if node.driver is not None:
         for room in node.rooms():
-            yield _card(room, node.config.max_shares, node.driver)
+            yield _card(room, node.driver)
 
 
-def _card(room: Room, most: int, driver: Loaded) -> CardFigures:
+def _card(room: Room, driver: Loaded) -> CardFigures:
     uuid = room.card.uuid
     held = [
         use.bytes
@@ -72,7 +72,8 @@ def _card(room: Room, most: int, driver: Loaded) -> CardFigures:
         cores_granted=100 - room.cores_free,
         utilisation=room.utilisation,
         shares=len(room.promises),
-        shares_max=most,
+        shares_max=room.max_shares,
+        cordoned=room.cordoned is not None,
         healthy=room.health == "ok",
         xids={
             str(number): count

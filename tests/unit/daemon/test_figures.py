@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gpushare import abi
 from gpushare.daemon.cards.card import Use
 from gpushare.daemon.compute.spent import DRIVER, GATE, Spent, _Course
+from gpushare.daemon.control.cordon import cordon
 from gpushare.daemon.identity import processes
 from gpushare.daemon.life import release
 from gpushare.daemon.life.bind import bind
@@ -158,6 +159,9 @@ def test_a_card_has_what_processes_have_of_it(node: Node) -> None:
     assert (first["used_bytes"], first["bypass"], first["utilisation"]) == (3 * GIB, 1, 50)
     assert (first["granted_bytes"], first["cores_granted"], first["shares"]) == (4 * GIB, 30, 1)
     assert (second["used_bytes"], second["shares"], second["healthy"]) == (0, 0, True)
+    assert not first["cordoned"]
+    cordon(card(0), "its fan", node)
+    assert [one["cordoned"] for one in figures.cards(node)] == [True, False]
     driver.uses[UUID] = (Use(os.getpid(), None, 7),)
     driver.lost = frozenset({card(1).uuid})
     node.driver.truth.look()

@@ -29,6 +29,7 @@ def card(index: int = 0, **more: Any) -> CardFigures:
         "utilisation": 71,
         "shares": 2,
         "shares_max": 16,
+        "cordoned": False,
         "healthy": True,
         "xids": {"79": 1},
         "bypass": 1,

@@ -91,6 +91,7 @@ def test_its_figures_are_in_base_units() -> None:
         "gpushare_card_utilization_ratio": 0.71,
         "gpushare_card_shares": 2,
         "gpushare_card_shares_max": 16,
+        "gpushare_card_cordoned": 0,
         "gpushare_card_healthy": 1,
         "gpushare_ledger_drift_bytes": -1024,
         "gpushare_up": 1,
