@@ -17,7 +17,7 @@
  * tries smaller and smaller sizes must not take two seconds for each. */
 #define SHORT_WAIT_NS UINT64_C(250000000)
 #define IN_VAIN_NS UINT64_C(10000000000)
-#define TELL_AGAIN_NS UINT64_C(1000000000)
+#define TELL_AGAIN_NS UINT64_C(300000000)
 #define FIRST_PAUSE_NS UINT64_C(1000000)
 #define LONGEST_PAUSE_NS UINT64_C(100000000)
 
@@ -33,8 +33,8 @@ static bool was_promised(unsigned card)
 	return usage_of(card) <= atomic_load(&grant_card(card)->memory_bytes);
 }
 
-/* Of all that wait for a card, and of all that come within a second, one speaks; and once more in
- * the middle of a long wait: the daemon looks at the driver only so often. */
+/* Of all that wait for a card, and of all that come soon after, one speaks; and again while they
+ * wait: the daemon believes it by the driver's figures, at which it looks only so often. */
 static void tell(struct lacking *card, const struct insist *insist, uint64_t now)
 {
 	uint64_t told = atomic_load(&card->told_ns);

@@ -27,7 +27,7 @@ from gpushare.daemon.log import log
 
 _RATE: Final = 20.0  # messages a second of one tenant, in the long run
 _BURST: Final = 200.0
-_LACKS_RATE: Final = 2.0  # its processes say it once a second each; who acts looks at all anyway
+_LACKS_RATE: Final = 4.0  # as often as one process says it; who acts looks at all of them anyway
 _LACKS_BURST: Final = 8.0
 _CONNECTIONS: Final = abi.MAX_PROCESSES
 _CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)

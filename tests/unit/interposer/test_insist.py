@@ -241,7 +241,7 @@ def test_the_daemon_is_told_once(heard: socket.socket, machine: Machine) -> None
 
 
 def test_of_many_threads_one_speaks(heard: socket.socket, machine: Machine) -> None:
-    machine.fill(60)
+    machine.fill(24)
     for _ in range(8):
         machine.meanwhile("alloc(2 * MIB)")
     assert machine.results() == [0] * 8
