@@ -83,7 +83,7 @@ class Booted(Place):
 
     def beside(self) -> list[str]:
         """Return what runs a program of this machine with the place's processes and cgroups."""
-        own = 'mount -t proc proc /proc && exec "$@"'
+        own = 'mount -t proc proc /proc && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
         return [
             *(find("nsenter"), "--target", self.pid, "--pid", "--cgroup"),
             *("--", find("unshare"), "--mount", find("sh"), "-c", own, "sh"),

@@ -74,3 +74,24 @@ def test_no_node_but_the_cards_is_let_through(client: DockerClient) -> None:
         script = "mknod /tmp/other c 195 7 && exec 3<>/tmp/other"
         said = client.call("exec", name, "busybox", "sh", "-c", script).stderr
         assert "Operation not permitted" in said
+
+
+def test_a_container_is_paused_and_ended_in_its_scope(client: DockerClient) -> None:
+    asking = Client(client.stage.socket)
+    with client.background("held", *FOUR_GIB) as name, client.exec(name) as tenant:
+        assert tenant.start()["code"] == 0
+        asking.pause(name)
+        # systemd writes anew what it has to say of the group; of this it says nothing.
+        systemctl(client.stage, "daemon-reload")
+        tenant.tell("info")
+        assert "frozen 1" in events_of(client, name)
+        asking.resume(name)
+        assert tenant.answer("info")["total"] == 4 * GIB
+        asking.kick(name, "KILL", 0)
+        wait_until(lambda: client.quotas() == {})
+
+
+def events_of(client: DockerClient, name: str) -> str:
+    scope = f"docker-{client('inspect', '--format', '{{.Id}}', name)}.scope"
+    argv = client.stage.argv("cat", f"/sys/fs/cgroup/system.slice/{scope}/cgroup.events")
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
