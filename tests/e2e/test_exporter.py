@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -167,6 +168,17 @@ def test_what_it_uses_and_is_refused_is_counted_across_a_restart_of_the_daemon(
         wait_until(lambda: figure("alloc_denied_total", reason="over-limit") == 1)
     created = exporter.value("gpushare_events_total", event="tenant-released")
     assert created is not None
+
+
+def test_a_daemon_that_hangs_is_told_as_one_that_is_gone(own: Stack, exporter: Exporter) -> None:
+    assert own.daemon is not None
+    own.daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: exporter.value("gpushare_up") == 0)
+        assert exporter.series("gpushare_card_shares") == []
+    finally:
+        own.daemon.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: exporter.value("gpushare_up") == 1)
 
 
 def test_the_start_of_a_container_is_timed_and_a_refusal_counted(
