@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import struct
 from typing import Any, Final
 
 import pynvml
@@ -22,6 +23,8 @@ from gpushare.daemon.cards import near
 NO_SUCH_CALL: Final = -1
 _UNKNOWN: Final = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE of usedGpuMemory
 _NO_INSTANCE: Final = 0xFFFFFFFF
+_SAMPLE: Final = struct.Struct("@IQI")  # nvmlProcessUtilizationSample_t, as far as smUtil
+_PROCESS: Final = struct.Struct("@IQI4x")  # nvmlProcessInfo_v2_t; the last is the compute instance
 _EVENTS_MOST: Final = 64  # of one look: a storm must not keep us from looking
 _GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 
@@ -65,6 +68,8 @@ class Devices:
         self._seen: dict[str, int] = {}  # newest utilisation sample by uuid, microseconds
         self._handles: dict[str, Any] = {}
         self._events: Any = None
+        self._lists = {kind: self._list(kind) for kind in ("Compute", "Graphics")}
+        self._room = ctypes.create_string_buffer(64 * _PROCESS.size)
 
     def describe(self) -> Answer:
         """Return the versions and the cards; one that is lost is told by its index alone."""
@@ -153,8 +158,8 @@ class Devices:
             seen["uuid"] = uuid = _call(pynvml.nvmlDeviceGetUUID, handle)
             seen["parts"] = _parts(handle)
             before = _memory(handle)
-            seen["compute"] = _processes(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-            seen["graphics"] = _graphics(handle)
+            seen["compute"] = self._processes("Compute", handle)
+            seen["graphics"] = self._graphics(handle)
             total, _, used = _memory(handle)
             # Taken before and after the list: what changed between is no contradiction.
             seen["total"], seen["used"] = total, max(used, before[2])
@@ -171,19 +176,54 @@ class Devices:
             seen["busy"] = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         return seen
 
+    def _processes(self, kind: str, handle: Any) -> list[list[int | None]]:
+        """Return pid, bytes and MIG instance of each; None: not said, or not of one.
+
+        pynvml makes an object of each and asks twice: too dear for what is done all day.
+        """
+        function = self._lists[kind]
+        if function is None:
+            raise Refused(NO_SUCH_CALL, f"the driver's library has no list of {kind} processes")
+        while True:
+            count = ctypes.c_uint(len(self._room) // _PROCESS.size)
+            code = function(handle, ctypes.byref(count), self._room)
+            if code == pynvml.NVML_SUCCESS:
+                break
+            if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+                raise Refused(code, f"NVML: {pynvml.NVMLError(code)}")
+            self._room = ctypes.create_string_buffer((2 * count.value + 8) * _PROCESS.size)
+        found = memoryview(self._room)[: count.value * _PROCESS.size]
+        return [
+            [pid, None if size == _UNKNOWN else size, None if part == _NO_INSTANCE else part]
+            for pid, size, part in _PROCESS.iter_unpack(found)
+        ]
+
+    def _graphics(self, handle: Any) -> list[list[int | None]]:
+        try:
+            return self._processes("Graphics", handle)
+        except Refused as error:
+            if error.code in _GONE:
+                raise
+            return []  # NOT_SUPPORTED: a card without graphics
+
+    def _list(self, kind: str) -> Any:
+        """Return the newest call that lists processes; 2 and 3 are of drivers from 470 on."""
+        name = f"nvmlDeviceGet{kind}RunningProcesses"
+        return getattr(self._library, f"{name}_v3", getattr(self._library, f"{name}_v2", None))
+
     def _shares(self, handle: Any, uuid: str) -> list[list[int]]:
         """Return pid and percent of the card's time since the last look, where it is known."""
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, self._seen.get(uuid, 0))
         except pynvml.NVMLError:
             return []  # NOT_FOUND: nothing ran; NOT_SUPPORTED: before Maxwell, or under MIG
-        newest: dict[int, Any] = {}
+        newest: dict[int, tuple[int, int]] = {}
         for sample in samples:
-            if sample.pid not in newest or sample.timeStamp > newest[sample.pid].timeStamp:
-                newest[sample.pid] = sample
+            pid, moment, percent = _SAMPLE.unpack_from(sample)
+            newest[pid] = max(newest.get(pid, (0, 0)), (moment, percent))
         if newest:
-            self._seen[uuid] = max(sample.timeStamp for sample in newest.values())
-        return [[pid, int(sample.smUtil)] for pid, sample in newest.items()]
+            self._seen[uuid] = max(moment for moment, _ in newest.values())
+        return [[pid, percent] for pid, (_, percent) in newest.items()]
 
     def _listen(self) -> None:
         """Have XIDs told; a driver or a card that cannot tell any is well without."""
@@ -226,31 +266,6 @@ def _call(function: Any, *arguments: Any) -> Any:
         return function(*arguments)
     except pynvml.NVMLError as error:
         raise Refused(error.value, f"NVML: {error}") from error
-
-
-def _processes(function: Any, handle: Any) -> list[list[int | None]]:
-    """Return pid, bytes and MIG instance of each; None: not said, or not of one."""
-    return [
-        [process.pid, _known(process.usedGpuMemory, _UNKNOWN), _instance(process)]
-        for process in _call(function, handle)
-    ]
-
-
-def _instance(process: Any) -> int | None:
-    return _known(getattr(process, "gpuInstanceId", None), _NO_INSTANCE)
-
-
-def _graphics(handle: Any) -> list[list[int | None]]:
-    try:
-        return _processes(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
-    except Refused as error:
-        if error.code in _GONE:
-            raise
-        return []  # NOT_SUPPORTED: a card without graphics
-
-
-def _known(value: int | None, unknown: int) -> int | None:
-    return None if value is None or value == unknown else int(value)
 
 
 def _parts(handle: Any) -> list[str] | None:
