@@ -22,6 +22,7 @@ from gpushare.daemon.cards.card import Card, DriverError, DriverSilent, Generati
 from gpushare.daemon.cards.nvml import Nvml
 from gpushare.daemon.identity.holders import holders
 from gpushare.daemon.log import attach, log
+from gpushare.daemon.memory import hard_limit
 from gpushare.daemon.node import Loaded, Node, simulator_env
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.service.loop import Loop
@@ -214,6 +215,8 @@ def understand(node: Node, generation: Generation) -> None:
     node.driver = replace(driver, cards=driver.nvml.cards())
     if driver.contexts.renew(driver.nvml.driver_version):
         _calibrate(node, driver.contexts)
+        hard_limit.expect_none(node)
+        hard_limit.set_right(node)
     driver.truth.settle(generation)
 
 

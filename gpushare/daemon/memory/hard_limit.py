@@ -68,6 +68,12 @@ def set_right(node: Node) -> None:
             node.ledger.isolate(key, isolation)
 
 
+def expect_none(node: Node) -> None:
+    """Have the limits of all whom the driver holds set anew: another driver knows of none."""
+    held = (key for key, entry in node.ledger.entries.items() if entry.isolation == DRIVER)
+    node.tenants.limits_left.update(held)
+
+
 def change(entry: Entry, number: int, limit_bytes: int, node: Node) -> None:
     """Let a tenant use `limit_bytes` of its card `number`, in its page and in the driver.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.daemon import startup
 from gpushare.daemon.cards.card import DriverError, Limits
 from gpushare.daemon.control.resize import set_quota
 from gpushare.daemon.identity import processes
@@ -159,6 +160,20 @@ def test_a_driver_that_does_not_follow_holds_no_more_and_refuses_nobody(
     row = tenant_row(set_quota(entry_of(node, tenant), {"memory": "20GiB"}, node), node)
     assert (row["isolation"], row["cards"][0]["limit_bytes"]) == ("interposer", 20 * GIB)
     assert driver.held == {}
+
+
+def test_another_driver_is_told_the_limits_anew(
+    node: Node, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+) -> None:
+    tenant = bound(node, program, memory="10GiB", devices="0")
+    driver.held.clear()
+    driver.driver_version = "620.10"
+    node.decide.run(lambda: startup.understand(node, driver.generation))
+    assert driver.held[CARD, cgroup] == Limits(10 * GIB, 10 * GIB)
+    assert entry_of(node, tenant).isolation == "driver"
+    driver.has_limits, driver.driver_version = False, "580.1"
+    node.decide.run(lambda: startup.understand(node, driver.generation))
+    assert entry_of(node, tenant).isolation == "interposer"
 
 
 def test_the_limits_end_with_the_tenant(
