@@ -237,6 +237,30 @@ def test_nobody_is_resumed_who_was_not_paused(stack: Stack, client: Client) -> N
         client.resume(bundle.id)
 
 
+def test_a_command_of_the_host_is_held_by_the_cgroup_that_it_got(
+    stack: Stack, client: Client
+) -> None:
+    words = [*stack.cli, "run", "--memory", "1GiB", "--name", "hosts", "--"]
+    with subprocess.Popen(
+        [*words, "sh", "-c", "echo up; read word; echo $word; exec sleep 1000"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=stack.environment,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        client.pause("hosts")
+        print("said", file=process.stdin, flush=True)
+        assert [held["by"] for held in client.tenant("hosts")["held"]] == ["operator"]
+        client.resume("hosts")
+        assert process.stdout.readline() == "said\n"
+        client.kick("hosts", "TERM", 600)
+        assert process.wait() == -signal.SIGTERM
+    wait_until(lambda: "hosts" not in [one["name"] for one in client.tenants()])
+
+
 @pytest.fixture(scope="module")
 def v1() -> Iterator[Place]:
     """Where containers have no group of v2."""
