@@ -92,12 +92,13 @@ def build(config: Config, loop: Loop) -> Node:
         raise CannotStart(str(error)) from error
     tenants: dict[str, Ledger] = {}
     history = _history(config, tenants)  # before the rest, which may have something to tell
-    tenants["ledger"] = Ledger(config.run_dir / "ledger.db", clock.boot_id())
+    doubt = Doubt(config.run_dir / "doubt", clock.boot_id())
+    tenants["ledger"] = Ledger(config.run_dir / "ledger.db", clock.boot_id(), doubt)
     node = Node(
         config=config,
         platform=machine,
         ledger=tenants["ledger"],
-        doubt=Doubt(config.run_dir / "doubt", clock.boot_id()),
+        doubt=doubt,
         mounts=TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES),
         overrides=Overrides(config.state_dir),
         card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),

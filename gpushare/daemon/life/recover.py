@@ -7,6 +7,7 @@ tmpfs of the pages in its mount namespace is the tenant's, whatever it says of i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -90,8 +91,12 @@ def settle_doubts(strangers: Mapping[str, bool], node: Node) -> None:
     for key in node.ledger.unknown:
         if key not in node.ledger.entries:
             node.doubt.add(f"what tenant {key} had is lost: its entry and its copy are damaged")
-    if node.ledger.is_lost or (strangers and not node.ledger.is_complete):
-        node.doubt.add("the ledger was lost and its copies too: whole cards may be in use")
+    if strangers and not node.ledger.is_complete:
+        node.doubt.add("the ledger was gone and its copies too: whole cards may be in use")
+    if node.doubt.is_kept:
+        # A full disk does not take it: then the next daemon finds the same.
+        with contextlib.suppress(OSError):
+            node.ledger.confirm()
 
 
 def listen_again(node: Node) -> None:

@@ -21,7 +21,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -123,10 +123,12 @@ class Copies:
         self._rename(f".{_ABOUT}", _ABOUT)
 
     def settle(self, entries: Mapping[str, Entry], found: Found) -> None:
-        """Have the copies say what `entries` do, and set aside what is damaged; OSError."""
-        for key in sorted(found.damaged):
-            (self._folder / key).rename(self._folder / f"{key}{_DAMAGED}")
-        self._forget_oldest_damaged()
+        """Have the copies say what `entries` do, and set aside what is damaged; OSError.
+
+        A damaged one of whom there is no entry stays until somebody gives it up: without it nobody
+        would know that there was one.
+        """
+        self.give_up(found.damaged & entries.keys())
         for key in found.drafts.keys() | found.copies.keys():
             if key not in entries:
                 for name in (key, f".{key}"):
@@ -138,6 +140,15 @@ class Copies:
                 self._rename(f".{key}", key)
             else:
                 self._unlink(f".{key}")
+
+    def give_up(self, keys: Iterable[str]) -> None:
+        """Set aside the damaged copies of `keys`, of which the newest are kept; OSError."""
+        for key in sorted(keys):
+            with contextlib.suppress(FileNotFoundError):
+                self._rename(key, f"{key}{_DAMAGED}")
+        damaged = sorted(self._folder.glob(f"*{_DAMAGED}"), key=lambda file: file.stat().st_ctime)
+        for file in damaged[:-_MOST_DAMAGED]:
+            file.unlink(missing_ok=True)
 
     @contextmanager
     def changing(self, entries: Sequence[Entry]) -> Iterator[None]:
@@ -250,11 +261,6 @@ class Copies:
 
     def _of(self, entry: Entry) -> dict[str, Any]:
         return {"boot": self._boot_id, "entry": _fields(entry)}
-
-    def _forget_oldest_damaged(self) -> None:
-        damaged = sorted(self._folder.glob(f"*{_DAMAGED}"), key=lambda file: file.stat().st_ctime)
-        for file in damaged[:-_MOST_DAMAGED]:
-            file.unlink(missing_ok=True)
 
 
 def _fields(entry: Entry) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Doubt:
     def __init__(self, file: Path, boot_id: str) -> None:
         self._file = file
         self._boot_id = boot_id
-        self._is_written = False
+        self.is_kept = True  # so that the next daemon has it too
         self._reasons: tuple[str, ...] = self._read()
 
     @property
@@ -42,14 +42,13 @@ class Doubt:
             return
         self._reasons = (*self._reasons, reason)
         log("state-in-doubt", "error", why=reason)
-        # On a full disk it holds as long as this daemon, and the next one finds the same.
-        with contextlib.suppress(OSError):
-            self._file.write_text("\n".join((self._boot_id, *self._reasons)) + "\n")
-            self._is_written = True
+        self._keep()
 
     def look(self) -> None:
         """Notice that the operator has removed the file."""
-        if self._reasons and self._is_written and not self._file.exists():
+        if not self.is_kept:
+            self._keep()
+        elif self._reasons and not self._file.exists():
             self._reasons = ()
             log("state-cleared", "warning", file=str(self._file))
 
@@ -58,6 +57,15 @@ class Doubt:
         self.look()
         if self._reasons:
             raise InDoubt(self.why)
+
+    def _keep(self) -> None:
+        """Write the file. On a full disk the doubt is this daemon's; the next finds the same."""
+        draft = self._file.with_name(f".{self._file.name}")
+        self.is_kept = False
+        with contextlib.suppress(OSError):
+            draft.write_text("\n".join((self._boot_id, *self._reasons)) + "\n", encoding="utf-8")
+            draft.rename(self._file)
+            self.is_kept = True
 
     def _read(self) -> tuple[str, ...]:
         try:
@@ -69,5 +77,4 @@ class Doubt:
         if boot_id != self._boot_id:
             self._file.unlink(missing_ok=True)
             return ()
-        self._is_written = True
         return tuple(reasons)

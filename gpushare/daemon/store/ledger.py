@@ -34,6 +34,7 @@ from gpushare.daemon.log import log
 from gpushare.daemon.store import quarantine, tables
 from gpushare.daemon.store.agree import Agreed, agree
 from gpushare.daemon.store.copies import Copies, Found
+from gpushare.daemon.store.doubt import Doubt
 from gpushare.daemon.store.entry import Entry, Holding, State
 from gpushare.daemon.store.holds import Holds
 from gpushare.daemon.store.tables import About
@@ -69,10 +70,12 @@ class Ledger:
     `generation` counts the daemons of this boot. `fault` says why the store is in memory only, ""
     where it is not. `told` is what an operator should know of how it was found; `unknown` are the
     keys of tenants of whom nothing can be read. Unless it `is_complete` nothing says that there
-    were no others, and where it `is_lost` there may well have been. LedgerError.
+    were no others. LedgerError.
+
+    `doubt` hears of it, before anything is changed, where it is lost with all its copies.
     """
 
-    def __init__(self, file: Path, boot_id: str) -> None:
+    def __init__(self, file: Path, boot_id: str, doubt: Doubt | None = None) -> None:
         self.file = file
         self.fault = ""
         self.told: tuple[str, ...] = ()
@@ -82,9 +85,8 @@ class Ledger:
             found = self._copies.read()
         except OSError as error:
             raise LedgerError(f"{error.filename}: {error.strerror}; it is gpushared's") from error
-        self._store, about, rows = self._opened()
+        self._store, about, rows = self._opened(None if found.about else doubt)
         self.is_complete = found.about is not None or bool(rows)
-        self.is_lost = rows is None and found.about is None
         agreed = agree(rows, found)
         self.unknown = agreed.unknown
         before = found.about or About(boot_id, 0)
@@ -153,6 +155,13 @@ class Ledger:
         self.holds.forget(key)
         self._publish({other: entry for other, entry in self.entries.items() if other != key})
 
+    def confirm(self) -> None:
+        """Note that nobody is missing any more, or that who is missing is in doubt; OSError."""
+        self._copies.give_up(key for key in self.unknown if key not in self.entries)
+        self.unknown = ()
+        self._copies.write_about(self.generation)
+        self.is_complete = True
+
     def settle(self) -> None:
         """Have the store on disk again, where it could not be."""
         if not self.fault:
@@ -160,7 +169,7 @@ class Ledger:
         before, fault = self._store, self.fault
         self.fault = ""
         try:
-            self._store, _, rows = self._opened()
+            self._store, _, rows = self._opened(None)
         except LedgerError as error:
             self.fault = str(error)
             return
@@ -200,10 +209,13 @@ class Ledger:
     def _publish(self, entries: dict[str, Entry]) -> None:
         self.entries = MappingProxyType(entries)
 
-    def _opened(self) -> tuple[sqlite3.Connection, About, dict[str, Entry] | None]:
+    def _opened(
+        self, doubt: Doubt | None
+    ) -> tuple[sqlite3.Connection, About, dict[str, Entry] | None]:
         """Return the store, what it is of, and its entries of this boot: None where it is damaged.
 
-        A damaged one is set aside. What the disk refuses is opened in memory.
+        A damaged one is set aside, after `doubt` has heard of it. What the disk refuses is opened
+        in memory.
         """
         try:
             try:
@@ -216,6 +228,8 @@ class Ledger:
             except _DAMAGE as error:
                 if _is_of_the_disk(error):
                     raise
+                if doubt is not None:
+                    doubt.add("the ledger was lost and its copies too: whole cards may be in use")
                 aside = quarantine.set_aside(self.file, *_BESIDE)
                 why = " ".join(str(error).split())
                 log("ledger-damaged", "error", error=why, aside=str(aside))
@@ -237,7 +251,8 @@ class Ledger:
                     if key in agreed.entries:
                         _put(store, agreed.entries[key])
             self._copies.settle(agreed.entries, found)
-            self._copies.write_about(self.generation)
+            if self.is_complete:
+                self._copies.write_about(self.generation)
         except OSError as error:
             self.fault = f"{self.file} cannot be written ({error.strerror})"
             log("ledger-aside", "error", file=str(self.file), error=str(error))

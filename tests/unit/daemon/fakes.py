@@ -157,7 +157,11 @@ def node(
     for made in (config.run_dir, config.state_dir, config.libraries):
         made.mkdir(parents=True, exist_ok=True)
     driver = driver or FakeDriver()
-    ledger = Ledger(config.run_dir / "ledger.db", "boot")
+    doubt = Doubt(config.run_dir / "doubt", "boot")
+    is_first = not (config.run_dir / "tenants").exists()
+    ledger = Ledger(config.run_dir / "ledger.db", "boot", doubt)
+    if is_first:
+        ledger.confirm()  # as a daemon does once it has looked who is there
     tenants, loop = Tenants(), Loop()
     contexts = Contexts(config.state_dir, driver.driver_version)
     truth = Truth(driver, ledger, tenants, foreign_half_life=60, learned=lambda *_: None)
@@ -165,7 +169,7 @@ def node(
         config=config,
         platform=this_platform(),
         ledger=ledger,
-        doubt=Doubt(config.run_dir / "doubt", "boot"),
+        doubt=doubt,
         mounts=PlainDirectories(config.run_dir / "tenants"),
         overrides=Overrides(config.state_dir),
         card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),

@@ -7,9 +7,11 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +22,7 @@ from gpushare.daemon.identity import mounted, processes
 from gpushare.daemon.life import recover, release
 from gpushare.daemon.life.bind import bind
 from gpushare.daemon.node import Node
-from gpushare.daemon.store import quarantine
+from gpushare.daemon.store import quarantine, tables
 from gpushare.daemon.store.doubt import Doubt, InDoubt
 from gpushare.daemon.store.entry import Entry, Holding
 from gpushare.daemon.store.holds import Hold
@@ -47,6 +49,7 @@ def filled(folder: Path) -> Mapping[str, Entry]:
     live = folder / "live"
     live.mkdir()
     ledger = at(live)
+    ledger.confirm()
     for number in range(COUNT):
         made = entry(f"{number:016x}", memory_gib=1 + number % 7, cores=number)
         ledger.add(replace(made, created=float(number)))
@@ -169,6 +172,83 @@ def test_whatever_becomes_of_its_bytes_no_promise_is_lost(
         else:
             assert ledger.entries[key] == promised
     ledger.close()
+
+
+def test_what_the_disk_does_not_take_is_kept_in_copies_until_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = filled(tmp_path)
+    connect = sqlite3.connect
+
+    def refused(file: Path, **named: Any) -> sqlite3.Connection:
+        if str(file) != ":memory:":
+            raise sqlite3.OperationalError("unable to open database file")
+        made: sqlite3.Connection = connect(file, **named)
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", refused)
+    ledger = at(tmp_path)
+    assert ledger.entries == before
+    assert "unable to open database file" in ledger.fault
+    added = entry("f" * 16)
+    ledger.add(added)
+    ledger.release(f"{1:016x}")
+    ledger.settle()
+    assert ledger.fault
+    monkeypatch.undo()
+    ledger.settle()
+    assert not ledger.fault
+    after = dict(ledger.entries)
+    assert after.keys() == (before.keys() | {added.key}) - {f"{1:016x}"}
+    ledger.close()
+    shutil.rmtree(tmp_path / "copies")
+    again = at(tmp_path)
+    assert again.entries == after
+    again.close()
+
+
+def test_a_full_disk_undoes_what_it_does_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the two it is that cannot be written: the other is as it was."""
+    ledger = at(tmp_path)
+    ledger.add(entry())
+    before = dict(ledger.entries)
+    grown = replace(entry(), holdings=(Holding("GPU-0000", 9 * GIB),))
+    steps: list[Callable[[], object]] = [
+        lambda: ledger.add(entry("f" * 16)),
+        lambda: ledger.resize(grown),
+        lambda: ledger.release(entry().key),
+    ]
+
+    def full(*_: object, **__: object) -> NoReturn:
+        raise OSError(28, "No space left on device")
+
+    @contextmanager
+    def database_full(store: sqlite3.Connection | None) -> Iterator[None]:
+        if store is not None:
+            raise sqlite3.OperationalError("database or disk is full")
+        yield
+
+    for step in steps:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            if step is not steps[2]:  # which writes nothing
+                with pytest.raises(OSError, match="nothing new can be noted"):
+                    step()
+        with monkeypatch.context() as patch:
+            patch.setattr(tables, "changed", database_full)
+            with pytest.raises(OSError, match="database or disk is full"):
+                step()
+        assert ledger.entries == before
+        assert sorted(file.name for file in (tmp_path / "copies").iterdir()) == [entry().key]
+    ledger.close()
+    for lost in ("nothing", "ledger.db"):
+        if lost != "nothing":
+            (tmp_path / lost).unlink()
+        again = at(tmp_path)
+        assert again.entries == before
+        again.close()
 
 
 def test_damaged_copies_are_made_again_from_the_ledger_and_kept(tmp_path: Path) -> None:
@@ -320,6 +400,38 @@ def test_without_ledger_and_copies_nothing_is_promised(tmp_path: Path) -> None:
     with fakes.again(tmp_path) as node:
         release.adopt(node)
         with pytest.raises(InDoubt, match="whole cards may be in use"):
+            opened(node, memory="4GiB")
+
+
+def test_with_ledger_and_copies_gone_who_is_there_keeps_its_part_and_nobody_gets_more(
+    tmp_path: Path, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fakes.node(tmp_path) as first:
+        key = bound(first, program, memory="4GiB")
+    removed(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "copies")
+    with fakes.again(tmp_path) as node:
+        has_mounted(monkeypatch, program, node, key)
+        release.adopt(node)
+        assert node.rooms()[0].promised_bytes == 4 * GIB
+        with pytest.raises(InDoubt, match="whole cards may be in use"):
+            opened(node, memory="4GiB")
+
+
+@pytest.mark.parametrize("lost", ["a copy", "all copies"])
+def test_a_daemon_that_ends_before_it_has_looked_leaves_the_next_one_in_the_same_doubt(
+    tmp_path: Path, program: subprocess.Popen[bytes], lost: str
+) -> None:
+    with fakes.node(tmp_path) as first:
+        key = bound(first, program, count="1")
+    lose(tmp_path, key)
+    if lost == "all copies":
+        shutil.rmtree(tmp_path / "run" / "copies")
+    for _ in range(2):  # killed as soon as the ledger was made again
+        Ledger(tmp_path / "run" / "ledger.db", "boot", Doubt(tmp_path / "run" / "doubt", "boot"))
+    with fakes.again(tmp_path) as node:
+        release.adopt(node)
+        with pytest.raises(InDoubt):
             opened(node, memory="4GiB")
 
 

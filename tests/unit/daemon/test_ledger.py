@@ -154,6 +154,7 @@ def test_a_store_of_a_later_format_is_neither_read_nor_moved(tmp_path: Path) -> 
 def test_each_daemon_has_the_next_number_of_this_boot(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     assert ledger.generation == 1
+    ledger.confirm()
     ledger = reopened(ledger)
     assert ledger.generation == 2
     ledger.close()

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hook that cannot do its part: the container does not start, and nothing stays promised."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.hostile.container import Container, Place
+
+from .conftest import events
+from .neighbour import working
+
+_HOOKS = {
+    "is missing": None,
+    "fails": "#!/bin/sh\nexit 1\n",
+    "hangs": "#!/bin/sh\nexec sleep 1000\n",  # the runtime ends it when its time is over
+}
+
+
+@pytest.mark.parametrize("what", _HOOKS)
+def test_a_hook_that_cannot_bind_costs_nothing(place: Place, what: str) -> None:
+    container = Container(place, "runc", quota={"memory": "80GiB"})
+    folder = place.stack.installation.libraries.resolve().parent / "bin"
+    hook, script = folder / "gpushare-hook", _HOOKS[what]
+    with working(place) as neighbour:
+        whole = hook.rename(folder / "gpushare-hook.whole")
+        if script is not None:
+            hook.write_text(script)
+            hook.chmod(0o755)
+        assert container.create() != 0
+        whole.rename(hook)
+        container.remove()
+        assert container.create() == 0, "the next one waits for nothing of it"
+        container.remove()
+        neighbour.assert_undisturbed()
+    place.assert_empty()
+    released = [line["why"] for line in events(place, "tenant-released")]
+    assert released[0] == "its runtime has ended"
