@@ -69,6 +69,7 @@ class TenantFigures(TypedDict):
     key: str
     id: str
     name: str
+    engine: str  # as Tenant's: of a host's the name is its user's own, and no pod's
     mode: str  # shared | exclusive
     policy: str
     class_: str  # online | offline

@@ -31,7 +31,7 @@ def _hami(name: str, text: str, value: Callable[[TenantCardFigures], float | Non
             for number, part in enumerate(tenant["cards"]):
                 figure = value(part)
                 if figure is not None:
-                    labels = (*names(tenant["name"]), str(number), part["uuid"])
+                    labels = (*names(tenant), str(number), part["uuid"])
                     found[labels] = figure
         return found.items()
 
@@ -65,7 +65,7 @@ def _gpu_manager(
     def samples(snapshot: Snapshot) -> Iterable[Sample]:
         found: dict[Labels, float] = {}
         for tenant in _of_pods(snapshot):
-            namespace, pod, container = names(tenant["name"])
+            namespace, pod, container = names(tenant)
             labels = (pod, namespace, snapshot.node, container)
             figures = [(part, value(part)) for part in tenant["cards"]]
             known = [(part, figure) for part, figure in figures if figure is not None]
@@ -80,7 +80,7 @@ def _gpu_manager(
 
 def _of_pods(snapshot: Snapshot) -> Iterable[TenantFigures]:
     """Yield the containers of pods: theirs know no others. Of two of one name the later counts."""
-    found = (tenant for tenant in snapshot.tenants if all(names(tenant["name"])))
+    found = (tenant for tenant in snapshot.tenants if all(names(tenant)))
     return sorted(found, key=lambda tenant: tenant["created"])
 
 

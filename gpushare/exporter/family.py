@@ -128,7 +128,7 @@ def card_labels(snapshot: Snapshot, card: CardFigures) -> Labels:
 
 def tenant_labels(snapshot: Snapshot, tenant: TenantFigures) -> Labels:
     """Return the values of OF_TENANT."""
-    namespace, pod, name = names(tenant["name"])
+    namespace, pod, name = names(tenant)
     return (
         *(snapshot.node, tenant["id"], name, pod, namespace),
         *(tenant["mode"], tenant["policy"]),
@@ -141,7 +141,12 @@ def part_labels(snapshot: Snapshot, tenant: TenantFigures, part: TenantCardFigur
     return (node, part["uuid"], str(part["index"]), *rest)
 
 
-def names(name: str) -> tuple[str, str, str]:
-    """Return (namespace, pod, container) of team/train-0/main; of another name the last alone."""
-    parts = name.split("/")
-    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("", "", name)
+def names(tenant: TenantFigures) -> tuple[str, str, str]:
+    """Return (namespace, pod, container) of team/train-0/main; of another name the last alone.
+
+    A name that a user of the host chose is no pod's, whatever it looks like.
+    """
+    parts = tenant["name"].split("/")
+    if len(parts) == 3 and tenant["engine"] != "host":
+        return parts[0], parts[1], parts[2]
+    return "", "", tenant["name"]

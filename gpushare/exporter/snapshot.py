@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.exporter.family import Snapshot
+
+if TYPE_CHECKING:
+    from gpushare.figures import TenantFigures
 
 #: How long the daemon may take for an answer: Prometheus gives up after ten seconds by default.
 ANSWER_SECONDS: Final = 5.0
@@ -43,4 +49,20 @@ class Source:
             self.why = str(error)
             return Snapshot(self._node, None)
         self.why = ""
-        return Snapshot(self._node, metrics)
+        return Snapshot(self._node, replace(metrics, tenants=distinct(metrics.tenants)))
+
+
+def distinct(tenants: Sequence[TenantFigures]) -> list[TenantFigures]:
+    """Return `tenants`, each with an id of its own, and names that can be written.
+
+    Two low-level runtimes with folders of their own may both have a container "test".
+    """
+    count = Counter(tenant["id"] for tenant in tenants)
+    return [_distinct(tenant, alone=count[tenant["id"]] == 1) for tenant in tenants]
+
+
+def _distinct(tenant: TenantFigures, *, alone: bool) -> TenantFigures:
+    identity = tenant["id"] if alone else f"{tenant['id']}@{tenant['key']}"
+    # Bytes that are no UTF-8 become halves of letters, which no text can have.
+    name = tenant["name"].encode("utf-8", "backslashreplace").decode()
+    return {**tenant, "id": identity, "name": name}

@@ -152,6 +152,7 @@ class History:
         text = json.dumps(rest, separators=(",", ":"), default=str)
         if len(text) > _MOST_FIELDS_BYTES:
             text = '{"note":"too long to be kept; the log has it"}'
+        key, identity, name, card = map(_storable, (key, identity, name, card))
         return at, event, level, key, identity, name, card, text
 
     # --- the history thread ---
@@ -162,7 +163,7 @@ class History:
             try:
                 store = self._open() if store is None else store
                 self._write(store, batch)
-            except sqlite3.OperationalError as error:  # a full disk, a lock, no such folder
+            except (sqlite3.OperationalError, OSError) as error:  # a full disk, a lock, no folder
                 self._give_up(store)
                 self._fail(str(error))
                 self._again(batch, _AGAIN_SECONDS)
@@ -170,6 +171,9 @@ class History:
                 self._give_up(store)
                 store = None
                 self._again(batch, 0.0 if self._put_aside(error) else _AGAIN_SECONDS)
+            except Exception as error:  # noqa: BLE001 - what it was is lost, and the rest is kept
+                self._give_up(store)
+                self._drop(batch, error)
             else:
                 self._done()
         if store is not None:
@@ -208,6 +212,13 @@ class History:
             self._changed.notify_all()
         if fault or lost:
             log("history-resumed", "warning", lost=lost)
+
+    def _drop(self, batch: Sequence[_Event], error: Exception) -> None:
+        """Lose what cannot be written at all, a fault of gpushared."""
+        with self._changed:
+            self._writing = 0
+            self.lost += len(batch)
+        self._fail(f"{type(error).__name__}: {error}")
 
     @staticmethod
     def _give_up(store: sqlite3.Connection | None) -> None:
@@ -292,6 +303,11 @@ class History:
         store = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=1.0)
         store.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         return store
+
+
+def _storable(text: str) -> str:
+    """Return `text` without halves of letters, which bytes that are no UTF-8 become."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _check(store: sqlite3.Connection) -> None:

@@ -101,6 +101,7 @@ def _tenant(entry: Entry, node: Node, driver: Loaded) -> TenantFigures:
         key=entry.key,
         id=entry.id,
         name=entry.title,
+        engine=entry.engine,
         mode="exclusive" if entry.isolation == "exclusive" else "shared",
         policy=entry.policy,
         class_=entry.class_,

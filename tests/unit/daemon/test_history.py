@@ -274,3 +274,43 @@ def test_only_root_reads_the_file(opened: Open, tmp_path: Path) -> None:
 def test_every_kept_event_has_words_for_an_operator() -> None:
     assert sorted(KEPT - told.WORDS.keys()) == []
     assert sorted(told.WORDS.keys() - EVENTS.keys()) == []
+
+
+def test_a_name_of_bytes_that_are_no_text_is_kept_as_they_are_written(opened: Open) -> None:
+    history = opened()
+    note(history, tenant="k", name="caf\udce9", why="\udcff")
+    [row] = page(history)
+    assert (row["name"], row["fields"]["why"]) == ("caf\\udce9", "\udcff")
+
+
+def test_a_fault_of_ours_loses_that_and_keeps_what_comes(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = opened()
+    note(history, why=1)
+    assert history.settle(20)
+    with monkeypatch.context() as patched:
+        patched.setattr(history, "_write", lambda *_: 1 / 0)
+        note(history, why=2)
+        wait_until(lambda: bool(history.fault))
+    note(history, why=3)
+    wait_until(lambda: not history.fault)
+    assert [row["fields"].get("why") for row in page(history)] == [1, 3]
+    assert history.lost == 1
+
+
+def test_a_file_that_cannot_be_opened_for_its_rights_is_tried_again(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_AGAIN_SECONDS", 0.05)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "chmod", refused)
+        history = opened()
+        note(history, why="first")
+        wait_until(lambda: "not permitted" in history.fault)
+    wait_until(lambda: not history.fault)
+    assert [row["fields"]["why"] for row in page(history)] == ["first"]
+
+
+def refused(path: Path, _mode: int) -> None:
+    raise PermissionError(1, "Operation not permitted", str(path))

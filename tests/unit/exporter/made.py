@@ -68,6 +68,7 @@ def tenant(name: str = "team/train-0/main", **more: Any) -> TenantFigures:
         "key": "0123456789abcdef",
         "id": "4f5e" + "0" * 60,
         "name": name,
+        "engine": "containerd",
         "mode": "shared",
         "policy": "fixed-share",
         "class_": "offline",

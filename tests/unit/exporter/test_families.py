@@ -18,6 +18,7 @@ from gpushare.daemon.cards import xid
 from gpushare.exporter.cards import WATCHED
 from gpushare.exporter.exposition import FAMILIES, expose
 from gpushare.exporter.family import OF_CARD, OF_CONTAINER, Snapshot
+from gpushare.exporter.snapshot import distinct
 from gpushare.figures import KINDS
 
 from .made import DOWN, GIB, UUID, card, part, snapshot, tenant
@@ -69,6 +70,23 @@ def test_a_container_is_told_by_id_name_pod_namespace_and_card() -> None:
 def test_a_name_that_is_no_pods_is_the_containers() -> None:
     [said] = labels_of(snapshot(tenant("train")), "gpushare_container_memory_request_bytes")
     assert (said["container"], said["pod"], said["namespace"]) == ("train", "", "")
+
+
+def test_a_user_of_the_host_gives_his_command_no_pod_and_namespace() -> None:
+    [said] = labels_of(
+        snapshot(tenant("kube-system/dns/main", engine="host")),
+        "gpushare_container_memory_request_bytes",
+    )
+    assert (said["namespace"], said["pod"], said["container"]) == ("", "", "kube-system/dns/main")
+
+
+def test_two_containers_of_one_id_have_series_of_their_own() -> None:
+    two = [tenant("a", id="test", key="1" * 16), tenant("a", id="test", key="2" * 16)]
+    taken = snapshot(*distinct([*two, tenant("b\udcff", id="other")]))
+    ids = [said["container_id"] for said in labels_of(taken, "gpushare_container_hung")]
+    assert ids == [f"test@{'1' * 16}", f"test@{'2' * 16}", "other"]
+    names = {said["container"] for said in labels_of(taken, "gpushare_container_hung")}
+    assert names == {"a", "b\\udcff"}
 
 
 def test_its_figures_are_in_base_units() -> None:
