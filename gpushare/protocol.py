@@ -81,6 +81,7 @@ class ForeignProcess(TypedDict):
     pid: int
     name: str
     bytes: int
+    container: str  # which it seems to be in, as "docker 4f5e6d7c8b9a"; empty: a host's program
 
 
 class CardLink(TypedDict):
@@ -105,6 +106,7 @@ class Card(TypedDict):
     lent_bytes: int  # what tenants may use above it now: borrowed_bytes and more
     foreign_bytes: int  # processes of no tenant, high-water mark
     foreign: list[ForeignProcess]
+    unattributed_bytes: int  # in use, and the driver tells of no process: nobody is blamed for it
     free_bytes: int
     cores_free: int  # percent of the card
     tenants: int

@@ -175,6 +175,7 @@ class Node:
                     context_bytes=driver.contexts.bytes_of(card),
                     health=truth.health,
                     utilisation=truth.utilisation,
+                    unattributed_bytes=self.audit.unattributed.view.get(card.uuid, 0),
                     policy=self.policy_of(card.uuid),
                     mode=rule.mode,
                     mode_said=rule.where.get("mode", ""),

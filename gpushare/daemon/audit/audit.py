@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from gpushare.daemon.audit.act import Actor
 from gpushare.daemon.audit.judge import Judge, Place, Rules, Verdict
-from gpushare.daemon.audit.truth import Look
+from gpushare.daemon.audit.truth import Look, Owners
+from gpushare.daemon.audit.unattributed import Unattributed
+from gpushare.daemon.audit.unknown import Strangers
 from gpushare.daemon.log import log
 from gpushare.daemon.policy.ladder import CHOICES, Choice
 
@@ -51,6 +53,8 @@ class Audit:
     def __init__(self, node: Node) -> None:
         self.view: Mapping[Place, Finding] = MappingProxyType({})
         self.hurry = threading.Event()  # set: look now
+        self.strangers = Strangers()
+        self.unattributed = Unattributed()
         self._node = node
         self._judge = Judge()
         self._actor = Actor(node.freezer, node.decide.submit, self._failed)
@@ -58,7 +62,7 @@ class Audit:
         self._generation: Generation | None = None
         self._lacking: Mapping[Place, int] = MappingProxyType({})  # when it was said last
         self._told: dict[Place, int] = {}
-        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Callable[[int], None]] = queue.SimpleQueue()
 
     def look(self, look: Look | None, now_ns: int | None = None) -> None:
         """Judge by a look, None where the driver did not answer. `now_ns` is CLOCK_MONOTONIC.
@@ -102,7 +106,7 @@ class Audit:
 
     def resumed(self, key: str) -> None:
         """Note that an operator lets tenant `key` go on, whom the audit may hold."""
-        self._events.put(lambda: self._judge.resumed(time.monotonic_ns(), key))
+        self._events.put(lambda now_ns: self._judge.resumed(now_ns, key))
         self.hurry.set()
 
     def wait(self) -> None:
@@ -124,23 +128,34 @@ class Audit:
         return next(choice for choice in CHOICES if choice == chosen)
 
     def _failed(self, key: str) -> None:
-        self._events.put(lambda: self._not_held(key))
+        self._events.put(lambda now_ns: self._not_held(now_ns, key))
 
-    def _not_held(self, key: str) -> None:
+    def _not_held(self, now_ns: int, key: str) -> None:
         self._held -= {key}
-        self._judge.undone(key)
+        self._judge.undone(now_ns, key)
 
     def _look(self, look: Look | None, now_ns: int) -> None:
         while not self._events.empty():
-            self._events.get()()
+            self._events.get()(now_ns)
         if look is not None and self._is_another(look):
             self._judge.begin_anew(now_ns)
             look = None
+        if look is not None:
+            self._look_around(now_ns, look)
         verdicts = self._judge.look(now_ns, look, self._rules(now_ns))
         for verdict in verdicts.values():
             self._actor.tell(verdict)
         self._hold(verdicts)
         self._publish(verdicts)
+
+    def _look_around(self, now_ns: int, look: Look) -> None:
+        """Look at what is no tenant's."""
+        driver, unknown = self._node.driver, self._node.config.unknown
+        if driver is not None:
+            truth, keys = driver.truth, Owners(look.entries).all_of
+            self.strangers.look(look, truth.view.cards, truth.sightings, keys, unknown)
+            memory = {card.uuid: card.memory_bytes for card in driver.cards}
+            self.unattributed.look(now_ns, look, memory)
 
     def _is_another(self, look: Look) -> bool:
         """Whether the driver, its parts or its cards are not those of the look before."""

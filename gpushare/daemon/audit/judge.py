@@ -110,11 +110,11 @@ class Judge:
             if place[0] == key:
                 case.state = ladder.resumed(now_ns, case.state)
 
-    def undone(self, key: str) -> None:
-        """Note that tenant `key` could not be frozen: it is tried again."""
+    def undone(self, now_ns: int, key: str) -> None:
+        """Note that tenant `key` could not be frozen: it is tried again some seconds later."""
         for place, case in self._cases.items():
-            if place[0] == key and case.state.level == "frozen":
-                case.state = State("seen", looks=ladder.SEEN_LOOKS)
+            if place[0] == key:
+                case.state = ladder.undone(now_ns, case.state)
 
     def _unheard(self, now_ns: int) -> None:
         for case in self._cases.values():

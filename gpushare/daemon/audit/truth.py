@@ -38,6 +38,7 @@ from gpushare.daemon.cards.card import (
 )
 from gpushare.daemon.cards.health import Health
 from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.containers import container_of
 from gpushare.daemon.identity.sightings import Sighting, Sightings
 from gpushare.daemon.log import log
 from gpushare.daemon.pages.account import Account, Claim
@@ -168,7 +169,12 @@ class ForeignUse:
         before = self._suspects.get(card, frozenset())
         self._suspects[card] = frozenset(use.pid for use in unexcused)
         foreign = tuple(
-            Foreign(use.pid, processes.name_of(use.pid), use.bytes)
+            Foreign(
+                use.pid,
+                processes.name_of(use.pid),
+                use.bytes,
+                container_of(processes.cgroups_of(use.pid)),
+            )
             for use in unexcused
             if use.bytes and (first or use.pid in before)
         )

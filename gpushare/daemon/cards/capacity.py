@@ -22,6 +22,7 @@ class Foreign:
     pid: int
     name: str
     bytes: int
+    container: str = ""  # which it seems to be in; empty: a program of the host
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Room:
     context_bytes: int = 0  # what one CUDA context takes: a quota of no more holds nothing
     health: str = "ok"
     utilisation: int | None = None  # percent of its time, as the driver says it
+    unattributed_bytes: int = 0  # in use, and the driver tells of no process
     policy: str = ""  # the operator's, for its tenants' compute; "" where each has what it asked
     mode: str = "any"  # which requests the operator lets on it: "shared", "exclusive" or "any"
     mode_said: str = ""  # where he says so

@@ -80,6 +80,7 @@ class Sample:
     utilisation: Mapping[str, int] = field(default_factory=dict)  # percent by uuid, where known
     generation: Generation = field(default_factory=Generation)
     xids: tuple[tuple[str, int], ...] = ()  # uuid and number of each that came since the last look
+    used: Mapping[str, int] = field(default_factory=dict)  # bytes by uuid, of everybody together
 
 
 @dataclass(frozen=True)

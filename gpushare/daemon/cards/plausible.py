@@ -89,6 +89,7 @@ def sample(answer: Mapping[str, Any], of: Loaded) -> Sample:
     uses: dict[str, tuple[Use, ...]] = {}
     health: dict[str, str] = {}
     busy: dict[str, int] = {}
+    used: dict[str, int] = {}
     try:
         cards = [said for said in answer["cards"] if said["uuid"]]
         for said in cards:
@@ -97,6 +98,7 @@ def sample(answer: Mapping[str, Any], of: Loaded) -> Sample:
                 health[uuid] = str(said["error"])
                 continue
             uses[uuid] = _uses(said, of.totals.get(uuid))
+            used[uuid] = int(said["used"])
             percent = said.get("busy")
             if isinstance(percent, int) and 0 <= percent <= _PERCENT:
                 busy[uuid] = percent
@@ -108,7 +110,7 @@ def sample(answer: Mapping[str, Any], of: Loaded) -> Sample:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Implausible(f"the driver answers in no known way: {error!r}") from error
-    return Sample(taken_ns, uses, health, busy, generation)
+    return Sample(taken_ns, uses, health, busy, generation, used=used)
 
 
 def xids(answer: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:

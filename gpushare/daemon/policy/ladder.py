@@ -10,7 +10,7 @@
 Above is more than it may have and the slack, in what two looks agree on (audit/evidence.py). How
 far it goes is the operator's choice; the last step it never takes on its own (`kill` is asked for).
 Where a look says nothing (the driver did not answer, or is another one now) counting begins anew,
-and what was done stays so. Two looks that are not above end it: thaw.
+and what was done stays so. Four looks that are not above end it: thaw.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ Action = Literal["observe", "warn", "freeze", "kill", "thaw", "calm"]
 CHOICES: Final[tuple[Choice, ...]] = ("observe", "warn", "freeze", "kill")
 SEEN_LOOKS: Final = 2
 FROZEN_LOOKS: Final = 3
-CALM_LOOKS: Final = 2
+CALM_LOOKS: Final = 4  # one look that misses a process is two in which nothing is agreed on
 KILLED_NS: Final = 2 * 10**9
 SPARED_NS: Final = 60 * 10**9  # after an operator let it go on
+AGAIN_NS: Final = 5 * 10**9
 _SLACK_BYTES: Final = 64 << 20
 
 
@@ -109,6 +110,11 @@ def decide(
 def resumed(now_ns: int, state: State) -> State:
     """Return how far it is after an operator let it go on: it has a minute to free something."""
     return State("seen", spared_until_ns=now_ns + SPARED_NS) if state.level == "frozen" else state
+
+
+def undone(now_ns: int, state: State) -> State:
+    """Return how far it is after it could not be frozen: that is tried again, not at every look."""
+    return State("seen", spared_until_ns=now_ns + AGAIN_NS) if state.level == "frozen" else state
 
 
 def _counted(now_ns: int, sample: Sample, state: State) -> State:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import gpushare
 from gpushare import abi, config
+from gpushare.daemon.audit.unknown import Stranger
 from gpushare.daemon.cards.capacity import Room
 from gpushare.daemon.cards.card import Use
 from gpushare.daemon.cards.topology import NO_LINKS, NO_NODE, Links
@@ -34,6 +35,7 @@ from gpushare.quota import format_size
 
 # What one packet has room for.
 _MOST_FOREIGN = 64
+_MOST_STRANGERS = 16
 _MOST_PROCESSES = 192
 _MOST_HELD = 256  # of all processes together, one for each card that it holds
 
@@ -53,9 +55,15 @@ def card_row(room: Room, rooms: Sequence[Room] = (), links: Links = NO_LINKS) ->
         lent_bytes=room.lent_bytes,
         foreign_bytes=room.foreign_bytes,
         foreign=[
-            ForeignProcess(pid=process.pid, name=process.name, bytes=process.bytes)
+            ForeignProcess(
+                pid=process.pid,
+                name=process.name,
+                bytes=process.bytes,
+                container=process.container,
+            )
             for process in foreign
         ],
+        unattributed_bytes=room.unattributed_bytes,
         free_bytes=room.free_bytes,
         cores_free=room.cores_free,
         tenants=len(room.promises),
@@ -309,6 +317,14 @@ def _unwell(node: Node) -> Iterator[str]:
             yield f"card {room.card.index} ({room.card.model}) is not well: {room.health} ({kept})"
 
 
+def _stranger(found: Stranger, node: Node) -> str:
+    return (
+        f"process {found.pid} ({found.name}) in {found.container} has "
+        f"{format_size(found.bytes)} of card {_index(found.uuid, node)} and was given none: it "
+        "went round gpushare; run it with the runtime gpushare, and not --privileged"
+    )
+
+
 def status_row(node: Node) -> Status:
     """Return what the daemon says of itself."""
     driver = node.driver
@@ -322,6 +338,7 @@ def status_row(node: Node) -> Status:
     elif driver.truth.view.stale:
         warnings.append(f"the figures are old: {driver.truth.view.stale}")
     warnings += _unwell(node)
+    warnings += [_stranger(one, node) for one in node.audit.strangers.view[:_MOST_STRANGERS]]
     if node.scheduler_fault:
         warnings.append(node.scheduler_fault)
     if node.history is not None and node.history.fault:

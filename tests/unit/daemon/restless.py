@@ -73,6 +73,14 @@ class Recorder:
         self.calls.append(("release", key))
         return True
 
+    def is_held(self, key: str) -> bool:
+        del key
+        return False
+
+    def holds_of(self, key: str) -> tuple[()]:
+        del key
+        return ()
+
     def kill(self, key: str, why: str) -> None:
         assert why
         self.calls.append(("kill", key))
@@ -161,6 +169,7 @@ class World(FakeDriver):
         self.left: dict[int, Program] = {}  # clients whose process has ended
         self.version = 0
         self.noise = True
+        self.more = 0  # in use, and of no process
         self.now_ns = 0
         self.recorder = Recorder()
         self.done: list[tuple[str, str]] = []
@@ -176,6 +185,7 @@ class World(FakeDriver):
         """Make the daemon's side: `node`, whose driver this is."""
         self.node = node
         truth = node.loaded().truth
+        truth.changed = truth.settle  # what a changed driver is, is understood at once
         truth.sightings = Sightings(lambda pid: pid in self.clients and pid in self.there)
         monkeypatch.setattr(node, "freezer", self.recorder)
         monkeypatch.setattr(node.decide, "submit", lambda job: job())
@@ -217,7 +227,10 @@ class World(FakeDriver):
             self.version += 1
             uses = {CARD: tuple(Use(use.pid, 100 * GIB) for use in found)}
         self._steps(4)
-        return _sample(uses, lost, self.version)
+        used = sum(use.bytes or 0 for use in found) + self.more
+        return Sample(
+            0, uses, lost, generation=Generation(str(self.version), ((0, CARD),)), used={CARD: used}
+        )
 
     def _garbled(self, use: Use) -> Use:
         return replace(use, bytes=None) if self.noise and self._is(0.002) else use
@@ -268,7 +281,7 @@ class World(FakeDriver):
     def _forge(self) -> None:
         if self.forger is not None:
             tenant, program = self.forger
-            program.buffers = self.random.choice((0, 20 * GIB))
+            program.buffers = self.random.choice((0, 200 * GIB))
             tenant.write(program)
 
     def _steps(self, count: int) -> None:
@@ -428,9 +441,3 @@ class World(FakeDriver):
         memory = tenant.entry.holdings[0].memory_bytes
         tenant.pages.write_limit(0, memory, limit)
         tenant.limit = limit
-
-
-def _sample(
-    uses: Mapping[str, tuple[Use, ...]], health: Mapping[str, str], generation: int
-) -> Sample:
-    return Sample(0, uses, health, generation=Generation(str(generation)))

@@ -73,15 +73,15 @@ def test_what_was_done_stays_while_nobody_knows() -> None:
     assert (state.level, done) == ("frozen", ["warn", "freeze"])
 
 
-def test_who_has_come_down_goes_on_after_two_looks() -> None:
-    assert climb("freeze", FAR, FAR, FAR, UNDER)[1] == ["warn", "freeze"]
-    assert climb("freeze", FAR, FAR, FAR, UNDER, UNDER)[1] == ["warn", "freeze", "thaw"]
-    assert climb("warn", FAR, FAR, UNDER, UNDER)[1] == ["warn", "calm"]
+def test_who_has_come_down_goes_on_after_four_looks() -> None:
+    assert climb("freeze", FAR, FAR, FAR, *[UNDER] * 3)[1] == ["warn", "freeze"]
+    assert climb("freeze", FAR, FAR, FAR, *[UNDER] * 4)[1] == ["warn", "freeze", "thaw"]
+    assert climb("warn", FAR, FAR, *[UNDER] * 4)[1] == ["warn", "calm"]
 
 
 def test_a_raised_quota_lets_it_go_on() -> None:
     raised = Sample(FAR.used_bytes, FAR.used_bytes, FAR.slack_bytes)
-    assert climb("freeze", FAR, FAR, FAR, raised, raised)[1] == ["warn", "freeze", "thaw"]
+    assert climb("freeze", FAR, FAR, FAR, *[raised] * 4)[1] == ["warn", "freeze", "thaw"]
 
 
 def test_an_operator_that_chooses_less_lets_it_go_on() -> None:

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is on a card and no tenant's: containers that were given none, what nobody answers for."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.views.rows import card_row, status_row
+
+from . import fakes
+from .restless import CARD, World
+
+GIB = 1 << 30
+PID = 77
+CONTAINER = f"/docker/4f5e6d7c8b9a{'0' * 52}"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    driver = World(seed=6)
+    with fakes.node(tmp_path, driver) as node:
+        driver.settle(node, monkeypatch)
+        driver.noise = False
+        driver.tenant("a", 4)
+        yield driver
+
+
+@pytest.fixture
+def ended(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What was sent to whom, by pidfd: here its number stands for it."""
+    sent: list[tuple[int, int]] = []
+    truth = world.node.loaded().truth
+    monkeypatch.setattr(truth.sightings, "descriptor", lambda pid: pid)
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *sent_: sent.append(sent_))
+    return sent
+
+
+def come(world: World, cgroup: str) -> None:
+    """Have a process of no tenant take 3 GiB of the card."""
+    world.there[PID] = Process(PID, 1, 1, PID), cgroup
+    world.clients[PID] = 3 * GIB
+
+
+def seen(world: World, looks: int) -> None:
+    for _ in range(looks):
+        world.look()
+
+
+def events(said: str) -> list[str]:
+    found = [json.loads(line) for line in said.splitlines()]
+    return [line["event"] for line in found if line["event"].startswith(("unknown-", "memory-un"))]
+
+
+def test_a_container_that_was_given_none_is_told_once(
+    world: World, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen(world, 3)
+    come(world, CONTAINER)
+    seen(world, 20)
+    assert events(capfd.readouterr().err) == ["unknown-container-seen"]
+    [warning] = [one for one in status_row(world.node)["warnings"] if "went round" in one]
+    assert warning.startswith("process 77 (program) in docker 4f5e6d7c8b9a has 3 GiB of card 0")
+    [row] = card_row(world.node.rooms()[0], 16)["foreign"]
+    assert (row["pid"], row["container"]) == (PID, "docker 4f5e6d7c8b9a")
+    assert ended == []
+
+
+def test_it_is_ended_where_the_operator_chose_so(
+    world: World, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    world.node.config = replace(world.node.config, unknown="kill")
+    come(world, CONTAINER)
+    seen(world, 3)
+    assert ended == []
+    seen(world, 3)
+    assert (PID, signal.SIGKILL) in ended
+    assert "unknown-container-killed" in events(capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("cgroup", ["/user.slice/user-1000.slice/session-2.scope", "/"])
+def test_a_program_of_the_host_is_never_ended_or_told(
+    world: World, ended: list[tuple[int, int]], cgroup: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world.node.config = replace(world.node.config, unknown="kill")
+    come(world, cgroup)
+    seen(world, 20)
+    assert (ended, world.audit.strangers.view) == ([], ())
+    assert events(capfd.readouterr().err) == []
+
+
+def test_a_ghost_is_not_ended(
+    world: World, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was a container's, and who has its number now is one of another."""
+    world.node.config = replace(world.node.config, unknown="kill")
+    come(world, CONTAINER)
+    world.look()
+    world.there[PID] = Process(PID, 2, 1, PID), CONTAINER
+    seen(world, 20)
+    assert ended == []
+    assert "unknown-container-killed" not in events(capfd.readouterr().err)
+
+
+def test_who_is_told_to_ignore_it_does(
+    world: World, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    world.node.config = replace(world.node.config, unknown="ignore")
+    come(world, CONTAINER)
+    seen(world, 20)
+    assert (ended, status_row(world.node)["warnings"]) == ([], [])
+    assert events(capfd.readouterr().err) == []
+
+
+def test_what_no_process_answers_for_is_shown_and_told_where_it_lasts(
+    world: World, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world.more = 9 * GIB
+    seen(world, 3)
+    assert events(capfd.readouterr().err) == []
+    seen(world, 100)
+    assert events(capfd.readouterr().err) == ["memory-unattributed"]
+    assert 8 * GIB <= card_row(world.node.rooms()[0], 16)["unattributed_bytes"] <= 9 * GIB
+    assert world.done == []
+    world.more = 0
+    seen(world, 1)
+    assert card_row(world.node.rooms()[0], 16)["unattributed_bytes"] == 0
+    assert CARD in world.audit.unattributed.view
