@@ -122,7 +122,7 @@ def tenant_row(entry: Entry, node: Node) -> Tenant:
         notes=list(entry.notes),
         warnings=[
             *map(_held_words, itertools.repeat(entry.title), held(entry, node)),
-            *(warning for card in cards for warning in _warnings(entry, card)),
+            *(warning for card in cards for warning in _warnings(entry, card, node)),
             *(warning for card in cards for warning in _audited(entry, card, node)),
         ],
     )
@@ -142,11 +142,11 @@ def _held_words(title: str, one: Held) -> str:
     return f"{title} is {how} ({one['by']}{why}); gpushare resume {title} lets it go on"
 
 
-def _warnings(entry: Entry, card: TenantCard) -> Iterator[str]:
+def _warnings(entry: Entry, card: TenantCard, node: Node) -> Iterator[str]:
     spent, where = card["spent"], f"{entry.title} on card {card['index']}"
     if card["over_bytes"]:
         yield _over(entry, card)
-    if spent["bypassed"]:
+    if spent["bypassed"] and node.config.terms_of(entry.namespace).compute != "observe":
         charged, seen = spent["got"]["10s"] or 0.0, spent["driver_percent"] or 0.0
         yield (
             f"{where}: charged {charged:.0f} %, the driver saw {seen:.0f} %: work goes round the "

@@ -67,7 +67,7 @@ def test_a_container_that_was_given_none_is_told_once(
     assert events(capfd.readouterr().err) == ["unknown-container-seen"]
     [warning] = [one for one in status_row(world.node)["warnings"] if "went round" in one]
     assert warning.startswith("process 77 (program) in docker 4f5e6d7c8b9a has 3 GiB of card 0")
-    [row] = card_row(world.node.rooms()[0], 16)["foreign"]
+    [row] = card_row(world.node.rooms()[0])["foreign"]
     assert (row["pid"], row["container"]) == (PID, "docker 4f5e6d7c8b9a")
     assert ended == []
 
@@ -126,9 +126,9 @@ def test_what_no_process_answers_for_is_shown_and_told_where_it_lasts(
     assert events(capfd.readouterr().err) == []
     seen(world, 100)
     assert events(capfd.readouterr().err) == ["memory-unattributed"]
-    assert 8 * GIB <= card_row(world.node.rooms()[0], 16)["unattributed_bytes"] <= 9 * GIB
+    assert 8 * GIB <= card_row(world.node.rooms()[0])["unattributed_bytes"] <= 9 * GIB
     assert world.done == []
     world.more = 0
     seen(world, 1)
-    assert card_row(world.node.rooms()[0], 16)["unattributed_bytes"] == 0
+    assert card_row(world.node.rooms()[0])["unattributed_bytes"] == 0
     assert CARD in world.audit.unattributed.view
