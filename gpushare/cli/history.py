@@ -66,7 +66,6 @@ WORDS: Final = {
     "unknown-container-killed": "{program} ({pid}) in {container} had {used_bytes}: ended",
     "unknown-container-stays": "{program} ({pid}) in {container} cannot be ended: {error}",
     "memory-unattributed": "has {used_bytes} in use that the driver tells of no process",
-    "memory-lacking": "was refused {wanted_bytes} by the driver that it was promised",
     "pages-lost": "lost its pages: {error}",
     "pages-other": "goes on with pages of another version: {error}",
     "gate-bypassed": "goes round the gate: charged {charged} %, the driver saw {driver} %",

@@ -32,7 +32,7 @@ CARD: Card = {
     "borrowed_bytes": 0,
     "lent_bytes": 2 * GIB,
     "foreign_bytes": 1181116007,
-    "foreign": [{"pid": 812, "name": "Xorg", "bytes": 1181116007}],
+    "foreign": [{"pid": 812, "name": "Xorg", "bytes": 1181116007, "container": ""}],
     "unattributed_bytes": 0,
     "free_bytes": 126 * GIB + 900 * (1 << 20),
     "cores_free": 10,
