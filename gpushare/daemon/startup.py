@@ -197,6 +197,7 @@ def _opened(node: Node, files: DriverFiles) -> Nvml:
         nvml.open()
     except DriverSilent:
         node.opening = nvml
+        nvml.afterwards(lambda: node.decide.submit(lambda: load_driver_late(node)))
         raise
     except DriverError:
         nvml.close()

@@ -105,6 +105,10 @@ class Nvml:
         """Have the library loaded; DriverSilent where it is not yet: asking again waits on."""
         self._ask(self._ready)
 
+    def afterwards(self, function: Callable[[], None]) -> None:
+        """Have `function`, which takes no time, called once what hangs now has come to an end."""
+        self._questions.put(_Question(function))
+
     def renew(self, library: Path, env: Mapping[str, str]) -> None:
         """Load the library anew, from the file where it is now."""
         self._ask(lambda: self._renew(library, env))
@@ -222,10 +226,10 @@ class Nvml:
             self._load()
         except DriverError:
             self._worker, self._not_before = before, 0.0
-            self._again_seconds = min(2 * self._again_seconds, _LONGEST_AGAIN_SECONDS)
         else:
-            self._again_seconds = _AGAIN_SECONDS
             before.end()
+        # Until it has helped: a card that is lost may make each loading slow.
+        self._again_seconds = min(2 * self._again_seconds, _LONGEST_AGAIN_SECONDS)
 
     def _load(self) -> None:
         """Start a worker and have it load the library; what it says is what there is."""
@@ -263,6 +267,8 @@ class Nvml:
             self._unwell = True
             raise
         self._unwell = bool(found.health or self._vanished or self._loaded.lost)
+        if not self._unwell:
+            self._again_seconds = _AGAIN_SECONDS
         lost = "; ".join(self._loaded.lost)
         health = {
             card.uuid: f"not listed by the driver any more{lost and ': '}{lost}"
@@ -278,6 +284,7 @@ class Nvml:
             raise
         except DriverError as error:
             # The library as a whole: DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, UNINITIALIZED.
+            self._loads += 1
             self._fail(str(error))
             raise
         # They are told once, whatever the rest of the answer is worth.

@@ -54,4 +54,6 @@ def serve(descriptor: int) -> None:
         except devices.Refused as error:
             no_limits = error.code in devices.NO_LIMITS
             answer = {"error": str(error), "code": error.code, "no_limits": no_limits}
+        except Exception as error:  # noqa: BLE001 - what a library says may be no text, no list
+            answer = {"error": f"NVML answers in no known way: {error!r}", "code": 0}
         wire.write(descriptor, {"number": question["number"], "answer": answer})

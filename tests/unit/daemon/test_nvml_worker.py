@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,8 +142,10 @@ def test_a_library_that_takes_long_to_load_is_waited_for_at_the_next_call(worker
     worker.obey(load="slow 0.6")
     with pytest.raises(DriverSilent):
         worker.driver.open()
-    pid = worker.pid
-    wait_until(lambda: answers(CALLS["load"], worker.driver))
+    pid, loaded = worker.pid, threading.Event()
+    worker.driver.afterwards(loaded.set)
+    assert loaded.wait(20)
+    worker.driver.open()
     assert worker.pid == pid
 
 
@@ -221,10 +224,11 @@ def test_a_card_that_does_not_answer_is_looked_for_in_a_new_process(
     worker.obey(load="die", answers={"look": {"driver": "615.10", "cards": [lost], "xids": []}})
     assert worker.driver.sample().health
     assert worker.pid == pid, "the one that works goes on where no other does"
+    assert worker.driver._again_seconds == 0.0
     worker.obey()
-    monkeypatch.setattr(worker.driver, "_again_seconds", 0.0)
     assert worker.driver.sample().health == {}
     assert worker.pid != pid
+    assert worker.driver._again_seconds == nvml._AGAIN_SECONDS
     assert worker.driver.sample().generation.cards == before.cards
 
 
