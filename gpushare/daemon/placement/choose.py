@@ -8,7 +8,7 @@ says of every card why it was not taken.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpushare.daemon.cards.capacity import Room
@@ -20,6 +20,7 @@ from gpushare.daemon.placement.growth import grows, sets_aside
 from gpushare.daemon.placement.named import candidates, find_card
 from gpushare.daemon.placement.obstacle import Obstacle
 from gpushare.daemon.placement.refusal import refusal, refusal_of_all
+from gpushare.quota import Total
 
 __all__ = [
     "Ask",
@@ -44,9 +45,9 @@ def place(ask: Ask, rooms: Sequence[Room], links: Links = NO_LINKS) -> tuple[Pla
     if len(fitting) < wanted:
         less_helps = _less_helps(ask, named)
         raise NoRoom(refusal(ask, wanted, named, obstacles, less_helps=less_helps))
-    taken = order.first(ask, fitting, wanted, links, lambda one: _over(ask, one) is None)
+    taken = order.first(ask, fitting, wanted, links, _bound(ask))
     if taken is None:
-        best = order.first(ask, fitting, wanted, links, lambda _: True)
+        best = order.first(ask, fitting, wanted, links)
         over = _over(ask, best or ())
         assert over is not None
         raise NoRoom(refusal_of_all(ask, over, less_helps=_less_helps(ask, named)))
@@ -54,6 +55,13 @@ def place(ask: Ask, rooms: Sequence[Room], links: Links = NO_LINKS) -> tuple[Pla
         Placed(room.card, ask.bytes_of(room.card), ask.cores_of(room), ask.whole)
         for room in sorted(taken, key=lambda room: room.card.index)
     )
+
+
+def _bound(ask: Ask) -> Callable[[Sequence[Room]], bool] | None:
+    """Return whether a set of cards may be had together; None where all of them may."""
+    if ask.bounds.total == Total():
+        return None
+    return lambda taken: _over(ask, taken) is None
 
 
 def _over(ask: Ask, taken: Sequence[Room]) -> Obstacle | None:

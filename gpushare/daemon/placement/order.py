@@ -34,16 +34,20 @@ def first(
     fitting: Sequence[Room],
     count: int,
     links: Links,
-    may: Callable[[Sequence[Room]], bool],
+    may: Callable[[Sequence[Room]], bool] | None = None,
 ) -> tuple[Room, ...] | None:
-    """Return the set of `count` of the `fitting` cards to take; None where none of them `may`."""
+    """Return the set of `count` of the `fitting` cards to take; None where none of them `may`.
+
+    `may` None: all of them.
+    """
     ranking = _Ranking(ask, sorted(fitting, key=lambda room: room.card.index), links)
     places = range(len(ranking.rooms))
     sets: Iterable[_Places] = combinations(places, count)
     if comb(len(places), count) > MOST_SETS:
         sets = [ranking.grown(place, count) for place in places]
-    allowed = (one for one in sets if may(ranking.at(one)))
-    found = min(allowed, key=ranking.rank, default=None)
+    if may is not None:
+        sets = (one for one in sets if may(ranking.at(one)))
+    found = min(sets, key=ranking.rank, default=None)
     return None if found is None else ranking.at(found)
 
 
@@ -53,6 +57,8 @@ class _Ranking:
     def __init__(self, ask: Ask, rooms: Sequence[Room], links: Links) -> None:
         self.rooms = rooms
         self._ask = ask
+        self._free = [room.free_bytes for room in rooms]
+        self._foreign = [room.foreign_bytes for room in rooms]
         uuids = [room.card.uuid for room in rooms]
         self._distances = [
             [links.link(one, other).distance if one != other else 0 for other in uuids]
@@ -66,14 +72,14 @@ class _Ranking:
 
     def rank(self, places: _Places) -> _Rank:
         """Return where a set stands among those of its size: the least comes first."""
-        taken = self.at(places)
         if self._ask.strategy == "spread":
-            return sorted(-room.free_bytes for room in taken), places
+            return sorted(-self._free[place] for place in places), places
         if self._ask.whole:
-            foreign_bytes = sum(room.foreign_bytes for room in taken)
-            return self._distance(places), foreign_bytes, self._cut(places), places
-        free = sorted(room.free_bytes for room in taken)
-        if self._ask.strategy == "binpack" or len(taken) == 1:
+            distance = self._distance(places)
+            foreign_bytes = sum(self._foreign[place] for place in places)
+            return distance, foreign_bytes, self._cut(places, distance), places
+        free = sorted(self._free[place] for place in places)
+        if self._ask.strategy == "binpack" or len(places) == 1:
             return free, places
         return self._distance(places), free, places
 
@@ -87,9 +93,10 @@ class _Ranking:
         return taken
 
     def _distance(self, places: _Places) -> int:
-        return sum(self._distances[one][other] for one, other in combinations(places, 2))
+        rows = self._distances
+        return sum([rows[one][other] for one, other in combinations(places, 2)])
 
-    def _cut(self, places: _Places) -> int:
-        """Return how near the set is to those that would be left."""
-        within = comb(len(places), 2) * UNKNOWN.distance - self._distance(places)
+    def _cut(self, places: _Places, distance: int) -> int:
+        """Return how near the set, of that distance, is to those that would be left."""
+        within = comb(len(places), 2) * UNKNOWN.distance - distance
         return sum(self._nearness[place] for place in places) - 2 * within
