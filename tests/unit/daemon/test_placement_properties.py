@@ -27,7 +27,7 @@ WAYS: st.SearchStrategy[Link] = st.one_of(
     st.builds(nvlink, st.integers(1, 18)), st.sampled_from(LEVELS).map(pcie), st.just(UNKNOWN)
 )
 SLOW = settings(
-    max_examples=300,
+    max_examples=120,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
