@@ -75,9 +75,10 @@ class _Ranking:
         if self._ask.strategy == "spread":
             return sorted(-self._free[place] for place in places), places
         if self._ask.whole:
-            distance = self._distance(places)
             foreign_bytes = sum(self._foreign[place] for place in places)
-            return distance, foreign_bytes, self._cut(places, distance), places
+            # Of sets as far apart, the one that is less near to all leaves nearer ones behind.
+            nearness = sum(self._nearness[place] for place in places)
+            return self._distance(places), foreign_bytes, nearness, places
         free = sorted(self._free[place] for place in places)
         if self._ask.strategy == "binpack" or len(places) == 1:
             return free, places
@@ -95,8 +96,3 @@ class _Ranking:
     def _distance(self, places: _Places) -> int:
         rows = self._distances
         return sum([rows[one][other] for one, other in combinations(places, 2)])
-
-    def _cut(self, places: _Places, distance: int) -> int:
-        """Return how near the set, of that distance, is to those that would be left."""
-        within = comb(len(places), 2) * UNKNOWN.distance - distance
-        return sum(self._nearness[place] for place in places) - 2 * within

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.daemon.cards.capacity import Foreign, Promise, Room
+from gpushare.daemon.cards.topology import Links, nvlink, pcie
 from gpushare.daemon.placement.choose import Ask, NoRoom, NoSuchCard, Placed, grows, place
 
 from .fakes import GIB, MIB, card
@@ -202,6 +203,26 @@ def test_allow_and_deny_go_by_model_and_uuid() -> None:
     assert indices(place(share(1, deny=(card(0).uuid,)), rooms)) == [1]
     text = refusal(share(1, allow=("T4",)), *rooms)
     assert "card 0 (H200) is not in allow; card 1 (A100-SXM4-40GB) is not in allow" in text
+
+
+def test_what_is_denied_is_denied_though_it_is_allowed() -> None:
+    rooms = (room(0, model="H200"), room(1, model="H200"))
+    assert indices(place(share(1, allow=("H200",), deny=(card(0).uuid,)), rooms)) == [1]
+    text = refusal(share(1, allow=("H200",), deny=("h200",)), *rooms)
+    assert text.endswith(
+        "card 0 (H200) is in deny; card 1 (H200) is in deny; change deny or see gpushare ls"
+    )
+
+
+def test_a_single_whole_card_is_the_odd_one() -> None:
+    rooms = (room(0), room(1), room(2, Promise("a", GIB)), room(3))
+    pairs = {"01": nvlink(12), "23": nvlink(12), "02": pcie(40), "13": pcie(40)}
+    links = Links(
+        {frozenset(card(int(index)).uuid for index in pair): link for pair, link in pairs.items()}
+    )
+    assert indices(place(Ask(whole=True), rooms, links)) == [3]
+    assert indices(place(Ask(whole=True, count=2), rooms, links)) == [0, 1]
+    assert indices(place(share(1, count=2, strategy="topology"), rooms, links)) == [2, 3]
 
 
 def test_growing_needs_room_for_the_difference_only() -> None:
