@@ -40,6 +40,7 @@ WORDS: Final = {
     "state-in-doubt": "nothing new is promised: {why}",
     "state-cleared": "the operator has removed the doubt",
     "tenant-recovered": "was taken over from its pages: {memory_bytes}, process {pid}",
+    "request-refused": "was refused ({op}): {error}",
     "tenant-reserved": "was promised {memory_bytes} of card {cards}",
     "tenant-noted": "{note}",
     "tenant-given-none": "got no GPU: {why}",

@@ -158,6 +158,7 @@ KEPT: Final = frozenset(
         "card-unwell",
         "card-well",
         "card-xid",
+        "request-refused",
         "tenant-reserved",
         "tenant-given-none",
         "tenant-noted",

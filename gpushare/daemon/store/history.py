@@ -13,6 +13,7 @@ generation: how many daemons had begun on this file by then.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import sqlite3
 import threading
@@ -51,7 +52,10 @@ _PAGE: Final = """
 SELECT number, event.at, boot, generation, event, level, key, id, name, card, fields
 FROM event JOIN start USING (generation)
 WHERE number > :after AND event.at >= :since AND (
-    :name = '' OR card = :name OR key IN (
+    :name = '' OR card = :name
+    -- Who was refused never had a key.
+    OR key = '' AND length(:name) >= 4 AND substr(id, 1, length(:name)) = :name
+    OR key IN (
         SELECT key FROM event WHERE key <> '' AND (
             :name IN (key, name, id)
             OR substr(name, -length(:name) - 1) = '/' || :name
@@ -133,13 +137,14 @@ class History:
         """Return at most `most` events since `since` (of the epoch) that came after number `after`.
 
         `name` is a container's: its name, an end of it, the start of its id, its key; or the UUID
-        of a card; empty: all. OSError where there is no file to read.
+        of a card; empty: all. OSError where it cannot be read.
         """
-        with contextlib.closing(self._open_to_read()) as store:
-            said = store.execute(
-                _PAGE, {"name": name, "since": since, "after": after, "most": most}
-            )
-            return [_event(row) for row in said]
+        asked = {"name": name, "since": since, "after": after, "most": most}
+        try:
+            with contextlib.closing(self._open_to_read()) as store:
+                return [_event(row) for row in store.execute(_PAGE, asked)]
+        except sqlite3.Error as error:
+            raise OSError(errno.EIO, f"cannot be read now ({error})", str(self._path)) from error
 
     def _row(self, at: float, event: str, level: str, fields: Mapping[str, Any]) -> _Event:
         rest = dict(fields)
@@ -299,7 +304,7 @@ class History:
 
     def _open_to_read(self) -> sqlite3.Connection:
         if not self._path.exists():
-            raise FileNotFoundError(2, "there is no history yet", str(self._path))
+            raise FileNotFoundError(errno.ENOENT, "there is no history yet", str(self._path))
         store = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=1.0)
         store.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         return store

@@ -314,3 +314,20 @@ def test_a_file_that_cannot_be_opened_for_its_rights_is_tried_again(
 
 def refused(path: Path, _mode: int) -> None:
     raise PermissionError(1, "Operation not permitted", str(path))
+
+
+def test_what_cannot_be_read_is_said_with_the_file(opened: Open, tmp_path: Path) -> None:
+    history = opened(days=0.0)
+    with pytest.raises(FileNotFoundError, match="there is no history yet"):
+        history.page("", 0.0, 0, 10)
+    (tmp_path / store.NAME).write_bytes(b"no database" * 1000)
+    with pytest.raises(OSError, match="cannot be read now"):
+        history.page("", 0.0, 0, 10)
+
+
+def test_who_was_refused_is_found_by_his_id(opened: Open) -> None:
+    history = opened()
+    note(history, "request-refused", id="deadbeef", op="create", error="no room")
+    note(history, "request-refused", id="0dead", op="create", error="no room")
+    note(history, "daemon-ready")
+    assert [row["id"] for row in page(history, "dead")] == ["deadbeef"]
