@@ -13,6 +13,7 @@ is next looked at. All of this is the decide thread's, but for `is_held` and `ho
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -90,10 +91,13 @@ class Freezer:
         """End all processes of tenant `key`, frozen or not; CannotHold where it cannot be.
 
         Its release follows when its end is seen. Processes that are in the kernel may end later:
-        it is tried again.
+        it is tried again. A journal that cannot be written keeps nobody alive.
         """
-        self.promise_kill(key, why, 0.0)
-        self._kill(self._ledger.entries[key], why)
+        try:
+            self.promise_kill(key, why, 0.0)
+        except OSError as error:
+            log("hold-failed", "error", **_who(self._running(key)), error=str(error))
+        self._kill(self._running(key), why)
 
     def promise_kill(self, key: str, why: str, after_seconds: float) -> None:
         """Have `set_right` end tenant `key`, when `after_seconds` have passed; CannotHold."""
@@ -105,7 +109,10 @@ class Freezer:
     def adopt(self) -> None:
         """Set right what an earlier daemon left: see the top."""
         for key in list(self._ledger.holds.all):
-            self.release(key, "audit")
+            try:
+                self.release(key, "audit")
+            except OSError as error:
+                log("hold-failed", "error", tenant=key, error=str(error))
         self.set_right()
 
     def set_right(self) -> None:
@@ -154,7 +161,8 @@ class Freezer:
         for hold in holds:
             # Whoever had it frozen before us has let it go: from now on it is ours to thaw.
             if hold.by != "kill" and (not hold.thaws or hold.cgroup != cgroup):
-                self._ledger.holds.put(replace(hold, cgroup=cgroup, thaws=True))
+                with contextlib.suppress(OSError):  # a full disk: that it is held is written
+                    self._ledger.holds.put(replace(hold, cgroup=cgroup, thaws=True))
         group.freeze()
         log("tenant-frozen-again", "warning", **_who(entry), cgroup=cgroup)
 

@@ -36,7 +36,10 @@ def kick(entry: Entry, asked: Kick, node: Node) -> None:
     after = 0 if asked.number == signal.SIGKILL else asked.grace_seconds
     why = asked.why or "kicked by an operator"
     held = [hold.by for hold in freezer.holds_of(entry.key) if hold.by != "kill"]
-    freezer.promise_kill(entry.key, why, after)
+    if after:
+        freezer.promise_kill(entry.key, why, after)
+    else:
+        freezer.kill(entry.key, why)
     log(
         "tenant-kicked",
         "warning",
@@ -50,10 +53,10 @@ def kick(entry: Entry, asked: Kick, node: Node) -> None:
     if after:
         for by in held:
             freezer.release(entry.key, by)  # it could not hear otherwise
+        if "audit" in held:
+            node.audit.resumed(entry.key)
         _tell(entry, asked.number)
         node.loop.call(lambda: node.loop.later(after, lambda: _submit(node)))
-    else:
-        freezer.set_right()
 
 
 def _submit(node: Node) -> None:

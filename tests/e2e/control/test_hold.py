@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,9 +14,11 @@ import pytest
 
 from gpushare import protocol
 from gpushare.client import Client, Refused
+from gpushare.daemon import clock
 from gpushare.daemon.control.own_group import own_groups
 from gpushare.daemon.identity.processes import Cgroups, cgroups_of, name_of
-from gpushare.daemon.store.ledger import Entry
+from gpushare.daemon.store.holds import Hold
+from gpushare.daemon.store.ledger import Entry, Ledger
 from gpushare.verify import Tenant
 from tests.e2e.hostile.container import Container, Place
 from tests.e2e.waiting import wait_until
@@ -141,22 +142,22 @@ def end(stack: Stack, how: signal.Signals) -> None:
     stack.daemon.process.wait()
 
 
-@pytest.mark.parametrize("thawed", [False, True], ids=["before it froze", "after it froze"])
-def test_what_the_audit_froze_goes_on_when_the_daemon_starts_anew(own: Stack, thawed: bool) -> None:
+@pytest.mark.parametrize("frozen", [True, False], ids=["after it froze", "before it froze"])
+def test_what_the_audit_froze_goes_on_when_the_daemon_starts_anew(own: Stack, frozen: bool) -> None:
     """Killed between the journal and the kernel, and after both."""
     bundle = Bundle(own, quota={"memory": "4GiB"})
     with probing(bundle) as tenant:
         Client(own.socket).pause(bundle.id)
-        if thawed:
+        if not frozen:
             Client(own.socket).resume(bundle.id)
         key = Client(own.socket).tenant(bundle.id)["key"]
         end(own, signal.SIGKILL)
-        with sqlite3.connect(own.root / "run/ledger.db") as store:
-            store.execute("UPDATE hold SET by = 'audit'")
-            if thawed:
-                said = (key, "audit", "over", time.time(), 0.0, "", 1)
-                store.execute("INSERT INTO hold VALUES (?, ?, ?, ?, ?, ?, ?)", said)
-        store.close()
+        ledger = Ledger(own.root / "run/ledger.db", clock.boot_id())
+        [*before] = ledger.holds.of(key)
+        ledger.holds.drop(key, "operator")
+        cgroup = before[0].cgroup if before else ""
+        ledger.holds.put(Hold(key, "audit", "over", time.time(), cgroup=cgroup))
+        ledger.close()
         own.start_daemon()
         assert by(own, bundle) == []
         assert tenant.ask("info")["total"] == 4 << 30

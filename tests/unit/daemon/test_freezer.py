@@ -234,6 +234,46 @@ def test_a_kill_that_was_begun_is_finished_by_the_next_daemon(held: Node, group:
     assert group.killed
 
 
+@pytest.fixture
+def full(held: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A disk that takes nothing any more."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(held.ledger.holds, "put", refuse)
+    monkeypatch.setattr(held.ledger.holds, "drop", refuse)
+    return held
+
+
+def test_on_a_full_disk_nobody_is_frozen_whom_nobody_would_thaw(
+    full: Node, group: FakeGroup
+) -> None:
+    with pytest.raises(OSError, match="No space"):
+        full.freezer.hold(KEY, "audit", "over")
+    assert not group.frozen
+
+
+def test_on_a_full_disk_who_is_to_end_ends(full: Node, group: FakeGroup) -> None:
+    full.freezer.kill(KEY, "over for 2 s")
+    assert group.killed
+
+
+def test_on_a_full_disk_who_is_held_is_frozen_again(
+    held: Node, group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.frozen = True  # by the engine, which lets it go
+    held.freezer.hold(KEY, "operator", "maintenance")
+    group.frozen = False
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(held.ledger.holds, "put", refuse)
+    held.freezer.set_right()
+    assert group.frozen
+
+
 def test_a_kill_waits_as_long_as_it_was_told(
     held: Node, group: FakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
