@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import gpushare
 from gpushare import config as configuration
 from gpushare.config import Config
 from gpushare.daemon import privileges, startup
+from gpushare.daemon.audit.rest import Rest
 from gpushare.daemon.compute.schedule import Schedule
 from gpushare.daemon.control import reload
 from gpushare.daemon.life import release
@@ -143,6 +145,9 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
     )
     loop.every(pulse.period, lambda: node.decide.submit(lambda: pulse.beat("decide")))
     loop.every(pulse.period, lambda: pulse.feed(systemd.notify))
+    # What is there by now stays: it need not be looked through for garbage again and again.
+    gc.collect()
+    gc.freeze()
     systemd.notify("READY=1")
     try:
         loop.run()
@@ -164,17 +169,19 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
 
 def _look(node: Node, lending: Lending, stop: threading.Event, pulse: Pulse) -> None:
     """Look at the driver again and again; the truth thread."""
+    rest = Rest(node)
     while True:
-        node.audit.wait()
+        hurried = node.audit.wait(rest.slower)
         pulse.beat("truth")
         if stop.is_set():
             return
-        if node.driver is None:
+        if node.driver is None or (not hurried and rest.look()):
             continue
         node.driver.truth.look()
         node.peaks.look(node.driver.truth.view)
         node.spending.look(node.driver.truth.view)
         node.audit.look(node.driver.truth.last)
+        rest.note()
         if not node.driver.truth.view.stale:
             lending.again()
 

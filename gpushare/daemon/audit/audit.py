@@ -109,10 +109,14 @@ class Audit:
         self._events.put(lambda now_ns: self._judge.resumed(now_ns, key))
         self.hurry.set()
 
-    def wait(self) -> None:
-        """Return when it is time for the next look; at once when somebody cannot wait."""
-        self.hurry.wait(self.period())
+    def wait(self, slower: int = 1) -> bool:
+        """Return when it is time for the next look; at once, and True, when somebody cannot wait.
+
+        It is time after `slower` times the usual period.
+        """
+        hurried = self.hurry.wait(self.period() * slower)
         self.hurry.clear()
+        return hurried
 
     def period(self) -> float:
         """Return how long to wait for the next look, in seconds: less where it matters."""

@@ -251,6 +251,15 @@ class Truth:
         if generation == self._generation:
             self._unsettled = frozenset()
 
+    def peek(self) -> Sample | None:
+        """Ask the driver alone; None where it does not answer, which a look says in full."""
+        try:
+            sample = self._driver.sample()
+        except DriverError:
+            return None
+        self.health.note(sample, self._cards)
+        return sample
+
     def look(self) -> None:
         """Look once, and write what was found into the tenants' grant pages.
 
