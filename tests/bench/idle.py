@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,26 +36,34 @@ class Taken:
 
 def measure() -> Iterator[Result]:
     """Compare with the same processes while there is no tenant."""
-    with Stack() as stack, ExitStack() as running:
+    with Stack() as stack:
         with stack.config.open("a") as settings:
             settings.write(f"max_shares: {TENANTS}\n")
         daemon = stack.start_daemon()
         Client(stack.socket).status()
         alone = _taken(daemon.process.pid)
-        for _ in range(TENANTS):
-            bundle = Bundle(stack, quota={"memory": "2GiB"})
-            running.callback(bundle.remove)
-            tenant = running.enter_context(bundle.run())
-            if tenant.start()["code"] or tenant.ask("alloc 268435456")["code"]:
-                raise BenchError(f"a tenant cannot have its memory: {tenant.errors}")
-        if SCHEDULER not in map(_comm, _processes(daemon.process.pid)):
-            raise BenchError("there is no scheduler to measure")
-        crowded = _taken(daemon.process.pid)
+        with tenants(stack, TENANTS):
+            if SCHEDULER not in map(_comm, _processes(daemon.process.pid)):
+                raise BenchError("there is no scheduler to measure")
+            crowded = _taken(daemon.process.pid)
     for name, unit, among, without, most in (
         (f"gpushared idle, {TENANTS} tenants", "%", crowded.percent, alone.percent, MOST_PERCENT),
         (f"gpushared's memory, {TENANTS} tenants", "MiB", crowded.mib, alone.mib, MOST_MIB),
     ):
         yield Result(name, unit, among, without, among - without, most, absolute=True)
+
+
+@contextmanager
+def tenants(stack: Stack, count: int) -> Iterator[None]:
+    """Run so many containers with some memory each, which they hold and do nothing with."""
+    with ExitStack() as running:
+        for _ in range(count):
+            bundle = Bundle(stack, quota={"memory": "2GiB"})
+            running.callback(bundle.remove)
+            tenant = running.enter_context(bundle.run())
+            if tenant.start()["code"] or tenant.ask("alloc 268435456")["code"]:
+                raise BenchError(f"a tenant cannot have its memory: {tenant.errors}")
+        yield
 
 
 def _processes(daemon: int) -> list[int]:
