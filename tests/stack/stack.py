@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from types import TracebackType
 import yaml
 
 from gpushare import simulator
+from gpushare.client import Client, DaemonUnreachable
 from gpushare.install import Installation, install
 from gpushare.verify import Containerd, Docker, Host
 
@@ -122,7 +122,7 @@ class Stack:
         """Start gpushared, under `wrapper` (say, unshare) where one is given."""
         beside = self.place.beside() if isinstance(self.place, Booted) else []
         self.daemon = self.start("gpushared", [*beside, *wrapper, *self.gpushared])
-        self.daemon.wait_until(lambda: _listening(self.socket, socket.SOCK_SEQPACKET))
+        self.daemon.wait_until(lambda: _serves(self.socket))
         return self.daemon
 
     def start_containerd(self) -> Containerd:
@@ -252,12 +252,12 @@ class Stack:
         self._traces.remove(self.cgroup)
 
 
-def _listening(path: Path, kind: int) -> bool:
-    with socket.socket(socket.AF_UNIX, kind) as client:
-        try:
-            client.connect(str(path))
-        except OSError:
-            return False
+def _serves(path: Path) -> bool:
+    """Whether gpushared is ready: it listens before, and tells who comes to wait."""
+    try:
+        Client(path).status()
+    except DaemonUnreachable:
+        return False
     return True
 
 
