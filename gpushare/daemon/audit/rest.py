@@ -76,7 +76,8 @@ class Rest:
     def _is_calm(self, look: Look) -> bool:
         """Whether no card does anything, and nobody has more than it was promised."""
         node, sample = self._node, look.sample
-        if node.driver is None or node.audit.view or sample.xids:
+        audit = node.audit
+        if node.driver is None or audit.view or audit.strangers.view or sample.xids:
             return False
         if any(sample.utilisation.values()) or any(
             use.utilisation for uses in sample.uses.values() for use in uses
