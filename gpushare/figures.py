@@ -19,6 +19,10 @@ KINDS: Final = (
     *("context", "orphaned", "beyond"),
 )
 
+#: What is done about a process of no tenant: of the host's own nothing, of one in a container what
+#: `audit.unknown` in gpushare.yaml says.
+ACTIONS: Final = ("ignore", "warn", "kill")
+
 
 class CardFigures(TypedDict):
     """One card."""
@@ -37,7 +41,7 @@ class CardFigures(TypedDict):
     cordoned: bool
     healthy: bool
     xids: dict[str, int]  # how often each XID was reported, since gpushared started
-    bypass: int  # processes of no tenant that hold memory of it
+    bypass: dict[str, int]  # processes of no tenant that hold memory of it, by ACTIONS
 
 
 class TenantCardFigures(TypedDict):

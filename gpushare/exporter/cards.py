@@ -15,7 +15,8 @@ WATCHED: Final = (*("46", "48", "62", "64", "79", "95", "109", "119", "120", "13
 
 def _bypass(snapshot: Snapshot) -> Iterable[Sample]:
     for card in snapshot.cards:
-        yield (*card_labels(snapshot, card), "observe"), card["bypass"]
+        for action, count in card["bypass"].items():
+            yield (*card_labels(snapshot, card), action), count
 
 
 def _drift(snapshot: Snapshot) -> Iterable[Sample]:
@@ -92,7 +93,8 @@ FAMILIES: Final = (
         "gpushare_bypass_processes",
         "gauge",
         (*OF_CARD, "action"),
-        "Processes that hold memory of the card and belong to no container, by what is done.",
+        "Processes that hold memory of the card and are no container's that has a part of it, by "
+        "what is done: the host's own are ignored, of others audit.unknown says.",
         _bypass,
     ),
     Family(

@@ -15,7 +15,14 @@ from gpushare.daemon.node import Loaded, Node
 from gpushare.daemon.pages.account import Claim, accounts
 from gpushare.daemon.store.ledger import Entry, Holding
 from gpushare.daemon.views.why import card_parts
-from gpushare.figures import KINDS, CardFigures, NodeFigures, TenantCardFigures, TenantFigures
+from gpushare.figures import (
+    ACTIONS,
+    KINDS,
+    CardFigures,
+    NodeFigures,
+    TenantCardFigures,
+    TenantFigures,
+)
 
 # What the parts of `gpushare why` are called one by one.
 _KIND_OF: Final = {
@@ -49,10 +56,10 @@ def cards(node: Node) -> Iterator[CardFigures]:
     """Yield a row for each card."""
     if node.driver is not None:
         for room in node.rooms():
-            yield _card(room, node.driver)
+            yield _card(room, node.driver, node.config.unknown)
 
 
-def _card(room: Room, driver: Loaded) -> CardFigures:
+def _card(room: Room, driver: Loaded, unknown: str) -> CardFigures:
     uuid = room.card.uuid
     held = [
         use.bytes
@@ -80,8 +87,14 @@ def _card(room: Room, driver: Loaded) -> CardFigures:
             for (card, number), count in driver.truth.health.xids.items()
             if card == uuid
         },
-        bypass=len(room.foreign),
+        bypass=bypass(room, unknown),
     )
+
+
+def bypass(room: Room, unknown: str) -> dict[str, int]:
+    """Return how many processes are no tenant's, by what is done about them."""
+    actions = [unknown if stranger.container else "ignore" for stranger in room.foreign]
+    return {action: actions.count(action) for action in ACTIONS}
 
 
 def tenants(node: Node) -> Iterator[TenantFigures]:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import abi
+from gpushare.daemon.cards.capacity import Foreign, Room
 from gpushare.daemon.cards.card import Use
 from gpushare.daemon.compute.spent import DRIVER, GATE, Spent, _Course
 from gpushare.daemon.control.cordon import cordon
@@ -25,7 +26,7 @@ from gpushare.daemon.pages.status import Waits
 from gpushare.daemon.service.durations import Durations
 from gpushare.daemon.tenants import Denials
 from gpushare.daemon.views import figures
-from gpushare.figures import BOUNDS, KINDS, TenantFigures
+from gpushare.figures import ACTIONS, BOUNDS, KINDS, TenantFigures
 from gpushare.protocol import Opened
 
 from . import fakes, registered
@@ -156,7 +157,11 @@ def test_a_card_has_what_processes_have_of_it(node: Node) -> None:
     for _ in range(2):
         node.driver.truth.look()
     first, second = figures.cards(node)
-    assert (first["used_bytes"], first["bypass"], first["utilisation"]) == (3 * GIB, 1, 50)
+    assert (first["used_bytes"], first["bypass"]["ignore"], first["utilisation"]) == (
+        3 * GIB,
+        1,
+        50,
+    )
     assert (first["granted_bytes"], first["cores_granted"], first["shares"]) == (4 * GIB, 30, 1)
     assert (second["used_bytes"], second["shares"], second["healthy"]) == (0, 0, True)
     assert not first["cordoned"]
@@ -238,3 +243,12 @@ def test_a_counter_never_goes_back_whatever_scheduler_and_processes_do(course: l
         now = (seen.got_ns, seen.waited_ns, denials.seen)
         assert all(one >= other for one, other in zip(now, before, strict=True)), (before, now)
         before = now
+
+
+@pytest.mark.parametrize("unknown", ["ignore", "warn", "kill"])
+def test_who_is_in_a_container_that_was_given_none_is_what_the_operator_says(unknown: str) -> None:
+    host, inside = Foreign(1, "Xorg", GIB), Foreign(2, "python", GIB, "docker 4f5e6d7c8b9a")
+    counts = figures.bypass(Room(card(0), foreign=(host, inside, inside)), unknown)
+    assert counts == {**dict.fromkeys(ACTIONS, 0), "ignore": 1} | (
+        {"ignore": 3} if unknown == "ignore" else {unknown: 2}
+    )

@@ -32,7 +32,7 @@ def card(index: int = 0, **more: Any) -> CardFigures:
         "cordoned": False,
         "healthy": True,
         "xids": {"79": 1},
-        "bypass": 1,
+        "bypass": {"ignore": 1, "warn": 2, "kill": 0},
     }
     made.update(more)  # type: ignore[typeddict-item]
     return made

@@ -116,7 +116,8 @@ def test_its_figures_are_in_base_units() -> None:
     }.items():
         assert values(taken, name) == [value], name
     assert values(taken, "gpushare_container_cores_utilization_ratio", source="nvml") == [0.295]
-    assert values(taken, "gpushare_bypass_processes", action="observe") == [1]
+    assert values(taken, "gpushare_bypass_processes", action="ignore") == [1]
+    assert values(taken, "gpushare_bypass_processes", action="warn") == [2]
     assert values(taken, "gpushare_container_class_info") == [1]
     assert values(taken, "gpushare_build_info", driver="580.159.04", cuda="13.0") == [1]
 

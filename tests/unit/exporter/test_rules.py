@@ -115,7 +115,7 @@ CASES: Mapping[str, Case] = {
         "gpushare_card_xid_errors_total", f'{CARD},xid="79"', fires="0x20 1x100", quiet=ONE
     ),
     "GpushareBypassProcesses": one(
-        "gpushare_bypass_processes", f'{CARD},action="observe"', fires="2x180", quiet="0x25 2x100"
+        "gpushare_bypass_processes", f'{CARD},action="warn"', fires="2x180", quiet="0x28 2x100"
     ),
     "GpushareLedgerDrift": Case(drift(-8), drift(-6)),
     "GpushareMemoryWasted": Case(memory(1, 4), memory(2, 4), at="2h"),
