@@ -131,6 +131,9 @@ def test_who_is_only_to_be_warned_goes_on(audited: Stack) -> None:
         found = row(audited, bundle)
         assert found is not None
         assert found["cards"][0]["audit"] == ""
+    with bundle.run() as again:  # what was set lasts as long as the container's id
+        assert again.start()["code"] == 0
+        assert (row(audited, bundle) or {"on_over": ""})["on_over"] == "warn"
     bundle.remove()
 
 

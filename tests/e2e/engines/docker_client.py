@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,9 +64,9 @@ class DockerClient:
                 self.call("rm", "--force", name)
 
     @contextmanager
-    def exec(self, name: str, *flags: str) -> Iterator[Tenant]:
-        """Run a second probe in a container that runs."""
-        words = ["docker", "exec", "-i", *flags, name, "gpushare-probe"]
+    def exec(self, name: str, *flags: str, probe: Sequence[str] = ()) -> Iterator[Tenant]:
+        """Run a second probe in a container that runs, with the words of `probe`."""
+        words = ["docker", "exec", "-i", *flags, name, "gpushare-probe", *probe]
         with Tenant(name, words, self.stage.environment) as tenant:
             yield tenant
 

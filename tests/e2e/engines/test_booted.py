@@ -91,6 +91,28 @@ def test_a_container_is_paused_and_ended_in_its_scope(client: DockerClient) -> N
         wait_until(lambda: client.quotas() == {})
 
 
+def test_who_goes_round_the_filter_is_frozen_in_its_scope(client: DockerClient) -> None:
+    asking = Client(client.stage.socket)
+    log = client.stage.root / "gpushared.log"
+    wait_until(lambda: '"context-measured"' in log.read_text())
+    private = ("--library", "/opt/gpushare/driver/libcuda.so.1")
+    with (
+        client.background("around", *FOUR_GIB) as name,
+        client.background("beside", *FOUR_GIB) as beside,
+        client.exec(beside) as neighbour,
+        client.exec(name, probe=private) as tenant,
+    ):
+        assert tenant.start()["code"] == 0
+        assert tenant.ask(f"alloc {9 * GIB}")["code"] == 0  # nobody refuses it
+        wait_until(lambda: [one["by"] for one in asking.tenant(name)["held"]] == ["audit"])
+        assert "frozen 1" in events_of(client, name)
+        assert "frozen 0" in events_of(client, beside)
+        holds(neighbour)
+        asking.set(name, on_over="kill")
+        wait_until(lambda: client.quotas() == {"beside": 4 * GIB})
+        assert '"over-quota-killed"' in log.read_text()
+
+
 def events_of(client: DockerClient, name: str) -> str:
     scope = f"docker-{client('inspect', '--format', '{{.Id}}', name)}.scope"
     argv = client.stage.argv("cat", f"/sys/fs/cgroup/system.slice/{scope}/cgroup.events")
