@@ -51,8 +51,11 @@ def has_borrower(node: Node) -> bool:
 
 
 def lend(node: Node) -> None:
-    """Let every tenant use what it may now; of a card that is not heard or not well none more."""
-    if node.loaded().truth.view.stale:
+    """Let every tenant use what it may now; of a card that is not heard or not well none more.
+
+    Nor while it is in doubt what is promised: it could be lent.
+    """
+    if node.loaded().truth.view.stale or node.doubt.why:
         return
     for room in node.rooms():
         if room.health != "ok" or time.monotonic() < node.withheld.get(room.card.uuid, 0.0):
