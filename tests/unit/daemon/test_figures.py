@@ -252,3 +252,23 @@ def test_who_is_in_a_container_that_was_given_none_is_what_the_operator_says(unk
     assert counts == {**dict.fromkeys(ACTIONS, 0), "ignore": 1} | (
         {"ignore": 3} if unknown == "ignore" else {unknown: 2}
     )
+
+
+def test_a_whole_card_has_the_drivers_figures(node: Node) -> None:
+    tenant = opened(node, devices="0")
+    bind(tenant["key"], tenant["id"], os.getpid(), os.getpid(), node)
+    assert node.driver is not None
+    driver = node.driver.nvml
+    assert isinstance(driver, FakeDriver)
+    driver.uses[UUID] = (Use(os.getpid(), 9 * GIB, 80),)
+    driver.busy[UUID] = 80
+    for look_ns in range(2):
+        node.driver.truth.look()
+        node.peaks.look(node.driver.truth.view)
+        node.spending.look(node.driver.truth.view, 10**9 * (1 + look_ns))
+    found = row(node)
+    [part] = found["cards"]
+    assert (found["mode"], found["isolation"]) == ("exclusive", "exclusive")
+    assert (part["used_bytes"], part["kinds"]["beyond"]) == (9 * GIB, 9 * GIB)
+    assert (part["utilisation"], part["source"]) == (80.0, "nvml")
+    assert (part["peak_bytes"], part["drift_bytes"]) == (9 * GIB, None)
