@@ -61,6 +61,11 @@ def _row(card: Card) -> tuple[str, ...]:
         format_size(card["free_bytes"]),
         f"{100 - card['cores_free']} %",
         f"{card['tenants']}/{card['tenants_max']}",
-        f"{card['mode']},cordoned" if card["cordoned"] else card["mode"],
+        mode(card),
         card["health"],
     )
+
+
+def mode(card: Card) -> str:
+    """Return how a card is used, `shared,cordoned` where nothing new is placed on it."""
+    return f"{card['mode']},cordoned" if card["cordoned"] else card["mode"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gpushare.cli import ps
+from gpushare.cli.ls import mode
 
 if TYPE_CHECKING:
     from gpushare import protocol
@@ -217,7 +218,7 @@ def _card(card: protocol.Card, containers: tuple[Container, ...]) -> Card:
         got_10s=_sum([one.got_10s for one in here]),
         got_60s=_sum([one.got_60s for one in here]),
         policy=card["policy"],
-        mode=card["mode"],
+        mode=mode(card),
         health=card["health"],
         tenants=card["tenants"],
         tenants_max=card["tenants_max"],

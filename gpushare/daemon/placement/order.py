@@ -4,11 +4,12 @@
 | asked | the set that is taken |
 |---|---|
 | spread | the emptiest cards |
-| whole cards else | those nearest to each other; of those, what leaves near ones together |
+| whole cards else | those nearest to each other |
 | binpack, or a share of one card | the fullest cards, so that whole cards stay whole |
 | topology, or shares of several cards | those nearest to each other; of those, the fullest |
 
-What is the same in all of it is decided by the index. All sets are looked at; only where those are
+Of sets that are as good but for spread, those go first that leave near cards together; what is the
+same in all of it is decided by the index. All sets are looked at; only where those are
 more than `MOST_SETS` (8 of more than 16 cards) each is grown from one card by the next best.
 """
 
@@ -74,15 +75,15 @@ class _Ranking:
         """Return where a set stands among those of its size: the least comes first."""
         if self._ask.strategy == "spread":
             return sorted(-self._free[place] for place in places), places
+        # What is less near to all of them leaves nearer ones behind.
+        nearness = sum(self._nearness[place] for place in places)
         if self._ask.whole:
             foreign_bytes = sum(self._foreign[place] for place in places)
-            # Of sets as far apart, the one that is less near to all leaves nearer ones behind.
-            nearness = sum(self._nearness[place] for place in places)
             return self._distance(places), foreign_bytes, nearness, places
         free = sorted(self._free[place] for place in places)
         if self._ask.strategy == "binpack" or len(places) == 1:
-            return free, places
-        return self._distance(places), free, places
+            return free, nearness, places
+        return self._distance(places), free, nearness, places
 
     def grown(self, place: int, count: int) -> _Places:
         """Return the set that is grown from one room by the next best."""

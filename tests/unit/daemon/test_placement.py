@@ -222,6 +222,8 @@ def test_a_single_whole_card_is_the_odd_one() -> None:
     )
     assert indices(place(Ask(whole=True), rooms, links)) == [3]
     assert indices(place(Ask(whole=True, count=2), rooms, links)) == [0, 1]
+    taken = (room(0), room(1), room(2, Promise("a", 140 * GIB, 100, whole=True)), room(3))
+    assert indices(place(share(1), taken, links)) == [3]
     assert indices(place(share(1, count=2, strategy="topology"), rooms, links)) == [2, 3]
 
 

@@ -230,13 +230,15 @@ def goodness(case: Case, taken: Sequence[Room]) -> tuple[object, ...]:
     ask, free = case.ask, sorted(room.free_bytes for room in taken)
     if ask.strategy == "spread":
         return (sorted(-one for one in free),)
+    fitting = [room for room in case.rooms if fits(ask, room)]
+    near = sum(
+        70 - distance(case, (one, other)) for one in taken for other in fitting if other != one
+    )
     if ask.whole:
-        others = [r for r in case.rooms if fits(ask, r) and r not in taken]
-        cut = sum(70 - distance(case, (one, other)) for one in taken for other in others)
-        return distance(case, taken), sum(room.foreign_bytes for room in taken), cut
+        return distance(case, taken), sum(room.foreign_bytes for room in taken), near
     if ask.strategy == "binpack" or len(taken) == 1:
-        return (free,)
-    return distance(case, taken), free
+        return free, near
+    return distance(case, taken), free, near
 
 
 # --- what holds ---
