@@ -156,7 +156,9 @@ class Freezer:
 
     def _freeze_again(self, entry: Entry, holds: tuple[Hold, ...]) -> None:
         cgroup, group = self._group(entry, holds)
-        if group.is_set() or processes.is_being_killed(entry.pid):
+        left = Cgroups.mounted().processes(cgroup)
+        # Under v1 they would be kept from ending.
+        if group.is_set() or all(map(processes.is_being_killed, left)):
             return
         for hold in holds:
             # Whoever had it frozen before us has let it go: from now on it is ours to thaw.

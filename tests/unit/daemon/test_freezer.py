@@ -70,7 +70,8 @@ def group(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
 
     monkeypatch.setattr(module, "own_groups", own_groups)
     monkeypatch.setattr(module, "group_of", lambda *_: made)
-    monkeypatch.setattr(processes, "is_being_killed", lambda _: False)
+    monkeypatch.setattr(processes.Cgroups, "processes", lambda *_: [4, 5])
+    monkeypatch.setattr(processes, "is_being_killed", lambda pid: pid == 5)
     monkeypatch.setattr(processes, "is_nobodys_program", lambda _: False)
     return made
 
