@@ -53,7 +53,7 @@ def write(file: Path, text: str) -> None:
         ("max_shares: 1", ["max_shares"]),
         ("defaults: {memory: 2GiB}", ["defaults", "users"]),
         ("ceilings: {cores: 50}\ntrust: {env: ignore}", ["ceilings", "trust", "users"]),
-        ("audit: {over: observe, compute: freeze}", ["audit.compute", "audit.over", "users"]),
+        ("audit: {over: observe, compute: observe}", ["audit.compute", "audit.over", "users"]),
         ("audit: {unknown: kill}", ["audit.unknown"]),
         ("users: {ceilings: {memory: 1GiB}}", ["users"]),
         ('namespaces: {"dev-*": {ceilings: {memory: 1GiB}}}', ["namespaces"]),
