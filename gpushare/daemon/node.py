@@ -11,7 +11,8 @@ from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.audit.audit import Audit
-from gpushare.daemon.audit.truth import CardTruth, Truth
+from gpushare.daemon.audit.truth import Truth
+from gpushare.daemon.audit.view import CardTruth
 from gpushare.daemon.cards.calibration import Contexts
 from gpushare.daemon.cards.capacity import Promise, Room
 from gpushare.daemon.cards.card import Card, Driver

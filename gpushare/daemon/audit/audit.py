@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from gpushare.daemon.audit.act import Actor
 from gpushare.daemon.audit.judge import Judge, Place, Rules, Verdict
-from gpushare.daemon.audit.truth import Look, Owners
 from gpushare.daemon.audit.unattributed import Unattributed
 from gpushare.daemon.audit.unknown import Strangers
+from gpushare.daemon.audit.view import Look
+from gpushare.daemon.identity.owners import Owners
 from gpushare.daemon.log import log
 from gpushare.daemon.policy.ladder import CHOICES, Choice
 

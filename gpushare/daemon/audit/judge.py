@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from gpushare.daemon.audit.evidence import Course, Figures, said
-from gpushare.daemon.audit.truth import Look
+from gpushare.daemon.audit.view import Look
 from gpushare.daemon.cards.card import Use
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.policy import ladder

@@ -21,7 +21,7 @@ from gpushare.daemon.cards.card import Sample
 from gpushare.daemon.store.ledger import Entry
 
 if TYPE_CHECKING:
-    from gpushare.daemon.audit.truth import Look
+    from gpushare.daemon.audit.view import Look
     from gpushare.daemon.node import Node
     from gpushare.daemon.tenants import Pages
 

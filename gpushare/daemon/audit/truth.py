@@ -4,7 +4,7 @@
 Every look reads the tenants' accounts, then the driver, then the accounts again. What it has above
 the larger of the two accounts is overhead: what contexts and modules take beyond their price, what
 the driver keeps, what no account knows of. The three reads are not one moment, so a single look may
-be wrong by what was allocated between them; the least of the last `_LOOKS` is published, and a race
+be wrong by what was allocated between them; the least of the last few is published, and a race
 never refuses what there is room for.
 
 Whose a process is, its cgroup says; where the tenant has none of its own, its ancestors do; of what
@@ -15,18 +15,18 @@ or the daemon, has just left behind.
 
 from __future__ import annotations
 
-import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from gpushare import abi
+from gpushare.daemon.audit.foreign import ForeignUse
+from gpushare.daemon.audit.overhead import Overhead
 from gpushare.daemon.audit.reap import reap
-from gpushare.daemon.cards.capacity import Foreign, HighWater
+from gpushare.daemon.audit.view import CardTruth, Look, View
 from gpushare.daemon.cards.card import (
     Card,
     Driver,
@@ -38,173 +38,15 @@ from gpushare.daemon.cards.card import (
 )
 from gpushare.daemon.cards.health import Health
 from gpushare.daemon.identity import processes
-from gpushare.daemon.identity.containers import container_of
+from gpushare.daemon.identity.owners import Owners
 from gpushare.daemon.identity.sightings import Sighting, Sightings
 from gpushare.daemon.log import log
 from gpushare.daemon.pages.account import Account, Claim
 from gpushare.daemon.store.ledger import Entry, Ledger
 from gpushare.daemon.tenants import Pages, Tenants
 
-_LOOKS: Final = 4
-_GRACE_SECONDS: Final = 10.0  # a process that was a tenant's may take this long to leave the card
 _REAP_SECONDS: Final = 1.0
 _UNSETTLED: Final = "it has just changed, and is looked at anew"
-
-
-@dataclass(frozen=True)
-class CardTruth:
-    """What the driver says of one card, less the tenants: high-water mark and who is there now."""
-
-    foreign: tuple[Foreign, ...] = ()
-    foreign_bytes: int = 0
-    health: str = "ok"
-    utilisation: int | None = None  # percent of its time
-
-
-@dataclass(frozen=True)
-class View:
-    """The last look. `utilisation` and `used` are by (tenant key, card uuid)."""
-
-    cards: Mapping[str, CardTruth] = field(default_factory=dict)
-    processes: Mapping[str, tuple[tuple[str, Use], ...]] = field(default_factory=dict)
-    utilisation: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    used: Mapping[tuple[str, str], int] = field(default_factory=dict)  # bytes of the quota
-    stale: str = ""  # why nobody may be judged by this; empty when it was the driver's word
-
-    def driver_bytes(self, key: str, uuid: str) -> int:
-        """Return what the driver says that tenant `key` holds of card `uuid`."""
-        uses = self.processes.get(key, ())
-        return sum(use.bytes or 0 for card, use in uses if card == uuid)
-
-
-@dataclass(frozen=True)
-class Look:
-    """All of one look at the driver that was answered, for who judges by it.
-
-    `owned` has what each card's processes take, by the card's uuid, and `before` and `after` what
-    the tenants said, by their key, before the driver was asked and after it had answered.
-    """
-
-    entries: Mapping[str, Entry]
-    pages: Mapping[str, Pages]
-    sample: Sample
-    owned: Mapping[str, tuple[tuple[Sighting | None, Use], ...]]
-    before: Mapping[str, tuple[Claim, ...]]
-    after: Mapping[str, tuple[Claim, ...]]
-
-
-class Owners:
-    """Which tenant a process belongs to, for one look."""
-
-    def __init__(self, entries: Mapping[str, Entry]) -> None:
-        bound = [entry for entry in entries.values() if entry.state == "bound"]
-        self._by_cgroup = {entry.cgroup: entry.key for entry in bound if entry.cgroup}
-        self._hierarchies = {cgroup.partition(":")[0] for cgroup in self._by_cgroup}
-        self._by_pid = {entry.pid: entry.key for entry in bound}
-
-    def of(self, pid: int) -> str | None:
-        """Return the tenant that process `pid` belongs to; None: none, or it cannot be told."""
-        keys = self.all_of(pid)
-        return next(iter(keys)) if len(keys) == 1 else None
-
-    def all_of(self, pid: int) -> frozenset[str]:
-        """Return the tenants whose cgroups process `pid` is in: more than one is nobody's word."""
-        paths = processes.cgroups_of(pid)
-        found = {self._in(hierarchy, paths[hierarchy]) for hierarchy in self._known(paths)} - {""}
-        if not found:
-            key = self._by_ancestor(pid)
-            found = set() if key is None else {key}
-        return frozenset(found)
-
-    def _known(self, paths: Mapping[str, str]) -> set[str]:
-        return self._hierarchies & paths.keys()
-
-    def _in(self, hierarchy: str, path: str) -> str:
-        """Return the tenant of the nearest cgroup around `path`; empty where there is none."""
-        while path not in {"", "/"}:
-            key = self._by_cgroup.get(f"{hierarchy}:{path}")
-            if key is not None:
-                return key
-            path = path.rpartition("/")[0]
-        return ""
-
-    def _by_ancestor(self, pid: int) -> str | None:
-        for _ in range(64):
-            if pid in self._by_pid:
-                return self._by_pid[pid]
-            process = processes.look(pid)
-            if process is None or process.parent <= 1:
-                return None
-            pid = process.parent
-        return None
-
-
-class ForeignUse:
-    """Which processes of a card belong to no tenant, over time."""
-
-    def __init__(self, half_life: float) -> None:
-        self._half_life = half_life
-        self._marks: dict[str, HighWater] = {}
-        self._suspects: dict[str, frozenset[int]] = {}
-        self._known: dict[int, float] = {}  # pid of a tenant or ours -> when last seen as such
-        self._lock = threading.Lock()  # of _known: the probe is excused by the thread that runs it
-
-    def excuse(self, pid: int, now: float) -> None:
-        """Note that `pid` is a tenant's, or the daemon's own. Any thread may."""
-        with self._lock:
-            self._known[pid] = now
-
-    def observe(
-        self, now: float, card: str, strangers: tuple[Use, ...], *, first: bool
-    ) -> CardTruth:
-        """Return the card's foreign use after `strangers` were seen at `now`.
-
-        At the `first` look they count at once: whoever was there before the daemon is foreign.
-        """
-        with self._lock:
-            self._known = {
-                pid: seen for pid, seen in self._known.items() if now - seen < _GRACE_SECONDS
-            }
-            unexcused = [use for use in strangers if use.pid not in self._known]
-        before = self._suspects.get(card, frozenset())
-        self._suspects[card] = frozenset(use.pid for use in unexcused)
-        foreign = tuple(
-            Foreign(
-                use.pid,
-                processes.name_of(use.pid),
-                use.bytes,
-                container_of(processes.cgroups_of(use.pid)),
-            )
-            for use in unexcused
-            if use.bytes and (first or use.pid in before)
-        )
-        mark = self._marks.setdefault(card, HighWater(self._half_life))
-        return CardTruth(foreign, mark.observe(now, sum(process.bytes for process in foreign)))
-
-
-class Overhead:
-    """What the driver has beside a tenant's account on one card: the least of the last looks.
-
-    `published_bytes` is what the tenant was told last, by an earlier daemon: until there are enough
-    looks it stands, for otherwise each restart would lend everybody's contexts to their buffers.
-    """
-
-    def __init__(self, published_bytes: int = 0) -> None:
-        self._published_bytes = published_bytes
-        self._looks: deque[int] = deque(maxlen=_LOOKS)
-
-    def observe(self, driver_bytes: int, before: Account, after: Account) -> int:
-        """Return the overhead in bytes after one more look."""
-        account = max(before.told_bytes, after.told_bytes)
-        self._looks.append(max(0, driver_bytes - account))
-        # Until there are enough looks one of them may be the race itself.
-        known = () if len(self._looks) == _LOOKS else (self._published_bytes,)
-        return min(*self._looks, *known)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether all of the last looks agree."""
-        return len(self._looks) == _LOOKS and min(self._looks) == max(self._looks)
 
 
 class Truth:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gpushare import abi
-from gpushare.daemon.audit.truth import Look
+from gpushare.daemon.audit.view import Look
 from gpushare.daemon.log import log
 
 _LOOKS: Final = 4  # the least of them, as with overhead: one look may race

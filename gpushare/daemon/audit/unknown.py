@@ -12,7 +12,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpushare.daemon.audit.truth import CardTruth, Look
+from gpushare.daemon.audit.view import CardTruth, Look
 from gpushare.daemon.identity.sightings import Keys, Sighting, Sightings
 from gpushare.daemon.log import log
 

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gpushare import abi
-from gpushare.daemon.audit.truth import View
+from gpushare.daemon.audit.view import View
 from gpushare.daemon.log import log
 from gpushare.daemon.pages.grant import Gate
 from gpushare.daemon.pages.status import Waits

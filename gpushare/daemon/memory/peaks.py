@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gpushare.daemon.audit.truth import View
+from gpushare.daemon.audit.view import View
 
 _Place = tuple[str, str]  # (tenant key, card uuid)
 

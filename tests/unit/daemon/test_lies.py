@@ -135,7 +135,7 @@ def test_no_claim_and_no_name_makes_a_row_that_cannot_be_sent(
     monkeypatch.setattr(Status, "_is_locked", lambda *_: True)
     fakes.all_are_there(monkeypatch)
     monkeypatch.setattr(
-        "gpushare.daemon.audit.truth.Owners.all_of", lambda *_: frozenset({tenant["key"]})
+        "gpushare.daemon.identity.owners.Owners.all_of", lambda *_: frozenset({tenant["key"]})
     )
     node.loaded().truth.look()
     entry = entry_of(node, tenant)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.audit.truth import Owners
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.holders import holders
+from gpushare.daemon.identity.owners import Owners
 from gpushare.daemon.identity.sightings import Sightings
 
 from . import fakes

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.audit.truth import CardTruth, View
+from gpushare.daemon.audit.view import CardTruth, View
 from gpushare.daemon.compute.spent import Spent
 from gpushare.daemon.node import Node
 from gpushare.daemon.pages.status import Waits

@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import abi
-from gpushare.daemon.audit.truth import ForeignUse, Overhead, Truth
+from gpushare.daemon.audit.foreign import ForeignUse
+from gpushare.daemon.audit.overhead import Overhead
+from gpushare.daemon.audit.truth import Truth
 from gpushare.daemon.cards.card import Use
 from gpushare.daemon.identity import processes
 from gpushare.daemon.node import Node
