@@ -20,7 +20,17 @@ from .shares.page import Host, page
 from .turns import BenchError
 
 # In the order of the design's table of budgets.
-COSTS = ("runtime", "create", "docker", "crowd", "launch", "allocate", "information", "register")
+COSTS = (
+    "runtime",
+    "create",
+    "docker",
+    "crowd",
+    "launch",
+    "allocate",
+    "information",
+    "register",
+    "audit",
+)
 SHARES = tuple(f"shares-{scenario.name}" for scenario in SCENARIOS)
 ROWS = (*COSTS, "shares", *SHARES)
 
