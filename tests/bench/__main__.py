@@ -21,15 +21,8 @@ from .turns import BenchError
 
 # In the order of the design's table of budgets.
 COSTS = (
-    "runtime",
-    "create",
-    "docker",
-    "crowd",
-    "launch",
-    "allocate",
-    "information",
-    "register",
-    "audit",
+    *("runtime", "create", "docker", "crowd", "launch", "allocate", "information", "register"),
+    *("idle", "restart", "state", "audit"),
 )
 SHARES = tuple(f"shares-{scenario.name}" for scenario in SCENARIOS)
 ROWS = (*COSTS, "shares", *SHARES)

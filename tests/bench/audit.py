@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
+from gpushare.client import Client
 from gpushare.config import Timing
 from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
@@ -52,6 +53,9 @@ def _round(stack: Stack) -> tuple[float, float]:
             stack, "over-quota-warned", lambda line: bool(line.get("id") == bundle.id)
         )
         frozen = _wait_for(stack, "tenant-frozen", lambda line: bool(line.get("id") == bundle.id))
+        # Whoever is frozen ends by nobody else.
+        Client(stack.socket).kick(bundle.id, "KILL", 0)
+        tenant.process.wait(SECONDS)
     bundle.remove()
     return (warned - begun) * 1e3, (frozen - begun) * 1e3
 
