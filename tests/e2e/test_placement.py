@@ -29,6 +29,15 @@ def machine() -> Iterator[Stack]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def docker(machine: Stack) -> Iterator[Stack]:
+    machine.start_containerd()
+    engine = machine.start_docker()
+    engine.prepare(machine.installation.probe)
+    yield machine
+    engine.finish()
+
+
 def call(machine: Stack, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*machine.cli, *words],
@@ -163,3 +172,60 @@ def test_a_card_of_a_node_that_is_not_here_leaves_the_container_as_it_was(machin
         assert "cpu" not in free.read()["linux"]["resources"]
         shown = answer(machine, "inspect", free.id)
     assert any("numa: bind: " in note and "left as is" in note for note in shown["notes"])
+
+
+def docker_says(machine: Stack, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["docker", *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=machine.environment,
+        timeout=120,
+    )
+
+
+@contextmanager
+def started(machine: Stack, name: str, *flags: str) -> Iterator[None]:
+    run = ("run", "-d", "-i", "--network=none", "--runtime=gpushare", "--name", name, *flags)
+    done = docker_says(machine, *run, "gpushare-probe")
+    try:
+        assert done.returncode == 0, done.stderr
+        yield
+    finally:
+        docker_says(machine, "rm", "--force", name)
+
+
+def cards_of(machine: Stack, name: str) -> list[int]:
+    found = [one for one in answer(machine, "ps") if one["name"] == name]
+    return [card["index"] for one in found for card in one["cards"]]
+
+
+def test_a_container_that_docker_restarts_leaves_a_cordoned_card(docker: Stack) -> None:
+    asked = ("-e", "GPUSHARE_MEMORY=2GiB")
+    with (
+        started(docker, "free", *asked),
+        started(docker, "bound", *asked, "-e", "GPUSHARE_DEVICES=0"),
+    ):
+        assert cards_of(docker, "free") == cards_of(docker, "bound") == [0]
+        assert call(docker, "card", "cordon", "0", "--reason", "fan").returncode == 0
+        try:
+            assert docker_says(docker, "restart", "free").returncode == 0
+            assert cards_of(docker, "free") == [1]
+            refused = docker_says(docker, "restart", "bound")
+            assert refused.returncode != 0
+            assert "card 0 is cordoned (fan); gpushare card uncordon 0" in refused.stderr
+        finally:
+            assert call(docker, "card", "uncordon", "0").returncode == 0
+        assert docker_says(docker, "start", "bound").returncode == 0
+        assert cards_of(docker, "bound") == [0]
+
+
+def test_docker_s_own_choice_of_cpus_is_never_made_larger(docker: Stack) -> None:
+    cpus = Path("/sys/devices/system/node/node0/cpulist").read_text().strip()
+    last = cpus.replace("-", ",").split(",")[-1]
+    asked = ("-e", "GPUSHARE_MEMORY=2GiB", "-e", "GPUSHARE_NUMA=bind", "-e", "GPUSHARE_DEVICES=0")
+    for name, flags, has in (("all", (), cpus), ("one", (f"--cpuset-cpus={last}",), last)):
+        with started(docker, name, *asked, *flags):
+            pid = int(docker_says(docker, "inspect", "-f", "{{.State.Pid}}", name).stdout)
+            assert status(pid)["Cpus_allowed_list"] == has
