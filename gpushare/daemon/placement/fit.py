@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpushare.daemon.cards.capacity import Promise, Room
-from gpushare.daemon.cards.card import Card
 from gpushare.daemon.placement.ask import Ask
 from gpushare.daemon.placement.model import matches
 from gpushare.daemon.placement.obstacle import LESS, MORE, Obstacle
@@ -17,8 +18,8 @@ _SHOWN = 8  # tenants of a card that a refusal names
 def why_not(ask: Ask, room: Room) -> Obstacle | None:
     """Return why `room` cannot be taken, as the end of "card 0 ..."; None when it can."""
     return (
-        _closed(room)
-        or _listed(ask, room.card)
+        _closed(ask, room)
+        or _listed(ask, room)
         or _of_mode(ask, room)
         or _taken(ask, room)
         or ask.bounds.why_not(ask.wanted_of(room), room.card)
@@ -26,21 +27,27 @@ def why_not(ask: Ask, room: Room) -> Obstacle | None:
     )
 
 
-def _closed(room: Room) -> Obstacle | None:
+def _closed(ask: Ask, room: Room) -> Obstacle | None:
     if room.health != "ok":
         return Obstacle(f"is not well: {room.health}")
     if room.cordoned is None:
         return None
     why = f" ({room.cordoned})" if room.cordoned else ""
-    return Obstacle(f"is cordoned{why}", f"gpushare card uncordon {room.card.index}")
+    helps = why_not(ask, replace(room, cordoned=None)) is None
+    fix = f"gpushare card uncordon {room.card.index}" if helps else ""
+    return Obstacle(f"is cordoned{why}", fix)
 
 
-def _listed(ask: Ask, card: Card) -> Obstacle | None:
+def _listed(ask: Ask, room: Room) -> Obstacle | None:
+    card = room.card
     if ask.allow and not any(matches(name, card) for name in ask.allow):
-        return Obstacle(f"({card.model}) is not in allow", f"change allow{ask.where('allow')}")
-    if any(matches(name, card) for name in ask.deny):
-        return Obstacle(f"({card.model}) is in deny", f"change deny{ask.where('deny')}")
-    return None
+        key, how = "allow", "is not in allow"
+    elif any(matches(name, card) for name in ask.deny):
+        key, how = "deny", "is in deny"
+    else:
+        return None
+    helps = why_not(replace(ask, allow=(), deny=()), room) is None
+    return Obstacle(f"({card.model}) {how}", f"change {key}{ask.where(key)}" if helps else "")
 
 
 def _of_mode(ask: Ask, room: Room) -> Obstacle | None:

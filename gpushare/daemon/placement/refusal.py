@@ -27,7 +27,8 @@ def refusal(
     advice = _fixes(ask, [one for one in found if less_helps or one.fix != LESS])
     if wanted > 1:
         fit = len(rooms) - len(why)
-        many = f"{wanted} cards with {ask} each are asked for, and {fit} of {len(rooms)} have room"
+        what = f"{wanted} whole cards" if ask.whole else f"{wanted} cards with {ask} each"
+        many = f"{what} are asked for, and {fit} of {len(rooms)} have room"
         fewer = [f"ask for fewer{ask.where('count')}"] if fit else []
         return f"{many}: {each}; {_either([*fewer, *advice, _SEE])}"
     if advice == [MORE]:

@@ -339,6 +339,13 @@ def test_a_refusal_has_each_card_and_advises_less_only_where_that_helps(case: Ca
         return
     if not text.startswith("no card can be given"):
         assert all(f"card {room.card.index} " in text for room in case.rooms)
+    for room in case.rooms:
+        opened = fits(case.ask, replace(room, cordoned=None))
+        advised = f"gpushare card uncordon {room.card.index}" in text
+        assert advised == (room.cordoned is not None and opened) or text.startswith("no card can")
+    anything = replace(case.ask, allow=(), deny=())
+    if "change allow" in text or "change deny" in text:
+        assert any(fits(anything, room) and not fits(case.ask, room) for room in case.rooms)
     if "ask for less" in text:
         sizes = {room.context_bytes + 1 for room in case.rooms}
         littles = [replace(case.ask, memory_bytes=size, memory_percent=None) for size in sizes]
