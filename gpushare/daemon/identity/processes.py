@@ -8,10 +8,13 @@ time), and of a tenant also the cgroup that its runtime made for it; a descendan
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import os
 import signal
 import stat
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -267,6 +270,34 @@ def _pids_beneath(directory: Path) -> Iterator[int]:
 
 def descendants(pid: int) -> list[int]:
     """Return `pid` and the processes that descend from it."""
+    found = [pid]
+    for parent in found:
+        children = _children(parent)
+        if children is None:  # a kernel without CONFIG_PROC_CHILDREN
+            return _descendants_of_all(pid)
+        found += children
+    return found
+
+
+def _children(pid: int) -> list[int] | None:
+    """Return the children of `pid`, which each of its threads has some of; None: not to be had."""
+    if not _has_children_files():
+        return None
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        for thread in (_PROC / str(pid) / "task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # or this one has
+                found += map(int, _read(pid, f"task/{thread.name}/children").split())
+    return found
+
+
+@functools.cache
+def _has_children_files() -> bool:
+    return Path(f"{_PROC}/self/task/{threading.get_native_id()}/children").exists()
+
+
+def _descendants_of_all(pid: int) -> list[int]:
+    """As descendants, by the parent that each process of this machine names."""
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit() and (process := look(int(entry.name))) is not None:

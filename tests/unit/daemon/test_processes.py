@@ -35,6 +35,33 @@ def test_a_process_is_read_whatever_it_calls_itself() -> None:
         program.communicate(b"\n")
 
 
+@pytest.mark.parametrize("has_files", [True, False])
+def test_the_family_of_a_process_is_found_whatever_the_kernel_tells(
+    monkeypatch: pytest.MonkeyPatch, has_files: bool
+) -> None:
+    """Children of any of its threads, and theirs."""
+    if not has_files:
+        monkeypatch.setattr(processes, "_has_children_files", lambda: False)
+    code = (
+        "import subprocess, threading\n"
+        "def begin(): subprocess.Popen(['sh', '-c', 'sleep 1000 & echo $!; wait'])\n"
+        "thread = threading.Thread(target=begin)\n"
+        "thread.start(); thread.join(); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdout is not None
+        grandchild = int(program.stdout.readline())
+        found = processes.descendants(program.pid)
+        os.kill(grandchild, signal.SIGKILL)
+        program.communicate(b"\n")
+    assert found[0] == program.pid
+    assert found[-1] == grandchild
+    assert len(found) == 3
+    assert processes.descendants(program.pid) == [program.pid]
+
+
 def test_a_zombie_has_ended() -> None:
     program = subprocess.Popen(["true"])
     os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
