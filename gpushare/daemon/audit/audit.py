@@ -62,7 +62,8 @@ class Audit:
         self._held: frozenset[str] = frozenset()
         self._generation: Generation | None = None
         self._lacking: Mapping[Place, int] = MappingProxyType({})  # when it was said last
-        self._told: dict[Place, int] = {}
+        self._told: Mapping[Place, int] = MappingProxyType({})  # when that was logged last
+        self._waited = 0.0
         self._events: queue.SimpleQueue[Callable[[int], None]] = queue.SimpleQueue()
 
     def look(self, look: Look | None, now_ns: int | None = None) -> None:
@@ -93,7 +94,8 @@ class Audit:
         place, now_ns = (key, uuid), time.monotonic_ns()
         self._lacking = MappingProxyType({**self._recent(now_ns), place: now_ns})
         if now_ns - self._told.get(place, -_TELL_AGAIN_NS) >= _TELL_AGAIN_NS:
-            self._told[place] = now_ns
+            known = {one: at for one, at in self._told.items() if one[0] in node.ledger.entries}
+            self._told = MappingProxyType({**known, place: now_ns})
             log(
                 "memory-lacking",
                 "warning",
@@ -116,7 +118,10 @@ class Audit:
         It is time after `slower` times the usual period.
         """
         hurried = self.hurry.wait(self.period() * slower)
+        # Tenants may ask for it, and without an end.
+        time.sleep(max(0.0, self._waited + DOUBT_SECONDS - time.monotonic()))
         self.hurry.clear()
+        self._waited = time.monotonic()
         return hurried
 
     def period(self) -> float:

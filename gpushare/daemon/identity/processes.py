@@ -143,10 +143,12 @@ def may_map(pid: int, inode: int) -> bool:
 
 
 def has_open(pid: int, majors: Collection[int]) -> bool:
-    """Whether process `pid` has a character device of one of `majors` open."""
+    """Whether process `pid` has a character device of one of `majors` open, or nobody can tell."""
     folder = _PROC / f"{pid}/fd"
     try:
         descriptors = list(folder.iterdir())
+    except PermissionError:  # not ours to look into
+        return True
     except OSError:  # gone
         return False
     return any(_is_device(descriptor, majors) for descriptor in descriptors)

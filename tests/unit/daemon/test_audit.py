@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -245,3 +246,15 @@ def test_a_neighbour_that_lacks_its_promise_is_reason_enough(world: World, node:
         node.audit._lacking = {(victim.key, CARD): world.now_ns}
         world.look()
     assert world.done[:3] == [(step, guilty.key) for step in ("warn", "freeze", "kill")]
+
+
+def test_tenants_that_ask_for_a_look_without_an_end_do_not_get_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    for _ in range(3):
+        node.audit.hurry.set()
+        assert node.audit.wait()
+    assert not node.audit.hurry.is_set()
+    assert all(0 < seconds <= 0.05 for seconds in slept[1:])

@@ -200,3 +200,12 @@ def test_a_client_has_the_device_mapped_or_a_node_of_the_driver_open(tmp_path: P
     assert not real(os.getpid())
     (tmp_path / "proc/devices").write_text("Character devices:\n  4 tty\n\nBlock devices:\n")
     assert real(os.getpid())  # no such driver is loaded: nothing can be told
+
+
+def test_who_may_not_be_looked_into_is_taken_for_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Path) -> None:
+        raise PermissionError
+
+    assert not processes.has_open(NOBODYS, {195})
+    monkeypatch.setattr(Path, "iterdir", refused)
+    assert processes.has_open(os.getpid(), {195})
