@@ -160,6 +160,14 @@ static void copy_file(int from, int into, const char *name)
 	close(copy);
 }
 
+static int open_folder(int beneath, const char *name)
+{
+	int folder = openat(beneath, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (folder < 0)
+		die(name);
+	return folder;
+}
+
 /* The files of the folder and of those in it, but for the tenants' own. */
 static void copy_folder(int from, int into)
 {
@@ -174,9 +182,8 @@ static void copy_folder(int from, int into)
 			continue;
 		if (mkdirat(into, entry->d_name, 0700) < 0)
 			die(entry->d_name);
-		int beneath = openat(into, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		copy_folder(
-			openat(from, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC), beneath);
+		int beneath = open_folder(into, entry->d_name);
+		copy_folder(open_folder(from, entry->d_name), beneath);
 		close(beneath);
 	}
 	closedir(folder);
@@ -221,15 +228,13 @@ static void keep(pid_t process, pid_t thread, long number)
 	snprintf(path, sizeof(path), "%s/%ld", keep_into, number);
 	if (mkdir(path, 0700) < 0)
 		die(path);
-	int into = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	copy_folder(open(keep_from, O_RDONLY | O_DIRECTORY | O_CLOEXEC), into);
+	int into = open_folder(AT_FDCWD, path);
+	copy_folder(open_folder(AT_FDCWD, keep_from), into);
 	close(into);
 }
 
 static pid_t next_said(int *status)
 {
-	if (said_count == 0)
-		return 0;
 	said_count--;
 	*status = said[said_count].status;
 	return said[said_count].thread;
@@ -242,13 +247,13 @@ static int follow(pid_t process, long cut_at, long *count, bool *was_cut)
 	 * one, for a daemon looks at things again and again. */
 	while (!told_to_stop) {
 		int status;
-		pid_t thread = next_said(&status);
-		if (!thread)
-			thread = waitpid(-1, &status, __WALL);
-		if (thread < 0 && errno == EINTR)
-			continue;
-		if (thread < 0)
+		bool is_said = said_count > 0;
+		pid_t thread = is_said ? next_said(&status) : waitpid(-1, &status, __WALL);
+		if (!is_said && thread < 0) {
+			if (errno == EINTR)
+				continue;
 			die("waitpid");
+		}
 		if (WIFEXITED(status) || WIFSIGNALED(status)) {
 			if (thread == process)
 				return status;
