@@ -34,12 +34,19 @@ bool insist_wait(struct insist *insist);
 /* `call` is evaluated once, and then once more after each wait; the rest only if it fails. */
 #define INSIST(of_card, of_bytes, call)                                                            \
 	({                                                                                         \
-		CUresult answer_ = (call);                                                         \
-		if (__builtin_expect(answer_ == CUDA_ERROR_OUT_OF_MEMORY, 0)) {                    \
-			struct insist insist_ = {.card = (of_card), .bytes = (of_bytes)};          \
-			while (answer_ == CUDA_ERROR_OUT_OF_MEMORY && insist_wait(&insist_))       \
-				answer_ = (call);                                                  \
-		}                                                                                  \
+		CUresult first_ = (call);                                                          \
+		if (__builtin_expect(first_ == CUDA_ERROR_OUT_OF_MEMORY, 0))                       \
+			first_ = INSIST_AGAIN(of_card, of_bytes, call);                            \
+		first_;                                                                            \
+	})
+
+/* The rest of it, after an answer of no memory. */
+#define INSIST_AGAIN(of_card, of_bytes, call)                                                      \
+	({                                                                                         \
+		CUresult answer_ = CUDA_ERROR_OUT_OF_MEMORY;                                       \
+		struct insist insist_ = {.card = (of_card), .bytes = (of_bytes)};                  \
+		while (answer_ == CUDA_ERROR_OUT_OF_MEMORY && insist_wait(&insist_))               \
+			answer_ = (call);                                                          \
 		answer_;                                                                           \
 	})
 

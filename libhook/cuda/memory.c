@@ -31,6 +31,13 @@ uint64_t linear_bytes(uint64_t asked)
 					     : UINT64_MAX;
 }
 
+/* Out of the way of the most frequent of all calls. */
+__attribute__((noinline, cold)) static CUresult alloc_again(
+	const struct charge *charge, CUdeviceptr *given, size_t bytes)
+{
+	return INSIST_AGAIN(charge->card, charge->bytes, REAL(cuMemAlloc_v2)(given, bytes));
+}
+
 CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 {
 	struct charge charge;
@@ -43,8 +50,10 @@ CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result =
-		charge_settle(&charge, CHARGED(charge, REAL(cuMemAlloc_v2)(&given, bytes)), &given);
+	result = REAL(cuMemAlloc_v2)(&given, bytes);
+	if (__builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0))
+		result = alloc_again(&charge, &given, bytes);
+	result = charge_settle(&charge, result, &given);
 	if (result == CUDA_SUCCESS)
 		*pointer = given;
 	return result;
