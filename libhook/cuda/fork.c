@@ -19,7 +19,7 @@
 #include "ipc.h"
 #include "pieces.h"
 #include "pool.h"
-#include "quota/ledger.h"
+#include "quota/members.h"
 #include "quota/page_lock.h"
 #include "quota/pages.h"
 #include "share/gate.h"
@@ -50,7 +50,7 @@ static void after_in_parent(void)
 
 static void after_in_child(void)
 {
-	ledger_forget();
+	members_forget();
 	allocations_forget(&buffers);
 	channel_after_fork_in_child();
 	pages_after_fork();

@@ -9,7 +9,7 @@
 #include "channel/channel.h"
 #include "channel/log.h"
 #include "fork.h"
-#include "quota/ledger.h"
+#include "quota/members.h"
 #include "quota/pages.h"
 #include "share/gate.h"
 
@@ -35,7 +35,7 @@ CUDA(cuInit, (unsigned int flags))
 	CUresult result = REAL(cuInit)(flags);
 	if (result != CUDA_SUCCESS)
 		return result;
-	why = ledger_join();
+	why = members_join();
 	if (why)
 		return not_ready(why);
 	result = cards_find();

@@ -9,181 +9,16 @@
 #include "ledger.h"
 
 #include <errno.h>
-#include <signal.h>
-#include <stddef.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "channel/log.h"
+#include "members.h"
 #include "page_lock.h"
 #include "pages.h"
-#include "process.h"
 #include "usage.h"
 
 /* A process that is being stopped between two of its own writes leaves bytes undecided. */
 #define SETTLE_WAIT_NS 2000000000
-
-static _Atomic int joined = -1; /* this process's number */
-
-/* In one go for whoever reads it: nobody else writes it any more, or yet. */
-static void work_clear(struct gpushare_work *work)
-{
-	const uint32_t change = atomic_load(&work->begun) + 1;
-
-	atomic_store(&work->begun, change);
-	atomic_store(&work->waiting, 0);
-	atomic_store(&work->busy_ns, 0);
-	atomic_store(&work->since_ns, 0);
-	atomic_store(&work->pending_ns, 0);
-	atomic_store(&work->submitted, 0);
-	atomic_store(&work->ended, 0);
-	atomic_store(&work->throttled_ns, 0);
-	atomic_store(&work->forced, 0);
-	atomic_store(&work->done, change);
-}
-
-static void usage_clear(unsigned number)
-{
-	for (unsigned card = 0; card < pages.card_count; card++) {
-		struct gpushare_usage *usage = card_usage(card);
-		struct gpushare_detail *detail = &usage->detail[number];
-		/* Imports before exports: what is freed must not look like an orphan. */
-		atomic_store(&usage->imported[number], 0);
-		atomic_store(&usage->held[number], 0);
-		atomic_store(&usage->pending[number], 0);
-		atomic_store(&usage->exported[number], 0);
-		for (unsigned kind = 0; kind < GPUSHARE_KINDS; kind++)
-			atomic_store(&detail->bytes[kind], 0);
-		atomic_store(&detail->pool_kept_bytes, 0);
-		atomic_store(&detail->contexts, 0);
-		work_clear(card_work(card, number));
-	}
-}
-
-static bool process_is_gone(const struct gpushare_process *record)
-{
-	pid_t pid = (pid_t)atomic_load(&record->pid);
-	uint64_t starttime = atomic_load(&record->starttime);
-
-	if (starttime == 0) /* it had no /proc */
-		return kill(pid, 0) != 0 && errno == ESRCH;
-	return process_starttime(pid) != starttime;
-}
-
-/* Clear what dead processes left. The caller holds the page's lock. */
-static void reap(void)
-{
-	unsigned count = process_count();
-	int own = atomic_load(&joined);
-
-	for (unsigned number = 0; number < count; number++) {
-		struct gpushare_process *record = process_record(number);
-		if (atomic_load(&record->pid) == 0 || (int)number == own)
-			continue;
-		if (life_sign_is_set(number) || !process_is_gone(record))
-			continue;
-		usage_clear(number);
-		atomic_store(&record->pid, 0);
-	}
-}
-
-/* The number for this process: of the program that it was before exec, or the first free one.
- * -1: none is left. */
-static int number_find(uint32_t pid, uint64_t starttime)
-{
-	unsigned count = process_count();
-	int vacant = count < GPUSHARE_MAX_PROCESSES ? (int)count : -1;
-
-	for (unsigned number = count; number-- > 0;) {
-		struct gpushare_process *record = process_record(number);
-		uint32_t holder = atomic_load(&record->pid);
-		if (holder == 0)
-			vacant = (int)number;
-		/* With a life sign it is this very process, through another copy of this library
-		 * (dlmopen): that one's memory is still held. */
-		else if (holder == pid && atomic_load(&record->starttime) == starttime &&
-			 !life_sign_is_set(number))
-			return (int)number;
-	}
-	return vacant;
-}
-
-static const char *join_locked(void)
-{
-	uint32_t pid = (uint32_t)getpid();
-	uint64_t starttime = process_starttime((pid_t)pid);
-
-	if (atomic_load(&joined) >= 0)
-		return NULL;
-	reap();
-	int number = number_find(pid, starttime);
-	if (number < 0)
-		return "too many processes of this container hold the GPU at the same time";
-	if (!life_sign_set((unsigned)number))
-		return "the status page cannot be locked (needs Linux 3.15 or newer)";
-
-	struct gpushare_process *record = process_record((unsigned)number);
-	usage_clear((unsigned)number);
-	atomic_store(&record->starttime, starttime);
-	atomic_store(&record->denied, 0);
-	atomic_store(&record->denied_bytes, 0);
-	atomic_store(&record->pid, pid); /* from here on others may reap it */
-	if (process_count() <= (unsigned)number)
-		atomic_store(&pages.status->high_water, (uint32_t)number + 1);
-	atomic_store(&joined, number);
-	return NULL;
-}
-
-const char *ledger_join(void)
-{
-	if (atomic_load_explicit(&joined, memory_order_acquire) >= 0)
-		return NULL;
-	if (!pages_are_open())
-		return "the quota is not known yet";
-	if (!page_lock())
-		return "the status page is locked by another process";
-	int saved = errno;
-	const char *why = join_locked();
-	page_unlock();
-	errno = saved;
-	return why;
-}
-
-/* Out of the way of those that every allocation takes. */
-#define RARELY __attribute__((noinline, cold))
-
-/* In a child after fork, at the first call. -1: it has no number. */
-RARELY static int own_number_anew(void)
-{
-	const char *why = ledger_join();
-
-	if (why)
-		log_line(LOG_ERROR, "%s", why);
-	return why ? -1 : atomic_load(&joined);
-}
-
-static int own_number(void)
-{
-	int number = atomic_load_explicit(&joined, memory_order_acquire);
-
-	return number >= 0 ? number : own_number_anew();
-}
-
-int ledger_number(void)
-{
-	return own_number();
-}
-
-void ledger_reap(void)
-{
-	int saved = errno;
-
-	if (page_lock()) {
-		reap();
-		page_unlock();
-	}
-	errno = saved;
-}
 
 /* Whether nobody but us, with `own_bytes`, began or has begun a reservation between two looks:
  * `before` is the sum of the words at the first one. */
@@ -262,7 +97,8 @@ void ledger_before_refusal(void (*refresh)(unsigned card))
 	atomic_store(&before_refusal, refresh);
 }
 
-RARELY static bool publish_or_refuse(
+/* Out of the way of those that every allocation takes. */
+__attribute__((noinline, cold)) static bool publish_or_refuse(
 	struct gpushare_usage *usage, int number, unsigned card, uint64_t bytes)
 {
 	void (*refresh)(unsigned card) = atomic_load(&before_refusal);
@@ -273,7 +109,7 @@ RARELY static bool publish_or_refuse(
 		if (refresh)
 			refresh(card);
 		if (page_lock()) {
-			reap();
+			members_reap_locked();
 			admitted = publish_locked(usage, number, card, bytes);
 			page_unlock();
 		}
@@ -309,7 +145,7 @@ static inline void note(
 bool ledger_reserve(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 {
 	struct gpushare_usage *usage = card_usage(card);
-	int number = own_number();
+	int number = member_number();
 
 	if (number < 0 || !publish(usage, number, card, bytes))
 		return false;
@@ -321,7 +157,7 @@ bool ledger_reserve(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 bool ledger_count(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 {
 	struct gpushare_usage *usage = card_usage(card);
-	int number = own_number();
+	int number = member_number();
 
 	if (number < 0)
 		return false;
@@ -332,7 +168,7 @@ bool ledger_count(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 
 void ledger_release(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 {
-	int number = atomic_load_explicit(&joined, memory_order_acquire);
+	int number = member_number_known();
 
 	if (number < 0)
 		return;
@@ -345,7 +181,7 @@ bool ledger_reserve_context(unsigned card, uint64_t *bytes)
 	*bytes = atomic_load(&grant_card(card)->context_bytes);
 	if (!ledger_reserve(card, GPUSHARE_KIND_CONTEXT, *bytes))
 		return false;
-	atomic_fetch_add(&card_usage(card)->detail[atomic_load(&joined)].contexts, 1);
+	atomic_fetch_add(&card_usage(card)->detail[member_number()].contexts, 1);
 	return true;
 }
 
@@ -357,13 +193,13 @@ bool ledger_count_context(unsigned card, uint64_t *bytes)
 		free_bytes(atomic_load(&grant->context_bytes), atomic_load(&grant->overhead_bytes));
 	if (!ledger_count(card, GPUSHARE_KIND_CONTEXT, *bytes))
 		return false;
-	atomic_fetch_add(&card_usage(card)->detail[atomic_load(&joined)].contexts, 1);
+	atomic_fetch_add(&card_usage(card)->detail[member_number()].contexts, 1);
 	return true;
 }
 
 void ledger_release_context(unsigned card, uint64_t bytes)
 {
-	int number = atomic_load_explicit(&joined, memory_order_acquire);
+	int number = member_number_known();
 
 	if (number < 0)
 		return;
@@ -373,7 +209,7 @@ void ledger_release_context(unsigned card, uint64_t bytes)
 
 static void share(_Atomic uint64_t *elements, uint64_t bytes)
 {
-	int number = own_number();
+	int number = member_number();
 
 	if (number >= 0)
 		atomic_fetch_add(&elements[number], bytes);
@@ -402,13 +238,8 @@ void ledger_unimport(unsigned card, uint64_t bytes)
 
 void ledger_note_kept(unsigned card, uint64_t bytes)
 {
-	int number = atomic_load_explicit(&joined, memory_order_acquire);
+	int number = member_number_known();
 
 	if (number >= 0)
 		atomic_store(&card_usage(card)->detail[number].pool_kept_bytes, bytes);
-}
-
-void ledger_forget(void)
-{
-	atomic_store(&joined, -1);
 }

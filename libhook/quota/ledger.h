@@ -12,15 +12,6 @@
 
 #include "gpushare_abi.h"
 
-/* Enter this process among the tenant's; again after a fork. NULL, or why not. Needs pages_open. */
-const char *ledger_join(void);
-
-/* This process's number among them; of a forked child, entered by this. -1: it has none. */
-int ledger_number(void);
-
-/* Clear what processes left that have ended, as whoever needs their room does. */
-void ledger_reap(void);
-
 /* Take `bytes` on `card`, before the driver is asked for them. False, and counted as denied, when
  * the quota has no room for them; then nothing was taken. */
 bool ledger_reserve(unsigned card, enum gpushare_kind kind, uint64_t bytes);
@@ -51,8 +42,5 @@ void ledger_note_kept(unsigned card, uint64_t bytes);
 /* Called with the card before a refusal is decided, and not with any lock held: what this process
  * holds of which it does not know that the driver has taken it back may be released there. */
 void ledger_before_refusal(void (*refresh)(unsigned card));
-
-/* A forked child holds nothing of what its parent does. */
-void ledger_forget(void);
 
 #endif

@@ -4,14 +4,14 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "quota/ledger.h"
+#include "quota/members.h"
 #include "quota/pages.h"
 
 struct account accounts[GPUSHARE_MAX_CARDS];
 
 bool account_open(struct account *account, unsigned card)
 {
-	const int number = ledger_number();
+	const int number = member_number();
 
 	if (number < 0)
 		return false;

@@ -7,7 +7,7 @@
 #include "clock.h"
 #include "futex.h"
 #include "markers.h"
-#include "quota/ledger.h"
+#include "quota/members.h"
 
 /* How long at most before somebody who waits looks again by himself: what he waits for may be done
  * by another process, which may end, or be stopped, before it tells. */
@@ -132,7 +132,7 @@ static void help(
 		markers_close(work);
 	if (process_count() > 1 && obstacle != OBSTACLE_CLOSED && now_ns >= wait->reap_ns) {
 		wait->reap_ns = now_ns + REAP_NS;
-		ledger_reap();
+		members_reap();
 	}
 }
 

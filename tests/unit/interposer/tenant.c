@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "channel/channel.h"
-#include "quota/ledger.h"
+#include "quota/members.h"
 #include "quota/page_lock.h"
 #include "quota/pages.h"
 
@@ -64,7 +64,7 @@ static void after_fork_in_parent(void)
 
 static void after_fork_in_child(void)
 {
-	ledger_forget();
+	members_forget();
 	channel_after_fork_in_child();
 	pages_after_fork();
 	page_lock_after_fork_in_child();
@@ -111,7 +111,7 @@ void tenant_reset(uint64_t memory_bytes)
 {
 	/* As a fork's child would: the record is dead then, for its life sign is gone. */
 	page_lock_before_fork();
-	ledger_forget();
+	members_forget();
 	page_lock_after_fork_in_child();
 	memset(status + GPUSHARE_PAGE_BYTES, 0, GPUSHARE_STATUS_BYTES - GPUSHARE_PAGE_BYTES);
 	pages.status->high_water = 0;
@@ -119,7 +119,7 @@ void tenant_reset(uint64_t memory_bytes)
 	tenant_card()->context_bytes = 0;
 	tenant_card()->overhead_bytes = 0;
 	tenant_set_memory(memory_bytes);
-	CHECK(ledger_join() == NULL);
+	CHECK(members_join() == NULL);
 }
 
 uint64_t tenant_used_bytes(void)

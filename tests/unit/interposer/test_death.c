@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "quota/ledger.h"
+#include "quota/members.h"
 #include "quota/pages.h"
 #include "quota/process.h"
 #include "tenant.h"
@@ -134,7 +135,7 @@ static void take_all_and_exec(void)
 static int successor(void)
 {
 	CHECK(pages_open(PAGES_WRITE) == NULL);
-	CHECK(ledger_join() == NULL);
+	CHECK(members_join() == NULL);
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
 	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
 	CHECK(process_count() == 2);
@@ -202,7 +203,7 @@ static void another_process_with_the_same_pid(void)
 
 static void crowd(void)
 {
-	if (ledger_join() == NULL)
+	if (members_join() == NULL)
 		atomic_fetch_add(step, 1);
 	while (atomic_load(step) > 0)
 		usleep(10000);
@@ -227,7 +228,7 @@ static void numbers_are_used_again(void)
 
 static void join_in_vain(void)
 {
-	CHECK(ledger_join() != NULL);
+	CHECK(members_join() != NULL);
 	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
 }
 

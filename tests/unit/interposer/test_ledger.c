@@ -8,6 +8,7 @@
 
 #include "channel/channel.h"
 #include "quota/ledger.h"
+#include "quota/members.h"
 #include "quota/usage.h"
 #include "tenant.h"
 
@@ -251,7 +252,7 @@ static void threads_share_out_every_byte(void)
 static void *join_and_say(void *unused)
 {
 	pthread_cancel(pthread_self()); /* acts at the first call that waits for anything */
-	ledger_join();
+	members_join();
 	channel_hello();
 	return unused;
 }
@@ -264,7 +265,7 @@ static void be_cancelled(void)
 	alarm(20);
 	pthread_create(&thread, NULL, join_and_say, NULL);
 	pthread_join(thread, NULL);
-	CHECK(ledger_join() == NULL);
+	CHECK(members_join() == NULL);
 	channel_hello();
 	channel_log(0, "still there");
 }

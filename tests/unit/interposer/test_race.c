@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "quota/ledger.h"
+#include "quota/members.h"
 #include "quota/usage.h"
 #include "tenant.h"
 
@@ -25,7 +26,7 @@ static unsigned own; /* the child's place in `taken` */
 
 static void start_together(void)
 {
-	CHECK(ledger_join() == NULL);
+	CHECK(members_join() == NULL);
 	atomic_fetch_add(&shared->ready, 1);
 	while (atomic_load(&shared->ready) < PROCESSES)
 		usleep(1000);
