@@ -24,7 +24,7 @@ from gpushare.daemon.cards.card import DriverError, DriverSilent
 from gpushare.daemon.cards.worker import CONNECTION
 from gpushare.daemon.log import log
 
-#: Told first by its own name, so that `ps` shows what it is.
+#: The folders come as arguments: -I and -S leave it none but the standard library's.
 _PROGRAM: Final = (
     "import sys; sys.path += sys.argv[1:]; from gpushare.daemon.cards import worker; worker.main()"
 )
