@@ -38,7 +38,7 @@ def write(descriptor: int, message: dict[str, Any]) -> None:
 
 
 def read(descriptor: int, wait: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Return the next message; Garbled, HungUp, and what `wait`, called before each read, raises."""
+    """Return the next message; Garbled, HungUp, and what `wait`, called before each read, does."""
     (length,) = _LENGTH.unpack(_read(descriptor, _LENGTH.size, wait))
     if length > _MOST_BYTES:
         raise Garbled(f"a message of {length} bytes")
