@@ -295,7 +295,7 @@ class World(FakeDriver):
             return
         if self._is(0.004):
             self._change_limit(tenant)
-        if tenant.bursts and self._is(0.002):
+        if tenant.bursts and self._is(0.0006):
             for _ in range(min(300, len(tenant.free))):
                 self.start(tenant)
         if len(tenant.programs) < tenant.programs_most and self._is(0.12):
