@@ -161,6 +161,8 @@ def _audited(entry: Entry, card: TenantCard, node: Node) -> Iterator[str]:
     found = node.audit.view.get((entry.key, card["uuid"]))
     if found is None or found.choice == "observe":
         return
+    if found.used_bytes <= card["limit_bytes"]:  # was given more since: the next look says so
+        return
     used, may = format_size(found.used_bytes), format_size(found.may_bytes)
     fix = f"free some, or: gpushare set {entry.title} --memory SIZE"
     if found.level == "frozen":
@@ -313,8 +315,9 @@ def _unwell(node: Node) -> Iterator[str]:
         return
     for room in node.rooms():
         if room.health != "ok":
-            kept = f"{len(room.promises)} tenants keep what they were promised"
-            yield f"card {room.card.index} ({room.card.model}) is not well: {room.health} ({kept})"
+            tenants = len(room.promises)
+            kept = f" (tenants that keep what they were promised: {tenants})" if tenants else ""
+            yield f"card {room.card.index} ({room.card.model}) is not well: {room.health}{kept}"
 
 
 def _stranger(found: Stranger, node: Node) -> str:

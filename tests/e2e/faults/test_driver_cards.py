@@ -44,7 +44,7 @@ def test_a_card_that_fell_off_the_bus_frees_nothing(
     assert lost.ask(f"alloc {GIB}")["result"] == "CUDA_ERROR_UNKNOWN"
     work(other)
     assert "card 0 (H200) is not well: XID 79" in machine.warnings()
-    assert "1 tenants keep what they were promised" in machine.warnings()
+    assert "tenants that keep what they were promised: 1" in machine.warnings()
     assert machine.promised() == [QUOTA_BYTES] * 2
     assert LOST in machine.refusal(0)
     assert machine.can_start(1)

@@ -221,6 +221,10 @@ def test_what_is_shown_of_who_is_above_is_why_and_what_to_do(world: World, node:
     assert (row["on_over"], row["cards"][0]["audit"]) == ("freeze", "frozen")
     [warning] = [one for one in row["warnings"] if "goes round" in one]
     assert "gpushare set tenant-a --memory SIZE, gpushare resume tenant-a" in warning
+    tenant.pages.write_limit(0, 2 * OVER, 2 * OVER)
+    enough = tenant_row(tenant.entry, node)["warnings"]  # though nobody has looked again
+    assert not [one for one in enough if "goes round" in one]
+    tenant.pages.write_limit(0, tenant.limit, tenant.limit)
     node.overrides.set(tenant.entry.id, {"on-over": "observe"})
     for _ in range(3):
         world.look()
