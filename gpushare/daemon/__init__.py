@@ -12,6 +12,8 @@ Threads and what each alone touches:
 | truth | the overhead, utilisation and heartbeat fields of grant pages, the last sample |
 | schedule | the scheduler: its process, its connection, what it was told |
 | history | the history's file |
+| names | nothing; asks engines what a container is called, and removes libraries that nobody has |
+| calibration | nothing; ends when it has measured what a context takes |
 | driver (`cards/nvml`) | the process that calls NVML; everybody else asks it with a deadline |
 | mounts | its place in the host's mount namespace |
 

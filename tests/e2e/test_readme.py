@@ -319,6 +319,24 @@ def has_a_policy(_: str, ready: Ready) -> None:
     ready.machine.run("gpushare card policy 0 --reset")
 
 
+def is_paused(_: str, ready: Ready) -> None:
+    [held] = ready.show("inspect", "train")["held"]
+    assert held["by"] == "operator"
+    ready.machine.run("gpushare resume train")
+    assert ready.show("inspect", "train")["held"] == []
+
+
+def takes_nobody(said: str, ready: Ready) -> None:
+    assert "train" in said
+    assert ready.show("ls")[0]["cordoned"] is True
+    ready.machine.run("gpushare card uncordon 0")
+    assert ready.show("ls")[0]["cordoned"] is False
+
+
+def says_what_happened(said: str, _: Ready) -> None:
+    assert re.search(r"train was promised 4 GiB of card 0$", said, re.MULTILINE)
+
+
 def shows_all_at_once(said: str, _: Ready) -> None:
     assert "train" in said
     assert "H200" in said
@@ -341,6 +359,9 @@ DAILY: Mapping[str, Callable[[str, Ready], None]] = {
     "gpushare set train --memory 6GiB": has_resized,
     "gpushare set train --cores 40": has_more_cores,
     "gpushare card policy 0 burst-share": has_a_policy,
+    "gpushare pause train": is_paused,
+    "gpushare card drain 0": takes_nobody,
+    "gpushare history train": says_what_happened,
     "gpushare doctor": finds_nothing_wrong,
     "gpushare top": shows_all_at_once,
     "gpushare verify --memory --cores": proves_the_limits,
