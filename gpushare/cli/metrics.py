@@ -10,6 +10,7 @@ import click
 
 from gpushare.cli import session as shared
 from gpushare.errors import UserError
+from gpushare.exporter import NO_LIBRARY
 from gpushare.exporter.snapshot import Source
 
 if TYPE_CHECKING:
@@ -40,10 +41,7 @@ def command(session: Session, node: str | None) -> None:
     try:
         from gpushare.exporter.exposition import expose  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise NoLibrary(
-            "prometheus_client is not installed; it comes with the extra `metrics` of the package "
-            "gpushare-runtime, or as Debian's python3-prometheus-client"
-        ) from error
+        raise NoLibrary(NO_LIBRARY) from error
     text, _ = expose(source.snapshot())
     click.echo(text, nl=False)
     if source.why:

@@ -14,3 +14,12 @@ listens where gpushared never does. So "the daemon is down" can be told too.
 | http | requests of strangers: bounded in size, time and number |
 | address | where it may listen, and who then has to show a token |
 """
+
+import sys
+from typing import Final
+
+#: What to say where there is none: an extra is not installed with the package.
+NO_LIBRARY: Final = (
+    f"prometheus_client is not installed; {sys.executable} -m pip install prometheus_client (the "
+    "extra `metrics` of gpushare-runtime), or for a Python of Debian's python3-prometheus-client"
+)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import gpushare
 from gpushare.client import DEFAULT_SOCKET
 from gpushare.errors import UserError
-from gpushare.exporter import address, token
+from gpushare.exporter import NO_LIBRARY, address, token
 from gpushare.exporter.compat import COMPAT
 from gpushare.exporter.http import Request, Response, Server
 from gpushare.exporter.snapshot import Source
@@ -168,10 +168,7 @@ def _check_library() -> None:
     try:
         import prometheus_client  # noqa: F401, PLC0415 - it is an extra
     except ImportError as error:
-        raise UserError(
-            "prometheus_client is not installed; it comes with the extra `metrics` of the package "
-            "gpushare-runtime, or as Debian's python3-prometheus-client"
-        ) from error
+        raise UserError(NO_LIBRARY) from error
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import gpushare
 from gpushare.engines.place import beneath
+from gpushare.exporter import NO_LIBRARY
 from gpushare.setup.plan import SYSTEMD, UNITS, SetupError, Step, systemctl, wanted_at_boot
 
 if TYPE_CHECKING:
@@ -26,10 +27,7 @@ HOMES: Final = ("/home", "/root", "/run/user")  # ProtectHome= of systemd.exec(5
 def steps(made: Made) -> Iterator[Step]:
     """Yield what installs and starts the exporter; SetupError where it could not run."""
     if importlib.util.find_spec("prometheus_client") is None:
-        raise SetupError(
-            "--metrics: prometheus_client is not installed; it comes with the extra `metrics` of "
-            "the package gpushare-runtime, or as Debian's python3-prometheus-client"
-        )
+        raise SetupError(f"--metrics: {NO_LIBRARY}")
     _refuse_home(made.root)
     text, place = unit_text(), beneath(made.root, UNIT)
     if place.is_file() and place.read_text(encoding="utf-8") == text:

@@ -40,7 +40,8 @@ def test_without_the_library_nothing_is_begun(
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     result = setup(machine, "--metrics")
     assert result.exit_code == 1
-    assert "prometheus_client is not installed" in result.output
+    said = " ".join(result.output.split())
+    assert f"{sys.executable} -m pip install prometheus_client" in said
     assert not (machine / "etc/gpushare").exists()
 
 
