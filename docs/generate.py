@@ -5,7 +5,7 @@
     python docs/generate.py --check    fail where one is not what the code says
 
 The command line comes from click's tree, the configuration from its schema, the keys from
-gpushare/quota/keys.py, the protocol from gpushare/protocol.py, the log's events from
+gpushare/quota/keys.py, the protocol from gpushare/protocol, the log's events from
 gpushare/daemon/events.py, the metrics from gpushare/exporter, the driver's calls from
 libhook/table/doors.txt. A variable that the code reads and this file does not describe is an error.
 """
@@ -28,6 +28,7 @@ from gpushare.cli.doctor import DEGRADED
 from gpushare.cli.group import ERROR, REFUSED, SECTIONS, USAGE, gpushare
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
 from gpushare.daemon.events import EVENTS, KEPT
+from gpushare.protocol import cards, daemon, opened, tenants, why
 from gpushare.quota import BadValue, given
 from gpushare.quota.keys import BY_ENV, KEYS, Key
 from gpushare.settings.rules import resolved
@@ -382,9 +383,11 @@ def variables_in_code() -> set[str]:
 
 # --- the protocol ---
 
+SHAPES: Final = (cards, tenants, why, daemon, opened)
+
 
 def control_socket() -> Iterator[str]:
-    """Yield gpushare/protocol.py's own words, and the shapes of its answers."""
+    """Yield gpushare.protocol's own words, and the shapes of its answers."""
     said = inspect.getdoc(protocol) or ""
     yield from said.partition("\n\n")[2].splitlines()
     yield ""
@@ -400,13 +403,10 @@ def control_socket() -> Iterator[str]:
     yield from table(("code", "meaning"), [(f"`{code}`", said) for code, said in codes])
     yield "## Shapes"
     yield ""
-    for one in vars(protocol).values():
-        if (
-            isinstance(one, type)
-            and one.__module__ == protocol.__name__
-            and hasattr(one, "__required_keys__")
-        ):
-            yield from ("```python", inspect.getsource(one).rstrip("\n"), "```", "")
+    for module in SHAPES:
+        for one in vars(module).values():
+            if isinstance(one, type) and one.__module__ == module.__name__:
+                yield from ("```python", inspect.getsource(one).rstrip("\n"), "```", "")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python client of the control socket: one method per op of gpushare/protocol.py.
+"""The Python client of the control socket: one method per op of gpushare/protocol.
 
 Each call is a connection of its own, so a `Client` holds nothing and may be shared by threads. The
 C client of the same socket is runtime/client.c.

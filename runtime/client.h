@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The C client of the daemon's control socket (gpushare/protocol.py says what is spoken there).
+ * The C client of the daemon's control socket (gpushare/protocol says what is spoken there).
  * Used by the launcher and by the hook: one request, one answer.
  */
 #ifndef GPUSHARE_RUNTIME_CLIENT_H

@@ -13,7 +13,7 @@ from gpushare.figures import BOUNDS
 if TYPE_CHECKING:
     from gpushare.figures import NodeFigures
 
-#: What a refusal of an operation may be for, gpushare/protocol.py, and late: nobody waited for it.
+#: What a refusal of an operation may be for, gpushare/protocol, and late: nobody waited for it.
 REASONS: Final = ("refused", "usage", "unknown", "forbidden", "error", "late")
 _BOUNDS: Final = (*(repr(float(bound)) for bound in BOUNDS), "+Inf")
 

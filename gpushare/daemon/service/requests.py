@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations of the control socket: which there are, and what a refused caller is told.
 
-gpushare/protocol.py has the table. An operation runs on the decide thread where it changes
+gpushare/protocol has the table. An operation runs on the decide thread where it changes
 something, on the read thread otherwise.
 """
 
