@@ -34,7 +34,6 @@ QUICK_SECONDS: Final = 0.1  # where a card is nearly full
 DOUBT_SECONDS: Final = 0.05  # three looks more, before half a second is over
 _LACKS_NS: Final = 5 * 10**9  # how long a word of that stands
 _TELL_AGAIN_NS: Final = 10 * 10**9
-_LITTLE_BYTES: Final = 1 << 30  # free of a card, or a twentieth of it: looked at more often
 
 
 @dataclass(frozen=True)
@@ -221,8 +220,7 @@ class Audit:
             one.uuid for entry in look.entries.values() if entry.shared for one in entry.holdings
         }
         return any(
-            card.memory_bytes - sum(use.bytes or 0 for use in look.sample.uses.get(card.uuid, ()))
-            < max(card.memory_bytes // 20, _LITTLE_BYTES)
+            card.memory_bytes - look.sample.taken_bytes(card.uuid) < card.little_bytes
             for card in driver.cards
             if card.uuid in shared
         )

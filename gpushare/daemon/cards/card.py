@@ -37,6 +37,11 @@ class Card:
     minor: int  # N of /dev/nvidiaN
     datacenter: bool = False  # of the kind that cuda-compat packages are made for
 
+    @property
+    def little_bytes(self) -> int:
+        """So little may be left without the driver being able to use it: a twentieth, or 1 GiB."""
+        return max(self.memory_bytes // 20, 1 << 30)
+
 
 @dataclass(frozen=True)
 class Use:
@@ -81,6 +86,11 @@ class Sample:
     generation: Generation = field(default_factory=Generation)
     xids: tuple[tuple[str, int], ...] = ()  # uuid and number of each that came since the last look
     used: Mapping[str, int] = field(default_factory=dict)  # bytes by uuid, of everybody together
+
+    def taken_bytes(self, uuid: str) -> int:
+        """Return what is taken of a card: managed memory is in no process's figure."""
+        listed = sum(use.bytes or 0 for use in self.uses.get(uuid, ()))
+        return max(listed, self.used.get(uuid, 0))
 
 
 @dataclass(frozen=True)

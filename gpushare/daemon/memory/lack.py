@@ -10,13 +10,9 @@ who have more than they may, so a tenant gains nothing by lying.
 
 from __future__ import annotations
 
-from typing import Final
-
 from gpushare.daemon.memory import lend
 from gpushare.daemon.node import Node
 from gpushare.daemon.store.ledger import Entry
-
-_LITTLE_BYTES: Final = 1 << 30  # or a twentieth of the card: what the driver may not be able to use
 
 
 def heard(key: str, number: int, size: int, node: Node) -> bool:
@@ -52,5 +48,4 @@ def _is_full(uuid: str, size: int, node: Node) -> bool:
     look = None if node.driver is None else node.driver.truth.last
     if card is None or look is None or uuid not in look.sample.uses:
         return False
-    taken = sum(use.bytes or 0 for use in look.sample.uses[uuid])
-    return card.memory_bytes - taken < size + max(card.memory_bytes // 20, _LITTLE_BYTES)
+    return card.memory_bytes - look.sample.taken_bytes(uuid) < size + card.little_bytes

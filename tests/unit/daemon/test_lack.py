@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -91,6 +92,19 @@ def test_a_card_that_is_not_full_is_looked_at_again_and_nothing_else(
     assert not heard(victim["key"], 0, 30 * GIB, node)
     assert node.audit.hurry.is_set()
     takes(node, 120)
+    assert heard(victim["key"], 0, 30 * GIB, node)
+
+
+def test_a_card_that_managed_memory_has_filled_is_full(
+    node: Node, victim: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver tells it of no process, and of the card."""
+    takes(node, 60)
+    look = node.loaded().truth.last
+    assert look is not None
+    assert not heard(victim["key"], 0, 30 * GIB, node)
+    sample = replace(look.sample, used={CARD: 120 * GIB})
+    monkeypatch.setattr(node.loaded().truth, "last", replace(look, sample=sample))
     assert heard(victim["key"], 0, 30 * GIB, node)
 
 
