@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.client import Client
+from gpushare.verify.image import PROGRAM
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -39,6 +40,26 @@ def test_a_quota_is_held_and_released(
             state = json.loads(bundle.call("state").stdout)
             assert Client(stack.socket).tenants()[0]["pid"] == state["pid"]
         wait_until(lambda: not Client(stack.socket).tenants())
+
+
+@pytest.mark.parametrize("cgroups", ["v1", "v2"])
+def test_who_goes_round_the_filter_is_frozen(distribution: Distribution, cgroups: Cgroups) -> None:
+    """In a cgroup that the runtime made; in systemd's it is test_booted.py's."""
+    with Stack(distribution=distribution, cgroups=cgroups) as stack:
+        stack.start_daemon()
+        log = stack.root / "gpushared.log"
+        wait_until(lambda: '"context-measured"' in log.read_text())
+        client = Client(stack.socket)
+        args = (PROGRAM, "--library", "/opt/gpushare/driver/libcuda.so.1")
+        bundle = Bundle(stack, quota={"memory": "2GiB"}, args=args)
+        with bundle.run() as tenant:
+            assert tenant.start()["code"] == 0
+            assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0  # nobody refuses it
+            wait_until(lambda: [one["by"] for one in client.tenants()[0]["held"]] == ["audit"])
+            assert '"paused"' in bundle.call("state").stdout
+            client.set(bundle.id, on_over="kill")
+            wait_until(lambda: tenant.process.poll() is not None)
+        wait_until(lambda: not client.tenants())
 
 
 def may_raise_limits() -> bool:
