@@ -15,6 +15,7 @@ Threads and what each alone touches:
 | names | nothing; asks engines what a container is called, and removes libraries that nobody has |
 | calibration | nothing; ends when it has measured what a context takes |
 | driver (`cards/nvml`) | the process that calls NVML; everybody else asks it with a deadline |
+| turns | one for each tenant that runs for a part of the time: the freezing of its cgroup |
 | mounts | its place in the host's mount namespace |
 
 What one thread publishes for others is an immutable object behind one attribute.

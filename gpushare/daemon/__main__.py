@@ -154,6 +154,7 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
     finally:
         systemd.notify("STOPPING=1")
         server.stop_accepting()
+        node.decide.submit(node.freezer.end_all_turns)
         # Who was acknowledged is answered.
         node.decide.finish(_FINISH_SECONDS)
         readers.finish(_FINISH_SECONDS)
@@ -181,6 +182,7 @@ def _look(node: Node, lending: Lending, stop: threading.Event, pulse: Pulse) -> 
         node.peaks.look(node.driver.truth.view)
         node.spending.look(node.driver.truth.view)
         node.audit.look(node.driver.truth.last)
+        node.overuse.look()
         rest.note()
         if not node.driver.truth.view.stale:
             lending.again()

@@ -128,6 +128,9 @@ EVENTS: Final = {
     "scheduler-lost": "The scheduler ended; another is started.",
     "share-refused": "The scheduler did not take a tenant's share.",
     "gate-bypassed": "The driver saw clearly more work than passed the gate.",
+    "compute-held": "What goes round the gate runs for a part of the time, to have its part.",
+    "compute-let-go": "It runs all the time again.",
+    "compute-not-held": "It could not be held to its part, or let go on.",
 }
 
 #: What the history of a node is made of; each has its words in gpushare/cli/history.py.
@@ -194,5 +197,8 @@ KEPT: Final = frozenset(
         "card-uncordoned",
         "scheduler-lost",
         "gate-bypassed",
+        "compute-held",
+        "compute-let-go",
+        "compute-not-held",
     }
 )

@@ -11,6 +11,7 @@ from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.audit.audit import Audit
+from gpushare.daemon.audit.overuse import Overuse
 from gpushare.daemon.audit.truth import Truth
 from gpushare.daemon.audit.view import CardTruth
 from gpushare.daemon.cards.calibration import Contexts
@@ -112,6 +113,7 @@ class Node:
     spending: Spending = field(init=False)
     freezer: Freezer = field(init=False)
     audit: Audit = field(init=False)
+    overuse: Overuse = field(init=False)
     peaks: Peaks = field(default_factory=Peaks)
     lacked: Lacked = field(default_factory=Lacked)
     # By card, until when nothing more is lent of it, in monotonic seconds; the decide thread's.
@@ -132,6 +134,7 @@ class Node:
         self.spending = Spending(self.ledger, self.tenants)
         self.freezer = Freezer(self.ledger, self._held_changed)
         self.audit = Audit(self)
+        self.overuse = Overuse(self)
 
     def _held_changed(self) -> None:
         self.shares_changed()

@@ -213,7 +213,7 @@ class Terms:
     total: Total = field(default_factory=Total)
     trust: Trust | None = None
     over: str = "freeze"  # observe | warn | freeze | kill
-    compute: str = "warn"  # observe | warn
+    compute: str = "warn"  # observe | warn | freeze
 
 
 def _least(value: int | None, most: int | None) -> int | None:

@@ -77,7 +77,13 @@ class Rest:
         """Whether no card does anything, and nobody has more than it was promised."""
         node, sample = self._node, look.sample
         audit = node.audit
-        if node.driver is None or audit.view or audit.strangers.view or sample.xids:
+        if (
+            node.driver is None
+            or audit.view
+            or audit.strangers.view
+            or node.overuse.view
+            or sample.xids
+        ):
             return False
         if any(sample.utilisation.values()) or any(
             use.utilisation for uses in sample.uses.values() for use in uses

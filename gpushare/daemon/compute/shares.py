@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpushare.daemon.log import log
-from gpushare.daemon.node import Node
 from gpushare.daemon.placement.choose import NoRoom
 from gpushare.daemon.policy import Claim, Share, policy_on, reserved_cores, shares
 from gpushare.daemon.store.ledger import Entry, Holding
+
+if TYPE_CHECKING:
+    from gpushare.daemon.node import Node
 
 
 def of_card(uuid: str, node: Node) -> dict[str, Share]:

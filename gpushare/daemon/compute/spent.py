@@ -37,6 +37,7 @@ DRIVER: Final = "driver"
 _SECOND: Final = 10**9
 _SILENT_NS: Final = 5 * abi.GATE_STALE_NS  # two looks of ours
 _APART_NS: Final = _SECOND // 5  # of the points that are kept, and the least that says something
+LATELY: Final = 2  # seconds: one has a figure of a real card, or none
 CHECKED: Final = 10  # seconds, and of them must have been counted
 _CHECKED_LEAST_NS: Final = 9 * _SECOND
 _MORE_PERCENT: Final = 10.0  # what the driver saw above what was charged, and
@@ -75,6 +76,7 @@ class Spent:
     hung: bool = False
     silent: bool = False  # the scheduler should have been heard of, and was not
     driver_percent: float | None = None
+    lately_percent: float | None = None  # the driver's over two seconds
     bypassed: bool = False
     got_ns: int = 0  # of the card's time, by whoever could say; since this daemon looks
     active: float = 0.0  # seconds since the epoch: when it was last seen to use the card
@@ -132,6 +134,8 @@ class _Course:
         checked = since[CHECKED]
         driver = _percent(self._last.driver_ns - checked.driver_ns, at_ns - checked.at_ns)
         driver = driver if says else None
+        lately = self._since(LATELY)
+        lately_ns = self._last.driver_ns - lately.driver_ns
         return Spent(
             source=source,
             gate="" if gate is None else _MODES.get(gate.mode, ""),
@@ -147,6 +151,7 @@ class _Course:
             hung=gate is not None and gate.hung and not silent,
             silent=silent,
             driver_percent=driver,
+            lately_percent=_percent(lately_ns, at_ns - lately.at_ns) if says else None,
             bypassed=self._is_bypassed(checked, driver),
             got_ns=self._last.got_ns,
             active=self._active,

@@ -7,8 +7,12 @@ good: what the audit froze is thawed at the next start, and its ladder begins an
 paused stays so; who was to be killed is. Memory stays promised, and used. A part of the compute
 goes to the others meanwhile.
 
+Who goes round the gate of compute may run by turns (`take_turns`): journaled too, and no hold. It
+keeps its share, and whoever does hold it ends that first.
+
 What an engine itself had paused is not ours to thaw. What it thaws of ours is frozen again when it
-is next looked at. All of this is the decide thread's, but for `is_held` and `holds_of`.
+is next looked at. All of this is the decide thread's, but for `is_held`,
+`holds_of` and `pace`.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import Final
 
 from gpushare.daemon import clock
 from gpushare.daemon.control.own_group import NotOwn, group_of, own_groups
+from gpushare.daemon.control.turns import Turns
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.log import log
@@ -29,6 +34,7 @@ from gpushare.daemon.store.ledger import Entry, Ledger
 from gpushare.errors import UserError
 from gpushare.host.freezing import Group
 
+_NO_HOLD: Final = frozenset({"kill", "duty"})
 _KILL_SECONDS: Final = 0.3  # then others are served, and it is tried again
 
 
@@ -42,10 +48,11 @@ class Freezer:
     def __init__(self, ledger: Ledger, changed: Callable[[], None]) -> None:
         self._ledger = ledger
         self._changed = changed
+        self._turns: dict[str, Turns] = {}
 
     def is_held(self, key: str) -> bool:
         """Whether tenant `key` is frozen, or is about to be."""
-        return any(hold.by != "kill" for hold in self.holds_of(key))
+        return any(hold.by not in _NO_HOLD for hold in self.holds_of(key))
 
     def holds_of(self, key: str) -> tuple[Hold, ...]:
         """Return what was said of tenant `key`."""
@@ -58,6 +65,8 @@ class Freezer:
         cgroup, group = self._group(entry, before)
         if any(hold.by == by for hold in before) and group.is_set():
             return
+        self._end_turns(key)
+        before = tuple(hold for hold in before if hold.by != "duty")
         said = Hold(key, by, why, time.time(), cgroup=cgroup, thaws=_thaws(before, cgroup, group))
         self._ledger.holds.put(said)
         try:
@@ -66,23 +75,63 @@ class Freezer:
             self._ledger.holds.drop(key, by)
             raise CannotHold(f"{entry.title} cannot be frozen: {error}") from error
         log("tenant-frozen", **_who(entry), by=by, why=why, cgroup=cgroup, still=still)
+        with contextlib.suppress(OSError):  # that it ran by turns; it is thawed with the others
+            self._ledger.holds.drop(key, "duty")
         self._changed()
+
+    def take_turns(self, key: str, why: str, runs: float, failed: Callable[[str], None]) -> None:
+        """Have tenant `key` run for `runs` (0..1) of the time until `release` of "duty".
+
+        `failed` is told why, by any thread, where that ends by itself. CannotHold, OSError: as it
+        was; so it is with who is held, or was paused by its engine.
+        """
+        entry = self._running(key)
+        if self.holds_of(key):
+            raise CannotHold(f"{entry.title} is held already")
+        cgroup, group = self._group(entry, ())
+        if group.is_set():
+            raise CannotHold(f"{entry.title} is paused by its engine")
+        self._ledger.holds.put(Hold(key, "duty", why, time.time(), cgroup=cgroup))
+        log("compute-held", "warning", **_who(entry), why=why, cgroup=cgroup)
+        self._turns[key] = Turns(group, runs, failed)
+
+    def pace(self, key: str, runs: float) -> None:
+        """Have tenant `key` run for `runs` of the time from now on, if it does so by turns."""
+        turns = self._turns.get(key)
+        if turns is not None:
+            turns.runs = runs
+
+    def end_all_turns(self) -> None:
+        """Let all who run by turns go on."""
+        for key in list(self._turns):
+            try:
+                self.release(key, "duty")
+            except OSError as error:  # the next daemon thaws it
+                log("hold-failed", "error", tenant=key, error=str(error))
+
+    def _end_turns(self, key: str) -> bool:
+        """Have it run all the time; False where it may still be frozen."""
+        turns = self._turns.pop(key, None)
+        return turns is not None and turns.end()
 
     def release(self, key: str, by: By) -> bool:
         """Take back what `by` said of tenant `key`: it goes on, unless another holds it too.
 
         False where that one did not hold it.
         """
+        runs = by == "duty" and self._end_turns(key)
         said = next((hold for hold in self.holds_of(key) if hold.by == by), None)
         if said is None:
             return False
-        others = [hold for hold in self.holds_of(key) if hold.by not in {by, "kill"}]
-        thaws = not others and said.thaws
+        others = [hold for hold in self.holds_of(key) if hold.by not in {by, *_NO_HOLD}]
+        thaws = not others and said.thaws and not runs
         if thaws:
             _thaw(said)
         self._ledger.holds.drop(key, by)
         entry = self._ledger.entries.get(key)
-        if entry is not None:
+        if entry is not None and by == "duty":
+            log("compute-let-go", **_who(entry))
+        elif entry is not None:
             log("tenant-thawed", **_who(entry), by=by, left=[one.by for one in others], ours=thaws)
         self._changed()
         return True
@@ -111,6 +160,7 @@ class Freezer:
         for key in list(self._ledger.holds.all):
             try:
                 self.release(key, "audit")
+                self.release(key, "duty")
             except OSError as error:
                 log("hold-failed", "error", tenant=key, error=str(error))
         self.set_right()
@@ -162,7 +212,7 @@ class Freezer:
             return
         for hold in holds:
             # Whoever had it frozen before us has let it go: from now on it is ours to thaw.
-            if hold.by != "kill" and (not hold.thaws or hold.cgroup != cgroup):
+            if hold.by not in _NO_HOLD and (not hold.thaws or hold.cgroup != cgroup):
                 with contextlib.suppress(OSError):  # a full disk: that it is held is written
                     self._ledger.holds.put(replace(hold, cgroup=cgroup, thaws=True))
         group.freeze()
@@ -170,6 +220,7 @@ class Freezer:
 
     def _kill(self, entry: Entry, why: str) -> None:
         """End it, in whichever of its groups that can be done; the others are thawed for it."""
+        self._end_turns(entry.key)
         group, *others = self._own(entry).values()
         ended = group.kill(0.0)
         if not ended:

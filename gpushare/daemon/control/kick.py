@@ -55,6 +55,8 @@ def kick(entry: Entry, asked: Kick, node: Node) -> None:
             freezer.release(entry.key, by)  # it could not hear otherwise
         if "audit" in held:
             node.audit.resumed(entry.key)
+        if "duty" in held:
+            node.overuse.resumed(entry.key)
         _tell(entry, asked.number)
         node.loop.call(lambda: node.loop.later(after, lambda: _submit(node)))
 

@@ -21,9 +21,11 @@ def resume(entry: Entry, node: Node) -> None:
 
     CannotHold where nobody did. The audit looks at it as at one that has just begun.
     """
-    released = [by for by in ("operator", "audit") if node.freezer.release(entry.key, by)]
+    released = [by for by in ("operator", "audit", "duty") if node.freezer.release(entry.key, by)]
     if "audit" in released:
         node.audit.resumed(entry.key)
+    if "duty" in released:
+        node.overuse.resumed(entry.key)
     if not released:
         raise CannotHold(
             f"{entry.title} is neither paused nor frozen by gpushare; what an engine has paused "

@@ -20,8 +20,9 @@ from gpushare.daemon.store.copies import Copies, Listed
 Transaction: TypeAlias = Callable[[], AbstractContextManager[sqlite3.Connection]]
 _COPY: Final = "holds"
 
-#: Whose word it is; "kill": it is to end, whoever said so.
-By = Literal["operator", "audit", "kill"]
+#: Whose word it is; "kill": it is to end, whoever said so; "duty": the audit has it run for a part
+#: of the time, by turns.
+By = Literal["operator", "audit", "kill", "duty"]
 
 
 @dataclass(frozen=True)

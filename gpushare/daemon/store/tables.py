@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-FORMAT: Final = 7  # of the tables; a later one is not read
+FORMAT: Final = 8  # of the tables; a later one is not read
 _HOLD: Final = """
 CREATE TABLE hold (
     key TEXT NOT NULL REFERENCES tenant (key) ON DELETE CASCADE,
-    by TEXT NOT NULL CHECK (by IN ('operator', 'audit', 'kill')),
+    by TEXT NOT NULL CHECK (by IN ('operator', 'audit', 'kill', 'duty')),
     why TEXT NOT NULL,
     since REAL NOT NULL,
     due REAL NOT NULL,
@@ -109,6 +109,13 @@ UPGRADES: Final = {
         "ALTER TABLE tenant ADD COLUMN maker_starttime INTEGER NOT NULL DEFAULT 0",
     ),
     6: ("ALTER TABLE tenant ADD COLUMN asked TEXT NOT NULL DEFAULT '{}'",),
+    # Who runs by turns: a CHECK cannot be altered.
+    7: (
+        "ALTER TABLE hold RENAME TO hold_before",
+        _HOLD,
+        "INSERT INTO hold SELECT * FROM hold_before",
+        "DROP TABLE hold_before",
+    ),
 }
 
 

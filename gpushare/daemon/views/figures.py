@@ -120,7 +120,7 @@ def _tenant(entry: Entry, node: Node, driver: Loaded) -> TenantFigures:
         class_=entry.class_,
         priority=entry.priority,
         isolation=entry.isolation,
-        held=[hold.by for hold in node.freezer.holds_of(entry.key)],
+        held=[hold.by for hold in node.freezer.holds_of(entry.key) if hold.by != "duty"],
         created=entry.created,
         denied=0 if pages is None else pages.denials.seen,
         cards=[

@@ -130,7 +130,7 @@ def tenant_row(entry: Entry, node: Node) -> Tenant:
 
 def held(entry: Entry, node: Node) -> list[Held]:
     """Return who holds a tenant still, or ends it."""
-    holds = node.freezer.holds_of(entry.key)
+    holds = [hold for hold in node.freezer.holds_of(entry.key) if hold.by != "duty"]
     return [Held(by=hold.by, why=hold.why, since=hold.since) for hold in holds]
 
 
@@ -146,7 +146,10 @@ def _warnings(entry: Entry, card: TenantCard, node: Node) -> Iterator[str]:
     spent, where = card["spent"], f"{entry.title} on card {card['index']}"
     if card["over_bytes"]:
         yield _over(entry, card)
-    if spent["bypassed"] and node.config.terms_of(entry.namespace).compute != "observe":
+    held_to = node.overuse.view.get((entry.key, card["uuid"]))
+    if held_to is not None:
+        yield f"{where}: goes round the gate: held to {held_to.may_percent:.0f} % by freezing"
+    elif spent["bypassed"] and node.config.terms_of(entry.namespace).compute != "observe":
         charged, seen = spent["got"]["10s"] or 0.0, spent["driver_percent"] or 0.0
         yield (
             f"{where}: charged {charged:.0f} %, the driver saw {seen:.0f} %: work goes round the "

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.bench.shares.machine import Programs
 from tests.stack import Stack
@@ -44,8 +45,12 @@ def quick_place(programs: Programs) -> Iterator[Place]:
 
 
 @contextmanager
-def made(programs: Programs, *, cards: int, slow_motion: float) -> Iterator[Place]:
+def made(
+    programs: Programs, *, cards: int, slow_motion: float, audit: Mapping[str, str] | None = None
+) -> Iterator[Place]:
     with Stack(cards=cards, slow_motion=slow_motion) as stack:
+        settings = yaml.safe_load(stack.config.read_text())
+        stack.config.write_text(yaml.safe_dump({**settings, "audit": dict(audit or {})}))
         stack.start_daemon()
         device = Path(stack.env["GPUSHARE_SIM_DEVICE"])
         truth = Truth(programs.watch, device, stack.root / "readings", cards)
