@@ -31,6 +31,10 @@ class Group(Protocol):
     def directory(self) -> Path:
         """Where it is."""
 
+    @property
+    def file(self) -> Path:
+        """What is written to stop it, and to have it go on."""
+
     def freeze(self) -> bool:
         """Stop it. False where some process still runs, in the kernel; OSError where none can."""
 
@@ -54,23 +58,28 @@ class Unified:
     directory: Path
 
     @property
+    def file(self) -> Path:
+        """See Group."""
+        return self.directory / "cgroup.freeze"
+
+    @property
     def has_kill(self) -> bool:
         """Whether this kernel ends a group by one write."""
         return (self.directory / "cgroup.kill").exists()
 
     def freeze(self) -> bool:
         """See Group."""
-        if not _write(self.directory / "cgroup.freeze", "1"):
+        if not _write(self.file, "1"):
             return True
         return self._waited("frozen", "1", _STILL_SECONDS)
 
     def thaw(self) -> None:
         """See Group."""
-        _write(self.directory / "cgroup.freeze", "0")
+        _write(self.file, "0")
 
     def is_set(self) -> bool:
         """See Group."""
-        return _read(self.directory / "cgroup.freeze") == "1"
+        return _read(self.file) == "1"
 
     def kill(self, seconds: float) -> bool:
         """See Group. SIGKILL reaches the frozen (cgroup-v2.rst, cgroup.freeze)."""
@@ -112,12 +121,17 @@ class Freezer:
 
     directory: Path
 
+    @property
+    def file(self) -> Path:
+        """See Group."""
+        return self.directory / "freezer.state"
+
     def freeze(self) -> bool:
         """See Group."""
-        if not _write(self.directory / "freezer.state", "FROZEN"):
+        if not _write(self.file, "FROZEN"):
             return True
         until = time.monotonic() + _STILL_SECONDS
-        while _read(self.directory / "freezer.state") == "FREEZING":
+        while _read(self.file) == "FREEZING":
             if time.monotonic() >= until:
                 return False
             time.sleep(_LOOK_SECONDS)
@@ -125,7 +139,7 @@ class Freezer:
 
     def thaw(self) -> None:
         """See Group."""
-        _write(self.directory / "freezer.state", "THAWED")
+        _write(self.file, "THAWED")
 
     def is_set(self) -> bool:
         """See Group."""

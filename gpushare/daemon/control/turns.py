@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cgroup that runs for a part of the time only: a thread that freezes and thaws it by turns.
 
-Nobody else may have it frozen when it begins, and it is thawed however this ends. Somebody who
-freezes it while it runs (an engine's pause, by the same hierarchy) is left alone.
+Nobody else may have it frozen when it begins, and it is thawed however this ends. What another
+freezes meanwhile (an engine's pause, by the same hierarchy) is left alone: that is seen by its
+write, also where it was frozen already, but for the moment in which we freeze it ourselves.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 
 from gpushare.daemon.policy import duty
 from gpushare.host.freezing import Group
+from gpushare.host.written import Written
 
 _PERIOD_SECONDS: Final = duty.PERIOD_NS / 1e9
+_ANOTHERS: Final = "it was frozen by another"
 _END_SECONDS: Final = 1.0  # a freeze waits for a fifth of that at most
 
 
@@ -50,16 +54,28 @@ class Turns:
                 self._failed(why)
 
     def _take_turns(self) -> str:
+        with closing(Written(self._group.file)) as written:
+            return self._turn_by_turn(written)
+
+    def _turn_by_turn(self, written: Written) -> str:
         while not self._ends.wait(_PERIOD_SECONDS * self.runs):
             if self.runs >= 1.0:
                 continue
             if self._group.is_set():
-                return "it was frozen by another"
+                return _ANOTHERS
             self._frozen = True
             try:
                 self._group.freeze()
+                written.again()  # that was us
                 self._ends.wait(_PERIOD_SECONDS * (1.0 - self.runs))
-            finally:
+                is_anothers = written.again() and self._group.is_set()
+            except BaseException:
                 self._group.thaw()
                 self._frozen = False
+                raise
+            if not is_anothers:
+                self._group.thaw()
+            self._frozen = False
+            if is_anothers:
+                return _ANOTHERS
         return ""

@@ -35,6 +35,7 @@ class FakeGroup:
     fault: str = ""
     lasts: int = 0  # how many kills it outlives
     directory: Path = Path("/sys/fs/cgroup/docker/a")
+    file: Path = Path("/sys/fs/cgroup/docker/a/cgroup.freeze")
     journal: list[str] = field(default_factory=list)
 
     def freeze(self) -> bool:

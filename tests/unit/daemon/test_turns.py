@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.control.turns import Turns
+from gpushare.daemon.policy import duty
 
 PATIENCE_SECONDS = 20.0
 
@@ -16,15 +17,20 @@ PATIENCE_SECONDS = 20.0
 class FakeGroup:
     """A cgroup as the kernel would have it, that counts."""
 
-    directory = Path("/sys/fs/cgroup/docker/a")
-
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.file = directory / "cgroup.freeze"
+        self.write()
         self.frozen = False
         self.freezes = 0
         self.fault = ""
         self.twice = threading.Event()
 
+    def write(self) -> None:
+        self.file.write_text("1")
+
     def freeze(self) -> bool:
+        self.write()
         self.frozen = True
         self.freezes += 1
         if self.freezes == 2:
@@ -57,12 +63,18 @@ class Failed:
 
 
 @pytest.fixture
+def group(tmp_path: Path) -> FakeGroup:
+    return FakeGroup(tmp_path)
+
+
+@pytest.fixture
 def failed() -> Failed:
     return Failed()
 
 
-def test_it_is_frozen_again_and_again_and_thawed_at_the_end(failed: Failed) -> None:
-    group = FakeGroup()
+def test_it_is_frozen_again_and_again_and_thawed_at_the_end(
+    group: FakeGroup, failed: Failed
+) -> None:
     turns = Turns(group, 0.3, failed)
     assert group.twice.wait(PATIENCE_SECONDS)
     assert turns.end()
@@ -73,8 +85,7 @@ def test_it_is_frozen_again_and_again_and_thawed_at_the_end(failed: Failed) -> N
     assert group.freezes == had
 
 
-def test_who_cannot_be_frozen_is_thawed_and_told(failed: Failed) -> None:
-    group = FakeGroup()
+def test_who_cannot_be_frozen_is_thawed_and_told(group: FakeGroup, failed: Failed) -> None:
     group.fault = "no"
     turns = Turns(group, 0.3, failed)
     assert failed.said.wait(PATIENCE_SECONDS)
@@ -83,8 +94,7 @@ def test_who_cannot_be_frozen_is_thawed_and_told(failed: Failed) -> None:
     assert turns.end()
 
 
-def test_who_was_paused_by_another_is_left_alone(failed: Failed) -> None:
-    group = FakeGroup()
+def test_who_was_paused_by_another_is_left_alone(group: FakeGroup, failed: Failed) -> None:
     group.frozen = True
     turns = Turns(group, 0.3, failed)
     assert failed.said.wait(PATIENCE_SECONDS)
@@ -93,10 +103,21 @@ def test_who_was_paused_by_another_is_left_alone(failed: Failed) -> None:
     assert (group.frozen, group.freezes) == (True, 0)
 
 
-def test_one_that_cannot_be_thawed_is_known(
-    failed: Failed, monkeypatch: pytest.MonkeyPatch
+def test_who_is_paused_by_another_in_a_frozen_moment_stays_so(
+    group: FakeGroup, failed: Failed
 ) -> None:
-    group = FakeGroup()
+    turns = Turns(group, duty.LEAST, failed)
+    while not failed.said.wait(0.005):
+        if group.frozen:
+            group.write()
+    assert "another" in failed.why
+    assert turns.end()
+    assert group.frozen
+
+
+def test_one_that_cannot_be_thawed_is_known(
+    group: FakeGroup, failed: Failed, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     def refuse() -> None:
         raise OSError(5, "no")
