@@ -157,6 +157,7 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
         node.decide.submit(node.freezer.end_all_turns)
         # Who was acknowledged is answered.
         node.decide.finish(_FINISH_SECONDS)
+        node.freezer.thaw_turns()
         readers.finish(_FINISH_SECONDS)
         loop.settle()
         server.close()

@@ -148,9 +148,8 @@ class Overuse:
                 runs[key] = held
         submit, freezer = self._node.decide.submit, self._node.freezer
         for key, held in runs.items():
-            if key in self._on:
-                freezer.pace(key, held.runs)
-            else:
+            # One that was held by another meanwhile, in vain, runs all the time.
+            if not freezer.pace(key, held.runs):
                 submit(partial(self._hold, key, held))
         for key in self._on - runs.keys():
             submit(partial(self._let_go, key))

@@ -49,6 +49,7 @@ class Freezer:
         self._ledger = ledger
         self._changed = changed
         self._turns: dict[str, Turns] = {}
+        self._closed = False
 
     def is_held(self, key: str) -> bool:
         """Whether tenant `key` is frozen, or is about to be."""
@@ -86,7 +87,10 @@ class Freezer:
         was; so it is with who is held, or was paused by its engine.
         """
         entry = self._running(key)
-        if self.holds_of(key):
+        if key in self._turns:
+            self.pace(key, runs)
+            return
+        if self._closed or any(hold.by != "duty" for hold in self.holds_of(key)):
             raise CannotHold(f"{entry.title} is held already")
         cgroup, group = self._group(entry, ())
         if group.is_set():
@@ -95,19 +99,26 @@ class Freezer:
         log("compute-held", "warning", **_who(entry), why=why, cgroup=cgroup)
         self._turns[key] = Turns(group, runs, failed)
 
-    def pace(self, key: str, runs: float) -> None:
-        """Have tenant `key` run for `runs` of the time from now on, if it does so by turns."""
+    def pace(self, key: str, runs: float) -> bool:
+        """Have tenant `key` run for `runs` of the time; False where it does not run by turns."""
         turns = self._turns.get(key)
         if turns is not None:
             turns.runs = runs
+        return turns is not None
 
     def end_all_turns(self) -> None:
-        """Let all who run by turns go on."""
+        """Let all who run by turns go on, and nobody begin."""
+        self._closed = True
         for key in list(self._turns):
             try:
                 self.release(key, "duty")
             except OSError as error:  # the next daemon thaws it
                 log("hold-failed", "error", tenant=key, error=str(error))
+
+    def thaw_turns(self) -> None:
+        """Let them go on whatever the journal says: nobody decides any more."""
+        for turns in list(self._turns.values()):
+            turns.end()
 
     def _end_turns(self, key: str) -> bool:
         """Have it run all the time; False where it may still be frozen."""

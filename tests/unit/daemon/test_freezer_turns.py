@@ -159,6 +159,22 @@ def test_a_daemon_that_ends_lets_all_go_on(
     group.frozen = True
     held.freezer.end_all_turns()
     assert (words(held), group.frozen, taken[0].ended) == ([], False, True)
+    with pytest.raises(CannotHold):
+        begin(held)
+
+
+def test_who_was_to_be_held_in_vain_may_take_turns_again(
+    held: Node, group: FakeGroup, taken: list[FakeTurns]
+) -> None:
+    begin(held)
+    begin(held)
+    assert len(taken) == 1
+    group.fault = "no"
+    with pytest.raises(CannotHold):
+        held.freezer.hold(KEY, "operator", "maintenance")
+    assert (words(held), held.freezer.pace(KEY, 0.5)) == (["duty"], False)
+    begin(held)
+    assert (words(held), len(taken)) == (["duty"], 2)
 
 
 @pytest.mark.usefixtures("group")

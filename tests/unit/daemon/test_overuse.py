@@ -32,6 +32,7 @@ class Held:
     node: Node
     now_ns: int = 10**12
     asked: list[tuple[str, str]] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
     fault: str = ""
     lost: Callable[[str], None] = lambda _: None
     spent: dict[tuple[str, str], Spent] = field(default_factory=dict)
@@ -41,10 +42,16 @@ class Held:
         if self.fault:
             raise CannotHold(self.fault)
         self.asked.append((key, why))
+        self.taken.add(key)
         self.lost = failed
+
+    def pace(self, key: str, runs: float) -> bool:
+        del runs
+        return key in self.taken
 
     def release(self, key: str, by: str) -> bool:
         self.asked.append((key, f"release {by}"))
+        self.taken.discard(key)
         return True
 
     def looks(self, count: int = duty.LOOKS) -> list[tuple[str, str]]:
@@ -79,6 +86,7 @@ def figures(percent: float, charged: float, **more: Any) -> Spent:
 def held(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     made = Held(node)
     monkeypatch.setattr(node.freezer, "take_turns", made.take_turns)
+    monkeypatch.setattr(node.freezer, "pace", made.pace)
     monkeypatch.setattr(node.freezer, "release", made.release)
     for key, policy, cores in ((KEY, "burst-share", 30), (OTHER, "burst-share", 70)):
         entry = fakes.entry(key, cores=cores)
@@ -184,6 +192,7 @@ def test_who_is_held_by_another_is_left_to_it(held: Held) -> None:
 
 def test_an_operator_that_lets_it_go_on_is_heard_for_a_minute(held: Held) -> None:
     assert held.looks() == [HELD]
+    held.release(KEY, "duty")
     held.node.overuse.resumed(KEY)
     assert held.looks(4 * 59) == []
     assert held.looks(8) == [HELD]
