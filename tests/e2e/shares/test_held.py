@@ -64,6 +64,7 @@ def test_he_gets_his_part_and_his_neighbour_the_rest(strict: Place) -> None:
     wait_until(lambda: events(strict, around)[-1] == "compute-held")
     daemon = strict.stack.daemon
     assert daemon is not None
+    wait_until(lambda: is_frozen(around))  # and mostly still is when it is killed
     daemon.process.kill()
     daemon.process.wait()
     before = events(strict, around)
