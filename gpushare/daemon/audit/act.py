@@ -23,6 +23,7 @@ class Actor:
     """Does what verdicts say on `freezer`, by jobs that `submit` takes.
 
     `failed` is told the key of a tenant that could not be frozen or killed; any thread may.
+    `called` is what a card is called in words, by its uuid.
     """
 
     def __init__(
@@ -30,10 +31,12 @@ class Actor:
         freezer: Freezer,
         submit: Callable[[Callable[[], Any]], None],
         failed: Callable[[str], None],
+        called: Callable[[str], str],
     ) -> None:
         self._freezer = freezer
         self._submit = submit
         self._failed = failed
+        self._called = called
 
     def tell(self, verdict: Verdict) -> None:
         """Log what is done of one tenant on one card, and end it where that is decided."""
@@ -55,7 +58,7 @@ class Actor:
 
     def hold(self, verdict: Verdict) -> None:
         """Freeze the tenant."""
-        key, why = verdict.entry.key, because(verdict)
+        key, why = verdict.entry.key, because(verdict, self._called(verdict.uuid))
         self._submit(
             lambda: self._try(key, "freeze", lambda: self._freezer.hold(key, "audit", why))
         )
@@ -65,7 +68,7 @@ class Actor:
         self._submit(lambda: self._try(key, "thaw", lambda: self._freezer.release(key, "audit")))
 
     def _kill(self, verdict: Verdict) -> None:
-        key, why = verdict.entry.key, because(verdict)
+        key, why = verdict.entry.key, because(verdict, self._called(verdict.uuid))
         self._submit(lambda: self._try(key, "kill", lambda: self._freezer.kill(key, why)))
 
     def _try(self, key: str, what: str, do: Callable[[], Any]) -> None:
@@ -77,13 +80,13 @@ class Actor:
                 self._failed(key)
 
 
-def because(verdict: Verdict) -> str:
-    """Return why, in words: "has 9 GiB of 4 GiB on card GPU-..."."""
+def because(verdict: Verdict, card: str) -> str:
+    """Return why, in words: "has 9 GiB of the 4 GiB that it may on card 0"."""
     sample = verdict.sample
     assert sample is not None
     used, may = format_size(sample.used_bytes), format_size(sample.may_bytes)
     lacks = ", and another lacks what it was promised" if sample.lacks else ""
-    return f"has {used} of the {may} that it may on {verdict.uuid}{lacks}"
+    return f"has {used} of the {may} that it may on {card}{lacks}"
 
 
 def _figures(verdict: Verdict) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Audit:
         self.unattributed = Unattributed()
         self._node = node
         self._judge = Judge()
-        self._actor = Actor(node.freezer, node.decide.submit, self._failed)
+        self._actor = Actor(node.freezer, node.decide.submit, self._failed, self._called)
         self._held: frozenset[str] = frozenset()
         self._generation: Generation | None = None
         self._lacking: Mapping[Place, int] = MappingProxyType({})  # when it was said last
@@ -135,6 +135,10 @@ class Audit:
         chosen = self._node.overrides.of(entry.id).get("on-over")
         chosen = chosen or self._node.config.terms_of(entry.namespace).over
         return next(choice for choice in CHOICES if choice == chosen)
+
+    def _called(self, uuid: str) -> str:
+        card = self._node.driver.card(uuid) if self._node.driver else None
+        return f"card {uuid}" if card is None else f"card {card.index}"
 
     def _failed(self, key: str) -> None:
         self._events.put(lambda now_ns: self._not_held(now_ns, key))

@@ -185,7 +185,8 @@ def test_who_cannot_be_frozen_is_tried_again(world: World, monkeypatch: pytest.M
     tenant = begin(world)
     tried: list[str] = []
 
-    def refuse(key: str, _by: str, _why: str) -> None:
+    def refuse(key: str, _by: str, why: str) -> None:
+        assert why.endswith(" that it may on card 0")
         tried.append(key)
         raise OSError(16, "Device or resource busy")
 
