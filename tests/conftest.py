@@ -13,23 +13,29 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 E2E = "tests/e2e/"
 ENGINES = "tests/e2e/engines/"
+#: Folders whose tests have all that they use to themselves.
+ALONE = ("audit", "control", "faults", "hostile", "life", "upgrade")
 #: As `distribution` in tests/e2e/engines/conftest.py names them.
 DISTRIBUTIONS = ("host", "debian13")
 
 
 class OneAtATime(LoadScopeScheduling):  # type: ignore[misc]
-    """The end-to-end tests in one worker and in order, for they share the machine.
+    """The end-to-end tests of one folder in one worker and in order: they share their containers.
 
-    Those of a distribution's engines share that distribution's stage, and nothing with others. The
-    rest go wherever there is time. xdist's own `loadgroup` does the same by writing marks into node
-    ids, which pytest 9 no longer reads back: they then ran side by side, without a word.
+    Those of a distribution's engines share that distribution's stage, and nothing with others. What
+    measures shares is in order with what loads the machine most. The rest go where there is time.
+    xdist's own `loadgroup` does the same by writing marks into node ids, which pytest 9 no longer
+    reads back: they then ran side by side, without a word.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(ENGINES):
             words = nodeid.partition("[")[2].rstrip("]").split("-")
             return next((ENGINES + name for name in DISTRIBUTIONS if name in words), ENGINES)
-        return E2E if nodeid.startswith(E2E) else nodeid
+        if not nodeid.startswith(E2E):
+            return nodeid
+        folder = nodeid.removeprefix(E2E).partition("/")[0]
+        return E2E + folder if folder in ALONE else E2E
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneAtATime:

@@ -45,7 +45,9 @@ def traces() -> list[str]:
 
 def test_it_leaves_nothing_behind_when_stopped() -> None:
     said = []
-    with subprocess.Popen([*DEMO, "--keep"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as demo:
+    # A run of these tests that was put into the background has SIGINT ignored, and hands that on.
+    words = ["env", "--default-signal=INT", *DEMO, "--keep"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
             said.append(line)

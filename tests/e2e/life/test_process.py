@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.low_level import Outcome
+from tests.e2e.waiting import wait_until
 
 from .pair import Life, Pair, script_with
 
@@ -61,6 +62,8 @@ def test_killed_from_outside(pair: Pair) -> None:
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
+            # crun lets it begin before it has written down that it is there.
+            wait_until(lambda: life.runtime.call("state", life.id).status == 0)
             life.call("kill", life.id, "KILL")
         life.traces()
         return process.returncode
