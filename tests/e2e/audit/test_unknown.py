@@ -54,8 +54,7 @@ def test_it_is_told(audited: Stack, taker: bytes) -> None:
         assert foreign["container"] == f"container {audited.cgroup}/{bundle.id}"
         assert '"unknown-container-seen"' in (audited.root / "gpushared.log").read_text()
         assert tenant.process.poll() is None
-        bundle.call("kill", "KILL", runtime=str(audited.runtime))
-    bundle.call("delete", "--force", runtime=str(audited.runtime))
+        bundle.call("delete", "--force", runtime=str(audited.runtime))
     wait_until(lambda: not any(bundle.id in one for one in client.status()["warnings"]))
 
 
