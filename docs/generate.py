@@ -6,7 +6,7 @@
 
 The command line comes from click's tree, the configuration from its schema, the keys from
 gpushare/quota/keys.py, the protocol from gpushare/protocol, the log's events from
-gpushare/daemon/events.py, the metrics from gpushare/exporter, the driver's calls from
+gpushare/events.py, the metrics from gpushare/exporter, the driver's calls from
 libhook/table/doors.txt. A variable that the code reads and this file does not describe is an error.
 """
 
@@ -27,7 +27,7 @@ from gpushare import protocol
 from gpushare.cli.doctor import DEGRADED
 from gpushare.cli.group import ERROR, REFUSED, SECTIONS, USAGE, gpushare
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
-from gpushare.daemon.events import EVENTS, KEPT
+from gpushare.events import EVENTS, KEPT
 from gpushare.protocol import cards, daemon, opened, tenants, why
 from gpushare.quota import BadValue, given
 from gpushare.quota.keys import BY_ENV, KEYS, Key

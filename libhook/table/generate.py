@@ -71,6 +71,7 @@ class Table:
     nvml: set[str] = field(default_factory=set)
     cuda_results: dict[int, str] = field(default_factory=dict)
     nvml_results: dict[int, str] = field(default_factory=dict)
+    runtime_errors: dict[int, str] = field(default_factory=dict)
     device_attributes: dict[int, str] = field(default_factory=dict)
 
 
@@ -93,6 +94,8 @@ def tabulate(every: Iterable[Release]) -> Table:
         if nvml_h := release.text.get("nvml.h"):
             table.nvml |= nvml_symbols(nvml_h)
             table.nvml_results |= enumerators(nvml_h, "nvmlReturn_enum")
+        if driver_types_h := release.text.get("driver_types.h"):
+            table.runtime_errors |= enumerators(driver_types_h, "cudaError")
     table.cuda = match_versions(symbols, versions)
     return table
 
@@ -105,12 +108,14 @@ def render(table: Table) -> dict[str, str]:
     cuda = [f"{e.symbol}, {e.name}, {e.version}, {e.stream}" for e in sorted(table.cuda)]
     results = [f'{n}, {v}, "{words(n)}"' for v, n in sorted(table.cuda_results.items())]
     nvml_results = [f'{n}, {v}, "{words(n)}"' for v, n in sorted(table.nvml_results.items())]
+    runtime_errors = [f"{n}, {v}" for v, n in sorted(table.runtime_errors.items())]
     attributes = [f"{n}, {v}" for v, n in sorted(table.device_attributes.items())]
     return {
         "cuda.inc": lines("CUDA_SYMBOL", "symbol, name, version, stream", cuda, CUDA_NOTES),
         "nvml.inc": lines("NVML_SYMBOL", "symbol", sorted(table.nvml)),
         "cuda_result.inc": lines("CUDA_RESULT", "name, value, words", results),
         "nvml_result.inc": lines("NVML_RESULT", "name, value, words", nvml_results),
+        "runtime_error.inc": lines("RUNTIME_ERROR", "name, value", runtime_errors),
         "device_attribute.inc": lines("CUDA_DEVICE_ATTRIBUTE", "name, value", attributes),
     }
 

@@ -33,7 +33,7 @@ CUDA_STATEMENT = re.compile(
 TYPEDEF = re.compile(r"\bPFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)\s*\(")
 NVML_DECLARATION = re.compile(r"\bDECLDIR\s*(?:char\s*\*\s*)?(nvml\w+)\s*\(")
 SYMBOL = re.compile(r"(?P<name>\w+?)(?:_v(?P<revision>\d+))?(?P<suffix>_ptsz|_ptds)?")
-ENUMERATOR = re.compile(r"\b([A-Z]\w+)\s*=\s*(0x[0-9A-Fa-f]+|\d+)\s*(?:,|$)")
+ENUMERATOR = re.compile(r"\b([A-Za-z]\w+)\s*=\s*(0x[0-9A-Fa-f]+|\d+)\s*(?:,|$)")
 PER_THREAD_SUFFIX = {"__CUDA_API_PTDS": "_ptds", "__CUDA_API_PTSZ": "_ptsz"}
 
 
@@ -93,7 +93,9 @@ def enumerators(text: str, tag: str) -> dict[int, str]:
 
     A value's first name wins: what follows under the same value is a deprecated synonym.
     """
-    match = re.search(rf"\benum\s+{tag}\s*\{{(.*?)\}}", without_comments(text), re.DOTALL)
+    # driver_types.h has an attribute of its own between the two.
+    opening = rf"\benum\s+(?:__device_builtin__\s+)?{tag}\s*"
+    match = re.search(rf"{opening}\{{(.*?)\}}", without_comments(text), re.DOTALL)
     if match is None:
         raise HeaderError(f"no enum {tag} in the header")
     values: dict[int, str] = {}

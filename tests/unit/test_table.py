@@ -66,7 +66,22 @@ const DECLDIR char* nvmlErrorString(nvmlReturn_t result);
 nvmlReturn_t  DECLDIR nvmlInit(void);
 #endif
 """
-RELEASE = Release("0.0", {"cuda.h": CUDA_H, "cudaTypedefs.h": CUDA_TYPEDEFS_H, "nvml.h": NVML_H})
+DRIVER_TYPES_H = """
+enum __device_builtin__ cudaError
+{
+    cudaSuccess                           =      0,
+    cudaErrorMemoryAllocation             =      2  /* the runtime's name for it */
+};
+"""
+RELEASE = Release(
+    "0.0",
+    {
+        "cuda.h": CUDA_H,
+        "cudaTypedefs.h": CUDA_TYPEDEFS_H,
+        "nvml.h": NVML_H,
+        "driver_types.h": DRIVER_TYPES_H,
+    },
+)
 
 
 class Line(NamedTuple):
@@ -231,6 +246,7 @@ def test_a_file_that_is_not_there_is_shown_whole(tmp_path: Path) -> None:
         ("nvml.inc", "NVML_SYMBOL"),
         ("cuda_result.inc", "CUDA_RESULT"),
         ("nvml_result.inc", "NVML_RESULT"),
+        ("runtime_error.inc", "RUNTIME_ERROR"),
         ("device_attribute.inc", "CUDA_DEVICE_ATTRIBUTE"),
     ],
 )
@@ -244,6 +260,7 @@ def test_a_file_holds_the_lines_its_comment_announces_each_name_once(file: str, 
     [
         ("cuda_result.inc", "CUDA_RESULT"),
         ("nvml_result.inc", "NVML_RESULT"),
+        ("runtime_error.inc", "RUNTIME_ERROR"),
         ("device_attribute.inc", "CUDA_DEVICE_ATTRIBUTE"),
     ],
 )

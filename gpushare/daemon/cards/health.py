@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from gpushare.daemon.cards import xid
+from gpushare import xid
 from gpushare.daemon.cards.card import Card, Sample
 from gpushare.daemon.log import log
 

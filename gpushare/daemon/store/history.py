@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.daemon.events import KEPT
 from gpushare.daemon.log import log
+from gpushare.events import KEPT
 from gpushare.protocol import HistoryEvent
 
 NAME: Final = "history.db"

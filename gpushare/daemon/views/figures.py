@@ -9,12 +9,12 @@ from typing import Final
 import gpushare
 from gpushare.daemon.cards.capacity import Room
 from gpushare.daemon.compute.spent import CHECKED, GATE, Spent
-from gpushare.daemon.events import KEPT
 from gpushare.daemon.log import counted
 from gpushare.daemon.node import Loaded, Node
 from gpushare.daemon.pages.account import Claim, accounts
 from gpushare.daemon.store.ledger import Entry, Holding
 from gpushare.daemon.views.why import card_parts
+from gpushare.events import KEPT
 from gpushare.figures import (
     ACTIONS,
     KINDS,

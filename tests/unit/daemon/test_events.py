@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is logged and what gpushare/daemon/events.py lists are the same."""
+"""What is logged and what gpushare/events.py lists are the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gpushare.daemon
-from gpushare.daemon.events import EVENTS, KEPT
+from gpushare.events import EVENTS, KEPT
 
 SOURCES = Path(gpushare.daemon.__file__).parent
 

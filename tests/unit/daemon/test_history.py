@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from gpushare.cli import history as told
-from gpushare.daemon.events import EVENTS, KEPT
 from gpushare.daemon.log import attach, detach, log
 from gpushare.daemon.store import history as store
 from gpushare.daemon.store.history import History
+from gpushare.events import EVENTS, KEPT
 from gpushare.protocol import HistoryEvent
 
 from .fakes import wait_until

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from gpushare.daemon.cards import xid
+from gpushare import xid
 from gpushare.exporter.cards import WATCHED
 from gpushare.exporter.exposition import FAMILIES, expose
 from gpushare.exporter.family import OF_CARD, OF_CONTAINER, Snapshot

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from gpushare.cli.group import gpushare
 from gpushare.cli.rules import rules_text
-from gpushare.daemon.events import KEPT
+from gpushare.events import KEPT
 from gpushare.exporter.exposition import FAMILIES
 
 if TYPE_CHECKING:
