@@ -64,7 +64,7 @@ class Granted:
             else:
                 value = KEYS[name].narrow(higher.layer[name].value, asked.value)
                 if value != higher.layer[name].value:
-                    self.layer[name] = Asked(asked.text, value, asked.source)
+                    self.layer[name] = Asked(asked.text, value, asked.source, asked.written)
 
     def override(self, operator: Layer) -> None:
         """Put the operator's values in place of others', and leave the rest as it was asked.
@@ -76,12 +76,12 @@ class Granted:
             for replaced in (name, _OTHER_FORM.get(name)):
                 below = self.layer.pop(replaced, None) if replaced else None
                 if below is not None and below.source.kind != "default":
-                    self.note(below, f"{asked.source} {quoted(asked.text)} is above it")
+                    self.note(below, f"{asked.source} {quoted(asked.shown)} is above it")
             self.layer[name] = asked
 
     def note(self, asked: Asked, why: str) -> None:
         """Keep that `asked` was not taken: nothing is dropped silently."""
-        shown = f"{printable(str(asked.source))} {quoted(asked.text)}"
+        shown = f"{printable(str(asked.source))} {quoted(asked.shown)}"
         self.notes.append(f"{shown} was not taken: {why}")
 
     def why_not(self, name: str, asked: Asked, *, shrink_only: bool) -> str | None:
@@ -89,7 +89,7 @@ class Granted:
         if name in self.layer:
             above = self.layer[name]
             if asked.value != above.value == KEYS[name].narrow(above.value, asked.value):
-                return f"{above.source} {quoted(above.text)} is above it"
+                return f"{above.source} {quoted(above.shown)} is above it"
             return None
         part = self.whole and name in _PARTS_OF_A_CARD
         if shrink_only and not part:

@@ -11,7 +11,21 @@ from gpushare.quota.errors import QuotaError
 
 Value: TypeAlias = "int | str | tuple[str, ...]"
 SourceKind: TypeAlias = Literal[
-    "operator", "annotation", "pod annotation", "env", "option", "default"
+    "operator",
+    "annotation",
+    "pod annotation",
+    "env",
+    "option",
+    "default",
+    # Of a manifest; no runtime hears of them.
+    "limit",
+    "label",
+    "node label",
+    "node annotation",
+    "node file",
+    "plugin",
+    "claim",
+    "task",
 ]
 
 
@@ -32,11 +46,20 @@ class Source:
 
 @dataclass(frozen=True)
 class Asked:
-    """One value as it was written, what it means, and where."""
+    """One value in canonical text, what it means, and where it was said.
+
+    `written` is the text as it was, where another system's key said it in its own unit.
+    """
 
     text: str
     value: Value
     source: Source
+    written: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The text that the user knows, because he wrote it."""
+        return self.written or self.text
 
 
 #: What one source asks for, by canonical key.
@@ -97,4 +120,4 @@ class Quota:
         asked = self.asked.get(key)
         if asked is None:
             return QuotaError(key, None, rule, fix)
-        return QuotaError(str(asked.source), asked.text, rule, fix)
+        return QuotaError(str(asked.source), asked.shown, rule, fix)

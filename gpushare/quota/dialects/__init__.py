@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other systems' requests: what their keys mean here.
+
+A table for each vendor (hami.py, tencent.py ...), and one translator: find() looks names up,
+combine() makes canonical keys of the words of each dialect, together() of several dialects one
+request. Pure, standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpushare.quota.dialects.combine import Problem, Spoken, combine, shown
+from gpushare.quota.dialects.find import Tables
+from gpushare.quota.dialects.hami import HAMI
+from gpushare.quota.dialects.row import REACHES, Dialect, Row, Where, Word
+from gpushare.quota.dialects.tencent import QGPU, VCUDA
+from gpushare.quota.dialects.together import OURS, Mode, Said, Together, both, together
+
+#: Every dialect, by name; a vendor's file has one or more.
+DIALECTS: Final = {one.name: one for one in (HAMI, QGPU, VCUDA)}
+TABLES: Final = Tables(DIALECTS.values())
+
+__all__ = [
+    "DIALECTS",
+    "OURS",
+    "REACHES",
+    "TABLES",
+    "Dialect",
+    "Mode",
+    "Problem",
+    "Row",
+    "Said",
+    "Spoken",
+    "Tables",
+    "Together",
+    "Where",
+    "Word",
+    "both",
+    "combine",
+    "shown",
+    "together",
+]

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules that tables name: what a vendor's own product would refuse.
+
+A rule with `strict` is the vendor's and not ours: what breaks it can be given here, so a lenient
+node gives it and says so, and a strict one refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from gpushare.quota.errors import BadValue
+from gpushare.quota.size import exact_size
+
+
+class RowRule(Protocol):
+    """Holds of one value, in the canonical key's unit."""
+
+    @property
+    def strict(self) -> bool:
+        """Whether only a strict node holds it."""
+
+    def check(self, amount: Fraction) -> None:
+        """Raise BadValue where `amount` breaks it."""
+
+
+class DialectRule(Protocol):
+    """Holds of all that a container asks in a dialect."""
+
+    @property
+    def strict(self) -> bool:
+        """Whether only a strict node holds it."""
+
+    def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
+        """Return the canonical key whose word breaks it, and how; None where nothing does.
+
+        `found` is what each card gets, by canonical key; cores of 100 are a whole card.
+        """
+
+
+@dataclass(frozen=True)
+class Step:
+    """A multiple of `step`, in percent."""
+
+    step: int
+    strict: bool = True
+
+    def check(self, amount: Fraction) -> None:
+        """As RowRule."""
+        if amount % self.step:
+            low = max(self.step, int(amount // self.step) * self.step)
+            raise BadValue(f"is not a multiple of {self.step}", f"write e.g. {low}")
+
+
+@dataclass(frozen=True)
+class Between:
+    """From `low` to `high`, in percent."""
+
+    low: int
+    high: int
+    strict: bool = True
+
+    def check(self, amount: Fraction) -> None:
+        """As RowRule."""
+        if not self.low <= amount <= self.high:
+            rule = f"is not from {self.low} to {self.high}"
+            raise BadValue(rule, f"write {self.low} to {self.high}")
+
+
+@dataclass(frozen=True)
+class PartOrCards:
+    """1 to 100 percent of one card, or N x 100 for whole cards."""
+
+    least: int = 1
+    strict: bool = False
+
+    def check(self, amount: Fraction) -> None:
+        """As RowRule."""
+        if amount > 100 and amount % 100:
+            low = int(amount // 100) * 100
+            rule = "is over one card and not N x 100: several cards are whole ones"
+            raise BadValue(rule, f"write 100 or less, or {low} or {low + 100}")
+        if amount < self.least:
+            raise BadValue(f"is below {self.least}", f"write {self.least} or more")
+
+
+@dataclass(frozen=True)
+class LeastBytes:
+    """Memory of at least `size` bytes."""
+
+    size: int
+    strict: bool = True
+
+    def check(self, amount: Fraction) -> None:
+        """As RowRule."""
+        if amount < self.size:
+            raise BadValue(f"is below {exact_size(self.size)}", f"ask for {exact_size(self.size)}")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """A part of a card by `key` needs `other` too: memory in either form."""
+
+    key: str
+    other: str
+    fix: str
+    strict: bool = True
+
+    def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
+        """As DialectRule."""
+        del cards
+        if self.key not in found or found.get("cores") == 100 or self._has(found):
+            return None
+        return self.key, BadValue(f"asks for no {self.other} beside it", self.fix)
+
+    def _has(self, found: Mapping[str, Fraction | str]) -> bool:
+        forms = ("memory", "memory-percent") if self.other == "memory" else (self.other,)
+        return any(form in found for form in forms)
+
+
+@dataclass(frozen=True)
+class WholeWithout:
+    """Whole cards are asked for without `key`: they have all of it."""
+
+    key: str
+    strict: bool = True
+
+    def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
+        """As DialectRule."""
+        del cards
+        if found.get("cores") == 100 and self.key in found:
+            return self.key, BadValue(
+                "comes with whole cards, which have all of it", "leave it out"
+            )
+        return None
+
+
+@dataclass(frozen=True)
+class LeastEach:
+    """Memory of at least `size` bytes on each card where there are several."""
+
+    size: int
+    strict: bool = True
+
+    def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
+        """As DialectRule."""
+        memory = found.get("memory")
+        if cards < 2 or not isinstance(memory, Fraction) or memory >= self.size:
+            return None
+        rule = (
+            f"is {exact_size(int(memory))} on each of {cards} cards, below {exact_size(self.size)}"
+        )
+        return "memory", BadValue(rule, f"ask for {exact_size(self.size * cards)} or more")
+
+
+@dataclass(frozen=True)
+class OneCard:
+    """With `key` there is one card only (and with `value`, only where it says that)."""
+
+    key: str
+    value: str = ""
+    strict: bool = True
+
+    def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
+        """As DialectRule."""
+        if cards < 2 or self.key not in found or (self.value and found[self.key] != self.value):
+            return None
+        return self.key, BadValue(f"is for one card, and {cards} are asked for", "ask for one card")

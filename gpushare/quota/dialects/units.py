@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the texts of vendors are read: each unit a constant that tables name.
+
+An amount is in the canonical key's own unit: bytes of memory, percent of a card, cards. What is no
+number is the canonical text. None: the text is fine and says nothing (HAMi's `0m` is no limit).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import Final, TypeAlias
+
+from gpushare.quota.errors import BadValue
+from gpushare.quota.size import MAX_BYTES
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True)
+class ByCard:
+    """An amount for each of several cards, by their index in the container."""
+
+    amounts: Mapping[int, Fraction]
+
+
+@dataclass(frozen=True)
+class ByContainer:
+    """An amount for each container of a pod, in their order."""
+
+    amounts: tuple[Fraction, ...]
+
+
+Amount: TypeAlias = "Fraction | str | ByCard | ByContainer | None"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit: its name for people, and `read`, which raises BadValue.
+
+    `step` is what a total must divide into on each card: 1 GiB where the vendor counts in GiB.
+    """
+
+    name: str
+    read: Callable[[str], Amount]
+    step: Fraction = Fraction(1)
+
+
+_INTEGER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+_DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+
+
+def _whole(text: str, what: str) -> int:
+    stripped = text.strip()
+    if not _INTEGER.fullmatch(stripped):
+        raise BadValue(f"is not {what}", "write a whole number")
+    return int(stripped)
+
+
+def _memory(size: int, shown: str, *, zero_is_nothing: bool = False) -> Unit:
+    def read(text: str) -> Amount:
+        amount = _whole(text, f"a whole number of {shown}")
+        if not amount:
+            if zero_is_nothing:
+                return None
+            raise BadValue("is no memory at all", "write 1 or more, or leave it out for no GPU")
+        if amount * size > MAX_BYTES:
+            raise BadValue("is more than any card has", f"write a number of {shown}")
+        return Fraction(amount * size)
+
+    return Unit(shown, read, Fraction(size))
+
+
+def _number(low: int, high: int, what: str, *, zero_is_nothing: bool = False) -> Unit:
+    def read(text: str) -> Amount:
+        amount = _whole(text, what)
+        if zero_is_nothing and not amount:
+            return None
+        if not low <= amount <= high:
+            raise BadValue(f"is not {what}", f"write a whole number from {low} to {high}")
+        return Fraction(amount)
+
+    return Unit(what, read)
+
+
+def _choice(name: str, values: Mapping[str, str | None]) -> Unit:
+    """Return a unit of words; each is the canonical text, or None where it says nothing."""
+
+    def read(text: str) -> Amount:
+        said = text.strip()
+        if said in values:
+            return values[said]
+        close = get_close_matches(said.casefold(), values, n=1, cutoff=0.6)
+        fix = f"did you mean {close[0]}?" if close else "write one of " + ", ".join(values)
+        raise BadValue("is not one of its values", fix)
+
+    return Unit(name, read)
+
+
+def _names(text: str) -> Amount:
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise BadValue("has an empty place in its list", "write the names with single commas")
+    return ",".join(dict.fromkeys(items))
+
+
+# --- memory ---
+
+MIBS: Final = _memory(MIB, "MiB")
+MIBS_OR_ALL: Final = _memory(MIB, "MiB", zero_is_nothing=True)
+GIBS: Final = _memory(GIB, "GiB")
+UNITS_OF_256_MIB: Final = _memory(256 * MIB, "units of 256 MiB")
+UNITS_OF_128_MIB: Final = _memory(128 * MIB, "units of 128 MiB")
+BYTES: Final = _memory(1, "bytes")
+
+_LETTERS: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB}
+_BINARY: Final = re.compile(r"([0-9]{1,19})([kKmMgG]?)", re.ASCII)
+
+
+def _binary_size(text: str) -> Amount:
+    match = _BINARY.fullmatch(text.strip())
+    if match is None:
+        raise BadValue("is not a size", "write e.g. 4g, 4096m or 4194304k")
+    size = int(match[1]) * _LETTERS[match[2].lower()]
+    if size > MAX_BYTES:
+        raise BadValue("is more than any card has", "write e.g. 4g")
+    return Fraction(size) if size else None
+
+
+#: HAMi's: `1g`, `1024m`, `1048576k`, or bytes; all binary; 0 is no limit.
+BINARY_SIZE: Final = Unit("g, m, k or bytes, binary", _binary_size)
+
+# Quantities of Kubernetes, apimachinery pkg/api/resource.
+_SUFFIXES: Final = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": KIB,
+    "Mi": MIB,
+    "Gi": GIB,
+    "Ti": 1 << 40,
+}
+_QUANTITY: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)(k|M|G|T|Ki|Mi|Gi|Ti)?", re.ASCII)
+
+
+def _quantity(text: str) -> Amount:
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        raise BadValue("is not a quantity", "write e.g. 4Gi or 4096Mi")
+    size = Fraction(match[1]) * _SUFFIXES[match[2] or ""]
+    if not size or size > MAX_BYTES:
+        raise BadValue("is not a size of memory", "write e.g. 4Gi or 4096Mi")
+    return Fraction(int(size))
+
+
+#: As Kubernetes reads it: `4Gi` binary, `4G` decimal, a bare number bytes.
+QUANTITY: Final = Unit("a quantity of Kubernetes", _quantity)
+
+# --- parts of a card ---
+
+PERCENT: Final = _number(1, 100, "percent of a card")
+PERCENT_OR_ANY: Final = _number(1, 100, "percent of a card, 0 for any", zero_is_nothing=True)
+#: 1..100 is a part of a card, N x 100 are N whole cards.
+PERCENT_OR_CARDS: Final = _number(1, 1600, "percent of a card, or N x 100 for N whole cards")
+
+
+def _part(text: str) -> Amount:
+    stripped = text.strip()
+    if not _DECIMAL.fullmatch(stripped):
+        raise BadValue("is not a number of cards", "write e.g. 0.5 or 1")
+    amount = Fraction(stripped) * 100
+    if not amount or amount > 1600:
+        raise BadValue("is not a number of cards", "write e.g. 0.5 or 1")
+    return amount
+
+
+#: `0.5` is half a card, `2` are two whole ones.
+PART_OF_A_CARD: Final = Unit("cards, a part as a decimal", _part)
+#: A number that only means something beside another (Row.over).
+PARTS: Final = _number(1, 10**9, "a whole number")
+
+# --- the rest ---
+
+CARDS: Final = _number(1, 16, "a number of cards")
+WEIGHT: Final = _number(1, 1000, "a weight")
+NAMES: Final = Unit("names with commas between", _names)
+TEXT: Final = Unit("text", lambda text: text.strip() or None)
+IGNORED: Final = Unit("", lambda _text: None)
+
+
+def choice(name: str, values: Mapping[str, str | None]) -> Unit:
+    """Return a unit of a vendor's own words, each with the canonical text that it comes to."""
+    return _choice(name, values)
