@@ -18,9 +18,9 @@ from typing import Any, Final
 import yaml
 
 from gpushare.errors import UserError
+from gpushare.marks import Place, at, fault_of, key_of
 
-#: The way to a value: ("driver", "cdi"), ("engines", "docker", "sockets", 0).
-Place = tuple[str | int, ...]
+__all__ = ["MAX_DEPTH", "ConfigError", "Document", "Place", "Problem", "at", "key_of"]
 
 MAX_DEPTH: Final = 16
 
@@ -49,11 +49,6 @@ class ConfigError(UserError):
         self.file = file
         self.problems = problems
         super().__init__("\n".join(f"{at(file, found.line)}: {found}" for found in problems))
-
-
-def at(file: Path, line: int) -> str:
-    """Return `/etc/gpushare/gpushare.yaml:12`, as editors take it."""
-    return f"{file}:{line}" if line else str(file)
 
 
 class _Loader(yaml.SafeLoader):
@@ -102,12 +97,9 @@ class Document:
         self.problems: list[Problem] = []
         try:
             node = _Loader(text).get_single_node()
-        except yaml.MarkedYAMLError as error:
-            raise ConfigError(file, _not_yaml(error)) from error
-        except yaml.reader.ReaderError as error:
-            line = text.count("\n", 0, error.position) + 1
-            told = f"has the character U+{ord(text[error.position]):04X}; take it out"
-            raise ConfigError(file, Problem(line, "", told)) from error
+        except yaml.YAMLError as error:
+            fault = fault_of(error, text)
+            raise ConfigError(file, Problem(fault.line, "", fault.told)) from error
         content = None if node is None else self._value(node, ())
         if content is not None and not isinstance(content, dict):
             told = "not a mapping; write lines like `max_shares: 16`"
@@ -171,15 +163,3 @@ class Document:
             self.lines[here] = line
             found[key.value] = self._value(value, here)
         return found
-
-
-def key_of(place: Place) -> str:
-    """Return `engines.docker.sockets[0]`."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
-    return "".join(parts).removeprefix(".")
-
-
-def _not_yaml(error: yaml.MarkedYAMLError) -> Problem:
-    line = error.problem_mark.line + 1 if error.problem_mark else 0
-    fix = "; indent with spaces" if "'\\t'" in (error.problem or "") else ""
-    return Problem(line, "", f"not YAML: {error.problem}{fix}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from gpushare.marks import NotText, read_text
 from gpushare.settings import rules, sections
 from gpushare.settings.document import ConfigError, Document, Problem
 
@@ -15,19 +16,9 @@ MAX_BYTES: Final = 1 << 18
 def text_of(file: Path) -> str:
     """Return the text of `file`; ConfigError where it cannot be read as one."""
     try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        told = f"{error.strerror}; name another file"
-        raise ConfigError(file, Problem(0, "", told)) from error
-    if len(data) > MAX_BYTES:
-        told = f"over {MAX_BYTES >> 10} KiB; this is no gpushare.yaml"
-        raise ConfigError(file, Problem(0, "", told))
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(file, Problem(line, "", "not UTF-8 text; save it as UTF-8")) from error
+        return read_text(file, MAX_BYTES, "gpushare.yaml")
+    except NotText as error:
+        raise ConfigError(file, Problem(error.fault.line, "", error.fault.told)) from error
 
 
 def checked(text: str, file: Path) -> Document:
