@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.combine import Problem, Spoken, combine, shown
+from gpushare.quota.dialects.combine import combine
 from gpushare.quota.dialects.find import Tables
 from gpushare.quota.dialects.hami import HAMI
 from gpushare.quota.dialects.row import REACHES, Dialect, Row, Where, Word
+from gpushare.quota.dialects.spoken import Problem, Spoken, shown
 from gpushare.quota.dialects.tencent import QGPU, VCUDA
 from gpushare.quota.dialects.together import OURS, Mode, Said, Together, both, together
 

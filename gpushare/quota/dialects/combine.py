@@ -8,56 +8,26 @@ and said.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Final
 
-from gpushare.quota.dialects.row import Dialect, Word
+from gpushare.quota.dialects.row import Word
+from gpushare.quota.dialects.shared import leave_to_others
+from gpushare.quota.dialects.spoken import Problem, Spoken, shown
+from gpushare.quota.dialects.twice import Held, settled
 from gpushare.quota.dialects.units import ByCard, ByContainer
-from gpushare.quota.errors import BadValue, QuotaError, quoted
+from gpushare.quota.errors import BadValue, quoted
 from gpushare.quota.keys import KEYS
-from gpushare.quota.quota import Asked, Layer, Source
+from gpushare.quota.quota import Asked, Layer
 from gpushare.quota.size import exact_size
 
 _WHOLE: Final = Fraction(100)
 _MEMORY: Final = frozenset({"memory", "memory-limit"})
 _PERCENTS: Final = frozenset({"memory-percent", "cores"})
-# Of two words for the same key the smaller holds; of a priority the later.
-_LATER: Final = frozenset({"priority"})
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A word that is refused: the rule that it breaks and the fix."""
-
-    word: Word
-    rule: str
-    fix: str
-
-    def error(self) -> QuotaError:
-        """Return it as the error that a create fails with."""
-        return QuotaError(shown(self.word), self.word.text, self.rule, self.fix)
-
-
-@dataclass(frozen=True)
-class Spoken:
-    """What a container says in one dialect. `layer` is empty where nothing of it asks.
-
-    `meant` says for a word what became of it, by its name: canonical `key=text`, or why nothing.
-    """
-
-    dialect: Dialect
-    words: tuple[Word, ...]
-    layer: Layer
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[str, ...] = ()
-    meant: Mapping[str, str] = field(default_factory=dict)
-
-
-def shown(word: Word) -> str:
-    """Return `env CUDA_DEVICE_MEMORY_LIMIT (HAMi)`."""
-    return f"{word.source} ({word.dialect.title})"
+_SHARES: Final = frozenset(
+    {"fixed-share", "burst-share"}
+)  # policies that are nothing without cores
 
 
 def combine(words: Iterable[Word], *, strict: bool, position: int | None = None) -> list[Spoken]:
@@ -69,26 +39,8 @@ def combine(words: Iterable[Word], *, strict: bool, position: int | None = None)
     by_dialect: dict[str, list[Word]] = {}
     for word in words:
         by_dialect.setdefault(word.dialect.name, []).append(word)
-    _leave_to_others(by_dialect)
+    leave_to_others(by_dialect)
     return [_Combined(said, strict, position).spoken() for said in by_dialect.values() if said]
-
-
-def _leave_to_others(by_dialect: dict[str, list[Word]]) -> None:
-    """Take a name that several dialects know from those that only have what is shared."""
-    owners: dict[Source, int] = {}
-    for said in by_dialect.values():
-        for word in said:
-            owners[word.source] = owners.get(word.source, 0) + 1
-    if all(count == 1 for count in owners.values()):
-        return
-    own = {
-        name: any(word.row.use == "asks" and owners[word.source] == 1 for word in said)
-        for name, said in by_dialect.items()
-    }
-    taken = {word.source for name, said in by_dialect.items() if own[name] for word in said}
-    for name, said in by_dialect.items():
-        if not own[name]:
-            by_dialect[name] = [word for word in said if word.source not in taken]
 
 
 class _Combined:
@@ -99,7 +51,7 @@ class _Combined:
         self._dialect = words[0].dialect
         self._strict = strict
         self._position = position
-        self._found: dict[str, tuple[Fraction | str, Word]] = {}
+        self._found: dict[str, Held] = {}
         self._by_card: dict[str, dict[int, tuple[Fraction, Word]]] = {}
         self._problems: list[Problem] = []
         self._notes: list[str] = []
@@ -116,6 +68,7 @@ class _Combined:
         for key in _PERCENTS:
             self._round(key)
         self._assume()
+        self._drop_policy()
         self._check(cards)
         layer = self._layer()
         if not self._asks:
@@ -143,7 +96,7 @@ class _Combined:
 
     def _read(self, word: Word) -> None:
         row = word.row
-        if not row.gives:
+        if not row.gives and not row.beside:
             self._meant[word.name] = row.instead or row.meaning
             return
         try:
@@ -156,6 +109,13 @@ class _Combined:
         if amount is None:
             self._meant[word.name] = "nothing: as if it were not there"
             return
+        if row.beside and not self._is_beside(word):
+            alone = BadValue(f"asks for nothing without {row.beside}", f"write {row.beside} too")
+            if not self._leaves(word, alone, strict_rule=bool(row.gives)):
+                return
+        if not row.gives:
+            self._meant[word.name] = row.instead or row.meaning
+            return
         if row.use == "asks":
             self._asks = True
         if isinstance(amount, ByCard):
@@ -166,15 +126,35 @@ class _Combined:
         else:
             self._put(word, self._over(word, amount))
 
+    def _is_beside(self, word: Word) -> bool:
+        """Whether the word that must be beside this one is there, and is not switched off."""
+        for other in self._words:
+            if other.row.name == word.row.beside:
+                try:
+                    return other.row.unit.read(other.text) is not None
+                except BadValue:
+                    return True  # said where that word is read
+        return False
+
     def _of_container(self, word: Word, amount: ByContainer) -> Fraction | None:
-        """Return the amount that is for this container."""
-        if len(amount.amounts) == 1:
-            return amount.amounts[0]
-        if self._position is None or self._position >= len(amount.amounts):
-            rule = f"has {len(amount.amounts)} places, and none is for this container"
-            self._problem(word, BadValue(rule, "write one for each container of the pod"))
-            return None
-        return amount.amounts[self._position]
+        """Return the amount that is for this container, None where it has a place and no cards."""
+        places, here = len(amount.amounts), self._position
+        if here is None and places > 1:
+            bad = BadValue(
+                f"has {places} places, and which is this container's is not known here",
+                "annotate the container by its name: gpushare.io/container.NAME.count",
+            )
+        elif here is not None and here >= places:
+            rule = f"has {places} places, and this is container {here + 1} of its pod"
+            bad = BadValue(rule, "write one for each container of the pod, 0 where it has no GPU")
+        elif not (found := amount.amounts[here or 0]) and any(
+            other.row.use == "asks" and other is not word for other in self._words
+        ):
+            bad = BadValue("is 0 for this container, which asks for a GPU", "write 1 or more")
+        else:
+            return found or None
+        self._problem(word, bad)
+        return None
 
     def _over(self, word: Word, amount: Fraction | str) -> Fraction | str | None:
         """Return what percentage a part is of the other word's amount; None where it is not."""
@@ -201,24 +181,19 @@ class _Combined:
             return
         key = word.row.gives
         before = self._found.get(key)
-        if before is not None and before[0] != amount:
-            taken = self._smaller(key, before, (amount, word))
-            left = word if taken is before else before[1]
-            self._notes.append(
-                f"{shown(left)} {quoted(left.text)} was not taken: {shown(taken[1])} "
-                f"{quoted(taken[1].text)} says {key} too"
-            )
-            self._found[key] = taken
-        elif before is None:
-            self._found[key] = amount, word
-
-    @staticmethod
-    def _smaller(
-        key: str, before: tuple[Fraction | str, Word], now: tuple[Fraction | str, Word]
-    ) -> tuple[Fraction | str, Word]:
-        if not (isinstance(before[0], Fraction) and isinstance(now[0], Fraction)):
-            return before
-        return now if (now[0] > before[0]) == (key in _LATER) else before
+        if before is None or before[0] == amount:
+            self._found.setdefault(key, (amount, word))
+            return
+        self._found[key], left = settled(key, before, (amount, word))
+        if left is None:
+            self._meant[word.name] = f"{key}, with {before[1].name}"
+            return
+        taken = self._found[key][1]
+        self._meant[left.name] = f"nothing: {taken.name} says {key} too"
+        self._notes.append(
+            f"{shown(left)} {quoted(left.text)} was not taken: {shown(taken)} "
+            f"{quoted(taken.text)} says {key} too"
+        )
 
     def _put_by_card(self, word: Word, card: int, amount: Fraction) -> None:
         if self._holds(word, amount):
@@ -297,7 +272,7 @@ class _Combined:
         if amount >= _WHOLE and not shares:
             whole = int(amount / _WHOLE)
             if "count" in self._found and cards != whole and (word.row.total or whole > 1):
-                rule = f"is {whole} whole cards, and {shown(self._found['count'][1])} says {cards}"
+                rule = f"is whole cards, {whole}, and {shown(self._found['count'][1])} says {cards}"
                 self._refuse("cores", BadValue(rule, "write the same number in both"))
                 return
             if whole > 1:
@@ -350,11 +325,20 @@ class _Combined:
         if not self._asks or self._found.get("cores", (None,))[0] == _WHOLE:
             return
         for one in self._dialect.assumed:
+            if one.beside and one.beside not in self._found:
+                continue
             if self._found.keys().isdisjoint((one.key, *one.without)):
                 word = next(iter(self._found.values()))[1] if self._found else self._words[0]
                 number = Fraction(one.text) if one.key in _PERCENTS else one.text
                 self._found[one.key] = number, word
                 self._notes.append(f"{self._dialect.title}: {one.key} {one.text}, {one.why}")
+
+    def _drop_policy(self) -> None:
+        """Take out how cores are to be held where none are asked: there is nothing to hold."""
+        policy = self._found.get("policy")
+        if self._asks and policy and policy[0] in _SHARES and "cores" not in self._found:
+            del self._found["policy"]
+            self._meant[policy[1].name] = "nothing: it says how cores are held, and none are asked"
 
     def _check(self, cards: int) -> None:
         """Hold the dialect's own rules against what is asked, where all of it could be read."""

@@ -54,8 +54,10 @@ class Row:
     `name` is the key as it is written; `{card}`, `{container}`, `{model}` and `{any}` stand for
     what differs. `gives` is the canonical key that it fills, empty where none does. `total`: the
     value is of all cards of the container together. `over` names a row of the same table of which
-    this one is a part: it becomes a percentage. `meaning` is for people, and so is `instead`, what
-    of gpushare does the same where `gives` is empty. `source` says where the fact is from.
+    this one is a part: it becomes a percentage. `beside` names one that the vendor wants to be
+    written as well; what fills no key itself asks for nothing without it. `meaning` is for people,
+    and so is `instead`, what of gpushare does the same where `gives` is empty. `source` says where
+    the fact is from.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Row:
     gives: str = ""
     total: bool = False
     over: str = ""
+    beside: str = ""
     rules: tuple[RowRule, ...] = ()
     instead: str = ""
     source: str = ""
@@ -93,12 +96,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Assumed:
-    """What a vendor gives where `key` and all of `without` are not asked, and something is."""
+    """What a vendor gives where `key` and all of `without` are not asked, and something is.
+
+    With `beside` only where that key is asked.
+    """
 
     key: str
     text: str
     without: tuple[str, ...] = ()
     why: str = ""
+    beside: str = ""
 
 
 @dataclass(frozen=True)

@@ -89,36 +89,72 @@ class PartOrCards:
 
 @dataclass(frozen=True)
 class LeastBytes:
-    """Memory of at least `size` bytes."""
+    """Memory of at least `size` bytes, or of `more` than that."""
 
     size: int
+    more: bool = False
     strict: bool = True
 
     def check(self, amount: Fraction) -> None:
         """As RowRule."""
         if amount < self.size:
-            raise BadValue(f"is below {exact_size(self.size)}", f"ask for {exact_size(self.size)}")
+            raise BadValue(f"is below {exact_size(self.size)}", f"ask for {self._enough()}")
+        if self.more and amount == self.size:
+            raise BadValue(f"is no more than {exact_size(self.size)}", f"ask for {self._enough()}")
+
+    def _enough(self) -> str:
+        return ("more than " if self.more else "") + exact_size(self.size)
 
 
 @dataclass(frozen=True)
 class Needs:
-    """A part of a card by `key` needs `other` too: memory in either form."""
+    """A part of a card by `key` needs `other` too: memory in either form.
+
+    Not where one of `unless` is asked, a key or `key=value`.
+    """
 
     key: str
     other: str
     fix: str
     strict: bool = True
+    unless: tuple[str, ...] = ()
 
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""
         del cards
         if self.key not in found or found.get("cores") == 100 or self._has(found):
             return None
+        if any(_is_asked(found, one) for one in self.unless):
+            return None
         return self.key, BadValue(f"asks for no {self.other} beside it", self.fix)
 
     def _has(self, found: Mapping[str, Fraction | str]) -> bool:
         forms = ("memory", "memory-percent") if self.other == "memory" else (self.other,)
         return any(form in found for form in forms)
+
+
+def _is_asked(found: Mapping[str, Fraction | str], what: str) -> bool:
+    """Whether `what`, a key or `key=value`, is asked."""
+    key, _, value = what.partition("=")
+    return key in found and (not value or found[key] == value)
+
+
+@dataclass(frozen=True)
+class Excludes:
+    """`key` is not asked beside `what`, a key or `key=value`."""
+
+    key: str
+    what: str
+    rule: str
+    fix: str
+    strict: bool = True
+
+    def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
+        """As DialectRule."""
+        del cards
+        if self.key not in found or not _is_asked(found, self.what):
+            return None
+        return self.key, BadValue(self.rule, self.fix)
 
 
 @dataclass(frozen=True)
@@ -140,20 +176,52 @@ class WholeWithout:
 
 @dataclass(frozen=True)
 class LeastEach:
-    """Memory of at least `size` bytes on each card where there are several."""
+    """Memory of at least `size` bytes, or of `more`, on each card where there are several."""
 
     size: int
+    more: bool = False
     strict: bool = True
 
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""
         memory = found.get("memory")
-        if cards < 2 or not isinstance(memory, Fraction) or memory >= self.size:
+        if cards < 2 or not isinstance(memory, Fraction):
             return None
-        rule = (
-            f"is {exact_size(int(memory))} on each of {cards} cards, below {exact_size(self.size)}"
-        )
-        return "memory", BadValue(rule, f"ask for {exact_size(self.size * cards)} or more")
+        if memory > self.size or (memory == self.size and not self.more):
+            return None
+        low, more = exact_size(self.size), "more than " if self.more else ""
+        rule = f"is {exact_size(int(memory))} on each of {cards} cards, and {more}{low} is needed"
+        return "memory", BadValue(rule, f"ask for {more}{exact_size(self.size * cards)}")
+
+
+@dataclass(frozen=True)
+class MostCards:
+    """At most `most` cards."""
+
+    most: int
+    strict: bool = True
+
+    def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
+        """As DialectRule."""
+        if cards <= self.most or "count" not in found:
+            return None
+        return "count", BadValue(f"is more than {self.most} cards", f"write {self.most} or less")
+
+
+@dataclass(frozen=True)
+class SeveralOnly:
+    """Parts of several cards are asked for under this value of `key` only."""
+
+    key: str
+    value: str
+    strict: bool = True
+
+    def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
+        """As DialectRule."""
+        if cards < 2 or found.get("cores") == 100 or found.get(self.key, self.value) == self.value:
+            return None
+        rule = f"is for one card, and parts of {cards} are asked for"
+        return self.key, BadValue(rule, f"write {self.value}")
 
 
 @dataclass(frozen=True)

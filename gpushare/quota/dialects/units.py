@@ -188,11 +188,69 @@ PARTS: Final = _number(1, 10**9, "a whole number")
 
 # --- the rest ---
 
-CARDS: Final = _number(1, 16, "a number of cards")
+CARDS_MOST: Final = 16  # MAX_CARDS of keys.py
+CARDS: Final = _number(1, CARDS_MOST, "a number of cards")
 WEIGHT: Final = _number(1, 1000, "a weight")
 NAMES: Final = Unit("names with commas between", _names)
 TEXT: Final = Unit("text", lambda text: text.strip() or None)
 IGNORED: Final = Unit("", lambda _text: None)
+
+
+def _visible(text: str) -> Amount:
+    return None if text.strip() in {"", "all", "none", "void"} else _names(text)
+
+
+#: NVIDIA_VISIBLE_DEVICES: images say `all` of themselves, which is nobody's choice of cards.
+VISIBLE: Final = Unit("indices or UUIDs; all, none and void say nothing", _visible)
+
+
+def _by_container(text: str) -> Amount:
+    places = [_whole(place, "a number of cards for each container") for place in text.split(",")]
+    if max(places) > CARDS_MOST:
+        raise BadValue("is more cards than a container may have", f"write {CARDS_MOST} or less")
+    return ByContainer(tuple(map(Fraction, places)))
+
+
+#: `2,0,3`: cards for each container of the pod, in their order.
+CARDS_BY_CONTAINER: Final = Unit("a number of cards for each container", _by_container)
+
+_HUNDREDTHS: Final = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}", re.ASCII)
+
+
+def _percent_or_hundredths(text: str) -> Amount:
+    stripped = text.strip()
+    if "." not in stripped:
+        return PERCENT_OR_CARDS.read(stripped)
+    if not _HUNDREDTHS.fullmatch(stripped) or not Fraction(stripped):
+        fix = "write percent, e.g. 30, or cards with two decimals at most, e.g. 0.3"
+        raise BadValue("is no percentage and no number of cards", fix)
+    return Fraction(stripped) * 100
+
+
+#: `30` percent of a card, `200` two cards; or cards as a console has it, `0.3`.
+PERCENT_OR_HUNDREDTHS: Final = Unit("percent of a card, or cards as 0.3", _percent_or_hundredths)
+
+
+def _switch(text: str) -> Amount:
+    said = text.strip().casefold()
+    if said not in {"1", "true", "0", "false", ""}:
+        raise BadValue("is neither on nor off", "write 1 or 0")
+    return "on" if said in {"1", "true"} else None
+
+
+#: A switch that says nothing where it is off.
+SWITCH: Final = Unit("1 or true, 0 or false", _switch)
+
+
+def first_of(name: str, values: Mapping[str, str | None]) -> Unit:
+    """Return a unit of words with commas between: the first that says something holds."""
+    single = _choice(name, values)
+
+    def read(text: str) -> Amount:
+        found = [single.read(word) for word in str(_names(text)).split(",")]
+        return next((one for one in found if one is not None), None)
+
+    return Unit(name, read)
 
 
 def choice(name: str, values: Mapping[str, str | None]) -> Unit:

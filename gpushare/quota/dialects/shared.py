@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that several dialects know: `nvidia.com/gpu`, NVIDIA_VISIBLE_DEVICES."""
+
+from __future__ import annotations
+
+from gpushare.quota.dialects.row import Word
+from gpushare.quota.quota import Source
+
+
+def leave_to_others(by_dialect: dict[str, list[Word]]) -> None:
+    """Leave a name that several dialects know to those that ask by another; else to the first."""
+    owners: dict[Source, list[str]] = {}
+    for name, said in by_dialect.items():
+        for source in dict.fromkeys(word.source for word in said):
+            owners.setdefault(source, []).append(name)
+    if all(len(names) == 1 for names in owners.values()):
+        return
+    asking = {
+        name
+        for name, said in by_dialect.items()
+        if any(word.row.use == "asks" and len(owners[word.source]) == 1 for word in said)
+    }
+    kept = {
+        source: {name for name in names if name in asking} or {names[0]}
+        for source, names in owners.items()
+    }
+    for name, said in by_dialect.items():
+        by_dialect[name] = [word for word in said if name in kept[word.source]]
