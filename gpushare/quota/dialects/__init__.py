@@ -10,16 +10,45 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpushare.quota.dialects.aws import AWS
+from gpushare.quota.dialects.baidu import BAIDU
 from gpushare.quota.dialects.combine import combine
 from gpushare.quota.dialects.find import Tables
+from gpushare.quota.dialects.gke import GKE
 from gpushare.quota.dialects.hami import HAMI
+from gpushare.quota.dialects.hami_dra import HAMI_DRA
+from gpushare.quota.dialects.huawei import HUAWEI
+from gpushare.quota.dialects.kai import KAI
+from gpushare.quota.dialects.koordinator import KOORDINATOR
+from gpushare.quota.dialects.kubeshare import KUBESHARE
+from gpushare.quota.dialects.nvidia import NVIDIA
+from gpushare.quota.dialects.nvshare import NVSHARE
+from gpushare.quota.dialects.orionx import ORIONX
 from gpushare.quota.dialects.row import REACHES, Dialect, Row, Where, Word
 from gpushare.quota.dialects.spoken import Problem, Spoken, shown
 from gpushare.quota.dialects.tencent import QGPU, VCUDA
 from gpushare.quota.dialects.together import OURS, Mode, Said, Together, both, together
 
 #: Every dialect, by name; a vendor's file has one or more.
-DIALECTS: Final = {one.name: one for one in (HAMI, QGPU, VCUDA)}
+DIALECTS: Final = {
+    one.name: one
+    for one in (
+        NVIDIA,
+        HAMI,
+        HAMI_DRA,
+        QGPU,
+        VCUDA,
+        KAI,
+        HUAWEI,
+        BAIDU,
+        KOORDINATOR,
+        KUBESHARE,
+        NVSHARE,
+        ORIONX,
+        AWS,
+        GKE,
+    )
+}
 TABLES: Final = Tables(DIALECTS.values())
 
 __all__ = [

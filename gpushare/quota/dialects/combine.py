@@ -17,6 +17,7 @@ from gpushare.quota.dialects.shared import leave_to_others
 from gpushare.quota.dialects.spoken import Problem, Spoken, shown
 from gpushare.quota.dialects.twice import Held, settled
 from gpushare.quota.dialects.units import ByCard, ByContainer
+from gpushare.quota.dialects.whose import elsewhere
 from gpushare.quota.errors import BadValue, quoted
 from gpushare.quota.keys import KEYS
 from gpushare.quota.quota import Asked, Layer
@@ -25,28 +26,35 @@ from gpushare.quota.size import exact_size
 _WHOLE: Final = Fraction(100)
 _MEMORY: Final = frozenset({"memory", "memory-limit"})
 _PERCENTS: Final = frozenset({"memory-percent", "cores"})
-_SHARES: Final = frozenset(
-    {"fixed-share", "burst-share"}
-)  # policies that are nothing without cores
+_SHARES: Final = frozenset({"fixed-share", "burst-share"})  # policies: nothing without cores
 
 
-def combine(words: Iterable[Word], *, strict: bool, position: int | None = None) -> list[Spoken]:
+def combine(
+    words: Iterable[Word], *, strict: bool, position: int | None = None, container: str = ""
+) -> list[Spoken]:
     """Return what `words` say, one Spoken for each dialect that has any.
 
-    `position` is the container's place among those of its pod, None where it is not known. Where a
-    name is known to several dialects it is the word of those that ask by another word as well.
+    `position` is the container's place among those of its pod, None where it is not known, and
+    `container` its name, empty where it has none: what is for another one is not this one's. Where
+    a name is known to several dialects it is the word of those that ask by another word as well.
     """
     by_dialect: dict[str, list[Word]] = {}
     for word in words:
         by_dialect.setdefault(word.dialect.name, []).append(word)
     leave_to_others(by_dialect)
-    return [_Combined(said, strict, position).spoken() for said in by_dialect.values() if said]
+    return [
+        _Combined(said, strict, position, container).spoken()
+        for said in by_dialect.values()
+        if said
+    ]
 
 
 class _Combined:
     """The words of one dialect on their way to a layer."""
 
-    def __init__(self, words: Sequence[Word], strict: bool, position: int | None) -> None:
+    def __init__(
+        self, words: Sequence[Word], strict: bool, position: int | None, container: str
+    ) -> None:
         self._words = tuple(words)
         self._dialect = words[0].dialect
         self._strict = strict
@@ -55,15 +63,18 @@ class _Combined:
         self._by_card: dict[str, dict[int, tuple[Fraction, Word]]] = {}
         self._problems: list[Problem] = []
         self._notes: list[str] = []
-        self._meant: dict[str, str] = {}
+        self._away = elsewhere(self._words, container, position)
+        self._meant = {name: f"nothing here: for {other}" for name, other in self._away.items()}
         self._asks = False
 
     def spoken(self) -> Spoken:
         for word in self._words:
-            self._read(word)
+            if word.name not in self._away:
+                self._read(word)
         self._settle_cards()
+        self._settle_cores(self._cards())
+        self._settle_percent()
         cards = self._cards()
-        self._settle_cores(cards)
         self._settle_memory(cards)
         for key in _PERCENTS:
             self._round(key)
@@ -85,7 +96,7 @@ class _Combined:
     def _says_nothing(self) -> Spoken:
         """Nothing asks: what is wrong with an image's log level refuses nobody's container."""
         for word in self._words:
-            if word.row.gives:
+            if word.row.gives and word.name not in self._away:
                 self._meant[word.name] = "nothing: it only says how, and nothing beside it asks"
         notes = tuple(f"{one.error()}" for one in self._problems if one.word.row.use == "asks")
         if notes:  # what was to ask is no value: that is a refusal
@@ -280,6 +291,20 @@ class _Combined:
             amount = _WHOLE
         self._found["cores"] = amount, word
 
+    def _settle_percent(self) -> None:
+        """Make N x 100 percent of memory that of N whole cards, where nobody says how many."""
+        if "memory-percent" not in self._found or "count" in self._found:
+            return
+        amount, word = self._found["memory-percent"]
+        if not (isinstance(amount, Fraction) and word.row.total and amount > _WHOLE):
+            return
+        if amount % _WHOLE:
+            fix = "write 100 or less, or a multiple of 100"
+            bad = BadValue("is over one card and no number of whole cards", fix)
+            self._refuse("memory-percent", bad)
+            return
+        self._found["count"] = amount / _WHOLE, word
+
     def _settle_memory(self, cards: int) -> None:
         """Divide totals of memory: evenly, in the vendor's own unit, or not at all."""
         for key in ("memory", "memory-limit", "memory-percent"):
@@ -327,7 +352,12 @@ class _Combined:
         for one in self._dialect.assumed:
             if one.beside and one.beside not in self._found:
                 continue
-            if self._found.keys().isdisjoint((one.key, *one.without)):
+            if not self._found.keys().isdisjoint((one.key, *one.without)):
+                continue
+            if one.like:
+                if one.like in self._found:
+                    self._found[one.key] = self._found[one.like]
+            else:
                 word = next(iter(self._found.values()))[1] if self._found else self._words[0]
                 number = Fraction(one.text) if one.key in _PERCENTS else one.text
                 self._found[one.key] = number, word

@@ -42,7 +42,7 @@ Use: TypeAlias = Literal["asks", "says", "kept", "node"]
 _PLACES: Final = {
     "{card}": r"(?P<card>[0-9]{1,3})",
     "{container}": r"(?P<container>[a-z0-9][a-z0-9-]{0,62})",
-    "{model}": r"(?P<model>[a-z0-9][a-z0-9-]{0,62})",
+    "{model}": r"(?P<model>[a-z0-9][a-z0-9_.-]{0,62})",
     "{any}": r"(?P<any>.+)",
 }
 
@@ -55,9 +55,10 @@ class Row:
     what differs. `gives` is the canonical key that it fills, empty where none does. `total`: the
     value is of all cards of the container together. `over` names a row of the same table of which
     this one is a part: it becomes a percentage. `beside` names one that the vendor wants to be
-    written as well; what fills no key itself asks for nothing without it. `meaning` is for people,
-    and so is `instead`, what of gpushare does the same where `gives` is empty. `source` says where
-    the fact is from.
+    written as well; what fills no key itself asks for nothing without it. `names_container`: the
+    text is the container of the pod that the dialect's annotations are for; without that word they
+    are for the first. `meaning` is for people, and so is `instead`, what of gpushare does the same
+    where `gives` is empty. `source` says where the fact is from.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Row:
     total: bool = False
     over: str = ""
     beside: str = ""
+    names_container: bool = False
     rules: tuple[RowRule, ...] = ()
     instead: str = ""
     source: str = ""
@@ -98,14 +100,16 @@ class Row:
 class Assumed:
     """What a vendor gives where `key` and all of `without` are not asked, and something is.
 
-    With `beside` only where that key is asked.
+    It is `text`, or the amount of the key `like` where that is asked; with `beside` only where that
+    key is asked.
     """
 
     key: str
-    text: str
+    text: str = ""
     without: tuple[str, ...] = ()
     why: str = ""
     beside: str = ""
+    like: str = ""
 
 
 @dataclass(frozen=True)

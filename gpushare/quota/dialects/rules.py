@@ -237,3 +237,58 @@ class OneCard:
         if cards < 2 or self.key not in found or (self.value and found[self.key] != self.value):
             return None
         return self.key, BadValue(f"is for one card, and {cards} are asked for", "ask for one card")
+
+
+@dataclass(frozen=True)
+class StepEach:
+    """A multiple of `step` on each card, once a total is divided."""
+
+    key: str
+    step: int
+    strict: bool = True
+
+    def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
+        """As DialectRule."""
+        amount = found.get(self.key)
+        if not isinstance(amount, Fraction) or not amount % self.step:
+            return None
+        rule = f"is {amount} on each card, which is not a multiple of {self.step}"
+        if cards < 2:
+            rule = f"is not a multiple of {self.step}"
+        low = max(self.step, int(amount // self.step) * self.step)
+        return self.key, BadValue(rule, f"write e.g. {low * cards}")
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """`key` is not above `other`."""
+
+    key: str
+    other: str
+    strict: bool = False
+
+    def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
+        """As DialectRule."""
+        del cards
+        amount, most = found.get(self.key), found.get(self.other)
+        if not (isinstance(amount, Fraction) and isinstance(most, Fraction)) or amount <= most:
+            return None
+        limit = exact_size(int(most))
+        return self.key, BadValue(f"is above the limit, {limit}", f"ask for {limit} or less")
+
+
+@dataclass(frozen=True)
+class NotBoth:
+    """One of two keys that say the same in two forms."""
+
+    key: str
+    other: str
+    fix: str
+    strict: bool = False
+
+    def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
+        """As DialectRule."""
+        del cards
+        if self.key in found and self.other in found and found.get("cores") != 100:
+            return self.key, BadValue(f"says what {self.other} says in another form", self.fix)
+        return None

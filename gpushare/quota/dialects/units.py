@@ -135,6 +135,28 @@ def _binary_size(text: str) -> Amount:
 #: HAMi's: `1g`, `1024m`, `1048576k`, or bytes; all binary; 0 is no limit.
 BINARY_SIZE: Final = Unit("g, m, k or bytes, binary", _binary_size)
 
+
+_PINNED: Final = re.compile(r"([0-9]{1,3})=([0-9]{1,19})([kKmMgG])[bB]?", re.ASCII)
+
+
+def _pinned(text: str) -> Amount:
+    amounts: dict[int, Fraction] = {}
+    for item in text.strip().strip("'").split(","):
+        match = _PINNED.fullmatch(item.strip())
+        if match is None:
+            raise BadValue("is not a size for each card by its index", "write e.g. 0=4G,1=512M")
+        size = int(match[2]) * _LETTERS[match[3].lower()]
+        if not 0 < size <= MAX_BYTES:
+            raise BadValue("is no size of memory", "write e.g. 0=4G,1=512M")
+        if int(match[1]) in amounts:
+            raise BadValue("says two sizes for one card", "write each card once")
+        amounts[int(match[1])] = Fraction(size)
+    return ByCard(amounts)
+
+
+#: MPS: `0=1G,1=512MB`, binary, by the index of the card in the container.
+PINNED_BY_CARD: Final = Unit("sizes by card, 0=1G,1=512M, binary", _pinned)
+
 # Quantities of Kubernetes, apimachinery pkg/api/resource.
 _SUFFIXES: Final = {
     "": 1,
@@ -186,22 +208,109 @@ PART_OF_A_CARD: Final = Unit("cards, a part as a decimal", _part)
 #: A number that only means something beside another (Row.over).
 PARTS: Final = _number(1, 10**9, "a whole number")
 
+
+def _decimal(text: str, what: str, fix: str) -> Fraction:
+    stripped = text.strip()
+    if not _DECIMAL.fullmatch(stripped):
+        raise BadValue(f"is not {what}", fix)
+    return Fraction(stripped)
+
+
+def _below_one(text: str) -> Amount:
+    part = _decimal(text, "a part of a card", "write e.g. 0.5")
+    if not 0 < part < 1:
+        raise BadValue("is not above 0 and below 1", "write e.g. 0.5")
+    return part * 100
+
+
+#: `0.5` is half of a card's memory; a whole card is asked for otherwise.
+PART: Final = Unit("a part of a card, below 1", _below_one)
+
+
+def _up_to_one(text: str) -> Amount:
+    part = _decimal(text, "a part of a card", "write 0 to 1, e.g. 0.5")
+    if part > 1:
+        raise BadValue("is more than one card", "write 0 to 1, e.g. 0.5")
+    return part * 100 or None
+
+
+#: `0.5` is half a card, `1.0` all of it, `0` nothing in particular.
+PART_UP_TO_ONE: Final = Unit("a part of a card, 0 to 1", _up_to_one)
+
+
+def _cap(text: str) -> Amount:
+    percent = _decimal(text, "percent of a card", "write 1 to 100")
+    if not 0 < percent <= 100:
+        raise BadValue("is not percent of a card", "write 1 to 100")
+    return None if percent == 100 else percent
+
+
+#: A bound and no share: 100 bounds nothing, and is no whole card.
+PERCENT_CAP: Final = Unit("percent of a card, 100 for no bound", _cap)
+
+
+def _part_beside_cards(text: str) -> Amount:
+    stripped = text.strip()
+    if not _DECIMAL.fullmatch(stripped) or Fraction(stripped) >= 1:
+        return None  # WHOLE_CARDS says what is wrong with it
+    return Fraction(stripped) * 100 or None
+
+
+#: `0.5`; a whole number is another row's.
+PART_BESIDE_CARDS: Final = Unit("a part of a card, below 1", _part_beside_cards)
+
+
+def _whole_cards(text: str) -> Amount:
+    stripped = text.strip()
+    if _DECIMAL.fullmatch(stripped) and Fraction(stripped) < 1:
+        return None
+    return CARDS.read(stripped)
+
+
+#: As CARDS; 0 is none, and `0.5` another row's.
+WHOLE_CARDS: Final = Unit("a number of cards", _whole_cards)
+
 # --- the rest ---
 
 CARDS_MOST: Final = 16  # MAX_CARDS of keys.py
 CARDS: Final = _number(1, CARDS_MOST, "a number of cards")
 WEIGHT: Final = _number(1, 1000, "a weight")
-NAMES: Final = Unit("names with commas between", _names)
-TEXT: Final = Unit("text", lambda text: text.strip() or None)
-IGNORED: Final = Unit("", lambda _text: None)
+#: Containers of one card.
+CLIENTS: Final = _number(2, 48, "a number of containers from 2 to 48")
+
+
+def _cards_or_all(text: str) -> Amount:
+    if text.strip() == "ALL":
+        raise BadValue("is every card of the node, and gpushare gives a number", "write e.g. 8")
+    return CARDS.read(text)
+
+
+#: As CARDS; `ALL` is refused with the reason.
+CARDS_OR_ALL: Final = Unit("a number of cards", _cards_or_all)
+
+
+def _access(text: str) -> Amount:
+    return "best-effort" if _whole(text, "a number of turns") else None
+
+
+#: So many replicas of a shared card: several are no larger share than one.
+ACCESS: Final = Unit("a number, of which each is a turn on a card", _access)
 
 
 def _visible(text: str) -> Amount:
-    return None if text.strip() in {"", "all", "none", "void"} else _names(text)
+    """Read NVIDIA_VISIBLE_DEVICES, also as a list of CDI names or a directory of mounts."""
+    said = text.strip()
+    if said in ("", "all", "none", "void") or said.startswith("/"):
+        return None
+    items = [item.rpartition("=")[2].strip() for item in said.split(",")]
+    return None if "all" in items else ",".join(items)
 
 
-#: NVIDIA_VISIBLE_DEVICES: images say `all` of themselves, which is nobody's choice of cards.
+#: Images say `all` of themselves, which is nobody's choice of cards.
 VISIBLE: Final = Unit("indices or UUIDs; all, none and void say nothing", _visible)
+NAMES: Final = Unit("names with commas between", _names)
+TEXT: Final = Unit("text", lambda text: text.strip() or None)
+IGNORED: Final = Unit("", lambda _text: None)
 
 
 def _by_container(text: str) -> Amount:

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HAMi's driver of dynamic resource allocation: capacity of a card that a claim consumes.
+
+Source: Project-HAMi/k8s-dra-driver (its DeviceClass and ResourceSlices).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpushare.quota.dialects.row import Dialect, Row
+from gpushare.quota.dialects.units import CARDS, PERCENT_OR_ANY, QUANTITY
+
+_DRIVER: Final = "hami-core-gpu.project-hami.io"
+
+HAMI_DRA: Final = Dialect(
+    "hami-dra",
+    "HAMi DRA",
+    rows=(
+        Row(_DRIVER, "claim", "says", "Cards of a claim.", CARDS, "count"),
+        Row(
+            f"{_DRIVER}/cores",
+            "claim",
+            "asks",
+            "Compute of each card, 0 to 100; 0 is any.",
+            PERCENT_OR_ANY,
+            "cores",
+        ),
+        Row(
+            f"{_DRIVER}/memory",
+            "claim",
+            "asks",
+            "Memory of each card, in whole MiB.",
+            QUANTITY,
+            "memory",
+        ),
+    ),
+    translated_by="HAMi's DRA driver writes them to CUDA_DEVICE_MEMORY_LIMIT_<card>",
+    domains=(f"{_DRIVER}/",),
+)
