@@ -16,6 +16,9 @@ from gpushare.manifest.nodes import Twice
 from gpushare.marks import Place
 from gpushare.quota import Cards
 
+#: Documents whose containers no kubelet makes.
+OUTSIDE: Final = frozenset({"compose", "ecs"})
+
 #: Values by the name of what they are of: a variable, an annotation, a resource.
 Values = Mapping[str, "Value"]
 
@@ -90,6 +93,24 @@ class Container:
         return self.pod.document
 
     @property
+    def in_cluster(self) -> bool:
+        """Whether a kubelet makes it: its environment then asks for nothing by itself."""
+        return self.document.kind not in OUTSIDE
+
+    def values(self, kind: str) -> Values:
+        """Return its values where sources of that kind are (gpushare.quota.Source)."""
+        found: Mapping[str, Values] = {
+            "env": self.env,
+            "annotation": self.annotations,
+            "pod annotation": self.annotations,
+            "limit": self.limits,
+            "label": self.labels,
+            "claim": self.claim,
+            "task": self.task,
+        }
+        return found.get(kind, {})
+
+    @property
     def line(self) -> int:
         """The line in which its description begins."""
         return self.node.start_mark.line + 1
@@ -143,6 +164,13 @@ class Document:
     def containers(self) -> list[Container]:
         """All containers, pod after pod, init containers first."""
         return [container for pod in self.pods for container in pod.containers]
+
+    def values(self, kind: str) -> Values:
+        """Return the object's own values where sources of that kind are: for the operator's."""
+        if self.kind == "Node":
+            found = {"node label": self.labels, "node annotation": self.annotations}
+            return found.get(kind, {})
+        return {"plugin": self.plugin, "claim": self.claim}.get(kind, {})
 
     def __str__(self) -> str:
         """Return `Deployment team/train`, as kubectl's users know it."""

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container asks: every vendor's keys beside ours, and what a runtime hears of it."""
+
+from __future__ import annotations
+
+from gpushare.manifest import Request, request_of, settings_of
+
+from .test_kubernetes import manifest, only
+
+
+def request(text: str, *, strict: bool = True) -> Request:
+    return request_of(only(manifest(text)), strict=strict)
+
+
+def asked(found: Request) -> dict[str, str]:
+    return {key: one.text for key, one in found.asked.items()}
+
+
+def pod(resources: str = "", annotations: str = "", env: str = "") -> str:
+    return (
+        f"kind: Pod\nmetadata: {{annotations: {{{annotations}}}}}\nspec:\n  containers:\n"
+        f"    - name: c\n      image: i\n      env: [{env}]\n      resources: {{{resources}}}\n"
+    )
+
+
+HAMI = "limits: {nvidia.com/gpu: 2, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 30}"
+
+
+def test_limits_are_read_in_their_vendors_meaning_and_reach_no_runtime() -> None:
+    found = request(pod(HAMI))
+    assert asked(found) == {"count": "2", "memory": "3000MiB", "cores": "30"}
+    assert found.problems == ()
+    assert [one.dialect.name for one in found.spoken] == ["hami"]
+    assert {one.word.name for one in found.unreachable} == {
+        "nvidia.com/gpu",
+        "nvidia.com/gpumem",
+        "nvidia.com/gpucores",
+    }
+    assert all(one.value.line == 8 for one in found.unreachable)
+
+
+def test_our_own_keys_reach_a_runtime() -> None:
+    found = request(pod(annotations="gpushare.io/container.c.memory: 4GiB"))
+    assert asked(found) == {"memory": "4GiB"}
+    assert found.unreachable == ()
+
+
+def test_every_error_is_told_with_its_value() -> None:
+    found = request(
+        pod(
+            "limits: {nvidia.com/gpumem: x}",
+            "gpushare.io/memory: 4Q, gpushare.io/coers: '30', gpushare.io/container.c.count: '0'",
+            "{name: GPUSHARE_WEIGHT, value: heavy}",
+        )
+    )
+    assert [(one.source, one.value.line if one.value else 0) for one in found.problems] == [
+        ("pod annotation gpushare.io/memory", 2),
+        ("pod annotation gpushare.io/coers", 2),
+        ("annotation gpushare.io/container.c.count", 2),
+        ("env GPUSHARE_WEIGHT", 7),
+        ("limit nvidia.com/gpumem (HAMi)", 8),
+    ]
+    assert "did you mean gpushare.io/cores?" in found.problems[1].fix
+
+
+def test_two_dialects_are_refused_or_the_smaller_holds() -> None:
+    text = pod("limits: {nvidia.com/gpumem: 3000}", "gpushare.io/container.c.memory: 2GiB")
+    (refusal,) = request(text).problems
+    assert refusal.value is not None
+    assert refusal.value.text == "2GiB"
+    assert refusal.fix == "keep one of the two"
+    lenient = request(text, strict=False)
+    assert lenient.problems == ()
+    assert asked(lenient) == {"memory": "2GiB"}
+    assert any("asks for less" in note for note in lenient.notes)
+
+
+def test_the_environment_of_a_pod_asks_for_nothing_and_that_of_compose_does() -> None:
+    of_pod = request(pod(env="{name: GPUSHARE_MEMORY, value: 4GiB}"))
+    assert asked(of_pod) == {}
+    assert any("may only shrink" in note for note in of_pod.notes)
+    of_compose = request("services: {a: {image: i, environment: {GPUSHARE_MEMORY: 4GiB}}}")
+    assert asked(of_compose) == {"memory": "4GiB"}
+
+
+def test_an_annotation_for_no_container_beside_one_for_each_is_ambiguous() -> None:
+    text = pod(
+        annotations="gpushare.io/container.c.memory: 4GiB, gpushare.io/container.d.memory: 4GiB, "
+        "gpushare.io/cores: '30'"
+    )
+    (refusal,) = request(text).problems
+    assert refusal.source == "pod annotation gpushare.io/cores"
+    assert refusal.fix == "write gpushare.io/container.c.cores"
+
+
+def test_the_labels_of_a_node_are_its_operators() -> None:
+    (document,) = manifest(
+        "kind: Node\nmetadata: {labels: {tke.cloud.tencent.com/qgpu-schedule-policy: fs}}\n"
+    ).documents
+    (found,) = settings_of(document)
+    assert found.word.dialect.name == "qgpu"
+    assert found.value.line == 2
