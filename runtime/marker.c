@@ -76,11 +76,17 @@ const char *marker_source_name(enum marker_source source)
 	return names[source];
 }
 
+/* What every text that fits has in it: of a glob what is before its first wildcard. */
+static size_t fixed_length(const struct row *row)
+{
+	return row->shape == GLOB ? strcspn(row->text, "*?[") : row->length;
+}
+
 bool marker_mentioned(const char *bytes, size_t length)
 {
 	for (const struct row *row = rows; row < rows + ROW_COUNT; row++)
 		if (row->strength == MARKER_STRONG && row->shape != BASENAME &&
-			memmem(bytes, length, row->text, row->length))
+			memmem(bytes, length, row->text, fixed_length(row)))
 			return true;
 	return false;
 }

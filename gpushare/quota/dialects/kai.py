@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpushare.quota.dialects.row import Assumed, Dialect, Row
-from gpushare.quota.dialects.rules import AtMost, LeastBytes, NotBoth
+from gpushare.quota.dialects.rules import LeastBytes, NotAbove, NotBoth
 from gpushare.quota.dialects.units import CARDS, MIBS, PART, QUANTITY, TEXT, VISIBLE, choice
 
 _LEAST: Final = LeastBytes(10**6)  # less is no whole MB to the driver's limits
@@ -101,7 +101,7 @@ KAI: Final = Dialect(
         ),
     ),
     rules=(
-        AtMost("memory", "memory-limit"),
+        NotAbove("memory", "memory-limit"),
         NotBoth("memory", "memory-percent", "keep gpu-memory or gpu-fraction"),
     ),
     assumed=(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpushare.quota.dialects.row import Assumed, Dialect, Row
-from gpushare.quota.dialects.rules import AtMost
+from gpushare.quota.dialects.rules import NotAbove
 from gpushare.quota.dialects.units import (
     ACCESS,
     CARDS,
@@ -255,7 +255,7 @@ NVIDIA: Final = Dialect(
     "nvidia",
     "NVIDIA",
     rows=(*_TOOLKIT, *_MPS, *_PLUGIN, *_CLAIM),
-    rules=(AtMost("memory", "memory-limit"),),
+    rules=(NotAbove("memory", "memory-limit"),),
     assumed=(
         Assumed(
             "memory",

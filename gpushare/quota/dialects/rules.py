@@ -260,7 +260,7 @@ class StepEach:
 
 
 @dataclass(frozen=True)
-class AtMost:
+class NotAbove:
     """`key` is not above `other`."""
 
     key: str

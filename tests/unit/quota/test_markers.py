@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.quota.dialects import DIALECTS, Row
 from gpushare.quota.keys import KEYS, is_quota
 from gpushare.quota.visible import VISIBLE_DEVICES
 
 MARKERS = Path(__file__).parents[3] / "runtime/markers.inc"
+#: Rows of other systems that a runtime may see.
+ROWS = [
+    pytest.param(row, id=f"{name}: {row.name}")
+    for name, dialect in DIALECTS.items()
+    for row in dialect.rows
+    if row.reaches
+]
+PLACES = {"{card}": "1", "{container}": "main", "{model}": "a10_24g", "{any}": "CUDA"}
 LINE = re.compile(r'^MARKER\((\w+), (\w+), "([^"]*)", (\w+)\)', re.MULTILINE)
 
 # What docs/reference says is read and asks for nothing; that page is checked against the code.
@@ -18,18 +27,26 @@ ENVIRONMENT = Path(__file__).parents[3] / "docs/reference/environment.md"
 DESCRIBED = re.findall(r"^\| `(GPUSHARE_\w+)`", ENVIRONMENT.read_text(), re.MULTILINE)
 
 
+def fits(shape: str, text: str, name: str) -> bool:
+    """Whether a line of the table is for `name`."""
+    return {
+        "NAME": name == text,
+        "PREFIX": name.startswith(text),
+        "BASENAME": name.rpartition("/")[2].startswith(text),
+        "GLOB": fnmatchcase(name, text),
+    }[shape]
+
+
 def strength(source: str, name: str) -> str | None:
     """Return what the launcher takes `name` for: the first line that fits decides."""
-    for where, shape, text, found in LINE.findall(MARKERS.read_text()):
-        fits = {
-            "NAME": name == text,
-            "PREFIX": name.startswith(text),
-            "BASENAME": name.rpartition("/")[2].startswith(text),
-            "GLOB": fnmatchcase(name, text),
-        }
-        if where == source and fits[shape]:
-            return str(found)
-    return None
+    return next(
+        (
+            str(found)
+            for where, shape, text, found in LINE.findall(MARKERS.read_text())
+            if where == source and fits(shape, text, name)
+        ),
+        None,
+    )
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -73,3 +90,17 @@ def test_a_variable_nearly_called_so_is_still_refused() -> None:
 
 def test_an_images_visible_devices_is_a_weak_marker() -> None:
     assert strength("ENV", VISIBLE_DEVICES) == "WEAK"
+
+
+def written(row: Row) -> str:
+    """Return a key that `row` is for."""
+    name = row.name
+    for place, text in PLACES.items():
+        name = name.replace(place, text)
+    return name
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_asks_as_another_system_does_is_a_strong_marker_and_nothing_else_is(row: Row) -> None:
+    found = strength({"env": "ENV", "annotation": "ANNOTATION"}[row.where], written(row))
+    assert (found == "STRONG") == (row.use == "asks")

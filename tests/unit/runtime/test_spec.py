@@ -62,7 +62,9 @@ def test_every_canonical_key_asks(driver: Driver, key: keys.Key) -> None:
         (with_annotation("gpushare.io/memory"), 'annotation "gpushare.io/memory"'),
         (with_annotation("gpushare.io/container.main.memory"), None),
         (with_annotation("nvidia.com/container.main.gpu-memory.request"), None),
+        (with_annotation("nvidia.com/container.main.gpu-memory.limit"), None),
         (with_annotation("gpu-fraction"), None),
+        (with_annotation("kubeshare/gpu_mem"), None),
         (with_env("GPUSHARE_MEMORY=4GiB"), 'environment variable "GPUSHARE_MEMORY"'),
         (with_env("GPUSHARE_MEMROY=4GiB"), None),
         (with_env("GPUSHARE_CORES"), None),
@@ -104,6 +106,10 @@ def test_the_word_of_an_image_is_weak(driver: Driver) -> None:
         with_env("GPUSHARE_METRICS_PORT_80_TCP_ADDR=10.0.0.1"),
         with_env("MY_GPUSHARE_MEMORY=4GiB"),
         with_env("gpushare_memory=4GiB"),
+        with_env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30"),
+        with_env("CUDA_TASK_PRIORITY=0"),
+        with_annotation("nvidia.com/container.main.gpu-compute.mode"),
+        with_annotation("nvidia.com/container.main.gpu-memory.request.x"),
         with_annotation("example.com/gpushare.io/memory"),
         with_device("/dev/nvme0", 259),
         with_device("/mnt/dev/nvidia0", 1),
@@ -264,6 +270,14 @@ def test_an_error_says_where_it_is(driver: Driver) -> None:
 def test_a_marker_after_the_error_is_mentioned(driver: Driver) -> None:
     assert driver.spec(b'{"a":nope,"process":{"env":["GPUSHARE_MEMORY=1"]}}')["mentioned"]
     assert not driver.spec(b'{"a":nope,"process":{"env":["NVIDIA_VISIBLE_DEVICES=1"]}}')[
+        "mentioned"
+    ]
+
+
+def test_of_a_pattern_the_fixed_beginning_is_mentioned(driver: Driver) -> None:
+    asked = b'"nvidia.com/container.main.gpu-memory.limit":"4Gi"'
+    assert driver.spec(b'{"a":nope,"annotations":{' + asked + b"}}")["mentioned"]
+    assert not driver.spec(b'{"a":nope,"annotations":{"nvidia.com/gpu.product":"A10"}}')[
         "mentioned"
     ]
 
