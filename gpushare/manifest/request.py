@@ -65,7 +65,7 @@ def request_of(container: Container, *, strict: bool) -> Request:
     """Return what `container` asks; `strict` holds each vendor's own rules, and takes one alone."""
     own = read_own(container)
     words = [found.word for found in words_of(container)]
-    spoken = combine(words, strict=strict, position=container.position)
+    spoken = combine(words, strict=strict, position=container.position, container=container.name)
     problems = [
         Refusal(shown(one.word), _value(container, one.word), one.word.text, one.rule, one.fix)
         for said in spoken

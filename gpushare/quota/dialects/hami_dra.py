@@ -9,32 +9,31 @@ from __future__ import annotations
 from typing import Final
 
 from gpushare.quota.dialects.row import Dialect, Row
-from gpushare.quota.dialects.units import CARDS, PERCENT_OR_ANY, QUANTITY
+from gpushare.quota.dialects.units import CARDS_OR_ALL, PERCENT_OR_ANY, QUANTITY
 
-_DRIVER: Final = "hami-core-gpu.project-hami.io"
+_CLASS: Final = "hami-core-gpu.project-hami.io"
 
 HAMI_DRA: Final = Dialect(
     "hami-dra",
     "HAMi DRA",
     rows=(
-        Row(_DRIVER, "claim", "says", "Cards of a claim.", CARDS, "count"),
+        Row(_CLASS, "claim", "asks", "Cards of a claim.", CARDS_OR_ALL, "count"),
         Row(
-            f"{_DRIVER}/cores",
+            "capacity.requests.cores",
             "claim",
-            "asks",
+            "says",
             "Compute of each card, 0 to 100; 0 is any.",
             PERCENT_OR_ANY,
             "cores",
         ),
         Row(
-            f"{_DRIVER}/memory",
+            "capacity.requests.memory",
             "claim",
-            "asks",
+            "says",
             "Memory of each card, in whole MiB.",
             QUANTITY,
             "memory",
         ),
     ),
     translated_by="HAMi's DRA driver writes them to CUDA_DEVICE_MEMORY_LIMIT_<card>",
-    domains=(f"{_DRIVER}/",),
 )

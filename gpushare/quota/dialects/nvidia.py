@@ -17,7 +17,7 @@ from gpushare.quota.dialects.row import Assumed, Dialect, Row
 from gpushare.quota.dialects.rules import NotAbove
 from gpushare.quota.dialects.units import (
     ACCESS,
-    CARDS,
+    CARDS_OR_ALL,
     MIBS,
     PERCENT,
     PERCENT_CAP,
@@ -216,7 +216,7 @@ _PLUGIN: Final = (
 )
 
 _CLAIM: Final = (
-    Row("gpu.nvidia.com", "claim", "asks", "Whole cards of a claim.", CARDS, "count"),
+    Row("gpu.nvidia.com", "claim", "asks", "Whole cards of a claim.", CARDS_OR_ALL, "count"),
     Row(
         "sharing.strategy",
         "claim",

@@ -280,12 +280,12 @@ CLIENTS: Final = _number(2, 48, "a number of containers from 2 to 48")
 
 
 def _cards_or_all(text: str) -> Amount:
-    if text.strip() == "ALL":
+    if text.strip().casefold() == "all":
         raise BadValue("is every card of the node, and gpushare gives a number", "write e.g. 8")
     return CARDS.read(text)
 
 
-#: As CARDS; `ALL` is refused with the reason.
+#: As CARDS; `all` is refused with the reason.
 CARDS_OR_ALL: Final = Unit("a number of cards", _cards_or_all)
 
 

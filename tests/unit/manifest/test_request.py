@@ -100,3 +100,28 @@ def test_the_labels_of_a_node_are_its_operators() -> None:
     (found,) = settings_of(document)
     assert found.word.dialect.name == "qgpu"
     assert found.value.line == 2
+
+
+TWO = """
+kind: Pod
+metadata: {annotations: {%s}}
+spec:
+  containers:
+    - {name: main, image: i}
+    - {name: side, image: i}
+"""
+
+
+def of_both(annotations: str) -> list[dict[str, str]]:
+    [pods] = [document.pods for document in manifest(TWO % annotations).documents]
+    return [asked(request_of(one, strict=True)) for one in pods[0].containers]
+
+
+def test_what_names_a_container_is_for_no_other() -> None:
+    assert of_both("nvidia.com/container.side.gpu-memory.request: 4Gi") == [{}, {"memory": "4GiB"}]
+
+
+def test_where_a_vendor_says_that_the_first_container_is_meant_it_is() -> None:
+    assert of_both('gpu-memory: "4096"') == [{"memory": "4GiB"}, {}]
+    named = 'gpu-memory: "4096", gpu-fraction-container-name: side'
+    assert of_both(named) == [{}, {"memory": "4GiB"}]

@@ -20,6 +20,8 @@ XGPU_CORE: Final = "volcano.sh/gpu-core.percentage"
 CGPU: Final = "baidu.com/a10_24g_cgpu"
 KOORD: Final = "koordinator.sh/gpu"
 DRA: Final = "hami-core-gpu.project-hami.io"
+DRA_CORES: Final = "capacity.requests.cores"
+DRA_MEMORY: Final = "capacity.requests.memory"
 PINNED: Final = "sharing.mpsConfig.defaultPinnedDeviceMemoryLimit"
 THREADS: Final = "sharing.mpsConfig.defaultActiveThreadPercentage"
 
@@ -180,11 +182,19 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     ),
     ("nvidia", {PINNED: "1G"}, {"memory": "1000000000B"}),
     ("nvidia", {"sharing.timeSlicingConfig.interval": "Long"}, {}),
-    ("hami-dra", {f"{DRA}/cores": "60", f"{DRA}/memory": "4Gi"}, {"cores": "60", "memory": "4GiB"}),
-    ("hami-dra", {DRA: "2", f"{DRA}/memory": "8000Mi"}, {"count": "2", "memory": "8000MiB"}),
-    ("hami-dra", {f"{DRA}/cores": "0", f"{DRA}/memory": "1Gi"}, {"memory": "1GiB"}),
-    ("hami-dra", {f"{DRA}/cores": "101", f"{DRA}/memory": "1Gi"}, "is not percent of a card"),
-    ("hami-dra", {DRA: "1"}, {}),
+    ("nvidia", {"gpu.nvidia.com": "all"}, "is every card of the node"),
+    (
+        "hami-dra",
+        {DRA: "2", DRA_CORES: "60", DRA_MEMORY: "4Gi"},
+        {"count": "2", "cores": "60", "memory": "4GiB"},
+    ),
+    (
+        "hami-dra",
+        {DRA: "1", DRA_CORES: "0", DRA_MEMORY: "8M"},
+        {"count": "1", "memory": "8000000B"},
+    ),
+    ("hami-dra", {DRA: "1", DRA_CORES: "101"}, "is not percent of a card"),
+    ("hami-dra", {DRA_CORES: "60", DRA_MEMORY: "4Gi"}, {}),
     # KAI and Run:ai: one of request and limit is the other too.
     (
         "kai",
