@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CUDA runtimes in an image: which libcudart there are, and which a program finds first.
+
+Only names are read, beneath the root's descriptor, and nothing is opened but directories: a file
+counts where the name leads to a regular file within the image. A directory that is as it was at
+the last look, in this image or in another made of the same layers, is not read again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
+
+from gpushare.compat.facts import Runtime
+from gpushare.compat.version import Version, as_written
+from gpushare.oci.platform import Platform
+from gpushare.oci.rootfs import Rootfs
+from gpushare.quota.errors import printable
+
+_CUDART: Final = re.compile(r"libcudart\.so\.([0-9]+(?:\.[0-9]+){0,3})", re.ASCII)
+_WHEEL: Final = re.compile(r"nvidia_cuda_runtime(?:_cu[0-9]+)?-([0-9.]+)\.dist-info", re.ASCII)
+_TOOLKIT: Final = re.compile(r"cuda(-[0-9.]+)?", re.ASCII)
+_PYTHON: Final = re.compile(r"python3(\.[0-9]+)?", re.ASCII)
+_PARTS: Final = re.compile(r"cuda_runtime|cu[0-9]{2}", re.ASCII)
+
+#: What a directory is known by.
+Stamp: TypeAlias = "tuple[int, ...]"
+
+_PATTERNS: Final = (_CUDART, _WHEEL, _TOOLKIT, _PYTHON, _PARTS)
+_INTERESTING: Final = re.compile("|".join(f"(?:{one.pattern})" for one in _PATTERNS), re.ASCII)
+
+#: Where environments of Python and conda are, beside those that PATH names.
+_PREFIXES: Final = ("/opt/conda", "/opt/venv", "/usr/local", "/usr")
+# An image says how much there is to look at, and every container's start waits for it.
+_MOST_PATHS: Final = 16
+_MOST_PREFIXES: Final = 8
+_MOST_TOOLKITS: Final = 8
+_MOST_RUNTIMES: Final = 16
+_MOST_KNOWN: Final = 2048
+
+# What was found in a directory: by inode, size and both times. Not by device: each container has
+# an overlay of its own, and a directory of a lower layer keeps its inode in all of them. An image
+# cannot forge the time of change, so another one does not get what was found in this.
+_known: dict[Stamp, tuple[str, ...]] = {}
+
+
+def find(rootfs: Rootfs, variables: Mapping[str, str], platform: Platform) -> tuple[Runtime, ...]:
+    """Return the runtimes, the first that a program finds first.
+
+    That is the order of LD_LIBRARY_PATH, then the toolkits of the system, then what conda and
+    Python packages bring, which programs of theirs find by a path of their own.
+    """
+    found: list[Runtime] = []
+    seen: set[Stamp] = set()
+    for directory in _directories(rootfs, variables, platform):
+        stamp, names = _look(rootfs, directory)
+        if stamp in seen:
+            continue  # under another name: /usr/local/cuda is a link to cuda-12.4
+        seen.add(stamp)
+        found += _in(rootfs, directory, names)
+        if len(found) >= _MOST_RUNTIMES:
+            break
+    return tuple(found)
+
+
+def _directories(rootfs: Rootfs, variables: Mapping[str, str], platform: Platform) -> Iterator[str]:
+    seen: set[str] = set()
+    for directory in (
+        *_absolute(variables.get("LD_LIBRARY_PATH", "")),
+        *_system(rootfs, platform),
+        *_packages(rootfs, variables),
+    ):
+        if directory not in seen:
+            seen.add(directory)
+            yield directory
+
+
+def _system(rootfs: Rootfs, platform: Platform) -> Iterator[str]:
+    toolkits = [name for name in _names(rootfs, "/usr/local") if _TOOLKIT.fullmatch(name)]
+    for toolkit in toolkits[:_MOST_TOOLKITS]:
+        yield f"/usr/local/{toolkit}/lib64"
+    yield from platform.library_directories
+
+
+def _packages(rootfs: Rootfs, variables: Mapping[str, str]) -> Iterator[str]:
+    for prefix in _prefixes(variables):
+        names = _names(rootfs, f"{prefix}/lib")
+        if any(_CUDART.fullmatch(name) for name in names):
+            yield f"{prefix}/lib"
+        for python in (name for name in names if _PYTHON.fullmatch(name)):
+            for packages in ("site-packages", "dist-packages"):
+                nvidia = f"{prefix}/lib/{python}/{packages}/nvidia"
+                for part in _names(rootfs, nvidia):
+                    if _PARTS.fullmatch(part):
+                        yield f"{nvidia}/{part}/lib"
+
+
+def _prefixes(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the folders above `bin` and `lib` in which programs are installed."""
+    named = [variables.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    path = _absolute(variables.get("PATH", ""))
+    bins = [one.removesuffix("/bin") for one in path if one.endswith("/bin")]
+    prefixes = [prefix.rstrip("/") for prefix in (*named, *bins) if prefix.startswith("/")]
+    return tuple(dict.fromkeys((*prefixes[:_MOST_PREFIXES], *_PREFIXES)))
+
+
+def _absolute(text: str) -> tuple[str, ...]:
+    paths = (path.rstrip("/") for path in text.split(":") if path.startswith("/"))
+    return tuple(dict.fromkeys(path for path in paths if path))[:_MOST_PATHS]
+
+
+def _in(rootfs: Rootfs, directory: str, names: tuple[str, ...]) -> Iterator[Runtime]:
+    """Yield the runtimes of a directory, by the longest of the names of each."""
+    versions: dict[int, list[tuple[Version, str]]] = {}
+    for name in names:
+        match = _CUDART.fullmatch(name)
+        version = as_written(match[1]) if match else None
+        if version is not None:
+            versions.setdefault(version[0], []).append((version, name))
+    for major, named in sorted(versions.items()):
+        # libcudart.so.12 and .so.11.0 are names for the loader, libcudart.so.12.4.127 is the file.
+        files = [(version, name) for version, name in named if name.count(".") >= 4]
+        version, name = max(files or [((major,), named[0][1])])
+        if rootfs.is_file(f"{directory}/{name}"):
+            if len(version) == 1:
+                version = _of_wheel(rootfs, directory, major) or version
+            yield Runtime(version, printable(f"{directory}/{name}"))
+
+
+def _of_wheel(rootfs: Rootfs, directory: str, major: int) -> Version | None:
+    """Return the version of a wheel's libcudart, whose name has the major version alone."""
+    packages, slash, _ = directory.partition("/nvidia/")
+    if not slash:
+        return None
+    for name in _names(rootfs, packages):
+        match = _WHEEL.fullmatch(name)
+        version = as_written(match[1]) if match else None
+        if version is not None and version[0] == major:
+            return version
+    return None
+
+
+def _names(rootfs: Rootfs, directory: str) -> tuple[str, ...]:
+    """Return those names of a directory that say something here, sorted."""
+    return _look(rootfs, directory)[1]
+
+
+def _look(rootfs: Rootfs, directory: str) -> tuple[Stamp, tuple[str, ...]]:
+    """Return what a directory is known by, and its names; nothing where there is none."""
+    try:
+        with rootfs.open(directory, os.O_PATH | os.O_DIRECTORY) as fd:
+            seen = os.fstat(fd)
+    except OSError:
+        return (), ()
+    stamp = (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+    known = _known.get(stamp)
+    if known is None:
+        known = tuple(name for name in rootfs.names(directory) if _INTERESTING.fullmatch(name))
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[stamp] = known
+    return stamp, known
