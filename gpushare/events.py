@@ -48,6 +48,7 @@ EVENTS: Final = {
     "tenant-reserved": "It was promised its part, and nobody else is.",
     "tenant-given-none": "It starts without a GPU, or is refused; why.",
     "tenant-noted": "What it asked and did not get, or got beyond the interposer.",
+    "tenant-unfit": "What its image brings of CUDA does not fit the driver or the card; the rule.",
     "tenant-bound": "Its process is known: it lasts as long as that.",
     "tenant-adopted": "A daemon that was started anew found it at work.",
     "tenant-recovered": "Neither the ledger nor a copy knew it: taken from its pages.",

@@ -59,7 +59,10 @@ def judge(runtime: Runtime, image: Image, machine: Machine) -> Iterator[Finding]
     # Of some runtimes only the major version is in the name: nothing finer is said of those.
     fine = len(runtime.version) > 1
     if wanted[0] > cuda[0] or (fine and wanted > cuda):
-        yield _newer(wanted, cuda, numbers, image, machine)
+        told = _newer(wanted, cuda, numbers, image, machine)
+        yield told
+        if told.level == "block":
+            return  # nothing of it reaches the interposer
     elif cuda[0] - wanted[0] > matrix.MOST_MAJORS_APART:
         yield Finding(
             "warn",

@@ -9,7 +9,7 @@ from typing import Final
 from gpushare.compat import hints, require, runtimes
 from gpushare.compat.facts import Image, Runtime
 from gpushare.compat.version import Version, as_written, exact
-from gpushare.oci import compat
+from gpushare.oci.compat import Compat
 from gpushare.oci.platform import Platform
 from gpushare.oci.rootfs import Rootfs
 
@@ -34,10 +34,16 @@ def of(
 
 
 def look(
-    rootfs: Rootfs, variables: Mapping[str, str], args: Sequence[str], platform: Platform
+    rootfs: Rootfs,
+    variables: Mapping[str, str],
+    args: Sequence[str],
+    platform: Platform,
+    package: Compat | None,
 ) -> Image:
-    """Return the facts of the image whose root is `rootfs`; OldKernelError."""
-    package = compat.find(rootfs)
+    """Return the facts of the image whose root is `rootfs`; OldKernelError.
+
+    `package` is the cuda-compat in it, as gpushare.oci.compat finds it.
+    """
     found = runtimes.find(rootfs, variables, platform)
     return of(variables, args, found, () if package is None else exact(package.version))
 

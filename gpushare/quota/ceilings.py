@@ -204,7 +204,8 @@ class Terms:
     """What requests of one kind are held to, and given where they do not say.
 
     `trust` None is the default for the container's kind. `over` and `compute` are how far the audit
-    goes with who takes more memory than it may, and more of a card's time.
+    goes with who takes more memory than it may, and more of a card's time. `compat` is what becomes
+    of who brings an image that the driver, or the card, does not run.
     """
 
     defaults: Defaults = field(default_factory=Defaults)
@@ -214,6 +215,7 @@ class Terms:
     trust: Trust | None = None
     over: str = "freeze"  # observe | warn | freeze | kill
     compute: str = "warn"  # observe | warn | freeze
+    compat: str = "warn"  # ignore | warn | block: an image that does not fit driver or card
 
 
 def _least(value: int | None, most: int | None) -> int | None:

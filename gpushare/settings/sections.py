@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defaults, ceilings, trust and audit of the node, of users and of namespaces, by section.
+"""Defaults, ceilings, trust, audit and compat of the node, of users and of namespaces, by section.
 
 A section's key stands instead of the same key of the whole node, be it smaller or larger: so a
 namespace can be an exception.
@@ -111,6 +111,14 @@ def said(document: Document, section: Place, part: str) -> Said:
     return Said(values, {key: places[key] for key in values})
 
 
+def word(document: Document, section: Place, key: str) -> tuple[Any, Place]:
+    """Return what holds of a `key` that is no section, and where it stands; (None, ()) nowhere."""
+    for place in ((*section, key), (key,)):
+        if (value := document.at(place)) is not None:
+            return value, place
+    return None, ()
+
+
 def _leaves(section: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the way to each value that is there, and the value."""
     for key, value in section.items():
@@ -133,8 +141,10 @@ def terms(document: Document, section: Place = NODE) -> Terms:
     defaults = Defaults(**said(document, section, "defaults").fields(_DEFAULTS))
     all_have = USERS_TOGETHER if section == USERS else Together()
     audit = said(document, section, "audit").values
+    compat, _ = word(document, section, "compat")
     return Terms(
         **{key: audit[key] for key in ("over", "compute") if key in audit},
+        **({} if compat is None else {"compat": compat}),
         defaults=held.held(defaults),
         ceilings=held,
         together=replace(

@@ -48,6 +48,15 @@ def section(document: Document, place: Place, *, only_own: bool = False) -> Iter
             elif not only_own or said.places[key] == here:
                 origin = at(document.file, document.line(said.places[key]))
                 yield _held(Row(key_of(here), said.values[key], origin), part, key, held)
+    yield from _words(document, place, only_own=only_own)
+
+
+def _words(document: Document, place: Place, *, only_own: bool) -> Iterator[Row]:
+    """Yield the keys of a section that are no sections themselves."""
+    for key in () if place == sections.USERS else ("compat",):
+        value, where = sections.word(document, place, key)
+        if where and (where == (*place, key) or not only_own):
+            yield Row(key_of((*place, key)), value, at(document.file, document.line(where)))
 
 
 def _held(row: Row, part: str, key: str, defaults: Defaults) -> Row:

@@ -36,6 +36,8 @@ class Card:
     memory_bytes: int  # total less what the driver keeps for itself
     minor: int  # N of /dev/nvidiaN
     datacenter: bool = False  # of the kind that cuda-compat packages are made for
+    brand: str = ""  # as NVIDIA_REQUIRE_ variables name it; empty: not known
+    capability: tuple[int, int] | None = None  # compute capability; None: not known
 
     @property
     def little_bytes(self) -> int:

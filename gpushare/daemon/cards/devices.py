@@ -28,6 +28,28 @@ _PROCESS: Final = struct.Struct("@IQI4x")  # nvmlProcessInfo_v2_t; the last is t
 _EVENTS_MOST: Final = 64  # of one look: a storm must not keep us from looking
 _GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 
+#: NVML's brands (nvml.h, nvmlBrandType_t) as NVIDIA's container toolkit names them.
+BRANDS: Final = {
+    pynvml.NVML_BRAND_QUADRO: "quadro",
+    pynvml.NVML_BRAND_TESLA: "tesla",
+    pynvml.NVML_BRAND_NVS: "nvs",
+    pynvml.NVML_BRAND_GRID: "grid",
+    pynvml.NVML_BRAND_GEFORCE: "geforce",
+    pynvml.NVML_BRAND_TITAN: "titan",
+    pynvml.NVML_BRAND_NVIDIA_VAPPS: "nvidiavapps",
+    pynvml.NVML_BRAND_NVIDIA_VPC: "nvidiavpc",
+    pynvml.NVML_BRAND_NVIDIA_VCS: "nvidiavcs",
+    pynvml.NVML_BRAND_NVIDIA_VWS: "nvidiavws",
+    pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "nvidiacloudgaming",
+    pynvml.NVML_BRAND_QUADRO_RTX: "quadrortx",
+    pynvml.NVML_BRAND_NVIDIA_RTX: "nvidiartx",
+    pynvml.NVML_BRAND_NVIDIA: "nvidia",
+    pynvml.NVML_BRAND_GEFORCE_RTX: "geforcertx",
+    pynvml.NVML_BRAND_TITAN_RTX: "titanrtx",
+}
+#: Sold for data centres: Tesla, and since Ampere plain NVIDIA.
+_DATACENTER: Final = frozenset({"tesla", "nvidia"})
+
 Answer = dict[str, Any]
 
 
@@ -141,7 +163,9 @@ class Devices:
                 "total": total,
                 "memory": total - reserved,
                 "minor": _call(pynvml.nvmlDeviceGetMinorNumber, handle),
-                "datacenter": _is_datacenter(handle),
+                "brand": (brand := _brand(handle)),
+                "datacenter": brand in _DATACENTER,
+                "capability": _capability(handle),
                 "parts": _parts(handle),
             }
         except Refused as error:
@@ -286,13 +310,20 @@ def _parts(handle: Any) -> list[str] | None:
     return found
 
 
-def _is_datacenter(handle: Any) -> bool:
-    """Whether it is sold for data centres: Tesla, and since Ampere plain NVIDIA."""
+def _brand(handle: Any) -> str:
+    """Return the brand as NVIDIA_REQUIRE_ variables name it, "" where it is not known."""
     try:
-        brand = pynvml.nvmlDeviceGetBrand(handle)
+        return BRANDS.get(pynvml.nvmlDeviceGetBrand(handle), "")
     except pynvml.NVMLError:
-        return False
-    return brand in {pynvml.NVML_BRAND_TESLA, pynvml.NVML_BRAND_NVIDIA}
+        return ""
+
+
+def _capability(handle: Any) -> list[int] | None:
+    """Return the compute capability, None where it is not known."""
+    try:
+        return list(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    except pynvml.NVMLError:
+        return None
 
 
 def _memory(handle: Any) -> tuple[int, int, int]:

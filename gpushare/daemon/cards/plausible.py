@@ -145,7 +145,16 @@ def _card(said: Mapping[str, Any]) -> Card:
         memory_bytes=int(said["memory"]),
         minor=int(said["minor"]),
         datacenter=bool(said["datacenter"]),
+        brand=str(said["brand"]),
+        capability=_capability(said["capability"]),
     )
+
+
+def _capability(said: Any) -> tuple[int, int] | None:
+    if said is None:
+        return None
+    major, minor = said
+    return int(major), int(minor)
 
 
 def _parts(said: Mapping[str, Any]) -> tuple[str, ...]:

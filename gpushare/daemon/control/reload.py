@@ -49,6 +49,7 @@ LIVE_TERMS: Final = {
     "trust": "trust",
     "over": "audit.over",
     "compute": "audit.compute",
+    "compat": "compat",
 }
 LIVE_TIMING: Final = frozenset({"bind", "sample", "reconcile"})
 RESTART_TIMING: Final = frozenset({"foreign_half_life", "driver"})

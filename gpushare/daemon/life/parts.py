@@ -16,13 +16,14 @@ from typing import Final
 from gpushare.config import Config
 from gpushare.daemon import backends
 from gpushare.daemon.cards.card import Card
+from gpushare.daemon.life import verdict
 from gpushare.daemon.log import log
 from gpushare.daemon.node import Node
 from gpushare.daemon.store.ledger import Entry
 from gpushare.oci import capabilities, compat, program
 from gpushare.oci.capabilities import Asked
 from gpushare.oci.cdi import CdiError
-from gpushare.oci.compat import CompatError
+from gpushare.oci.compat import Compat, CompatError
 from gpushare.oci.driver import Driver as DriverFiles
 from gpushare.oci.driver import with_compat
 from gpushare.oci.rootfs import Rootfs
@@ -47,7 +48,10 @@ class Parts:
 
 
 def choose(original: Spec, rootfs: Rootfs, entry: Entry, node: Node) -> Parts:
-    """Return what the container of `entry` gets, and keep in the ledger what there is to say."""
+    """Return what the container of `entry` gets, and keep in the ledger what there is to say.
+
+    Unfit where the image does not run here, and the node refuses such a container.
+    """
     asked = capabilities.asked(original.variables)
     notes = list(_of_capabilities(asked, entry, node.config))
     extra = frozenset[str]()
@@ -55,7 +59,9 @@ def choose(original: Spec, rootfs: Rootfs, entry: Entry, node: Node) -> Parts:
         notes += _of_program(original, rootfs, node)
         if node.config.allow_uninterposed:
             extra = frozenset(asked.uninterposed)
-    files, copy, said = _of_compat(rootfs, entry, node)
+    package = compat.find(rootfs)
+    notes += verdict.notes(original, rootfs, package, entry, node)
+    files, copy, said = _of_compat(rootfs, package, entry, node)
     notes += said
     if notes or extra or copy:
         _keep(entry, notes, extra, copy, node)
@@ -123,11 +129,12 @@ def _of_program(original: Spec, rootfs: Rootfs, node: Node) -> Iterator[str]:
         )
 
 
-def _of_compat(rootfs: Rootfs, entry: Entry, node: Node) -> tuple[DriverFiles, str, list[str]]:
+def _of_compat(
+    rootfs: Rootfs, found: Compat | None, entry: Entry, node: Node
+) -> tuple[DriverFiles, str, list[str]]:
     """Return the driver with a newer libcuda of the image's, the name of its copy, and notes."""
     driver = node.loaded()
     files = driver.files
-    found = compat.find(rootfs)
     if found is None or found.version <= compat.version(driver.nvml.driver_version):
         return files, "", []
     what = f"cuda-compat {found.text} of the image"

@@ -11,6 +11,7 @@ import pytest
 
 from gpushare.compat import Image, hints, runtimes
 from gpushare.compat import image as images
+from gpushare.oci import compat
 from gpushare.oci.platform import platform_of
 from gpushare.oci.rootfs import Rootfs
 
@@ -45,7 +46,7 @@ def put(root: Path, path: str, link: str = "") -> None:
 
 
 def look(rootfs: Rootfs, *args: str, **variables: str) -> Image:
-    return images.look(rootfs, {**NVIDIA, **variables}, args, PLATFORM)
+    return images.look(rootfs, {**NVIDIA, **variables}, args, PLATFORM, compat.find(rootfs))
 
 
 def found(rootfs: Rootfs, **variables: str) -> list[tuple[str, str]]:

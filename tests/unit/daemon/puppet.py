@@ -24,6 +24,8 @@ CARD = {
     "memory": 140 * GIB,
     "minor": 0,
     "datacenter": True,
+    "brand": "nvidia",
+    "capability": [9, 0],
     "parts": None,
 }
 LOOK = {

@@ -56,6 +56,10 @@ def test_a_driver_that_hangs_is_heard_when_it_goes_on(cards: Simulator, driver: 
     assert driver.sample().generation == generation
 
 
+def test_a_card_tells_its_brand_and_compute_capability(driver: Nvml) -> None:
+    assert {(card.brand, card.capability) for card in driver.cards()} == {("nvidia", (9, 0))}
+
+
 def test_a_slow_driver_is_waited_for(cards: Simulator, driver: Nvml) -> None:
     simulator.fail(cards.device, nvml_delay_ms=20)
     assert set(driver.sample().uses) == set(cards.uuids)
