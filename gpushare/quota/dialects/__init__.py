@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpushare.quota.dialects.alibaba import ALIBABA, EGPU
 from gpushare.quota.dialects.aws import AWS
 from gpushare.quota.dialects.baidu import BAIDU
 from gpushare.quota.dialects.combine import combine
@@ -26,8 +27,10 @@ from gpushare.quota.dialects.nvshare import NVSHARE
 from gpushare.quota.dialects.orionx import ORIONX
 from gpushare.quota.dialects.row import REACHES, Dialect, Row, Where, Word
 from gpushare.quota.dialects.spoken import Problem, Spoken, shown
-from gpushare.quota.dialects.tencent import QGPU, VCUDA
+from gpushare.quota.dialects.tencent import ELASTIC, QGPU, VCUDA
 from gpushare.quota.dialects.together import OURS, Mode, Said, Together, both, together
+from gpushare.quota.dialects.volcano import VOLCANO
+from gpushare.quota.dialects.volcengine import MGPU
 
 #: Every dialect, by name; a vendor's file has one or more.
 DIALECTS: Final = {
@@ -36,8 +39,13 @@ DIALECTS: Final = {
         NVIDIA,
         HAMI,
         HAMI_DRA,
+        VOLCANO,
+        ALIBABA,
+        EGPU,
         QGPU,
         VCUDA,
+        ELASTIC,
+        MGPU,
         KAI,
         HUAWEI,
         BAIDU,

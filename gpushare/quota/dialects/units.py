@@ -55,10 +55,10 @@ _INTEGER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 
-def _whole(text: str, what: str) -> int:
+def _whole(text: str, what: str, fix: str = "write a whole number") -> int:
     stripped = text.strip()
     if not _INTEGER.fullmatch(stripped):
-        raise BadValue(f"is not {what}", "write a whole number")
+        raise BadValue(f"is not {what}", fix)
     return int(stripped)
 
 
@@ -78,11 +78,12 @@ def _memory(size: int, shown: str, *, zero_is_nothing: bool = False) -> Unit:
 
 def _number(low: int, high: int, what: str, *, zero_is_nothing: bool = False) -> Unit:
     def read(text: str) -> Amount:
-        amount = _whole(text, what)
+        fix = f"write a whole number from {low} to {high}"
+        amount = _whole(text, what, fix)
         if zero_is_nothing and not amount:
             return None
         if not low <= amount <= high:
-            raise BadValue(f"is not {what}", f"write a whole number from {low} to {high}")
+            raise BadValue(f"is not {what}", fix)
         return Fraction(amount)
 
     return Unit(what, read)
