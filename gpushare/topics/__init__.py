@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `gpushare explain` knows of codes and topics. Standard library, and gpushare's own tables."""
+
+from gpushare.topics.catalogue import TOPICS, close, entries, find
+from gpushare.topics.entry import PARTS, Entry
+
+__all__ = ["PARTS", "TOPICS", "Entry", "close", "entries", "find"]

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every code there is has an entry, and every spelling of it finds that."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpushare import topics, xid
+from gpushare.cli.doctor import DEGRADED
+from gpushare.cli.failure import ERROR, REFUSED, USAGE
+from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
+from gpushare.events import EVENTS
+from gpushare.topics.entry import read
+
+ROOT = Path(__file__).parents[3]
+TABLE = ROOT / "libhook" / "table"
+ENTRIES = topics.entries()
+
+
+def of_headers(file: str) -> dict[str, int]:
+    """Return name -> number of a generated file of the headers' errors."""
+    rows = re.findall(r"^\w+\((\w+), (\d+)[,)]", (TABLE / file).read_text(), re.MULTILINE)
+    return {name: int(number) for name, number in rows}
+
+
+def of_group(group: str) -> dict[str, int | None]:
+    return {entry.name: entry.number for entry in ENTRIES if entry.group == group}
+
+
+def first(words: str) -> str:
+    """Return what `words` is taken for; "" where it is nothing's."""
+    return next((entry.name for entry in topics.find(words)), "")
+
+
+def test_every_error_of_the_driver_has_an_entry_with_its_number() -> None:
+    assert of_group("CUDA") == of_headers("cuda_result.inc")
+
+
+def test_every_error_of_nvml_has_an_entry_with_its_number() -> None:
+    assert of_group("NVML") == of_headers("nvml_result.inc")
+
+
+def test_every_error_of_the_runtime_is_found_by_its_name_and_number() -> None:
+    missing = [
+        (name, number)
+        for name, number in of_headers("runtime_error.inc").items()
+        if [entry.number for entry in topics.find(name)[:1]] != [number]
+    ]
+    assert missing == []
+
+
+def test_every_exit_status_of_the_programs_has_an_entry() -> None:
+    said = {0, ERROR, USAGE, REFUSED, DEGRADED, OURS, NOT_EXECUTABLE, NOT_FOUND}
+    assert said <= set(of_group("Exit statuses").values())
+
+
+def test_every_event_of_the_log_has_an_entry() -> None:
+    assert [name for name in EVENTS if first(name) != name] == []
+
+
+def test_every_xid_that_gpushared_knows_has_an_entry_that_says_what_it_says() -> None:
+    for number in (*xid.FATAL, *xid.OF_A_PROGRAM):
+        found = topics.find(f"xid-{number}")
+        assert [entry.name for entry in found] == [f"xid-{number}"]
+        assert xid.meaning(number) in found[0].what
+
+
+def test_an_xid_that_gpushare_has_no_words_for_is_sent_to_nvidias_catalog() -> None:
+    (found,) = topics.find("XID 154")
+    assert (found.name, found.number) == ("xid-154", 154)
+    assert "catalog" in found.parts["do"]
+
+
+def test_no_two_entries_share_a_name() -> None:
+    names = [name.casefold() for entry in ENTRIES for name in (entry.name, *entry.also)]
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("cuda_error_out_of_memory", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("out of memory", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("CUDA error: out of memory", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("CUDAERRORMEMORYALLOCATION", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("2", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("CUDA error 2", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("error(2)", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("oom", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("999", "CUDA_ERROR_UNKNOWN"),
+        ("35", "cudaErrorInsufficientDriver"),
+        ("nvml 4", "NVML_ERROR_NO_PERMISSION"),
+        ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_GPU_IS_LOST"),
+        ("gpu is lost", "NVML_ERROR_GPU_IS_LOST"),
+        ("xid 79", "xid-79"),
+        ("79", "xid-79"),
+        ("NVRM: Xid (PCI:0000:03:00): 79, pid=812, GPU has fallen off the bus.", "xid-79"),
+        ("exit-3", "exit-3"),
+        ("exit status 4", "exit-4"),
+        ("Fixed-Share", "fixed-share"),
+        ("fs", "fixed-share"),
+        ("memory", "memory"),
+        ("bf16", "precision"),
+        ("card-unwell", "card-unwell"),
+    ],
+)
+def test_a_name_or_a_number_is_found_in_any_spelling(words: str, name: str) -> None:
+    assert first(words) == name
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+        ),
+        (
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "CUDA_ERROR_ILLEGAL_ADDRESS",
+        ),
+        ("cuModuleLoadData failed: CUDA_ERROR_INVALID_PTX (218)", "CUDA_ERROR_INVALID_PTX"),
+        (
+            "gpushare: no card has room for 200 GiB: card 0 has 126 of 140 GiB free",
+            "no-room",
+        ),
+        (
+            'gpushare: env GPUSHARE_MEMORY: "4G" has two readings: 4 GiB = 4294967296 bytes, or',
+            "size-has-two-readings",
+        ),
+        (
+            "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least",
+            "vllm-bf16",
+        ),
+        ("Failed to initialize NVML: Driver/library version mismatch", "NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
+        (
+            "CUDA driver version is insufficient for CUDA runtime version",
+            "cudaErrorInsufficientDriver",
+        ),
+    ],
+)
+def test_a_message_is_found_by_the_name_or_the_words_in_it(message: str, name: str) -> None:
+    assert first(message) == name
+
+
+def test_a_number_of_several_tables_is_the_drivers_and_names_the_others() -> None:
+    assert [entry.name for entry in topics.find("4")] == [
+        "CUDA_ERROR_DEINITIALIZED",
+        "NVML_ERROR_NO_PERMISSION",
+        "exit-4",
+    ]
+
+
+@pytest.mark.parametrize("words", ["", "...", "zzz", "12345", "a message that nobody wrote"])
+def test_what_nobody_knows_is_nothing(words: str) -> None:
+    assert topics.find(words) == []
+
+
+def test_a_misspelt_name_has_those_that_are_close() -> None:
+    assert "isolation" in topics.close("isolaton")
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in topics.close("CUDA_ERROR_ILEGAL_ADRESS")
+    assert topics.close("qqqqqqqqqq") == []
+
+
+def test_what_a_class_says_holds_where_an_entry_says_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "some.ini"
+    file.write_text(
+        "[class:c]\nwhat = Of a class.\ndo =\n    - Wait.\n\n"
+        "[A]\nclass = c\nwhat = An A.\n\n"
+        "[B]\nclass = c\nnumber = 7\nalso = b\n    bb\nwhat = A B.\ndo =\n    One.\n\n    | two  words\n"
+    )
+    a, b = read(file, "G")
+    assert (a.kind, a.parts) == ("Of a class.", {"do": "- Wait."})
+    assert (b.number, b.also, b.parts) == (7, ("b", "bb"), {"do": "One.\n\n| two  words"})
