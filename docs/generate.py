@@ -6,8 +6,9 @@
 
 The command line comes from click's tree, the configuration from its schema, the keys from
 gpushare/quota/keys.py, the protocol from gpushare/protocol, the log's events from
-gpushare/events.py, the metrics from gpushare/exporter, the driver's calls from
-libhook/table/doors.txt. A variable that the code reads and this file does not describe is an error.
+gpushare/events.py, the codes and topics from gpushare/topics, the metrics from gpushare/exporter,
+the driver's calls from libhook/table/doors.txt. A variable that the code reads and this file does
+not describe is an error.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from gpushare.settings.rules import resolved
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from docs.doors import doors
+from docs.errors import errors
 from docs.markdown import table
 from docs.metrics import metrics
 
@@ -104,6 +106,7 @@ def pages() -> dict[str, str]:
             ("environment.md", "Environment variables", environment()),
             ("protocol.md", "The control socket", control_socket()),
             ("events.md", "Events of the log", events()),
+            ("errors.md", "Errors and topics", errors()),
             ("metrics.md", "Metrics", metrics()),
             ("doors.md", "Calls of the driver", doors()),
         )

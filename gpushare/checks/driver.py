@@ -48,7 +48,8 @@ def _limits(version: str) -> Iterator[Check]:
     if major.isdigit() and int(major) < MEMORY_LIMITS_SINCE:
         yield Check(
             "ok",
-            f"driver < {MEMORY_LIMITS_SINCE}: no limits of its own; the interposer holds quotas",
+            f"driver < {MEMORY_LIMITS_SINCE}: no limits of its own; the interposer holds quotas "
+            "(gpushare explain isolation)",
         )
 
 

@@ -20,7 +20,7 @@ _TYPED: Final = re.compile(r"`[^`]{1,60}`")  # a longer one is broken where it m
 def prose(text: str, before: str = "") -> Iterator[str]:
     """Yield the lines of `text`, none wider than WIDTH; `before` stands before each.
 
-    A line of it is a paragraph; one that begins with `- ` an item, and one with `| ` stays as it is.
+    A line of it is a paragraph; one that begins with `- ` is an item, one with `| ` stays as it is.
     """
     for line in text.splitlines():
         if line.startswith("| "):

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpushare.topics import events, xids
+from gpushare.topics import events, vendors, xids
 from gpushare.topics.entry import Entry, read
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ NVML: Final = "NVML"
 EXIT: Final = "Exit statuses"
 REFUSAL: Final = "Refusals"
 #: The groups that a user reads about, in the order in which they are listed; the others are codes.
-TOPICS: Final = ("Asking", "Holding", "Bringing manifests", "Versions", "Troubles")
+TOPICS: Final = ("Asking", "Holding", "Bringing manifests", vendors.GROUP, "Versions", "Troubles")
 # Codes before topics: a number, or a word of both, is first of all an error's.
 _FILES: Final = (
     ("cuda.ini", CUDA),
@@ -61,7 +61,7 @@ def entries() -> tuple[Entry, ...]:
     found = [entry for name, group in _FILES[:4] for entry in read(HERE / name, group)]
     found += xids.entries()
     found += [entry for name, group in _FILES[4:] for entry in read(HERE / name, group)]
-    return (*found, *events.entries())
+    return (*found, *vendors.entries(), *events.entries())
 
 
 def find(words: str) -> list[Entry]:
@@ -98,7 +98,7 @@ def _numbered(table: str, number: int) -> list[Entry]:
 
 
 def _message(text: str) -> list[Entry]:
-    """Return whose names stand in a message as words, and else whose words do, the longest first."""
+    """Return whose names stand in a message, else whose words do, the longest first."""
     kernels = _KERNELS.search(text)
     if kernels:
         return _numbered("xid", int(kernels[1]))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of one code or topic, and how the files beside this one say it.
 
-The files are INI as configparser reads it: a section is an entry, its name what the entry is called.
+The files are INI as configparser reads it: a section is an entry, by its name.
 
     [CUDA_ERROR_OUT_OF_MEMORY]
     number = 2
@@ -14,14 +14,14 @@ The files are INI as configparser reads it: a section is an entry, its name what
 | key | |
 |---|---|
 | `what` | in a sentence; needed |
-| `text`, or `why`, `here`, `do` | about it; or where it comes from, what is so under gpushare, what to do |
+| `text`; or `why`, `here`, `do` | about it; or its causes, what is so under gpushare, what to do |
 | `number`, `also`, `says` | what else finds it: names, and words of messages, one a line |
 | `group` | under which it is listed, where not all of a file are of one |
 | `class` | the section `[class:NAME]` has what this one leaves out |
 | `see` | other entries, and pages of docs, one a line |
 
-Texts are paragraphs; a line that begins with `- ` is an item, one with `| ` stays as it is. A command
-is between backticks, or after `| `.
+Texts are paragraphs; a line that begins with `- ` is an item, one with `| ` stays as it is. A
+command is between backticks, or after `| `.
 """
 
 from __future__ import annotations

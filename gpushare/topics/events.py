@@ -26,6 +26,7 @@ _SEE: Final = (
     ("tenant-frozen", ("frozen", "docs/how-to/pause-and-kick.md")),
     ("tenant-kicked", ("docs/how-to/pause-and-kick.md",)),
     ("tenant-resized", ("docs/how-to/resize.md",)),
+    ("state-", ("nothing-new-is-promised", "docs/explanation/faults.md")),
     ("config-", ("docs/how-to/node-policy.md",)),
     ("", ("docs/explanation/faults.md",)),
 )

@@ -41,7 +41,10 @@ def unknown(number: int) -> Entry:
 
 
 def _fatal(number: int, meaning: str, act: str) -> Entry:
-    do = f"- `gpushare ls` shows the card's health; `sudo gpushare card drain 0` empties it.\n- {act[0].upper()}{act[1:]}."
+    do = (
+        "- `gpushare ls` shows the card's health; `sudo gpushare card drain 0` empties it.\n"
+        f"- {act[0].upper()}{act[1:]}."
+    )
     parts = {"why": _WHERE, "here": _PLACED, "do": do}
     return _entry(number, f"The card's fault: {meaning}.", parts)
 

@@ -66,8 +66,8 @@ def unknown(said: str) -> str:
     close = topics.close(said)
     what = f"nothing is known of {quoted(said)}"
     if close:
-        return f"{what}; did you mean {', '.join(close[:-1])}{' or ' if close[1:] else ''}{close[-1]}?"
-    return f"{what}; gpushare explain lists the topics, and takes messages as they were printed"
+        return f"{what}; did you mean {' or '.join(close)}?"
+    return f"{what}; `gpushare explain` lists the topics, and takes messages as they were printed"
 
 
 def as_data(found: list[Entry]) -> dict[str, Any]:

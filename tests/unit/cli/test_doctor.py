@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Cli = Callable[..., Result]
 
 CGROUP2 = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+SEE = "(gpushare explain isolation)"
 V1 = "31 1 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 
 
@@ -116,7 +117,7 @@ def test_all_is_well(cli: Cli, machine: Machine) -> None:
         "ok    gpushared 0.1.0, pid 77, /run/gpushare",
         "ok    scheduler, pid 78: shares of compute are held",
         "ok    simulated driver 580.159.04, CUDA 13.0, 1 card",
-        "ok    driver < 615: no limits of its own; the interposer holds quotas",
+        f"ok    driver < 615: no limits of its own; the interposer holds quotas {SEE}",
         "ok    configuration not there: defaults",
         f"ok    CDI spec {machine.root}/cdi.json",
         f"ok    {machine.installation.root}, around /usr/bin/runc (runc version 1.1.5)",

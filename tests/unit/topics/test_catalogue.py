@@ -13,6 +13,7 @@ from gpushare.cli.doctor import DEGRADED
 from gpushare.cli.failure import ERROR, REFUSED, USAGE
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
 from gpushare.events import EVENTS
+from gpushare.quota.dialects import DIALECTS
 from gpushare.topics.entry import read
 
 ROOT = Path(__file__).parents[3]
@@ -74,8 +75,11 @@ def test_an_xid_that_gpushare_has_no_words_for_is_sent_to_nvidias_catalog() -> N
     assert "catalog" in found.parts["do"]
 
 
-def test_no_two_entries_share_a_name() -> None:
-    names = [name.casefold() for entry in ENTRIES for name in (entry.name, *entry.also)]
+def test_no_two_entries_share_a_name_but_products_of_one_maker() -> None:
+    found = [entry for entry in ENTRIES if entry.group != "Vendors"]
+    names = [name.casefold() for entry in found for name in (entry.name, *entry.also)]
+    names += {name for entry in ENTRIES if entry.group == "Vendors" for name in entry.also}
+    names += DIALECTS
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
 
 
@@ -137,7 +141,10 @@ def test_a_name_or_a_number_is_found_in_any_spelling(words: str, name: str) -> N
             "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least",
             "vllm-bf16",
         ),
-        ("Failed to initialize NVML: Driver/library version mismatch", "NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
+        (
+            "Failed to initialize NVML: Driver/library version mismatch",
+            "NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+        ),
         (
             "CUDA driver version is insufficient for CUDA runtime version",
             "cudaErrorInsufficientDriver",
@@ -167,12 +174,32 @@ def test_a_misspelt_name_has_those_that_are_close() -> None:
     assert topics.close("qqqqqqqqqq") == []
 
 
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_dialect_has_a_topic_with_each_of_its_keys(name: str) -> None:
+    (found,) = topics.find(name)
+    missing = [
+        row.name for row in DIALECTS[name].rows if f"`{row.name}`" not in found.parts["text"]
+    ]
+    assert (found.name, missing) == (name, [])
+
+
+def test_a_maker_of_several_products_has_all_of_them() -> None:
+    assert [entry.name for entry in topics.find("Tencent")] == ["qgpu", "vcuda"]
+
+
+def test_a_topic_of_a_vendor_says_unit_place_and_what_it_comes_to() -> None:
+    (found,) = topics.find("vcuda")
+    assert "`tencent.com/vcuda-memory` (resources.limits; units of 256 MiB" in found.parts["text"]
+    assert "Here: memory" in found.parts["text"]
+
+
 def test_what_a_class_says_holds_where_an_entry_says_nothing(tmp_path: Path) -> None:
     file = tmp_path / "some.ini"
     file.write_text(
         "[class:c]\nwhat = Of a class.\ndo =\n    - Wait.\n\n"
         "[A]\nclass = c\nwhat = An A.\n\n"
-        "[B]\nclass = c\nnumber = 7\nalso = b\n    bb\nwhat = A B.\ndo =\n    One.\n\n    | two  words\n"
+        "[B]\nclass = c\nnumber = 7\nalso = b\n    bb\nwhat = A B.\n"
+        "do =\n    One.\n\n    | two  words\n"
     )
     a, b = read(file, "G")
     assert (a.kind, a.parts) == ("Of a class.", {"do": "- Wait."})

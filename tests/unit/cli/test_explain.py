@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare explain`: codes and topics, as text and as JSON, with no daemon there."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpushare.cli.prose import WIDTH, prose, wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+    Cli = Callable[..., Result]
+
+
+def test_a_code_is_said_with_its_names_its_causes_and_what_to_do(cli: Cli) -> None:
+    result = cli("explain", "cuda_error_out_of_memory")
+    assert result.exit_code == 0
+    first, *_ = result.stdout.splitlines()
+    assert first == "CUDA_ERROR_OUT_OF_MEMORY (2, cudaErrorMemoryAllocation)"
+    for part in ("Why it happens", "Under gpushare", "What to do", "`gpushare why NAME`", "See "):
+        assert part in result.stdout
+
+
+def test_a_number_of_several_tables_names_the_others(cli: Cli) -> None:
+    text = cli("explain", "2").stdout
+    assert text.startswith("CUDA_ERROR_OUT_OF_MEMORY")
+    assert "This is CUDA_ERROR_OUT_OF_MEMORY (CUDA). It may also be:" in text
+    assert "  NVML_ERROR_INVALID_ARGUMENT: " in text
+    assert cli("explain", "exit", "2").stdout.startswith("exit-2\n")
+
+
+def test_a_message_may_stand_without_quotes(cli: Cli) -> None:
+    assert cli("explain", "no", "card", "has", "room", "for").stdout.startswith("no-room\n")
+
+
+def test_without_a_word_the_topics_are_listed_by_group(cli: Cli) -> None:
+    lines = cli("explain").stdout.splitlines()
+    for group in ("Asking", "Holding", "Bringing manifests", "Vendors", "Versions", "Troubles"):
+        assert group in lines
+    assert any(line.startswith("  isolation ") for line in lines)
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_a_word_that_nobody_knows_is_an_error_with_what_may_have_been_meant(cli: Cli) -> None:
+    result = cli("explain", "isolatoin")
+    assert result.exit_code == 1
+    assert result.stderr.startswith('gpushare: nothing is known of "isolatoin"; did you mean ')
+    assert "isolation" in result.stderr
+    other = cli("explain", "qqqqqq")
+    assert (other.exit_code, other.stdout) == (1, "")
+    assert "lists the topics" in other.stderr
+
+
+def test_as_json_it_is_the_same_in_parts(cli: Cli) -> None:
+    data = json.loads(cli("--json", "explain", "802").stdout)
+    assert data["name"] == "CUDA_ERROR_SYSTEM_NOT_READY"
+    assert (data["kind"], data["group"], data["number"]) == ("code", "CUDA", 802)
+    assert data["also"] == ["cudaErrorSystemNotReady"]
+    assert "doctor" in data["do"]
+    every = json.loads(cli("explain", "--json").stdout)
+    assert {"isolation", "hami", "xid-79", "no-room"} <= {entry["name"] for entry in every}
+
+
+@pytest.mark.parametrize("word", ["\x1b[31m", "../../etc/passwd", "a" * 5000])
+def test_what_is_typed_cannot_write_to_the_terminal(cli: Cli, word: str) -> None:
+    result = cli("explain", word)
+    assert result.exit_code == 1
+    assert "\x1b" not in result.output
+    assert len(result.output) < 400
+
+
+def test_a_command_in_a_text_stays_on_one_line() -> None:
+    text = f"{'word ' * 12}`sudo gpushare set NAME --memory 6GiB` and more"
+    lines = list(wrapped(text))
+    assert any("`sudo gpushare set NAME --memory 6GiB`" in line for line in lines)
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_items_hang_and_lines_that_are_to_stay_do() -> None:
+    item = f"- {'word ' * 30}"
+    first, second, *_ = prose(item, "  ")
+    assert first.startswith("  - word")
+    assert second.startswith("    word")
+    assert list(prose("a\n\n| b   c", "  ")) == ["  a", "", "    b   c"]
