@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 GROUP: Final = "Vendors"
 #: What else users call the product, or who makes it; a maker may have several.
 ALSO: Final = {
-    "ack": ("alibaba", "aliyun"),
-    "cgpu": ("alibaba", "aliyun"),
-    "egpu": ("pai", "alibaba"),
+    "alibaba": ("aliyun", "ack", "cgpu"),
+    "egpu": ("aliyun", "pai"),
     "qgpu": ("tencent", "tke"),
     "vcuda": ("tencent", "gpu-manager", "gaiagpu"),
+    "elasticgpu": ("tencent",),
     "mgpu": ("volcengine", "vke"),
+    "hami": ("hami-core",),
     "volcano": ("volcano-vgpu",),
     "nvidia": ("nvidia-container-toolkit",),
     "kai": ("run:ai", "kai-scheduler"),

@@ -14,6 +14,7 @@ from gpushare.cli.failure import ERROR, REFUSED, USAGE
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
 from gpushare.events import EVENTS
 from gpushare.quota.dialects import DIALECTS
+from gpushare.topics import vendors
 from gpushare.topics.entry import read
 
 ROOT = Path(__file__).parents[3]
@@ -183,8 +184,12 @@ def test_every_dialect_has_a_topic_with_each_of_its_keys(name: str) -> None:
     assert (found.name, missing) == (name, [])
 
 
+def test_what_else_a_product_is_called_is_said_of_a_dialect() -> None:
+    assert sorted(vendors.ALSO.keys() - DIALECTS) == []
+
+
 def test_a_maker_of_several_products_has_all_of_them() -> None:
-    assert [entry.name for entry in topics.find("Tencent")] == ["qgpu", "vcuda"]
+    assert [entry.name for entry in topics.find("Tencent")] == ["qgpu", "vcuda", "elasticgpu"]
 
 
 def test_a_topic_of_a_vendor_says_unit_place_and_what_it_comes_to() -> None:
