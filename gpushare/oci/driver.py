@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -42,12 +43,12 @@ class Library:
     container_path: str
     soname: str
 
-    @property
+    @cached_property
     def directory(self) -> str:
         """The folder of the container that it is in."""
         return str(PurePosixPath(self.container_path).parent)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """What it is called besides its SONAME: in the CDI spec, and with its version."""
         paths = (self.container_path, self.host_path)

@@ -47,6 +47,11 @@ class _OpenHow(ctypes.Structure):
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+_libc.syscall.argtypes = (
+    *(ctypes.c_long, ctypes.c_int, ctypes.c_char_p),
+    *(ctypes.POINTER(_OpenHow), ctypes.c_size_t),
+)
+_HOW_BYTES: Final = ctypes.sizeof(_OpenHow)
 
 
 class Rootfs:
@@ -213,18 +218,12 @@ def _step(fds: list[int], depth: int, name: str) -> str | None:
 
 
 def _openat2(directory_fd: int, path: str, flags: int, resolve: int) -> int:
-    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
+    how, name = _OpenHow(flags | os.O_CLOEXEC, 0, resolve), os.fsencode(path)
     for _ in range(_RACES):
-        fd = _libc.syscall(
-            ctypes.c_long(_SYS_OPENAT2),
-            ctypes.c_int(directory_fd),
-            ctypes.c_char_p(os.fsencode(path)),
-            ctypes.byref(how),
-            ctypes.c_size_t(ctypes.sizeof(how)),
-        )
-        number = ctypes.get_errno()
+        fd = _libc.syscall(_SYS_OPENAT2, directory_fd, name, how, _HOW_BYTES)
         if fd >= 0:
             return int(fd)
+        number = ctypes.get_errno()
         if number == errno.ENOSYS:
             raise OldKernelError("openat2(2) is missing: gpushare needs Linux 5.6 or newer")
         if number != errno.EAGAIN:

@@ -53,6 +53,7 @@ def test_one_of_the_spare_becomes_the_tenants(root: Path, mounts: TenantMounts) 
 def test_another_takes_its_place(root: Path, mounts: TenantMounts) -> None:
     before = set(_spares(root))
     os.close(mounts.make(KEY, size_bytes=BYTES))
+    mounts.refill()
     wait_until(lambda: len(_spares(root)) == 4)
     assert set(_spares(root)) != before
 

@@ -43,7 +43,8 @@ def bind(key: str, identity: str, pid: int, peer_pid: int, node: Node) -> Entry:
     bound = node.ledger.bind(key, pid=pid, starttime=process.starttime, cgroup=cgroup)
     release.watch_process(bound, node)
     bound = _hold(bound, node)
-    shares.tell(node)
+    # With the answer, and its name too: a thread that is woken now takes the interpreter from us.
+    node.loop.soon(lambda: shares.tell(node))
     log(
         "tenant-bound",
         tenant=key,
@@ -54,7 +55,7 @@ def bind(key: str, identity: str, pid: int, peer_pid: int, node: Node) -> Entry:
         isolation=bound.isolation,
     )
     if not bound.name:
-        node.names.submit(lambda: naming.learn(key, node))
+        node.loop.soon(lambda: node.names.submit(lambda: naming.learn(key, node)))
     return bound
 
 

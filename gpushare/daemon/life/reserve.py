@@ -100,7 +100,8 @@ def reserve(applicant: Applicant, quota: Quota, given: Given, node: Node) -> Ent
         policy=entry.policy,
         notes=entry.notes,
     )
-    shares.tell(node)
+    # With the answer, not before it: a thread that is woken now takes the interpreter from us.
+    node.loop.soon(lambda: shares.tell(node))
     return entry
 
 
@@ -249,6 +250,7 @@ def _make_pages(entry: Entry, applicant: Applicant, driver: Loaded, node: Node) 
         raise
     node.tenants.add(entry.key, pages)
     node.loop.soon(lambda: node.watch.hear(tenant_socket))
+    node.loop.soon(node.mounts.refill)
 
 
 def _granted(holding: Holding, driver: Loaded) -> Granted:

@@ -120,6 +120,10 @@ class TenantMounts:
             data += f',context="{label}"'
         return self._ask(lambda: self._make(key, data, owner))
 
+    def refill(self) -> None:
+        """Have the spare ones made that `make` has taken; returns at once."""
+        self._calls.put(_Call(lambda: None))  # so that the thread looks how many are left
+
     def close(self) -> None:
         """Take the spare ones away; the tenants' stay, and none is made ready any more."""
         self._ask(self._drop_spares)
@@ -208,7 +212,6 @@ class TenantMounts:
         if not self._spares or not _KEY.fullmatch(key):
             return None
         spare = self._spares.popleft()
-        self._calls.put(_Call(lambda: None))  # so that the thread looks how many are left
         try:
             if owner:
                 os.chown(spare.name, owner, -1, dir_fd=self._root_fd)

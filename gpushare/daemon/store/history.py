@@ -68,6 +68,9 @@ ORDER BY number LIMIT :most
 _MOST_QUEUED: Final = 4096
 _MOST_FIELDS_BYTES: Final = 16384
 _PRUNE_SECONDS: Final = 600.0
+# Between an event and its row: who logs is amid something that others wait for, and this thread
+# would take the interpreter from it. What follows within it goes into the same transaction.
+_PAUSE_SECONDS: Final = 0.02
 _AGAIN_SECONDS: Final = 30.0  # after a failure; what comes meanwhile waits in the queue
 _CACHE_KIB: Final = 256
 _DAY_SECONDS: Final = 86400.0
@@ -99,6 +102,7 @@ class History:
         self._queue: deque[_Event] = deque()
         self._changed = threading.Condition()
         self._writing = 0
+        self._waited_for = 0  # by how many, who would wait for the pause too
         self._stopping = False
         self._pruned = 0.0
         self._lost_told = 0
@@ -116,14 +120,20 @@ class History:
                 self.lost += 1
                 return
             self._queue.append(row)
-            self._changed.notify_all()
+            if len(self._queue) == 1:
+                self._changed.notify_all()
 
     def settle(self, seconds: float) -> bool:
         """Wait until all that was noted is written, or cannot be; False where it takes longer."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: bool(self.fault) or not (self._queue or self._writing), seconds
-            )
+            self._waited_for += 1
+            self._changed.notify_all()
+            try:
+                return self._changed.wait_for(
+                    lambda: bool(self.fault) or not (self._queue or self._writing), seconds
+                )
+            finally:
+                self._waited_for -= 1
 
     def close(self, seconds: float) -> None:
         """Write what is left, for at most `seconds`, and end."""
@@ -187,7 +197,8 @@ class History:
     def _take(self) -> list[_Event] | None:
         """Wait for events, or for the time to prune; None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._stopping, _PRUNE_SECONDS)
+            if self._changed.wait_for(lambda: self._queue or self._stopping, _PRUNE_SECONDS):
+                self._changed.wait_for(lambda: self._waited_for or self._stopping, _PAUSE_SECONDS)
             if self._stopping and not self._queue:
                 return None
             batch = list(self._queue)
