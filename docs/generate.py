@@ -259,6 +259,8 @@ def allowed(schema: dict[str, Any], entry: Mapping[str, Any]) -> str:
     if "$ref" in entry and "properties" not in entry:
         named: str = entry["$ref"].rpartition("/")[2]
         return named
+    if "array" in entry["type"] and "string" in entry["type"]:
+        return f"`{entry['pattern'].strip('^$')}`, or a list of {allowed(schema, entry['items'])}"
     if entry["type"] == "array":
         return f"list of {allowed(schema, entry['items'])}"
     if entry["type"] == "integer":

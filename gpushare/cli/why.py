@@ -45,6 +45,8 @@ def command(session: Session, container: str) -> None:
 
     HELD is what a process has in the account, MOST OF IT the largest part; DRIVER what the driver
     says of it; DENIED how many allocations it was refused. INSIDE is its pid in the container.
+
+    Last stands what of its request was read in another system's words, or was not taken.
     """
     report = session.client.why(container)
     session.show(report, lambda: "\n\n".join("\n".join(block) for block in _blocks(report)))
@@ -67,6 +69,9 @@ def _blocks(report: Why) -> Iterator[list[str]]:
     said = list(_said(report))
     if said:
         yield said
+    notes = [line for note in report["notes"] for line in wrapped(printable(note), "  ")]
+    if notes:
+        yield ["of what it asked for:", *notes]
 
 
 def _said(report: Why) -> Iterator[str]:

@@ -89,4 +89,5 @@ class Why(TypedDict):
     denied: int  # allocations over the quota, of ended processes too; since gpushared started
     last_denied: Denied | None
     advice: list[str]
+    notes: list[str]  # what it asked for and got otherwise, or not
     processes: list[WhyProcess]  # sent as rows

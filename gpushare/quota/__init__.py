@@ -6,6 +6,7 @@ from gpushare.quota.ceilings import Ceilings, Terms, Together, Total
 from gpushare.quota.defaults import Defaults
 from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.given import DEFAULT_PRIORITY, Given, Kind, give, refuse_whole
+from gpushare.quota.others import Dialects
 from gpushare.quota.pod import Pod, pod_of, without_pod
 from gpushare.quota.quota import Asked, Quota, Source
 from gpushare.quota.size import exact_size, format_size, format_use, parse_size
@@ -19,6 +20,7 @@ __all__ = [
     "Cards",
     "Ceilings",
     "Defaults",
+    "Dialects",
     "Given",
     "Kind",
     "Pod",

@@ -16,6 +16,7 @@ from gpushare.quota.cards import Cards
 from gpushare.quota.defaults import Defaults
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.given import Given, refuse_whole
+from gpushare.quota.others import Dialects
 from gpushare.quota.quota import Quota, Value
 from gpushare.quota.size import exact_size
 from gpushare.quota.sources import Trust
@@ -203,9 +204,10 @@ class Total:
 class Terms:
     """What requests of one kind are held to, and given where they do not say.
 
-    `trust` None is the default for the container's kind. `over` and `compute` are how far the audit
-    goes with who takes more memory than it may, and more of a card's time. `compat` is what becomes
-    of who brings an image that the driver, or the card, does not run.
+    `trust` None is the default for the container's kind; `dialects` says which other systems'
+    requests are read. `over` and `compute` are how far the audit goes with who takes more memory
+    than it may, and more of a card's time. `compat` is what becomes of who brings an image that the
+    driver, or the card, does not run.
     """
 
     defaults: Defaults = field(default_factory=Defaults)
@@ -213,6 +215,7 @@ class Terms:
     together: Together = field(default_factory=Together)
     total: Total = field(default_factory=Total)
     trust: Trust | None = None
+    dialects: Dialects = field(default_factory=Dialects)
     over: str = "freeze"  # observe | warn | freeze | kill
     compute: str = "warn"  # observe | warn | freeze
     compat: str = "warn"  # ignore | warn | block: an image that does not fit driver or card

@@ -4,23 +4,28 @@
 Precedence: operator > whoever made the container > the pod's author, for this container and then
 for any > env. A lower source may shrink what a higher one grants, never enlarge it; what the
 operator set stands as it is. What a lower source said and did not get is kept in `Quota.notes`:
-nothing is dropped silently.
+nothing is dropped silently. What is asked in another system's words (dialects/) is in the layer of
+the source that it came from, beside our own keys there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
-from gpushare.quota.annotations import read_annotations
+from gpushare.quota.annotations import Annotated, read_annotations
 from gpushare.quota.cards import Cards
 from gpushare.quota.defaults import Defaults
 from gpushare.quota.errors import printable
 from gpushare.quota.keys import BY_ENV, KEYS, is_quota, read
 from gpushare.quota.layers import Granted
-from gpushare.quota.pod import CRI_PREFIX
+from gpushare.quota.others import Dialects
+from gpushare.quota.pod import CRI_PREFIX, pod_of
 from gpushare.quota.quota import Asked, Layer, Quota, Source, SourceKind
+
+if TYPE_CHECKING:
+    from gpushare.quota.dialects import Heard
 
 Trust: TypeAlias = Literal["ask", "shrink", "ignore"]
 
@@ -38,39 +43,66 @@ def read_quota(  # noqa: PLR0913 - one argument a source
     cards: Cards | None = None,
     defaults: Defaults | None = None,
     trust: Trust | None = None,
+    dialects: Dialects | None = None,
 ) -> Quota:
     """Return what a container asks for; a Quota with nothing `asked` where it asks for nothing.
 
     `of_pod` are the annotations of its pod, None where they cannot be seen. `operator` has
     canonical keys (`memory`), and so have `options`, those of a command line, which stand beside
     annotations. `cards` are what an engine put into the spec. `trust` None is the default for these
-    annotations.
-    QuotaError: an unknown gpushare key, a value that is none, a scope that fits no container.
+    annotations. `dialects` says which other systems' requests are read, None: none of them.
+    QuotaError: an unknown gpushare key, a value that is none, a scope that fits no container, a
+    request in two dialects or in one that is not taken.
     """
     trust = trust or default_trust(annotations)
     defaults = defaults or Defaults()
     annotated = read_annotations(annotations, of_pod)
+    of_env = {} if trust == "ignore" else _env_layer(env)
+    meanings: list[str] = []
+    if dialects is not None:
+        # Imported here: the clients read this package for its sizes and need no tables.
+        from gpushare.quota.dialects import TABLES, Listener  # noqa: PLC0415
+
+        listener = Listener(TABLES, dialects, pod_of(annotations), of_pod)
+        heard = listener.hear(annotations, env, reads_env=trust != "ignore")
+        of_env = _with(heard, annotated, of_env, dialects)
+        meanings = heard.meanings
     granted = Granted({}, annotated.notes, "" if cards is None else cards.source)
     above = (_layer("option", options or {}), annotated.own, annotated.scoped, annotated.of_pod)
     for layer in above:
         granted.merge(layer)
     if trust == "ask":
-        granted.merge(_env_layer(env))
+        granted.merge(of_env)
     elif trust == "shrink":
         # It asks for nothing, so what nobody asked for is the node's to say before it shrinks that.
         defaults.fill(granted)
-        granted.merge(_env_layer(env), shrink_only=True)
+        granted.merge(of_env, shrink_only=True)
     else:
         granted.notes += [
             f"{printable(name)} was not read: trust.env is ignore"
             for name in sorted(env)
             if is_quota(name)
         ]
+    if granted.layer:
+        granted.notes += meanings
     defaults.fill(granted)
     beneath = dict(granted.layer)
     granted.override(_layer("operator", operator or {}))
     defaults.fill(granted)  # cores that the operator set have the node's policy, as any
     return replace(_quota(granted, annotated.unnamed), beneath=beneath)
+
+
+def _with(heard: Heard, annotated: Annotated, of_env: Layer, dialects: Dialects) -> Layer:
+    """Put what was `heard` beside our own keys where it was said; return the environment's."""
+    annotated.notes += heard.notes
+    if heard.said:
+        annotated.own, annotated.scoped, annotated.of_pod, of_env = heard.beside(
+            (annotated.own, annotated.scoped, annotated.of_pod, of_env),
+            strict=dialects.mode == "strict",
+            notes=annotated.notes,
+        )
+    annotated.unnamed = annotated.unnamed or heard.unnamed
+    return of_env
 
 
 def read_again(

@@ -97,7 +97,7 @@ def _shown(value: Any) -> str:
 
 def _rule(error: ValidationError, part: Mapping[str, Any]) -> str:
     if error.validator == "type":
-        return f"is not {_TYPES[part['type']]}"
+        return f"is not {_type_of(part)}"
     if error.validator in {"minimum", "exclusiveMinimum"}:
         return "is too small"
     if error.validator == "maximum":
@@ -127,7 +127,13 @@ def _fix(part: Mapping[str, Any], value: Any = None) -> str:
         return f"write a number from {part['minimum']} to {part['maximum']}"
     if part.get("type") == "array" and "enum" in part.get("items", {}):
         return f"write a list of {', '.join(part['items']['enum'])}"
-    return f"write {_TYPES.get(part.get('type', ''), 'a value')}"
+    return f"write {_type_of(part)}"
+
+
+def _type_of(part: Mapping[str, Any]) -> str:
+    said = part.get("type", "")
+    types = [said] if isinstance(said, str) else said
+    return " or ".join(_TYPES.get(each, "a value") for each in types)
 
 
 def _sizes(content: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[Place]:

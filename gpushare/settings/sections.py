@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from gpushare.quota import Ceilings, Defaults, Terms, Together, Total, parse_size
+from gpushare.quota import Ceilings, Defaults, Dialects, Terms, Together, Total, parse_size
+from gpushare.quota.errors import quoted
 from gpushare.settings.document import Document, Place, at
 
 _BUILT_IN: Final = "a default of gpushare"
@@ -79,6 +81,7 @@ _TOTAL: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "tenants": ("tenants", _as_it_is),
 }
 _MODELS: Final = "models"
+_ALL: Final = "all"
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Said:
 
 
 def said(document: Document, section: Place, part: str) -> Said:
-    """Return what holds of `part` (defaults, ceilings, trust, audit) for a section: the nearer."""
+    """Return what holds of `part` (defaults, ceilings, dialects ...) for a section: the nearer."""
     values: dict[str, Any] = {}
     places: dict[str, Place] = {}
     for above in dict.fromkeys((NODE, section)):
@@ -154,7 +157,16 @@ def terms(document: Document, section: Place = NODE) -> Terms:
         ),
         total=_total(document, section),
         trust=said(document, section, "trust").values.get("env"),
+        dialects=_dialects(document, section),
     )
+
+
+def _dialects(document: Document, section: Place) -> Dialects:
+    found = said(document, section, "dialects")
+    values = dict(found.values)
+    names = values.pop("accept", _ALL)
+    accept = None if names == _ALL else frozenset(names)
+    return Dialects(**values, accept=accept, where=_where(document, found))
 
 
 def _total(document: Document, section: Place) -> Total:
@@ -199,6 +211,23 @@ def check(document: Document, section: Place) -> None:
     if policy is not None and policies is not None and policy not in policies:
         told = f'"{policy}" is not among ceilings.policies; write {" or ".join(policies)}'
         _problem(document, section, defaults.places["policy"], told)
+    _check_dialects(document, section)
+
+
+def _check_dialects(document: Document, section: Place) -> None:
+    found = said(document, section, "dialects")
+    names = found.values.get("accept", _ALL)
+    if names == _ALL or not names:
+        return
+    # Imported here: the clients read this package for its defaults and need no tables.
+    from gpushare.quota.dialects import DIALECTS  # noqa: PLC0415
+
+    for number, name in enumerate(names):
+        if name not in DIALECTS:
+            close = get_close_matches(name, DIALECTS, n=1, cutoff=0.6)
+            fix = f"did you mean {close[0]}?" if close else "there are " + ", ".join(DIALECTS)
+            place = (*found.places["accept"], number)
+            _problem(document, section, place, f"{quoted(name)} is no dialect; {fix}")
 
 
 def _problem(document: Document, section: Place, place: Place, text: str) -> None:

@@ -36,8 +36,8 @@ def node(document: Document) -> Iterator[Row]:
 def section(document: Document, place: Place, *, only_own: bool = False) -> Iterator[Row]:
     """Yield what holds in a section, with what it has from the whole node if not `only_own`."""
     held = sections.terms(document, place).defaults
-    for part in ("defaults", "ceilings", "together", "total", "trust", "audit"):
-        if place == sections.USERS and part in {"trust", "audit"}:
+    for part in ("defaults", "ceilings", "together", "total", "trust", "dialects", "audit"):
+        if place == sections.USERS and part in {"trust", "dialects", "audit"}:
             continue  # a host process has no image and no pod, and is judged as the node says
         said = sections.said(document, place, part)
         built_in = sections.built_in(place, part)

@@ -20,7 +20,7 @@ from gpushare.daemon.life import release
 from gpushare.daemon.node import Node
 from gpushare.daemon.store.ledger import Entry
 from gpushare.oci import spec
-from gpushare.quota import Pod, Quota, QuotaError, without_pod
+from gpushare.quota import Pod, Quota, QuotaError, dialects, without_pod
 from gpushare.quota.annotations import scoped_name
 from gpushare.quota.keys import ANNOTATION_PREFIX
 
@@ -70,8 +70,9 @@ def annotations_of(pod: Pod | None, bundle: str) -> Mapping[str, str] | None:
 
 
 def asks(annotations: Mapping[str, str]) -> bool:
-    """Whether any of them is for gpushare."""
-    return any(name.startswith(ANNOTATION_PREFIX) for name in annotations)
+    """Whether any of them asks for a part of a GPU, in our words or another system's."""
+    ours = any(name.startswith(ANNOTATION_PREFIX) for name in annotations)
+    return ours or dialects.asks(dialects.TABLES, annotations)
 
 
 def settle(pod: Pod, node: Node) -> None:
@@ -96,10 +97,10 @@ def refuse_second(pod: Pod, quota: Quota, node: Node) -> None:
     if holder is None and not had:
         return
     first = holder.container if holder is not None else had
-    key = asked.source.name[len(ANNOTATION_PREFIX) :]
+    key = next((key for key, one in quota.asked.items() if one.source == asked.source), "memory")
     raise QuotaError(
         str(asked.source),
-        asked.text,
+        asked.shown,
         f"names no container, and {first} of pod {pod} has it",
         f"write {scoped_name(first, key)}, and {scoped_name(pod.container, key)} if this one needs "
         "a part of a GPU too",

@@ -116,6 +116,7 @@ def _ask(bundle: Bundle, original: Spec, node: Node) -> Asked:
         cards=placed.cards,
         defaults=terms.defaults,
         trust=terms.trust,
+        dialects=terms.dialects,
     )
     if quota.asked or bundle.marker == STRONG:
         node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours

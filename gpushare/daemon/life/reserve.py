@@ -140,7 +140,7 @@ def _refuse_low_limit(quota: Quota, placed: tuple[Placed, ...]) -> None:
     most = max(one.memory_bytes for one in placed)
     if quota.memory_limit_bytes is not None and quota.memory_limit_bytes < most:
         asked = quota.asked["memory-percent"]
-        rule = f"is below {asked.source} {quoted(asked.text)}, {exact_size(most)}"
+        rule = f"is below {asked.source} {quoted(asked.shown)}, {exact_size(most)}"
         raise quota.refuse("memory-limit", rule, f"write {exact_size(most)} or more")
 
 

@@ -60,6 +60,7 @@ def why(entry: Entry, node: Node) -> tuple[Why, list[WhyProcess]]:
         denied=0 if pages is None else pages.denials.total,
         last_denied=None if pages is None else _denied(pages.denials.last),
         advice=[],
+        notes=list(entry.notes),
         processes=[],
     )
     report["advice"] = advice(report, holders)

@@ -18,6 +18,7 @@ from gpushare.quota.dialects.find import Tables
 from gpushare.quota.dialects.gke import GKE
 from gpushare.quota.dialects.hami import HAMI
 from gpushare.quota.dialects.hami_dra import HAMI_DRA
+from gpushare.quota.dialects.hear import Heard, Listener, asks
 from gpushare.quota.dialects.huawei import HUAWEI
 from gpushare.quota.dialects.kai import KAI
 from gpushare.quota.dialects.koordinator import KOORDINATOR
@@ -25,12 +26,14 @@ from gpushare.quota.dialects.kubeshare import KUBESHARE
 from gpushare.quota.dialects.nvidia import NVIDIA
 from gpushare.quota.dialects.nvshare import NVSHARE
 from gpushare.quota.dialects.orionx import ORIONX
+from gpushare.quota.dialects.places import Place, beside
 from gpushare.quota.dialects.row import REACHES, Dialect, Row, Where, Word
 from gpushare.quota.dialects.spoken import Problem, Spoken, shown
 from gpushare.quota.dialects.tencent import ELASTIC, QGPU, VCUDA
-from gpushare.quota.dialects.together import OURS, Mode, Said, Together, both, together
+from gpushare.quota.dialects.together import OURS, Said, Together, both, together
 from gpushare.quota.dialects.volcano import VOLCANO
 from gpushare.quota.dialects.volcengine import MGPU
+from gpushare.quota.others import Dialects, Mode
 
 #: Every dialect, by name; a vendor's file has one or more.
 DIALECTS: Final = {
@@ -65,7 +68,11 @@ __all__ = [
     "REACHES",
     "TABLES",
     "Dialect",
+    "Dialects",
+    "Heard",
+    "Listener",
     "Mode",
+    "Place",
     "Problem",
     "Row",
     "Said",
@@ -74,6 +81,8 @@ __all__ = [
     "Together",
     "Where",
     "Word",
+    "asks",
+    "beside",
     "both",
     "combine",
     "shown",

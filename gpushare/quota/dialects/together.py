@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from gpushare.quota.errors import QuotaError, quoted
 from gpushare.quota.keys import KEYS
 from gpushare.quota.layers import Granted
 from gpushare.quota.quota import Asked, Layer
-
-Mode: TypeAlias = Literal["strict", "lenient"]
 
 OURS: Final = "gpushare"
 _OTHER_FORM: Final = {"memory": "memory-percent", "memory-percent": "memory"}

@@ -127,6 +127,7 @@ def report(**more: Any) -> Why:
                 "cuMemPoolTrimTo gives it back"
             )
         ],
+        "notes": [],
         "processes": [],
     }
     return {**made, **more}  # type: ignore[typeddict-item]
@@ -192,6 +193,12 @@ def test_json_has_all_of_it_and_the_processes_in_it(cli: Cli, daemon: FakeDaemon
     daemon.answers["why"] = answer(report(), process())
     shown = json.loads(cli("why", "train", "--json").output)
     assert shown == {**report(), "processes": [process()]}
+
+
+def test_what_was_read_in_another_systems_words_stands_last(cli: Cli, daemon: FakeDaemon) -> None:
+    note = 'HAMi: env CUDA_DEVICE_MEMORY_LIMIT "4g" is memory 4GiB'
+    daemon.answers["why"] = answer(report(notes=[note]))
+    assert cli("why", "train").output.endswith(f"\nof what it asked for:\n  {note}\n")
 
 
 def test_a_whole_card_has_no_parts_and_no_drift(cli: Cli, daemon: FakeDaemon) -> None:

@@ -50,7 +50,7 @@ def test_the_shipped_file_shows_every_key_with_a_value_that_is_accepted() -> Non
     assert parsed.terms_of("team-a").ceilings.memory_bytes == 80 << 30
     assert parsed.terms_of("dev-x").trust == "ignore"
     whole = config.schema()
-    parts = ("defaults", "ceilings", "together", "total", "card")
+    parts = ("defaults", "ceilings", "together", "total", "card", "dialects")
     for part in (whole, *(whole["$defs"][name] for name in parts)):
         for key in part["properties"]:
             assert re.search(rf"\b{key}:", told), key
