@@ -23,6 +23,7 @@ from gpushare.quota.layers import Granted
 from gpushare.quota.others import Dialects
 from gpushare.quota.pod import CRI_PREFIX, pod_of
 from gpushare.quota.quota import Asked, Layer, Quota, Source, SourceKind
+from gpushare.quota.visible import VISIBLE_DEVICES
 
 if TYPE_CHECKING:
     from gpushare.quota.dialects import Heard
@@ -64,7 +65,9 @@ def read_quota(  # noqa: PLR0913 - one argument a source
         from gpushare.quota.dialects import TABLES, Listener  # noqa: PLC0415
 
         listener = Listener(TABLES, dialects, pod_of(annotations), of_pod)
-        heard = listener.hear(annotations, env, reads_env=trust != "ignore")
+        # Cards that are in the spec are what it says of cards, and more exactly.
+        said = {name: env[name] for name in env if cards is None or name != VISIBLE_DEVICES}
+        heard = listener.hear(annotations, said, reads_env=trust != "ignore")
         of_env = _with(heard, annotated, of_env, dialects)
         meanings = heard.meanings
     granted = Granted({}, annotated.notes, "" if cards is None else cards.source)

@@ -8,7 +8,7 @@ higher than what asks beside it: alone it would be a request for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,11 +18,12 @@ from gpushare.quota.dialects.places import Place, beside
 from gpushare.quota.dialects.row import Word
 from gpushare.quota.dialects.spoken import Spoken, shown
 from gpushare.quota.dialects.together import Said
-from gpushare.quota.errors import QuotaError, printable, quoted
+from gpushare.quota.errors import BadValue, QuotaError, printable, quoted
 from gpushare.quota.keys import KEYS
 from gpushare.quota.others import Dialects
 from gpushare.quota.pod import Pod
 from gpushare.quota.quota import Asked, Layer, Source
+from gpushare.quota.visible import VISIBLE_DEVICES
 
 _SHOWN: Final = 4  # containers that a note names
 
@@ -92,7 +93,7 @@ class Listener:
         """Return the words of the annotations that are for this container, the highest first."""
         found: dict[Place, list[Word]] = {}
         named: dict[str, set[str]] = {}
-        for word in self.tables.find("annotation", annotations):
+        for word in _addressed(self.tables.find("annotation", annotations), self.pod):
             if word.container:
                 self._refuse_podless(word)
                 named.setdefault(word.dialect.name, set()).add(word.container)
@@ -188,8 +189,21 @@ def asks(tables: Tables, annotations: Mapping[str, str]) -> bool:
     return any(word.row.use == "asks" for word in tables.find("annotation", annotations))
 
 
+def _addressed(words: Sequence[Word], pod: Pod | None) -> Iterator[Word]:
+    """Yield the words of a pod, those that another one addresses with their container's name."""
+    to = {
+        word.dialect.name: word.text.strip()
+        for word in words
+        if word.row.names_container and pod is not None
+    }
+    for word in words:
+        named = to.get(word.dialect.name, "")
+        addressed = named and not word.container and not word.row.names_container
+        yield replace(word, container=named) if addressed else word
+
+
 def _not_read(words: Iterable[Word]) -> list[str]:
-    names = sorted({word.name for word in words if word.row.gives})
+    names = sorted({word.name for word in words if word.row.gives} - {VISIBLE_DEVICES})
     return [f"{printable(name)} was not read: trust.env is ignore" for name in names]
 
 
@@ -222,8 +236,16 @@ def _says_only_how(spoken: Spoken) -> list[str]:
         f"{shown(word)} {quoted(word.text)} was not taken: it only says how, and nothing of "
         f"{spoken.dialect.title} asks"
         for word in spoken.words
-        if word.row.gives
+        if word.row.gives and word.name != VISIBLE_DEVICES and _says(word)
     ]
+
+
+def _says(word: Word) -> bool:
+    """Whether its text is a value, and one that says something."""
+    try:
+        return word.row.unit.read(word.text) is not None
+    except BadValue:
+        return False
 
 
 def _meaning(spoken: Spoken) -> str:

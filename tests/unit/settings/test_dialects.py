@@ -60,7 +60,7 @@ def test_what_holds_is_shown_with_its_line() -> None:
     ("text", "said"),
     [
         ("dialects: {accept: [hamy]}\n", '"hamy" is no dialect; did you mean hami?'),
-        ("dialects: {accept: [x-y-z]}\n", '"x-y-z" is no dialect; there are hami, '),
+        ("dialects: {accept: [x-y-z]}\n", '"x-y-z" is no dialect; there are nvidia, hami, '),
         ("dialects: {accept: some}\n", '"some" is not of its form; write e.g. [hami, kai], or all'),
         ("dialects: {accept: 5}\n", "5 is not a list or text; write e.g. [hami, kai], or all"),
         ("dialects: {mode: loose}\n", '"loose" is not one of its values; write one of strict'),

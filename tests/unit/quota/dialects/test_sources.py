@@ -16,7 +16,7 @@ from gpushare.quota import (
     read_quota,
 )
 from gpushare.quota.dialects import Dialect, Listener, Place, Row, Tables
-from gpushare.quota.dialects.units import MIBS, NAMES
+from gpushare.quota.dialects.units import MIBS, NAMES, TEXT
 from gpushare.quota.pod import Pod
 
 GIB = 1 << 30
@@ -32,6 +32,7 @@ ACME = Dialect(
         Row("acme.io/mem", "annotation", "asks", "Memory.", MIBS, "memory"),
         Row("acme.io/container.{container}.mem", "annotation", "asks", "One's.", MIBS, "memory"),
         Row("acme.io/models", "annotation", "says", "Models.", NAMES, "allow"),
+        Row("acme.io/for", "annotation", "says", "Whose.", TEXT, names_container=True),
         Row("ACME_MEM", "env", "asks", "Memory.", MIBS, "memory"),
         Row("ACME_COUNT", "env", "says", "Models.", NAMES, "deny"),
     ),
@@ -137,6 +138,22 @@ def test_a_word_that_only_says_how_is_noted_where_it_counts_for_nothing() -> Non
         'env GPU_CORE_UTILIZATION_POLICY (HAMi) "force" was not taken: it only says how, and '
         "nothing of HAMi asks"
     )
+
+
+def test_an_images_own_variable_is_not_worth_a_note() -> None:
+    env = {"GPUSHARE_MEMORY": "4GiB", "NVIDIA_VISIBLE_DEVICES": "0", "CUDA_TASK_PRIORITY": "0"}
+    assert read({}, env).notes == ()
+
+
+def test_cards_beside_a_request_of_the_same_dialect_are_taken() -> None:
+    env = {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_VISIBLE_DEVICES": "1"}
+    assert read({}, env).rows() == {"memory": "4GiB env", "devices": "1 env"}
+
+
+def test_cards_that_an_engine_put_in_are_not_named_once_more() -> None:
+    env = {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_VISIBLE_DEVICES": "0"}
+    cards = Cards("docker run --gpus (nvidia hook)", count=1)
+    assert give(read({}, env, cards=cards), cards=cards).devices == ()
 
 
 # --- trust ---
@@ -281,6 +298,16 @@ def test_one_without_a_name_is_refused_where_several_are_named() -> None:
 def test_one_with_a_name_needs_a_pod() -> None:
     with pytest.raises(QuotaError, match=r"this one is in none; write gpushare\.io/memory"):
         Listener(TABLES, LENIENT).hear({"acme.io/container.train.mem": "512"}, {})
+
+
+@pytest.mark.parametrize(("named", "place"), [("train", Place.SCOPED), ("proxy", None)])
+def test_a_word_that_names_the_container_addresses_the_others(
+    named: str, place: Place | None
+) -> None:
+    annotations = {"acme.io/mem": "1024", "acme.io/models": "A100", "acme.io/for": named}
+    heard = listener(of_pod=annotations).hear(annotations, {})
+    assert list(heard.said) == ([] if place is None else [place])
+    assert heard.unnamed is None
 
 
 def test_how_is_said_no_higher_than_what_asks() -> None:
