@@ -72,8 +72,8 @@ class _Combined:
             if word.name not in self._away:
                 self._read(word)
         self._settle_cards()
-        self._settle_cores(self._cards())
         self._settle_percent()
+        self._settle_cores(self._cards())
         cards = self._cards()
         self._settle_memory(cards)
         for key in _PERCENTS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpushare.quota.dialects.row import Dialect, Row
-from gpushare.quota.dialects.units import CARDS_OR_ALL, PERCENT_OR_ANY, QUANTITY
+from gpushare.quota.dialects.units import CARDS_OR_ALL, PERCENT_OR_ANY, QUANTITY, TEXT
 
 _CLASS: Final = "hami-core-gpu.project-hami.io"
 
@@ -33,6 +33,13 @@ HAMI_DRA: Final = Dialect(
             "Memory of each card, in whole MiB.",
             QUANTITY,
             "memory",
+        ),
+        Row(
+            "allowMultipleAllocations",
+            "claim",
+            "kept",
+            "That several claims may have parts of a card.",
+            TEXT,
         ),
     ),
     translated_by="HAMi's DRA driver writes them to CUDA_DEVICE_MEMORY_LIMIT_<card>",

@@ -249,6 +249,21 @@ _CLAIM: Final = (
         QUANTITY,
         "memory",
     ),
+    Row(
+        "sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit.{any}",
+        "claim",
+        "says",
+        "The same for one card, by its index or UUID.",
+        QUANTITY,
+        instead="gpushare.io/memory, the same of each card",
+    ),
+    Row(
+        "extendedResourceName",
+        "claim",
+        "kept",
+        "The limit by which pods may ask for the class.",
+        TEXT,
+    ),
 )
 
 NVIDIA: Final = Dialect(
@@ -265,7 +280,7 @@ NVIDIA: Final = Dialect(
         ),
     ),
     translated_by="NVIDIA's device plugin, to NVIDIA_VISIBLE_DEVICES or a CDI device: whole cards",
-    domains=("NVIDIA_GPU_MEMORY_", "CUDA_MPS_"),
+    domains=("NVIDIA_GPU_MEMORY_",),
     notes=(
         "Images set NVIDIA_VISIBLE_DEVICES themselves: alone it asks for no GPU.",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE alone asks for nothing: it bounds who has a card.",

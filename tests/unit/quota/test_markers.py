@@ -104,3 +104,22 @@ def written(row: Row) -> str:
 def test_what_asks_as_another_system_does_is_a_strong_marker_and_nothing_else_is(row: Row) -> None:
     found = strength({"env": "ENV", "annotation": "ANNOTATION"}[row.where], written(row))
     assert (found == "STRONG") == (row.use == "asks")
+
+
+def test_every_strong_marker_that_is_not_ours_is_what_a_table_asks_by() -> None:
+    """Where the tables know of no such key the daemon would give nothing for it."""
+    asking = {
+        ({"env": "ENV", "annotation": "ANNOTATION"}[row.where], written(row))
+        for dialect in DIALECTS.values()
+        for row in dialect.rows
+        if row.reaches and row.use == "asks"
+    }
+    theirs = [
+        (where, shape, text)
+        for where, shape, text, found in LINE.findall(MARKERS.read_text())
+        if found == "STRONG" and where in {"ENV", "ANNOTATION"}
+        if not text.startswith(("GPUSHARE_", "gpushare.io/"))
+    ]
+    assert theirs
+    for where, shape, text in theirs:
+        assert any(fits(shape, text, name) for place, name in asking if place == where), text

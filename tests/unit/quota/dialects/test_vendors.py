@@ -182,6 +182,13 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     ),
     ("nvidia", {PINNED: "1G"}, {"memory": "1000000000B"}),
     ("nvidia", {"sharing.timeSlicingConfig.interval": "Long"}, {}),
+    (
+        "nvidia",
+        {"sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit.0": "4Gi"},
+        {},
+    ),
+    ("nvidia", {"extendedResourceName": "nvidia.com/gpu"}, {}),
+    ("hami-dra", {"allowMultipleAllocations": "true"}, {}),
     ("nvidia", {"gpu.nvidia.com": "all"}, "is every card of the node"),
     (
         "hami-dra",
