@@ -7,8 +7,8 @@
 The command line comes from click's tree, the configuration from its schema, the keys from
 gpushare/quota/keys.py, the protocol from gpushare/protocol, the log's events from
 gpushare/events.py, the codes and topics from gpushare/topics, the metrics from gpushare/exporter,
-the driver's calls from libhook/table/doors.txt. A variable that the code reads and this file does
-not describe is an error.
+the driver's calls from libhook/table/doors.txt, other systems' keys from gpushare/quota/dialects. A
+variable that the code reads and this file does not describe is an error.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from gpushare.settings.rules import resolved
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from docs.dialects import dialects
 from docs.doors import doors
 from docs.errors import errors
 from docs.markdown import table
@@ -108,6 +109,7 @@ def pages() -> dict[str, str]:
             ("events.md", "Events of the log", events()),
             ("errors.md", "Errors and topics", errors()),
             ("metrics.md", "Metrics", metrics()),
+            ("dialects.md", "Other systems' keys", dialects()),
             ("doors.md", "Calls of the driver", doors()),
         )
     }
@@ -284,6 +286,9 @@ def quotas() -> Iterator[str]:
     yield from table(("annotation", "environment", "value", "meaning"), rows)
     yield "Sizes are binary: `4GiB`, `4Gi`, `4g`, `512MiB`, `512m`. `4G`, `4GB` and `4` are"
     yield "refused, since they can be read two ways."
+    yield ""
+    yield "What HAMi, ACK, qGPU, mGPU, NVIDIA's own parts and others call the same is taken too:"
+    yield "[other systems' keys](dialects.md)."
     yield ""
     yield from ("## What is given", "")
     yield from (inspect.getdoc(given) or "").partition("\n\n")[2].splitlines()

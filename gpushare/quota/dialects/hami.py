@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpushare.quota.dialects.row import Assumed, Dialect, Row
-from gpushare.quota.dialects.rules import Excludes
+from gpushare.quota.dialects.rules import NotBoth
 from gpushare.quota.dialects.units import (
     BINARY_SIZE,
     CARDS,
@@ -262,15 +262,7 @@ HAMI: Final = Dialect(
     "hami",
     "HAMi",
     rows=(*_LIMITS, *_ANNOTATIONS, *_ENV, *_BOOKS),
-    rules=(
-        Excludes(
-            "memory-percent",
-            "memory",
-            "says memory, and nvidia.com/gpumem does too",
-            "keep one of the two",
-            strict=False,
-        ),
-    ),
+    rules=(NotBoth("memory-percent", "memory", "keep one of the two"),),
     assumed=(
         Assumed(
             "memory-percent", "100", ("memory",), "HAMi's defaultMemory where no memory is asked"

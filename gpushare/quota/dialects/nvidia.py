@@ -209,7 +209,7 @@ _PLUGIN: Final = (
             (
                 "resources.replicas",
                 "How many share a card; under MPS each has an equal part.",
-                "max_shares and defaults.memory_percent of gpushare.yaml",
+                "max_shares and defaults.memory of gpushare.yaml",
             ),
         )
     ),

@@ -2,7 +2,7 @@
 """The rules that tables name: what a vendor's own product would refuse.
 
 A rule with `strict` is the vendor's and not ours: what breaks it can be given here, so a lenient
-node gives it and says so, and a strict one refuses it.
+node gives it and says so, and a strict one refuses it. Its `str` is the rule, for people.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ class Step:
     step: int
     strict: bool = True
 
+    def __str__(self) -> str:
+        return f"a multiple of {self.step}"
+
     def check(self, amount: Fraction) -> None:
         """As RowRule."""
         if amount % self.step:
@@ -56,26 +59,14 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Between:
-    """From `low` to `high`, in percent."""
-
-    low: int
-    high: int
-    strict: bool = True
-
-    def check(self, amount: Fraction) -> None:
-        """As RowRule."""
-        if not self.low <= amount <= self.high:
-            rule = f"is not from {self.low} to {self.high}"
-            raise BadValue(rule, f"write {self.low} to {self.high}")
-
-
-@dataclass(frozen=True)
 class PartOrCards:
     """1 to 100 percent of one card, or N x 100 for whole cards."""
 
     least: int = 1
     strict: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.least} to 100, or N x 100 for whole cards"
 
     def check(self, amount: Fraction) -> None:
         """As RowRule."""
@@ -94,6 +85,9 @@ class LeastBytes:
     size: int
     more: bool = False
     strict: bool = True
+
+    def __str__(self) -> str:
+        return self._enough() if self.more else f"{exact_size(self.size)} or more"
 
     def check(self, amount: Fraction) -> None:
         """As RowRule."""
@@ -118,6 +112,10 @@ class Needs:
     fix: str
     strict: bool = True
     unless: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        but = f", but for {' or '.join(self.unless)}" if self.unless else ""
+        return f"a part of a card by {self.key} needs {self.other}{but}"
 
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""
@@ -149,6 +147,9 @@ class Excludes:
     fix: str
     strict: bool = True
 
+    def __str__(self) -> str:
+        return f"{self.key} not beside {self.what}"
+
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""
         del cards
@@ -163,6 +164,9 @@ class WholeWithout:
 
     key: str
     strict: bool = True
+
+    def __str__(self) -> str:
+        return f"whole cards without {self.key}"
 
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""
@@ -181,6 +185,10 @@ class LeastEach:
     size: int
     more: bool = False
     strict: bool = True
+
+    def __str__(self) -> str:
+        size = exact_size(self.size)
+        return f"of several cards each {f'more than {size}' if self.more else f'{size} or more'}"
 
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""
@@ -201,6 +209,9 @@ class MostCards:
     most: int
     strict: bool = True
 
+    def __str__(self) -> str:
+        return f"parts of {self.most} cards at most"
+
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""
         if cards <= self.most or "count" not in found or found.get("cores") == 100:
@@ -218,6 +229,9 @@ class SeveralOnly:
     value: str
     strict: bool = True
 
+    def __str__(self) -> str:
+        return f"parts of several cards only with {self.key}={self.value}"
+
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""
         if cards < 2 or found.get("cores") == 100 or found.get(self.key, self.value) == self.value:
@@ -234,6 +248,10 @@ class OneCard:
     value: str = ""
     strict: bool = True
 
+    def __str__(self) -> str:
+        what = f"{self.key}={self.value}" if self.value else self.key
+        return f"one card only with {what}"
+
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""
         if cards < 2 or self.key not in found or (self.value and found[self.key] != self.value):
@@ -248,6 +266,9 @@ class StepEach:
     key: str
     step: int
     strict: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.key} of each card a multiple of {self.step}"
 
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""
@@ -269,6 +290,9 @@ class NotAbove:
     other: str
     strict: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.key} not above {self.other}"
+
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""
         del cards
@@ -287,6 +311,9 @@ class NotBoth:
     other: str
     fix: str
     strict: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.key} or {self.other}, not both"
 
     def check(self, found: Mapping[str, Fraction | str], cards: int) -> tuple[str, BadValue] | None:
         """As DialectRule."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpushare.quota.dialects.row import Assumed, Dialect, Row
-from gpushare.quota.dialects.rules import Excludes
+from gpushare.quota.dialects.rules import NotBoth
 from gpushare.quota.dialects.units import CARDS, MIBS_OR_ALL, NAMES, PERCENT_OR_ANY, TEXT, choice
 
 _MODE: Final = choice(
@@ -78,15 +78,7 @@ VOLCANO: Final = Dialect(
             instead="gpushare.io/placement=spread: the emptiest card of the node",
         ),
     ),
-    rules=(
-        Excludes(
-            "memory-percent",
-            "memory",
-            "says memory, and volcano.sh/vgpu-memory does too",
-            "keep one of the two",
-            strict=False,
-        ),
-    ),
+    rules=(NotBoth("memory-percent", "memory", "keep one of the two"),),
     assumed=(
         Assumed("memory-percent", "100", ("memory",), "Volcano's default where no memory is asked"),
     ),

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds of every table."""
+
+import re
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from gpushare.quota.dialects import DIALECTS, Dialect
+from gpushare.quota.dialects.units import ByCard, ByContainer
+from gpushare.quota.errors import BadValue
+from gpushare.quota.keys import KEYS
+
+CONFIGURATION = Path(__file__).parents[4] / "docs/reference/configuration.md"
+SETTINGS = set(re.findall(r"^\| `([a-zA-Z_.]+)`", CONFIGURATION.read_text(), re.MULTILINE))
+TOP = {setting.partition(".")[0] for setting in SETTINGS}
+
+pytestmark = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+
+
+def test_a_key_is_said_once_in_each_place(dialect: Dialect) -> None:
+    names = [(row.where, row.name, row.gives) for row in dialect.rows]
+    assert len(set(names)) == len(names)
+
+
+def test_a_row_fills_a_key_of_ours_or_says_what_does_the_same(dialect: Dialect) -> None:
+    for row in dialect.rows:
+        assert row.gives in KEYS or not row.gives
+        if row.use in {"kept", "node"}:
+            assert not row.gives
+        elif not row.gives:
+            assert row.instead or row.beside, row.name
+
+
+def test_a_row_points_at_others_of_its_table(dialect: Dialect) -> None:
+    names = {row.name for row in dialect.rows}
+    assert {row.over for row in dialect.rows} <= names | {""}
+    assert {row.beside for row in dialect.rows} <= names | {""}
+
+
+def test_what_it_says_of_gpushares_settings_is_there(dialect: Dialect) -> None:
+    for row in dialect.rows:
+        for said in re.findall(r"\b[a-z_]+\.[A-Za-z_.]+[a-z_]", row.instead):
+            if said.partition(".")[0] in TOP:
+                assert said in SETTINGS, row.name
+
+
+@pytest.mark.parametrize("text", ["1", "", "x" * 4096, "9" * 400, "1\n2", "\u0661", "1,,2", "0=1g"])
+def test_a_text_of_another_system_is_an_amount_or_no_value(dialect: Dialect, text: str) -> None:
+    for row in dialect.rows:
+        with suppress(BadValue):
+            amount = row.unit.read(text)
+            assert amount is None or isinstance(amount, Fraction | str | ByCard | ByContainer)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What two systems write alike and mean differently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gpushare.quota import Quota, QuotaError, give
+from gpushare.quota.dialects import OURS, Said, together
+from gpushare.quota.dialects.tencent import POLICIES as QGPU_POLICIES
+from gpushare.quota.dialects.units import Unit
+from gpushare.quota.dialects.volcengine import POLICIES as MGPU_POLICIES
+from gpushare.quota.errors import BadValue
+from gpushare.quota.keys import KEYS, read
+from gpushare.quota.quota import Layer, Source
+
+from .asking import Words, all_said, asked, refusal, said
+
+GIB = 1 << 30
+QCORE, QMEMORY = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
+VCORE, VMEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+MCORE, MMEMORY = "vke.volcengine.com/mgpu-core", "vke.volcengine.com/mgpu-memory"
+MCARDS = "vke.volcengine.com/container-multiple-gpu"
+PART, WHOLE = "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_DEV"
+
+
+def quota(layer: Layer) -> Quota:
+    """Return the request that a layer is."""
+    values = {KEYS[key].field: one.value for key, one in layer.items()}
+    return Quota(**values, asked=layer)  # type: ignore[arg-type]
+
+
+def ours(**texts: str) -> Said:
+    """Return what gpushare's own keys say."""
+    source = {key: Source("env", KEYS[key].env) for key in texts}
+    return Said(OURS, {key: read(key, source[key], text, KEYS) for key, text in texts.items()})
+
+
+@pytest.mark.parametrize(
+    ("words", "each"),
+    [
+        ({"limit": {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8192"}}, "8GiB"),
+        ({"limit": {"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "8192"}}, "8GiB"),
+        ({"env": {"CUDA_DEVICE_MEMORY_LIMIT": "8g", "NVIDIA_VISIBLE_DEVICES": "0,1"}}, "8GiB"),
+        (
+            {
+                "env": {
+                    "AMP_VGPU_ENABLE": "1",
+                    "GPU_MEM_PER_DEVICE": str(8 * GIB),
+                    "NVIDIA_VISIBLE_DEVICES": "0,1",
+                }
+            },
+            "8GiB",
+        ),
+        ({"limit": {"aliyun.com/gpu-mem": "8"}, "label": {"aliyun.com/gpu-count": "2"}}, "4GiB"),
+        ({"limit": {MCORE: "60", MMEMORY: "8192"}, "annotation": {MCARDS: "2"}}, "4GiB"),
+    ],
+)
+def test_memory_is_of_each_card_to_some_and_of_all_to_others(words: Words, each: str) -> None:
+    assert asked(words)["memory"] == each
+
+
+@pytest.mark.parametrize(
+    ("words", "memory"),
+    [
+        ({"limit": {QCORE: "30", QMEMORY: "8"}}, "8GiB"),
+        ({"limit": {"aliyun.com/gpu-mem": "8"}}, "8GiB"),
+        ({"limit": {VCORE: "30", VMEMORY: "8"}}, "2GiB"),
+        ({"limit": {"nvidia.com/gpumem": "8"}}, "8MiB"),
+        ({"limit": {"volcano.sh/vgpu-memory": "8"}}, "8MiB"),
+        ({"limit": {"elasticgpu.io/gpu-memory": "8"}}, "8MiB"),
+        ({"env": {"AMP_VGPU_ENABLE": "1", "GPU_MEM_PER_DEVICE": "8"}}, "8B"),
+        ({"env": {"CUDA_DEVICE_MEMORY_LIMIT": "8"}}, "8B"),
+    ],
+)
+def test_one_number_is_as_many_sizes_as_there_are_units(words: Words, memory: str) -> None:
+    assert asked(words)["memory"] == memory
+
+
+def test_a_number_may_be_a_part_of_another_and_no_size() -> None:
+    assert asked({"env": {PART: "8", WHOLE: "32"}}) == {"memory-percent": "25"}
+
+
+def test_a_number_without_a_unit_is_no_size_of_ours() -> None:
+    with pytest.raises(QuotaError, match="has no unit: 8 bytes or 8 GiB"):
+        ours(memory="8")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"limit": {QCORE: "100"}},
+        {"limit": {VCORE: "100"}},
+        {"limit": {MCORE: "100"}},
+        {"limit": {"nvidia.com/gpucores": "100"}},
+        {"limit": {"volcano.sh/vgpu-cores": "100"}},
+        {"env": {"CUDA_DEVICE_SM_LIMIT": "100"}},
+    ],
+)
+def test_100_is_a_whole_card_for_one_container(words: Words) -> None:
+    given = give(quota(said(words).layer))
+    assert (given.kind, given.count) == ("whole", 1)
+
+
+@pytest.mark.parametrize("words", [{QCORE: "200"}, {VCORE: "200"}, {MCORE: "200"}])
+def test_200_are_two_whole_cards(words: Mapping[str, str]) -> None:
+    given = give(quota(said({"limit": words}).layer))
+    assert (given.kind, given.count) == ("whole", 2)
+
+
+def test_memory_without_cores_is_any_compute_to_hami() -> None:
+    layer = said({"limit": {"nvidia.com/gpumem": "1024"}}).layer
+    given = give(quota(layer))
+    assert (given.kind, given.cores, given.policy) == ("shared", 0, "best-effort")
+
+
+def test_memory_without_cores_is_shared_compute_to_ack() -> None:
+    given = give(quota(said({"limit": {"aliyun.com/gpu-mem": "4"}}).layer))
+    assert (given.kind, given.cores, given.policy) == ("shared", 0, "best-effort")
+
+
+@pytest.mark.parametrize(("name", "text"), [(QMEMORY, "4"), (MMEMORY, "4096")])
+def test_memory_without_cores_is_an_error_to_qgpu_and_mgpu(name: str, text: str) -> None:
+    assert "asks for no cores beside it" in refusal({"limit": {name: text}})
+
+
+TWO: Words = {
+    "env": {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_SM_LIMIT": "30", PART: "1", WHOLE: "4"}
+}
+
+
+def test_two_dialects_at_once_are_refused_by_a_strict_node() -> None:
+    both = [Said(one.dialect.title, one.layer) for one in all_said(TWO)]
+    with pytest.raises(QuotaError) as caught:
+        together(both, strict=True)
+    assert "CUDA_DEVICE_MEMORY_LIMIT" in str(caught.value)
+    assert PART in str(caught.value)
+    assert caught.value.fix == "keep one of the two"
+
+
+def test_of_two_dialects_a_lenient_node_takes_what_asks_for_less_and_says_so() -> None:
+    [spoken] = all_said({"env": {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_SM_LIMIT": "30"}})
+    hami = Said(spoken.dialect.title, spoken.layer)
+    mine = ours(memory="2GiB", cores="40")
+    for order in ((mine, hami), (hami, mine)):
+        both = together(order, strict=False)
+        assert {key: one.text for key, one in both.layer.items()} == {
+            "memory": "2GiB",
+            "cores": "30",
+        }
+        assert len(both.notes) == 2
+        assert any(
+            'CUDA_DEVICE_MEMORY_LIMIT "4g" was not taken: env GPUSHARE_MEMORY "2GiB" asks for less'
+            in one
+            for one in both.notes
+        )
+
+
+def test_of_a_whole_card_and_a_part_a_lenient_node_takes_the_part() -> None:
+    [spoken] = all_said({"env": {"CUDA_DEVICE_SM_LIMIT": "100"}})
+    whole = Said(spoken.dialect.title, spoken.layer)
+    both = together((whole, ours(memory="2GiB")), strict=False)
+    given = give(quota(both.layer))
+    assert (given.kind, given.memory_bytes) == ("shared", 2 * GIB)
+    assert both.notes
+
+
+@pytest.mark.parametrize("unit", [QGPU_POLICIES, MGPU_POLICIES])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fixed-shareguaranteed-burst-sharenative-burst-share",
+        "fixed-share,burst-share",
+        "Fixed-Share",
+        "fixed_share",
+        "FS",
+        "",
+    ],
+)
+def test_a_policy_that_is_misspelt_or_several_is_no_policy(unit: Unit, text: str) -> None:
+    with pytest.raises(BadValue, match="is not one of its values"):
+        unit.read(text)
