@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare.oci.bounded import read_at_most
+from gpushare.oci.pods import containerd_namespace
 from gpushare.quota import Pod, pod_of
 
 #: What an engine that is told to can write; shown to people and put into messages.
 NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 _DOCKER_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_TASK: Final = re.compile(r"/io\.containerd\.runtime\.v[12]\.[a-z]+/([^/]+)/[^/]+/?$")
 _MOST_BYTES: Final = 4 << 20
 
 
@@ -38,24 +38,18 @@ class Name:
 
 def from_spec(identity: str, bundle: str, annotations: Mapping[str, str]) -> Name:
     """Return what the bundle's path and the spec's annotations say, asking nobody."""
-    task = _TASK.search(bundle)
+    task = containerd_namespace(bundle)
     pod = pod_of(annotations) or Pod("")
     parts = (pod.namespace, pod.name, pod.container)
     if all(NAME.fullmatch(part) for part in parts):
         return Name("containerd" if task else "cri-o", "/".join(parts))
     if task:
         # An id like docker's may be docker's in any namespace of containerd: it is asked.
-        engine = "docker" if task[1] == "moby" else "containerd"
-        return Name(engine, "" if _DOCKER_ID.fullmatch(identity) else f"{task[1]}/{identity}")
+        engine = "docker" if task == "moby" else "containerd"
+        return Name(engine, "" if _DOCKER_ID.fullmatch(identity) else f"{task}/{identity}")
     if bundle.endswith("/userdata") and _DOCKER_ID.fullmatch(identity):
         return Name("podman", "")
     return Name("runc", identity)
-
-
-def containerd_namespace(bundle: str) -> str:
-    """Return the namespace of containerd (`moby`, `k8s.io`) whose `bundle` it is; empty: none."""
-    task = _TASK.search(bundle)
-    return task[1] if task else ""
 
 
 def stored(identity: str, bundle: str) -> Name | None:

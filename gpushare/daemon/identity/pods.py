@@ -10,69 +10,13 @@ Nothing says how many containers there will be, nor which of them are init conta
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Final
 
-from gpushare.daemon.identity import names, processes
+from gpushare.daemon.identity import processes
 from gpushare.daemon.life import release
 from gpushare.daemon.node import Node
 from gpushare.daemon.store.ledger import Entry
-from gpushare.oci import spec
-from gpushare.quota import Pod, Quota, QuotaError, dialects, without_pod
+from gpushare.quota import Pod, Quota, QuotaError
 from gpushare.quota.annotations import scoped_name
-from gpushare.quota.keys import ANNOTATION_PREFIX
-
-_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
-_CRI_NAMESPACE: Final = "k8s.io"  # containerd's CRI plugin has no other
-# CRI-O's bundles are in its run root; podman's, whose folders have the same names, in its storage.
-_CRI_O: Final = re.compile(r"/(var/)?run/.*/overlay-containers/[^/]+/userdata/?")
-_PODMANS: Final = re.compile(r"/userdata/?$")
-
-
-def believed(bundle: str, annotations: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the annotations of the container at `bundle`, as far as they speak of a pod truly.
-
-    A user of docker or podman may give any annotation, and such a container is in no pod of
-    Kubernetes: it has no namespace, and no other container's name. Of those that containerd makes,
-    only the CRI plugin's are; docker's are in whatever namespace of containerd it is told to use.
-    Podman lets its user say that CRI-O made it (io.container.manager), so the bundle's place does.
-    """
-    namespace = names.containerd_namespace(bundle)
-    is_podmans = _PODMANS.search(bundle) and not _CRI_O.fullmatch(bundle)
-    if namespace not in {"", _CRI_NAMESPACE} or is_podmans:
-        return without_pod(annotations)
-    return annotations
-
-
-def annotations_of(pod: Pod | None, bundle: str) -> Mapping[str, str] | None:
-    """Return the annotations of `pod` itself, of which `bundle` is a container's.
-
-    None where its sandbox cannot be seen. The sandbox's bundle is beside the container's, under
-    containerd and under CRI-O.
-    """
-    if pod is None or not _ID.fullmatch(pod.sandbox):
-        return None
-    here = Path(bundle)
-    last = Path("userdata") if here.name == "userdata" else Path()
-    sandbox = (here.parent.parent if last.name else here.parent) / pod.sandbox / last
-    try:
-        fd = os.open(sandbox, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return spec.load(fd).annotations
-    except spec.SpecError:
-        return None
-    finally:
-        os.close(fd)
-
-
-def asks(annotations: Mapping[str, str]) -> bool:
-    """Whether any of them asks for a part of a GPU, in our words or another system's."""
-    ours = any(name.startswith(ANNOTATION_PREFIX) for name in annotations)
-    return ours or dialects.asks(dialects.TABLES, annotations)
 
 
 def settle(pod: Pod, node: Node) -> None:

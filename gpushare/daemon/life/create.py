@@ -22,7 +22,9 @@ from gpushare.daemon.node import Node
 from gpushare.daemon.placement.choose import NoRoom
 from gpushare.daemon.store.ledger import Entry
 from gpushare.oci import container, edits, nvidia, spec
+from gpushare.oci.asked import asked_of
 from gpushare.oci.driver import CUDA, NVML
+from gpushare.oci.pods import annotations_of, asks, believed
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
 from gpushare.quota import (
@@ -30,11 +32,8 @@ from gpushare.quota import (
     Pod,
     Quota,
     Terms,
-    give,
     pod_of,
-    read_quota,
     refuse_whole,
-    visible_devices,
 )
 from gpushare.quota.keys import KEYS
 
@@ -105,23 +104,18 @@ def create(bundle: Bundle, node: Node) -> dict[str, Any]:
 def _ask(bundle: Bundle, original: Spec, node: Node) -> Asked:
     """Return what the container asks for, of whatever source, and what that comes to here."""
     placed = nvidia.Request() if node.driver is None else nvidia.find(original, node.driver.files)
-    annotations = pods.believed(bundle.path, original.annotations)
-    pod = pod_of(annotations)
-    terms = node.config.terms_of("" if pod is None else pod.namespace)
-    quota = read_quota(
+    annotations = believed(bundle.path, original.annotations)
+    heard = asked_of(
         annotations,
         original.variables,
-        of_pod=pods.annotations_of(pod, bundle.path) if pods.asks(annotations) else None,
-        operator=_of_quota(node.overrides.of(bundle.identity)),
+        of_pod=annotations_of(annotations, bundle.path),
         cards=placed.cards,
-        defaults=terms.defaults,
-        trust=terms.trust,
-        dialects=terms.dialects,
+        terms_of=node.config.terms_of,
+        operator=_of_quota(node.overrides.of(bundle.identity)),
     )
-    if quota.asked or bundle.marker == STRONG:
+    if heard.quota.asked or bundle.marker == STRONG:
         node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
-    given = give(quota, visible=visible_devices(original.variables), cards=placed.cards)
-    return Asked(placed, quota, given, pod, terms)
+    return Asked(placed, heard.quota, heard.given(), heard.pod, heard.terms)
 
 
 def _of_quota(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -171,7 +165,7 @@ def _nothing(
     """Take out what an earlier start put in, and note why the container got no GPU."""
     applicant = _applicant(bundle, wanted)
     give_back_earlier(applicant, node)
-    if pods.asks(wanted.annotations):
+    if asks(wanted.annotations):
         wanted = edits.seen(wanted)  # else gpushare-hook would take it for one that came past us
     spec.store(bundle.bundle_fd, wanted, loaded)
     if given is not None:
@@ -199,7 +193,7 @@ def _nothing(
 
 
 def _applicant(bundle: Bundle, original: Spec) -> Applicant:
-    annotations = pods.believed(bundle.path, original.annotations)
+    annotations = believed(bundle.path, original.annotations)
     name = names.from_spec(bundle.identity, bundle.path, annotations)
     return Applicant(
         key=bundle.key,

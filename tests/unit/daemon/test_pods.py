@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.identity import pods
 from gpushare.daemon.life import bind
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement.choose import NoRoom
-from gpushare.quota import Pod, QuotaError, pod_of
+from gpushare.oci.pods import annotations_of, believed
+from gpushare.quota import QuotaError, pod_of
 
 from . import fakes
 from .bundles import Container, Engine
@@ -181,15 +181,23 @@ def test_a_cri_o_sandbox_is_found_beside_its_container(tmp_path: Path) -> None:
     sandbox.mkdir(parents=True)
     (sandbox / "config.json").write_text(json.dumps({"annotations": MEMORY}))
     beside = tmp_path / "overlay-containers" / "c1" / "userdata"
-    assert pods.annotations_of(Pod("train", "5a4d"), str(beside)) == MEMORY
-    assert pods.annotations_of(Pod("train", "77aa"), str(beside)) is None
+    assert annotations_of({**MEMORY, **_of_sandbox("5a4d")}, str(beside)) == MEMORY
+    assert annotations_of({**MEMORY, **_of_sandbox("77aa")}, str(beside)) is None
+
+
+def _of_sandbox(identity: str) -> dict[str, str]:
+    """Return what CRI-O says of a container of that sandbox."""
+    return {
+        "io.kubernetes.container.name": "train",
+        "io.kubernetes.cri-o.SandboxID": identity,
+    }
 
 
 TASK = "/run/containerd/io.containerd.runtime.v2.task"
 
 
 @pytest.mark.parametrize(
-    ("bundle", "believed"),
+    ("bundle", "is_believed"),
     [
         (f"{TASK}/k8s.io/4f1c", True),
         ("/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/4f1c", True),
@@ -203,14 +211,14 @@ TASK = "/run/containerd/io.containerd.runtime.v2.task"
         ("/srv/run/containers/overlay-containers/4f1c/userdata", False),
     ],
 )
-def test_only_who_makes_pods_is_believed_of_them(bundle: str, believed: bool) -> None:
+def test_only_who_makes_pods_is_believed_of_them(bundle: str, is_believed: bool) -> None:
     annotations = {
         "io.kubernetes.cri.container-name": "train",
         "io.container.manager": "cri-o",
         **MEMORY,
     }
-    said = pods.believed(bundle, annotations)
-    assert (pod_of(said) is not None) == believed
+    said = believed(bundle, annotations)
+    assert (pod_of(said) is not None) == is_believed
     assert said["gpushare.io/memory"] == "4GiB"
 
 
