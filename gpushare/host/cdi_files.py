@@ -9,6 +9,7 @@ Source: CDI SPEC.md, "CDI JSON spec" and "Conflict resolution".
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import secrets
@@ -25,6 +26,8 @@ from gpushare.oci.cdi import CdiError, CdiSpec
 
 FOLDERS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
 OWN: Final = Path("/etc/cdi/gpushare.json")
+KEPT: Final = "driver.json"  # in the state directory, where engines have no spec
+_DRIVERS: Final = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/etc/cdi/gpushare*.json")
 _SUFFIXES: Final = (".json", ".yaml")
 
 
@@ -72,6 +75,19 @@ def found() -> list[Found]:
         if path.suffix in _SUFFIXES and not path.name.startswith(".")
     ]
     return [read(path) for path in paths]
+
+
+def of_node(configured: Path | None, state: Path) -> Path:
+    """Return the spec that gpushared works by: `configured`, where one is, else its own.
+
+    `state` is its state directory.
+    """
+    if configured is not None:
+        return configured
+    for pattern in _DRIVERS:
+        for file in sorted(glob.glob(pattern)):  # noqa: PTH207 - a pattern from the root
+            return Path(file)
+    return state / KEPT
 
 
 def refuse_conflict(path: Path) -> None:

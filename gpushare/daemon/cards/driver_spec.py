@@ -9,7 +9,6 @@ Everybody else's spec is read as it is.
 
 from __future__ import annotations
 
-import glob
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +24,6 @@ from gpushare.oci.driver import Driver as DriverFiles
 from gpushare.oci.driver import from_cdi
 
 ROOT: Final = Path("/")
-_FILES: Final = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/etc/cdi/gpushare*.json")
 
 
 class NoSpec(UserError):
@@ -34,12 +32,7 @@ class NoSpec(UserError):
 
 def path(config: Config) -> Path:
     """Return where the spec is: as configured, where one is, else the daemon's own."""
-    if config.cdi is not None:
-        return config.cdi
-    for pattern in _FILES:
-        for found in sorted(glob.glob(pattern)):  # noqa: PTH207 - a pattern from the root
-            return Path(found)
-    return config.state_dir / "driver.json"
+    return cdi_files.of_node(config.cdi, config.state_dir)
 
 
 def load(config: Config) -> DriverFiles:
@@ -53,7 +46,7 @@ def load(config: Config) -> DriverFiles:
 def is_own(place: Path, config: Config) -> bool:
     """Whether the spec at `place` is the daemon's to write again."""
     named = place.parent in cdi_files.FOLDERS and place.name == cdi_files.OWN.name
-    kept = place == config.state_dir / "driver.json"
+    kept = place == config.state_dir / cdi_files.KEPT
     return (named or kept) and not _is_simulated(place)
 
 

@@ -17,7 +17,7 @@ from gpushare.daemon.cards import dev_char, driver_spec, upgrade
 from gpushare.daemon.life import release
 from gpushare.daemon.node import Node, NoDriver
 from gpushare.daemon.views.rows import status_row
-from gpushare.host import driver
+from gpushare.host import cdi_files, driver
 from gpushare.oci import cdi
 from gpushare.oci.driver import from_cdi
 from tests.unit.host.layouts import DEBIAN, Host, ubuntu_server
@@ -186,7 +186,7 @@ def test_the_spec_of_somebody_else_is_never_written(tmp_path: Path, host: Host) 
 def test_without_a_configured_spec_the_daemon_makes_its_own(
     tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_spec, "_FILES", (f"{tmp_path}/cdi/*.yaml",))
+    monkeypatch.setattr(cdi_files, "_DRIVERS", (f"{tmp_path}/cdi/*.yaml",))
     config = Config(state_dir=tmp_path / "state")
     assert driver_spec.load(config).cuda.host_path.endswith(host.version)
     assert (tmp_path / "state/driver.json").is_file()
