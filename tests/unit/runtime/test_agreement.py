@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import reduce
 from typing import Final
 
 import pytest
@@ -17,9 +18,19 @@ from hypothesis import strategies as st
 
 from gpushare.oci import nvidia
 from gpushare.oci import spec as specs
-from gpushare.quota import QuotaError, keys, read_quota, visible_devices
+from gpushare.quota import Dialects, QuotaError, keys, read_quota, visible_devices
+from gpushare.quota.dialects import DIALECTS, Where
 
 from .driver import Driver
+
+
+def theirs(where: Where) -> tuple[str, ...]:
+    """Return the keys of other systems that a runtime may see there, a container being `a`."""
+    found = (row.name for one in DIALECTS.values() for row in one.rows if row.where == where)
+    places = {"{container}": "a", "{card}": "0", "{model}": "a10", "{any}": "X"}
+    filled = (reduce(lambda name, at: name.replace(at, places[at]), places, key) for key in found)
+    return tuple(dict.fromkeys(filled))
+
 
 #: What asks, and what only looks like it: to the eye, to another case, to a careless comparison.
 ANNOTATIONS: Final = (
@@ -31,7 +42,9 @@ ANNOTATIONS: Final = (
         " gpushare.io/memory",
         "gpushare.i\u043e/",
     ),
-    *("gpu-memory", "gpu-fraction", "gpu-memory2", "nvidia.com/container.a.x", "a", "", "\u2028"),
+    *theirs("annotation"),
+    *("gpu-memory2", "nvidia.com/container.a.x", "a", "", "\u2028"),
+    *("nvidia.com/container..gpu-memory.limit", "nvidia.com/container.a.b.gpu-memory.limit"),
     *("io.kubernetes.cri.container-type", "io.kubernetes.cri.container-name", "x-gpushare"),
 )
 VARIABLES: Final = (
@@ -40,9 +53,12 @@ VARIABLES: Final = (
     *("GPUSHARE_MEMORY\0=1GiB", "\0GPUSHARE_MEMORY=1", "GPUSHARE_LOG=1", "GPUSHARE_LOG\0=1"),
     *("GPUSHARE_PORT=1", "GPUSHARE_SERVICE_HOST=x", "GPUSHARE_MEMORY_PORT=1", "PATH=/bin", "="),
     *("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICE=all", ""),
-    *("CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G", "\u00fc=1"),
+    *(f"{name}={text}" for name in theirs("env") for text in ("1", "1g", "0=1G", "")),
+    *("CUDA_DEVICE_MEMORY_LIMIT_16=1g", "CUDA_DEVICE_MEMORY_LIMITS=1g", "\u00fc=1"),
 )
-VALUES: Final = st.sampled_from(["1GiB", "1", "sandbox", "", "container", "\U0001f600", "\x7f"])
+VALUES: Final = st.sampled_from(
+    ["1GiB", "1", "0.5", "4Gi", "sandbox", "", "container", "\U0001f600", "\x7f"]
+)
 NUMBERS: Final = st.sampled_from(["195", "195.0", "1.95e2", "-1", "1e400", "NaN", "null", "0195"])
 NODES: Final = st.sampled_from(["/dev/nvidia0", "/dev/nvidiactl", "/dev/null", "/DEV/nvidia0", ""])
 
@@ -103,7 +119,8 @@ def asks(text: bytes) -> bool:
     if nvidia.is_placed(spec) or visible_devices(spec.variables) is not None:
         return True
     try:
-        return bool(read_quota(spec.annotations, spec.variables, trust="ask").asked)
+        read = read_quota(spec.annotations, spec.variables, trust="ask", dialects=Dialects())
+        return bool(read.asked)
     except QuotaError:
         return True
 
