@@ -96,7 +96,8 @@ class Listener:
         for word in _addressed(self.tables.find("annotation", annotations), self.pod):
             if word.container:
                 self._refuse_podless(word)
-                named.setdefault(word.dialect.name, set()).add(word.container)
+                if word.row.use != "kept":  # a scheduler's note of whom it placed asks for nobody
+                    named.setdefault(word.dialect.name, set()).add(word.container)
                 if self.pod is not None and word.container == self.pod.container:
                     found.setdefault(Place.SCOPED, []).append(word)
             elif self._is_of_pod(word):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpushare.quota import Quota, QuotaError, give
+from gpushare.quota import Dialects, Quota, QuotaError, give, read_quota
 from gpushare.quota.dialects import OURS, Said, together
 from gpushare.quota.dialects.tencent import POLICIES as QGPU_POLICIES
 from gpushare.quota.dialects.units import Unit
@@ -165,6 +165,45 @@ def test_of_a_whole_card_and_a_part_a_lenient_node_takes_the_part() -> None:
     given = give(quota(both.layer))
     assert (given.kind, given.memory_bytes) == ("shared", 2 * GIB)
     assert both.notes
+
+
+#: A request of an image's for 4 GiB.
+IMAGES = (
+    {"CUDA_DEVICE_MEMORY_LIMIT": "4g"},
+    {"CUDA_DEVICE_MEMORY_LIMIT_0": "4096m"},
+    {"AMP_VGPU_ENABLE": "1", "GPU_MEM_PER_DEVICE": str(4 * GIB)},
+    {"NVIDIA_GPU_MEMORY_REQUEST": "4096"},
+)
+
+
+@pytest.mark.parametrize("env", IMAGES, ids=lambda env: next(iter(env)))
+def test_what_an_image_asks_shrinks_a_grant_and_never_enlarges_it(env: dict[str, str]) -> None:
+    larger = read_quota({"gpushare.io/memory": "8GiB"}, env, dialects=Dialects())
+    assert larger.memory_bytes == 4 * GIB
+    smaller = read_quota({"gpushare.io/memory": "2GiB"}, env, dialects=Dialects())
+    assert smaller.memory_bytes == 2 * GIB
+    assert any("was not taken" in note for note in smaller.notes)
+
+
+@pytest.mark.parametrize("env", IMAGES, ids=lambda env: next(iter(env)))
+def test_an_image_asks_for_nothing_where_the_environment_may_only_shrink(
+    env: dict[str, str],
+) -> None:
+    for trust in ("shrink", "ignore"):
+        quota = read_quota({}, env, trust=trust, dialects=Dialects())
+        assert not quota.asked
+        assert quota.notes
+
+
+def test_cards_that_a_scheduler_noted_are_no_requests_of_containers() -> None:
+    pod = {
+        "io.kubernetes.cri.container-name": "c1",
+        "vke.volcengine.com/gpu-index-container-c1": "0,1",
+        "vke.volcengine.com/gpu-index-container-c2": "2",
+        MCARDS: "2",
+    }
+    with pytest.raises(QuotaError, match="resource limits reach no runtime"):
+        read_quota(pod, {}, dialects=Dialects())
 
 
 @pytest.mark.parametrize("unit", [QGPU_POLICIES, MGPU_POLICIES])
