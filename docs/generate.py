@@ -334,10 +334,18 @@ def exit_statuses() -> Iterator[str]:
     yield ""
     meanings = [
         (0, "ok"),
-        (ERROR, "error: it could not be done, or `verify` found a claim that does not hold"),
+        (
+            ERROR,
+            "error: it could not be done, `verify` found a claim that does not hold, or `validate` "
+            "a problem in a file",
+        ),
         (USAGE, "usage: the command line is wrong"),
         (REFUSED, "refused: the request is understood and not granted"),
-        (DEGRADED, "degraded: a check of `doctor` fails, or a card of `ls` is not healthy"),
+        (
+            DEGRADED,
+            "degraded: a check of `doctor` fails, a card of `ls` is not healthy, or strict "
+            "`validate` has warnings alone",
+        ),
     ]
     yield from table(("status", "meaning"), [(str(code), said) for code, said in meanings])
     yield "`gpushare run` exits with its command's status, or as docker does:"

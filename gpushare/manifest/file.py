@@ -132,6 +132,7 @@ class Pod:
     containers: list[Container] = field(default_factory=list)
     claims: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     runtime_class: str = ""
+    metadata: tuple[yaml.Node, Place] | None = None
 
 
 @dataclass(eq=False)

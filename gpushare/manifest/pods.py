@@ -81,6 +81,7 @@ def _bare(document: Document, node: yaml.Node, place: Place, metadata: yaml.Node
         node,
         mapping(below(metadata, "annotations"), (*place, "metadata", "annotations")),
         mapping(below(metadata, "labels"), (*place, "metadata", "labels")),
+        metadata=(metadata, (*place, "metadata")),
     )
 
 
@@ -95,6 +96,7 @@ def _pod(document: Document, node: yaml.Node, place: Place, above: Pod | None) -
         more = [mapping(below(node, name), (*place, name)) for name in own]
         annotations, labels = {**annotations, **more[0]}, {**labels, **more[1]}
     pod = Pod(document, place, node, annotations, labels, claims=_claims(node))
+    pod.metadata = None if above is None else above.metadata
     pod.runtime_class = word(below(node, "runtimeClassName")) or ""
     positions = {True: 0, False: 0}
     for item, where, init in described:

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container asks: what of it is refused, what is taken otherwise, what nobody hears."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpushare.manifest.check.finding import ERROR, INFO, WARNING, Finding, of_node, of_value
+from gpushare.manifest.file import Container, Document
+from gpushare.manifest.request import Request, settings_of
+from gpushare.quota import BadValue, Quota, QuotaError, give
+from gpushare.quota.dialects import shown
+from gpushare.quota.keys import KEYS
+
+_REACHING: Final = frozenset({"env", "annotation", "pod annotation"})
+_PARTS: Final = frozenset({"memory", "memory-percent", "cores", "count", "devices"})
+
+
+def asked(container: Container, request: Request, *, strict: bool) -> Iterator[Finding]:
+    """Yield what there is to say of `request`, which `container` makes."""
+    for one in request.problems:
+        if one.value is not None:
+            yield of_value(one.source, one.value, one.rule, one.fix)
+        else:
+            yield of_node(one.source, container.node, one.rule, one.fix, value=one.text or "")
+    where = f"container {container.name}" if container.name else ""
+    for note in request.notes:
+        yield of_node(where, container.node, note, "", level=INFO if strict else WARNING)
+    meant = {name: said for one in request.spoken for name, said in one.meant.items()}
+    for word, value in request.unreachable:
+        said = f"({meant[word.name]}) " if word.name in meant else ""
+        by = f"translated by: {word.dialect.translated_by}" if word.dialect.translated_by else ""
+        yield of_value(shown(word), value, f"{said}reaches no runtime by itself", by, INFO)
+    if not request.problems:
+        yield from _not_given(container, request)
+    yield from _without_runtime(container, request)
+
+
+def _not_given(container: Container, request: Request) -> Iterator[Finding]:
+    """Yield why a node of gpushare would refuse what is asked, though each value is right."""
+    values = {KEYS[key].field: one.value for key, one in request.asked.items()}
+    quota = Quota(**values, asked=request.asked)  # type: ignore[arg-type]
+    try:
+        give(quota, cards=container.cards)
+    except QuotaError as error:
+        for key, one in request.asked.items():
+            value = container.values(one.source.kind).get(one.source.name)
+            if str(one.source) != error.where or value is None:
+                continue
+            # The node's defaults.memory may be what is missing; nobody here knows them.
+            level = WARNING if key == "cores" else ERROR
+            yield of_value(error.where, value, error.rule, error.fix, level)
+            return
+
+
+def _without_runtime(container: Container, request: Request) -> Iterator[Finding]:
+    """Yield that nobody is named who would read what a container asks of a runtime."""
+    reaching = any(
+        one.source.kind in _REACHING and key in _PARTS for key, one in request.asked.items()
+    )
+    if not reaching or container.document.kind in {"oci", "ecs"}:
+        return
+    if container.runtime or container.pod.runtime_class:
+        return
+    key = "runtimeClassName" if container.in_cluster else "runtime"
+    rule = "is not said, so what is asked counts only where gpushare is the default"
+    yield of_node(key, container.node, rule, f"add {key}: gpushare", level=INFO)
+
+
+def settings(document: Document) -> Iterator[Finding]:
+    """Yield what is wrong with an operator's settings in `document`."""
+    for word, value in settings_of(document):
+        try:
+            word.row.unit.read(value.text)
+        except BadValue as bad:
+            yield of_value(shown(word), value, bad.rule, bad.fix, ERROR)

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a manifest: each error where it stands, with the key, the rule and the fix."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+from gpushare.manifest import read
+from gpushare.manifest.check import ERROR, INFO, Finding, check
+
+from .test_others import TASK
+from .test_request import pod
+
+
+def findings(text: str, *, strict: bool = True) -> list[Finding]:
+    return list(check(read("f", textwrap.dedent(text)), strict=strict).findings)
+
+
+def told(text: str, level: str = ERROR, *, strict: bool = True) -> list[str]:
+    """Return the lines of a level, without the file, as a user reads them."""
+    found = findings(text, strict=strict)
+    return [f"{one.line}:{one.column}: {one}" for one in found if one.level == level]
+
+
+def annotated(annotations: str, containers: str = "[{name: train, image: i}]") -> str:
+    return (
+        f"kind: Pod\nmetadata:\n  annotations: {{{annotations}}}\n"
+        f"spec: {{runtimeClassName: gpushare, containers: {containers}}}\n"
+    )
+
+
+TWO = "[{name: train, image: i}, {name: side, image: i}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "gpushare.io/memory: 4Q",
+            '3:37: pod annotation gpushare.io/memory: "4Q" is not a size; write e.g. 4GiB',
+        ),
+        (
+            "gpushare.io/memory: 4GiB, gpushare.io/cores: 30",
+            ('3:62: annotation gpushare.io/cores: "30" is a number, and must be text; write "30"'),
+        ),
+        (
+            "a.b/c: true",
+            (
+                '3:24: annotation a.b/c: "true" is true or false to YAML, and must be text; '
+                'write "true"'
+            ),
+        ),
+        (
+            "a.b/c: {d: e}",
+            "3:24: annotation a.b/c: is a mapping, and must be text; write text",
+        ),
+        (
+            "gpushare.io/container.trains.memory: 4GiB",
+            (
+                '3:17: annotation gpushare.io/container.trains.memory: "4GiB" is for container '
+                "trains, which this pod does not have; did you mean "
+                "gpushare.io/container.train.memory?"
+            ),
+        ),
+        (
+            "gpushare.io/container.train.memroy: 4GiB",
+            (
+                '3:53: annotation gpushare.io/container.train.memroy: "4GiB" is for a key that '
+                "gpushare does not know; did you mean gpushare.io/container.train.memory?"
+            ),
+        ),
+        (
+            "nvidia.com/container.trains.gpu-memory.limit: 4Gi",
+            (
+                '3:17: annotation nvidia.com/container.trains.gpu-memory.limit: "4Gi" is for '
+                "container trains, which this pod does not have; did you mean "
+                "nvidia.com/container.train.gpu-memory.limit?"
+            ),
+        ),
+        (
+            'nvidia.com/gpumem: "3000"',
+            (
+                '3:17: annotation nvidia.com/gpumem: "3000" is not read in annotations of the pod; '
+                "write it in resources.limits of the container"
+            ),
+        ),
+        (
+            "gpushare.io/memory: 4GiB, gpushare.io/memory-percent: '30'",
+            (
+                '3:37: pod annotation gpushare.io/memory: "4GiB" and pod annotation '
+                "gpushare.io/memory-percent both say memory; keep one of the two"
+            ),
+        ),
+        (
+            "gpushare.io/memory: 4GiB, gpushare.io/memory: 5GiB",
+            "3:43: gpushare.io/memory: is there twice, first in line 3; keep one",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_annotation(text: str, expected: str) -> None:
+    assert told(annotated(text)) == [expected]
+
+
+def test_an_annotation_for_no_container_is_refused_where_two_would_take_it() -> None:
+    assert told(annotated("gpushare.io/memory: 4GiB", TWO)) == [
+        (
+            '3:17: annotation gpushare.io/memory: "4GiB" is for no container by name, and train '
+            "and side would take it; write gpushare.io/container.train.memory"
+        )
+    ]
+    assert told(annotated("gpushare.io/container.train.memory: 4GiB", TWO)) == []
+
+
+def test_annotations_of_a_deployment_itself_reach_nobody() -> None:
+    text = """\
+        kind: Deployment
+        metadata: {annotations: {gpushare.io/memory: 4GiB, a.b/c: d}}
+        spec: {template: {spec: {containers: [{name: c, image: i}]}}}
+    """
+    assert told(text) == [
+        (
+            '2:26: annotation gpushare.io/memory: "4GiB" is the Deployment\'s own, and its pods do '
+            "not get it; write it to metadata.annotations of the pod template"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        (
+            "limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3G}",
+            (
+                '8:66: limit nvidia.com/gpumem (HAMi): "3G" is not a whole number of MiB; '
+                "write a whole number"
+            ),
+        ),
+        (
+            "limits: {nvidia.com/gpu: 2}, requests: {nvidia.com/gpu: 1}",
+            (
+                '8:75: request nvidia.com/gpu: "1" is not the limit, "2"; write 2, or leave the '
+                "request out"
+            ),
+        ),
+        (
+            "requests: {nvidia.com/gpu: 1}",
+            (
+                '8:30: request nvidia.com/gpu: "1" has no limit beside it; write it under limits; '
+                "the request may be left out"
+            ),
+        ),
+        (
+            "limits: {tke.cloud.tencent.com/qgpu-core: 30}",
+            (
+                '8:61: limit tke.cloud.tencent.com/qgpu-core (Tencent qGPU): "30" asks for no '
+                "memory beside it; add tke.cloud.tencent.com/qgpu-memory"
+            ),
+        ),
+        (
+            "limits: {tke.cloud.tencent.com/qgpu-memroy: 5}",
+            (
+                '8:28: limit tke.cloud.tencent.com/qgpu-memroy: "5" is no key of Tencent qGPU; did '
+                "you mean tke.cloud.tencent.com/qgpu-memory?"
+            ),
+        ),
+        (
+            "limits: [nvidia.com/gpu]",
+            (
+                "8:27: spec.containers[0].resources.limits: is a list, and must be a mapping; "
+                "write a mapping"
+            ),
+        ),
+        (
+            "limits: {nvidia.com/gpu: true}",
+            (
+                '8:44: limit nvidia.com/gpu: "true" is true or false to YAML, and must be text or '
+                'a number; write "true"'
+            ),
+        ),
+        (
+            "limit: {nvidia.com/gpu: 1}",
+            "8:19: spec.containers[0].resources.limit: no such key; did you mean limits?",
+        ),
+    ],
+)
+def test_what_is_wrong_with_resources(resources: str, expected: str) -> None:
+    assert expected in told(pod(resources))
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        (
+            "{name: A, value: true}",
+            '7:30: env A: "true" is true or false to YAML, and must be text; write "true"',
+        ),
+        (
+            "{name: A, value: 1}",
+            '7:30: env A: "1" is a number, and must be text; write "1"',
+        ),
+        ("{value: a}", "7:13: spec.containers[0].env[0]: has no name; add name"),
+        (
+            "{name: A, valueForm: {}}",
+            "7:23: spec.containers[0].env[0].valueForm: no such key; did you mean valueFrom?",
+        ),
+        (
+            "{name: CUDA_DEVICE_MEMORY_LIMIT, value: 4q}",
+            (
+                '7:53: env CUDA_DEVICE_MEMORY_LIMIT (HAMi): "4q" is not a size; '
+                "write e.g. 4g, 4096m or 4194304k"
+            ),
+        ),
+        (
+            "{name: NVIDIA_GPU_MEMORY_LIMT, value: '4096'}",
+            (
+                '7:20: env NVIDIA_GPU_MEMORY_LIMT: "4096" is no key of NVIDIA; did you mean '
+                "NVIDIA_GPU_MEMORY_LIMIT?"
+            ),
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_environment(env: str, expected: str) -> None:
+    assert told(pod(env=env)) == [expected]
+
+
+def test_a_lenient_look_holds_what_a_node_does_and_warns_of_the_rest() -> None:
+    text = pod("limits: {tke.cloud.tencent.com/qgpu-core: 7}")
+    assert told(text, strict=False) == []
+    assert any("is not a multiple of 5" in line for line in told(text, "warning", strict=False))
+
+
+def test_what_reaches_no_runtime_is_told_with_what_it_means_and_who_translates_it() -> None:
+    (line,) = told(pod("limits: {nvidia.com/gpumem: 3000}"), INFO)
+    assert line.startswith('8:47: info: limit nvidia.com/gpumem (HAMi): "3000" (memory=3000MiB) ')
+    assert "reaches no runtime by itself; translated by: HAMi's device plugin" in line
+
+
+def test_cores_without_memory_are_a_warning_for_a_node_may_say_it() -> None:
+    text = annotated("gpushare.io/cores: '30'")
+    assert told(text) == []
+    (line,) = told(text, "warning")
+    assert '"30" asks for cores, and for no memory; add gpushare.io/memory' in line
+
+
+def test_a_pod_that_names_no_runtime_is_told_so() -> None:
+    text = annotated("gpushare.io/memory: 4GiB").replace("runtimeClassName: gpushare, ", "")
+    (line,) = told(text, INFO)
+    assert line.endswith("is the default; add runtimeClassName: gpushare")
+    (line,) = told("services: {a: {image: i, environment: [GPUSHARE_MEMORY=4GiB]}}", INFO)
+    assert line.endswith("is the default; add runtime: gpushare")
+
+
+def test_what_is_right_is_right_in_every_format() -> None:
+    right = (
+        annotated("gpushare.io/memory: 4GiB, gpushare.io/cores: '30'"),
+        "services: {a: {image: i, runtime: gpushare, environment: {GPUSHARE_MEMORY: 4GiB}}}",
+        json.dumps(TASK),
+        '{"ociVersion": "1.0", "process": {"env": ["GPUSHARE_MEMORY=4GiB"]}}',
+        "kind: Service\nspec: {ports: [{port: 80}]}\n",
+        "",
+        "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}",
+    )
+    for text in right:
+        assert [one for one in findings(text) if one.level != INFO] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "services: {a: {image: i, environment: {GPUSHARE_MEMORY: 4G}}}",
+            (
+                '1:57: env GPUSHARE_MEMORY: "4G" has two readings: 4 GiB = 4294967296 bytes, or '
+                "4000000000 bytes; write 4GiB or 4000000000B"
+            ),
+        ),
+        (
+            "services: {a: {image: i, environment: {A: yes}}}",
+            (
+                '1:43: env A: "yes" is true or false to YAML, and must be text or a number; '
+                'write "yes"'
+            ),
+        ),
+        (
+            "services: {a: {image: i, environment: [1]}}",
+            '1:40: services.a.environment[0]: "1" is a number, and must be text; write "1"',
+        ),
+        (
+            "services: {a: {image: i, annotations: [gpushare.io/memory=x]}}",
+            '1:40: annotation gpushare.io/memory: "x" is not a size; write e.g. 4GiB',
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_compose_file(text: str, expected: str) -> None:
+    assert expected in told(text)
+
+
+def test_what_is_wrong_with_a_task_definition() -> None:
+    text = json.dumps(TASK).replace("4096", '"4096"').replace('"2"', "2")
+    assert [line.partition(": ")[2] for line in told(text)] == [
+        (
+            "containerDefinitions[0].resourceRequirements[0].sharingStrategy.nvidiaMps.memory: "
+            '"4096" is text, and must be a whole number; write 4096'
+        ),
+        (
+            "containerDefinitions[1].resourceRequirements[0].value: "
+            '"2" is a number, and must be text; write "2"'
+        ),
+    ]
+
+
+def test_a_setting_of_an_operators_that_is_none() -> None:
+    policy = "tke.cloud.tencent.com/qgpu-schedule-policy"
+    (line,) = told(f"kind: Node\nmetadata: {{labels: {{{policy}: fixed-shaer}}}}\n")
+    assert line.startswith(f'2:65: node label {policy} (Tencent qGPU): "fixed-shaer" is not one')
+    assert line.endswith("did you mean fixed-share?")
+
+
+def test_findings_are_sorted_and_told_once_for_all_containers_of_a_pod() -> None:
+    text = annotated("gpushare.io/cores: x, gpushare.io/memory: y", TWO)
+    found = findings(text)
+    assert found == sorted(set(found))
+    assert sum("is not a size" in str(one) for one in found) == 1
