@@ -66,7 +66,7 @@ def read_quota(  # noqa: PLR0913 - one argument a source
 
         listener = Listener(TABLES, dialects, pod_of(annotations), of_pod)
         # Cards that are in the spec are what it says of cards, and more exactly.
-        said = {name: env[name] for name in env if cards is None or name != VISIBLE_DEVICES}
+        said = env if cards is None else {**env, VISIBLE_DEVICES: "void"}
         heard = listener.hear(annotations, said, reads_env=trust != "ignore")
         of_env = _with(heard, annotated, of_env, dialects)
         meanings = heard.meanings

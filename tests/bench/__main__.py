@@ -21,7 +21,17 @@ from .turns import BenchError
 
 # In the order of the design's table of budgets.
 COSTS = (
-    *("runtime", "create", "docker", "crowd", "launch", "allocate", "information", "register"),
+    *(
+        "runtime",
+        "create",
+        "dialects",
+        "docker",
+        "crowd",
+        "launch",
+        "allocate",
+        "information",
+        "register",
+    ),
     *("idle", "restart", "state", "audit"),
 )
 SHARES = tuple(f"shares-{scenario.name}" for scenario in SCENARIOS)

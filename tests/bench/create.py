@@ -10,6 +10,8 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import yaml
+
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 
@@ -58,18 +60,24 @@ class Layered:
 
 
 def measure() -> Iterator[Result]:
-    """Compare with runc on the same bundle without the quota."""
-    with Stack() as stack:
-        stack.start_daemon()
+    """Compare with runc on the same bundle without the quota.
+
+    And a daemon that takes every dialect with one that takes none.
+    """
+    with Stack() as stack, Stack() as other:
+        _start(stack)
+        _start(other, dialects={"accept": []})
         plain = Bundle(stack, files={str(CACHE): _cache()})
         asking = Bundle(stack, quota={"memory": "4GiB"}, files={str(CACHE): _cache()})
-        layered, without = Layered(asking), Layered(plain)
+        of_other = Bundle(other, quota={"memory": "4GiB"}, files={str(CACHE): _cache()})
+        layered, without, beside = Layered(asking), Layered(plain), Layered(of_other)
         floor = exec_only(stack.runtime, stack.root)
         series = take(
             {
                 "runc": _created(stack, plain, without, stack.runtime, _cache),
                 FLOOR: _created(stack, plain, without, floor, _cache),
                 "gpushare": _created(stack, asking, layered, stack.installation.launcher, _cache),
+                "none": _created(other, of_other, beside, other.installation.launcher, _cache),
                 "first": _created(
                     stack, asking, layered, stack.installation.launcher, _unseen_cache
                 ),
@@ -83,6 +91,18 @@ def measure() -> Iterator[Result]:
     )
     for variant, name, budget in rows:
         yield series.compare("create", variant, "runc", name=name, budget=budget, floor=FLOOR)
+    yield series.compare(
+        "create", "gpushare", "none", name="create, all dialects beside none", budget=None
+    )
+
+
+def _start(stack: Stack, **keys: object) -> None:
+    """Start the stack's daemon with its run_dir on a tmpfs, as /run is one."""
+    (stack.root / "run").mkdir()
+    _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", stack.root / "run")
+    said = yaml.safe_load(stack.config.read_text())
+    stack.config.write_text(yaml.safe_dump({**said, **keys}))
+    stack.start_daemon()
 
 
 def _created(

@@ -15,7 +15,7 @@ from pathlib import Path
 from .result import Result
 
 Times = dict[str, float]
-"""What one go measured: milliseconds by the name of the part."""
+"""What one go measured: milliseconds (or what `compare` is told) by the name of the part."""
 
 
 class BenchError(Exception):
@@ -42,12 +42,13 @@ class Series:
         name: str,
         budget: float | None,
         floor: str | None = None,
+        unit: str = "ms",
     ) -> Result:
         """Return how `variant` differs from `baseline` in `part`, and how `floor` does."""
         with_it, without = self._times[variant, part], self._times[baseline, part]
         return Result(
             name=name,
-            unit="ms",
+            unit=unit,
             value=statistics.median(with_it),
             baseline=statistics.median(without),
             delta=self._difference(part, variant, baseline),

@@ -47,6 +47,7 @@ LIVE_TERMS: Final = {
     "together": "together",
     "total": "total",
     "trust": "trust",
+    "dialects": "dialects",
     "over": "audit.over",
     "compute": "audit.compute",
     "compat": "compat",

@@ -25,6 +25,7 @@ from gpushare.quota.pod import Pod
 from gpushare.quota.quota import Asked, Layer, Source
 from gpushare.quota.visible import VISIBLE_DEVICES
 
+_ORDER: Final = {key: number for number, key in enumerate(KEYS)}
 _SHOWN: Final = 4  # containers that a note names
 
 
@@ -80,10 +81,18 @@ class Listener:
             words += of_env
         else:
             heard.notes += _not_read(of_env)
-        words = self._taken(words, heard)
-        for spoken in combine(words, strict=self.dialects.mode == "strict"):
+        words = self._asking(self._taken(words, heard), heard)
+        for spoken in combine(words, strict=self.dialects.mode == "strict") if words else ():
             _put(spoken, places, heard)
         return heard
+
+    @staticmethod
+    def _asking(words: Sequence[Word], heard: Heard) -> list[Word]:
+        """Return the words of the dialects that ask: most images say how, and no more."""
+        asking = {word.dialect.name for word in words if word.row.use == "asks"}
+        known = {word.source for word in words if word.dialect.name in asking}
+        heard.notes += _says_only_how(word for word in words if word.source not in known)
+        return [word for word in words if word.dialect.name in asking]
 
     # --- annotations ---
 
@@ -213,7 +222,7 @@ def _put(spoken: Spoken, places: Mapping[Source, Place], heard: Heard) -> None:
     if spoken.problems:
         raise spoken.problems[0].error()
     if not spoken.layer:
-        heard.notes += _says_only_how(spoken)
+        heard.notes += _says_only_how(word for word in spoken.words if word.row.use != "asks")
         return
     asking = [word for word in spoken.words if word.row.use == "asks"]
     highest = min((places[word.source] for word in asking), default=Place.ENV)
@@ -232,11 +241,11 @@ def _put(spoken: Spoken, places: Mapping[Source, Place], heard: Heard) -> None:
         )
 
 
-def _says_only_how(spoken: Spoken) -> list[str]:
+def _says_only_how(words: Iterable[Word]) -> list[str]:
     return [
         f"{shown(word)} {quoted(word.text)} was not taken: it only says how, and nothing of "
-        f"{spoken.dialect.title} asks"
-        for word in spoken.words
+        f"{word.dialect.title} asks"
+        for word in {word.source: word for word in words}.values()
         if word.row.gives and word.name != VISIBLE_DEVICES and _says(word)
     ]
 
@@ -253,7 +262,7 @@ def _meaning(spoken: Spoken) -> str:
     """Return `HAMi: env CUDA_DEVICE_MEMORY_LIMIT "4096m" is memory 4GiB`."""
     keys: dict[Source, list[str]] = {}
     written: dict[Source, str] = {}
-    for key, asked in spoken.layer.items():
+    for key, asked in sorted(spoken.layer.items(), key=lambda one: _ORDER[one[0]]):
         keys.setdefault(asked.source, []).append(f"{key} {asked.text}")
         written[asked.source] = asked.shown
     told = (

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers that were made for another system, as its users write them, without a change."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.stack import Stack
+from tests.stack.bundle import Bundle
+
+GIB = 1 << 30
+HAMI = ("CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=30")
+# As ACK's scheduler and device plugin write them: a part of what it takes a card to have.
+ALIBABA = ("ALIYUN_COM_GPU_MEM_DEV=140", "ALIYUN_COM_GPU_MEM_CONTAINER=35")
+
+
+def bundle_of(stack: Stack, *env: str, **annotations: str) -> Bundle:
+    bundle = Bundle(stack, annotations=annotations)
+    bundle.config["process"]["env"] += env
+    bundle.save()
+    return bundle
+
+
+def inspected(stack: Stack, bundle: Bundle) -> str:
+    done = subprocess.run(
+        [*stack.cli, "inspect", bundle.id], check=True, capture_output=True, env=stack.environment
+    )
+    return done.stdout.decode()
+
+
+def total_of_a_card(stack: Stack) -> int:
+    done = subprocess.run(
+        [*stack.cli, "ls", "--json"], check=True, capture_output=True, env=stack.environment
+    )
+    [card] = json.loads(done.stdout)
+    return int(card["memory_bytes"])
+
+
+def test_one_of_hamis_sees_its_slice_and_no_more(stack: Stack) -> None:
+    bundle = bundle_of(stack, *HAMI)
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask("info")["total"] == 4 * GIB
+        assert tenant.ask(f"alloc {4 * GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
+        told = inspected(stack, bundle)
+    assert 'HAMi: env CUDA_DEVICE_MEMORY_LIMIT_0 "4096m" is memory 4GiB' in told
+
+
+def test_one_of_alibabas_has_its_part_of_the_card(stack: Stack) -> None:
+    with bundle_of(stack, *ALIBABA).run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask("info")["total"] == total_of_a_card(stack) // 4
+
+
+@pytest.fixture
+def strict() -> Iterator[Stack]:
+    with Stack() as made:
+        said = yaml.safe_load(made.config.read_text())
+        made.config.write_text(yaml.safe_dump({**said, "dialects": {"mode": "strict"}}))
+        made.start_daemon()
+        yield made
+
+
+def test_two_at_once_are_refused_by_name_where_the_node_is_strict(strict: Stack) -> None:
+    bundle = bundle_of(strict, *HAMI, *ALIBABA)
+    before = bundle.read()
+    with bundle.run() as tenant:
+        assert tenant.wait() != 0
+    [line] = tenant.errors.splitlines()
+    assert line.startswith("gpushare: env CUDA_DEVICE_")
+    assert "asks as HAMi, and " in line
+    assert 'env ALIYUN_COM_GPU_MEM_CONTAINER "35" asks as Alibaba' in line
+    assert "dialects.mode is strict); keep one of the two" in line
+    assert bundle.read() == before
