@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.control.resize import set_quota
-from gpushare.daemon.identity import pods
 from gpushare.daemon.node import Node
 from gpushare.daemon.views import rows
 from gpushare.daemon.views.why import why
+from gpushare.oci import pods
 from gpushare.quota import Dialects, QuotaError, dialects
 from gpushare.quota.dialects import Dialect, Row, Tables
 from gpushare.quota.dialects.units import MIBS
