@@ -216,6 +216,12 @@ ALIBABA: Final = Dialect(
     rows=(*_LIMITS, *_ENV, *_NODE, *_BOOKS),
     rules=(
         Needs("cores", "memory", "ask for memory too: aliyun.com/gpu-mem"),
+        Needs(
+            "devices",
+            "memory",
+            "write ALIYUN_COM_GPU_MEM_CONTAINER and ALIYUN_COM_GPU_MEM_DEV",
+            unless=("count",),
+        ),
         OneCard("cores"),
     ),
     assumed=(

@@ -120,6 +120,12 @@ def test_the_part_is_of_each_card() -> None:
     assert asked({"env": env}) == {"memory-percent": "25", "devices": "0,GPU-4f1c"}
 
 
+def test_cards_without_memory_are_no_share_to_cgpu_and_whole_here() -> None:
+    words: Words = {"env": {THESE: "0,1"}}
+    assert f"asks for no memory beside it; write {PART} and {WHOLE}" in refusal(words)
+    assert asked(words, strict=False) == {"devices": "0,1"}
+
+
 def test_cards_that_acks_scheduler_chose_are_taken() -> None:
     env = {PART: "2", WHOLE: "10", "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2"}
     assert asked({"env": env}) == {"memory-percent": "20", "devices": "GPU-1,GPU-2"}
