@@ -309,9 +309,9 @@ def quotas() -> Iterator[str]:
     yield "above it, or nothing (`ignore`). Without it, that of a pod's container may shrink, and"
     yield "any other may ask. What nobody says is the node's `defaults`."
     yield ""
-    yield "Other systems' keys ([which](../how-to/node-policy.md#requests-in-other-systems-words)) are"
-    yield "in the same order, each where it is written. Of two dialects in one place the one that"
-    yield "asks for less is taken, or with `dialects.mode: strict` neither."
+    yield "[Other systems' keys](../how-to/node-policy.md#requests-in-other-systems-words) are in"
+    yield "the same order, each where it is written. Of two dialects in one place the one that asks"
+    yield "for less is taken, or with `dialects.mode: strict` neither."
     yield ""
     yield "Where a pod names containers, only those may ask. Where it names none, one container may"
     yield "([why](../adr/0017-one-container-of-a-pod.md))."
@@ -336,15 +336,19 @@ def exit_statuses() -> Iterator[str]:
         (0, "ok"),
         (
             ERROR,
-            "error: it could not be done, `verify` found a claim that does not hold, or `validate` "
-            "a problem in a file",
+            (
+                "error: it could not be done, `verify` found a claim that does not hold, or "
+                "`validate` a problem in a file"
+            ),
         ),
         (USAGE, "usage: the command line is wrong"),
         (REFUSED, "refused: the request is understood and not granted"),
         (
             DEGRADED,
-            "degraded: a check of `doctor` fails, a card of `ls` is not healthy, or strict "
-            "`validate` has warnings alone",
+            (
+                "degraded: a check of `doctor` fails, a card of `ls` is not healthy, or strict "
+                "`validate` has warnings alone"
+            ),
         ),
     ]
     yield from table(("status", "meaning"), [(str(code), said) for code, said in meanings])
