@@ -118,7 +118,7 @@ class _Combined:
         if isinstance(amount, ByContainer):
             amount = self._of_container(word, amount)
         if amount is None:
-            self._meant[word.name] = "nothing: as if it were not there"
+            self._meant[word.name] = row.instead or "nothing: as if it were not there"
             return
         if row.beside and not self._is_beside(word):
             alone = BadValue(f"asks for nothing without {row.beside}", f"write {row.beside} too")

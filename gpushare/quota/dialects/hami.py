@@ -100,6 +100,7 @@ _ANNOTATIONS: Final = (
         "Which of the node's cards; mutex, one with nobody else on it, is cores 100 here.",
         _PLACEMENT,
         "placement",
+        instead="nothing: a card with nobody else on it is gpushare.io/cores=100",
     ),
     Row(
         "hami.io/node-scheduler-policy",

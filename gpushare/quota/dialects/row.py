@@ -58,7 +58,7 @@ class Row:
     written as well; what fills no key itself asks for nothing without it. `names_container`: the
     text is the container of the pod that the dialect's annotations are for; without that word they
     are for the first. `meaning` is for people, and so is `instead`, what of gpushare does the same
-    where `gives` is empty. `source` says where the fact is from.
+    where `gives` is empty or the text says nothing. `source` says where the fact is from.
     """
 
     name: str

@@ -178,6 +178,12 @@ def test_hamis_placements(text: str, placement: str | None) -> None:
     assert asked(words).get("placement") == placement
 
 
+def test_a_card_without_neighbours_is_said_to_be_cores_100() -> None:
+    name = "hami.io/gpu-scheduler-policy"
+    words: Words = {"limit": {"nvidia.com/gpumem": "1024"}, "annotation": {name: "mutex"}}
+    assert "gpushare.io/cores=100" in said(words).meant[name]
+
+
 def test_a_placement_that_hami_does_not_know_is_refused() -> None:
     words: Words = {
         "limit": {"nvidia.com/gpumem": "1024"},
