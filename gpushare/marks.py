@@ -67,12 +67,16 @@ def text_of(stream: IO[bytes], most_bytes: int, what: str) -> str:
 def fault_of(error: yaml.YAMLError, text: str) -> Fault:
     """Return what `error`, of a reader of `text`, is about."""
     if isinstance(error, yaml.reader.ReaderError):
-        line = text.count("\n", 0, error.position) + 1
-        told = f"has the character U+{ord(text[error.position]):04X}; take it out"
-        return Fault(line, 0, told)
+        return not_printable(text, error.position)
     assert isinstance(error, yaml.MarkedYAMLError)
     mark = error.problem_mark
     if mark is None:
         return Fault(0, 0, f"not YAML: {error.problem}")
     fix = "; indent with spaces" if text[mark.index : mark.index + 1] == "\t" else ""
     return Fault(mark.line + 1, mark.column + 1, f"not YAML: {error.problem}{fix}")
+
+
+def not_printable(text: str, position: int) -> Fault:
+    """Return what is wrong with the character at `position`, which no text may have."""
+    line = text.count("\n", 0, position) + 1
+    return Fault(line, 0, f"has the character U+{ord(text[position]):04X}; take it out")

@@ -11,7 +11,6 @@ import yaml
 from gpushare.manifest.file import Container, Document, Pod, Value
 from gpushare.manifest.nodes import below, entries, items, word
 from gpushare.manifest.values import either
-from gpushare.marks import Place
 from gpushare.quota import Cards
 
 _VARIABLE: Final = re.compile(
@@ -33,16 +32,11 @@ def read(root: yaml.Node) -> Document:
     """Return the document of a compose file; each service is a pod of one container."""
     document = Document("compose", root, name=word(below(root, "name")) or "")
     for name, entry in entries(below(root, "services")).items():
-        place: Place = ("services", name)
-        service = entry.value
-        pod = Pod(
-            document,
-            place,
-            service,
-            annotations=_known(either(below(service, "annotations"), (*place, "annotations")))[0],
-            labels=_known(either(below(service, "labels"), (*place, "labels")))[0],
-        )
-        env, unknown = _known(either(below(service, "environment"), (*place, "environment")))
+        service, place = entry.value, ("services", name)
+        labels, _ = _inherited(root, name, "labels")
+        annotations, _ = _inherited(root, name, "annotations")
+        env, unknown = _inherited(root, name, "environment")
+        pod = Pod(document, place, service, annotations, labels)
         pod.containers.append(
             Container(
                 name=name,
@@ -52,12 +46,43 @@ def read(root: yaml.Node) -> Document:
                 image=word(below(service, "image")) or "",
                 env=env,
                 cards=_cards(service),
-                runtime=word(below(service, "runtime")) or "",
-                unknown=(*unknown, *_from_shell(below(service, "environment"))),
+                runtime=word(_first(root, name, "runtime")) or "",
+                unknown=unknown,
             )
         )
         document.pods.append(pod)
     return document
+
+
+def _inherited(root: yaml.Node, name: str, key: str) -> tuple[dict[str, Value], tuple[str, ...]]:
+    """Return the values that a service has, with those that it extends, and what a shell decides.
+
+    Of a service in another file nothing is known here.
+    """
+    found: dict[str, Value] = {}
+    unknown: dict[str, None] = {}
+    for above in reversed(_line(root, name)):
+        node = below(root, "services", above, key)
+        known, shell = _known(either(node, ("services", above, key)))
+        found |= known
+        unknown |= dict.fromkeys((*shell, *_from_shell(node)))
+    return found, tuple(name for name in unknown if name not in found)
+
+
+def _first(root: yaml.Node, name: str, key: str) -> yaml.Node | None:
+    values = (below(root, "services", above, key) for above in _line(root, name))
+    return next((value for value in values if value is not None), None)
+
+
+def _line(root: yaml.Node, name: str) -> list[str]:
+    """Return a service and those that it extends in the same file, each after the one below it."""
+    line: list[str] = []
+    while name and name not in line:
+        line.append(name)
+        extended = below(root, "services", name, "extends")
+        elsewhere = below(extended, "file") is not None
+        name = "" if elsewhere else word(extended) or word(below(extended, "service")) or ""
+    return line
 
 
 def _known(values: dict[str, Value]) -> tuple[dict[str, Value], tuple[str, ...]]:

@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from gpushare.manifest.errors import ManifestError
-from gpushare.marks import Fault, fault_of
+from gpushare.marks import Fault, fault_of, not_printable
 
 MAX_BYTES: Final = 4 << 20
 MAX_DEPTH: Final = 64
-MAX_VALUES: Final = 250_000
+MAX_VALUES: Final = 500_000
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MERGE: Final = "<<"
@@ -68,6 +68,9 @@ class Text(NamedTuple):
 
 def compose(text: str, path: str) -> Text:
     """Return the nodes of `text`, the content of `path`; ManifestError where there are none."""
+    no_letter = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    if no_letter is not None:  # libyaml would tell of it by the byte
+        raise ManifestError(path, not_printable(text, no_letter.start()))
     composer = _Composer(text, path)
     try:
         return Text(tuple(composer.roots()), tuple(composer.twice))

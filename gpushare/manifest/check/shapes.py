@@ -66,6 +66,20 @@ def _object(document: Document) -> Iterator[Finding]:
             described += [(item, (*pod.place, key, number)) for number, item in listed]
         for place, node in {place: node for node, place in described}.items():
             yield from check(node, schemas.CONTAINER, place)
+            yield from _twice(below(node, "env"))
+
+
+def _twice(env: yaml.Node | None) -> Iterator[Finding]:
+    """Yield variables that a list has a second time: the last counts, and who reads may not see."""
+    first: dict[str, int] = {}
+    for item in items(env):
+        name = below(item, "name")
+        if isinstance(name, yaml.ScalarNode):
+            line = name.start_mark.line + 1
+            if name.value in first:
+                rule = f"is there twice, first in line {first[name.value]}"
+                yield of_node(f"env {name.value}", name, rule, "keep one")
+            first.setdefault(name.value, line)
 
 
 def check(

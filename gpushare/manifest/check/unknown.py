@@ -11,6 +11,9 @@ from typing import Final
 from gpushare.manifest.check.finding import ERROR, WARNING, Finding, of_key
 from gpushare.manifest.file import Container, Value
 from gpushare.quota.dialects import TABLES, Dialect, Where
+from gpushare.quota.keys import ANNOTATION_PREFIX
+
+_OURS: Final = ANNOTATION_PREFIX.rstrip("/")
 
 _LOOKED_AT: Final[tuple[Where, ...]] = ("limit", "annotation", "env")
 _PLACES: Final[dict[Where, str]] = {
@@ -31,10 +34,14 @@ def unknown(container: Container) -> Iterator[Finding]:
         for name, value in values.items():
             if name not in known:
                 yield from _unknown(where, name, value)
-    labels = container.labels
-    for name, value in labels.items():
+    for name, value in container.labels.items():
         if not TABLES.find("label", {name: ""}):
             yield from _elsewhere("label", name, value)
+    for name, value in container.annotations.items():
+        domain, slash, key = name.partition("/")
+        if slash and domain != _OURS and get_close_matches(domain, [_OURS], cutoff=0.8):
+            fix = f"did you mean {ANNOTATION_PREFIX}{key}?"
+            yield of_key(f"annotation {name}", value, "is no key of gpushare", fix)
 
 
 def _unknown(where: Where, name: str, value: Value) -> Iterator[Finding]:

@@ -47,6 +47,13 @@ TWO = "[{name: train, image: i}, {name: side, image: i}]"
             ('3:62: annotation gpushare.io/cores: "30" is a number, and must be text; write "30"'),
         ),
         (
+            "gpu-share.io/memory: 4GiB",
+            (
+                '3:17: annotation gpu-share.io/memory: "4GiB" is no key of gpushare; did you mean '
+                "gpushare.io/memory?"
+            ),
+        ),
+        (
             "a.b/c: true",
             (
                 '3:24: annotation a.b/c: "true" is true or false to YAML, and must be text; '
@@ -200,6 +207,10 @@ def test_what_is_wrong_with_resources(resources: str, expected: str) -> None:
         (
             "{name: A, value: 1}",
             '7:30: env A: "1" is a number, and must be text; write "1"',
+        ),
+        (
+            "{name: A, value: a}, {name: A, value: b}",
+            "7:41: env A: is there twice, first in line 7; keep one",
         ),
         ("{value: a}", "7:13: spec.containers[0].env[0]: has no name; add name"),
         (

@@ -61,6 +61,24 @@ def test_a_service_of_compose_has_its_environment_from_a_mapping_or_a_list() -> 
     assert serve.unknown == ("HOME",)
 
 
+def test_a_service_has_what_it_extends_and_its_own_above_that() -> None:
+    file = manifest(
+        """\
+        services:
+          base: {image: i, runtime: gpushare, environment: {A: "1", B: "1"}}
+          mid: {extends: {service: base}, environment: [B=2]}
+          top: {extends: mid, image: i, environment: {C: "3"}}
+          loop: {extends: loop, environment: {A: "1"}}
+          other: {extends: {file: x.yaml, service: base}, environment: {A: "1"}}
+        """
+    )
+    _, mid, top, loop, other = file.containers
+    assert (texts(mid.env), mid.runtime) == ({"A": "1", "B": "2"}, "gpushare")
+    assert texts(top.env) == {"A": "1", "B": "2", "C": "3"}
+    assert texts(loop.env) == texts(other.env) == {"A": "1"}
+    assert other.runtime == ""
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
