@@ -18,7 +18,8 @@ becomes of two systems' keys on one container: [why and how](../explanation/dial
 table. *kept*: the other system's own bookkeeping. *node*: an operator's setting.
 
 A key that does not reach a runtime is one for the kubelet, a scheduler or a device plugin: an OCI
-runtime hears of annotations and of the environment only. `gpushare convert` writes those.
+runtime hears of the environment and of annotations, of a pod's those that its engine hands on.
+`gpushare convert` writes such.
 
 `{card}`, `{container}`, `{model}` and `{any}` in a name stand for what differs."""
 
