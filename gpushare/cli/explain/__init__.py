@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,7 @@ import click
 from gpushare import topics
 from gpushare.cli import session as shared
 from gpushare.cli.explain import entry
+from gpushare.cli.prose import wrapped
 from gpushare.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,22 +19,57 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+STDIN = "-"
+
 
 @shared.command("explain", example="gpushare explain CUDA_ERROR_OUT_OF_MEMORY")
-@click.argument("words", nargs=-1, metavar="[CODE|TOPIC]")
-def command(session: Session, words: tuple[str, ...]) -> None:
-    """Explain a code or a topic: what it is, why, and what to do.
+@click.argument("words", nargs=-1, metavar="[FILE|CODE|TOPIC]")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The node's gpushare.yaml, for a manifest; else /etc/gpushare/gpushare.yaml.",
+)
+def command(session: Session, words: tuple[str, ...], file: Path | None) -> None:
+    """Explain a manifest, a code or a topic.
+
+    FILE is a manifest of Kubernetes, of docker compose, a task definition of ECS or a container's
+    config.json; - is standard input. For each container: what every key of it means, in whatever
+    system's words; which of them a runtime hears; which source wins; and what this node would
+    give, by the same reading as when a container is made.
 
     CODE is an error of CUDA or of NVML, by its name in any spelling or its number (2, nvml 2), an
     XID (xid-79), an exit status (exit-3), an event of the log, or a message, as it was printed: of
     gpushare, of CUDA or of a framework. TOPIC is one of those that are listed without an argument.
 
-    It asks nobody and changes nothing. The exit status is 1 where it knows nothing of the word.
+    A file comes before a code, and that before a topic. It asks nobody and changes nothing. The
+    exit status is 1 where nothing is known of the word.
     """
     said = " ".join(words)
     if not said:
         session.show(entry.as_list(topics.entries()), lambda: "\n".join(entry.listed()))
-        return
+    elif said == STDIN or Path(said).is_file():
+        _file(session, said, file)
+    else:
+        _entry(session, said)
+
+
+def _file(session: Session, path: str, file: Path | None) -> None:
+    # Imported here: a code needs no YAML.
+    from gpushare.cli.explain import file as files  # noqa: PLC0415
+
+    data = files.explained(path, file)
+    others = [] if path == STDIN else topics.find(path)
+    session.show(
+        {**data, "others": [one.name for one in others]}, lambda: "\n".join(files.lines(data))
+    )
+    if others:
+        told = f"This is the file {path}. It may also be {', '.join(one.name for one in others)}."
+        click.echo("\n".join(wrapped(told)), err=True)
+
+
+def _entry(session: Session, said: str) -> None:
     found = topics.find(said)
     if not found:
         raise UserError(entry.unknown(said))
