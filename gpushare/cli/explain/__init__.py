@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,10 +50,19 @@ def command(session: Session, words: tuple[str, ...], file: Path | None) -> None
     said = " ".join(words)
     if not said:
         session.show(entry.as_list(topics.entries()), lambda: "\n".join(entry.listed()))
-    elif said == STDIN or Path(said).is_file():
+    elif said == STDIN or _is_file(said):
         _file(session, said, file)
     else:
         _entry(session, said)
+
+
+def _is_file(said: str) -> bool:
+    """Whether it is the path of a file; a message may be longer than any path is."""
+    try:
+        mode = Path(said).stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
 
 
 def _file(session: Session, path: str, file: Path | None) -> None:

@@ -18,6 +18,7 @@ from gpushare.manifest.at_node import at_node, handed_on
 from gpushare.oci import cdi
 from gpushare.oci.driver import Driver, from_cdi
 from gpushare.oci.spec import SpecError
+from gpushare.quota import QuotaError
 from gpushare.quota.errors import quoted
 from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, Key, is_quota
 from gpushare.quota.size import exact_size
@@ -25,7 +26,7 @@ from gpushare.quota.size import exact_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gpushare.manifest import Container, Document, File, Request, Value
+    from gpushare.manifest import Container, Document, File, Refusal, Request, Value
     from gpushare.manifest.at_node import AtNode
     from gpushare.quota import Given
 
@@ -120,6 +121,7 @@ def _container(container: Container, file: File, node: Node) -> dict[str, Any]:
         "hears": _hears(there),
         "given": None if there.given is None else _given(there.given),
         "refused": there.refused,
+        "problems": [str(_problem(one)) for one in request.problems],
         "notes": list(dict.fromkeys(_notes(container, request, there))),
     }
 
@@ -286,7 +288,10 @@ def _told(container: Mapping[str, Any]) -> Iterator[str]:
     yield from _block("A node hears", hears, none="" if container["refused"] else "nothing")
     given = container["given"]
     yield from _block("It gives", [_share(given)] if given else [])
-    yield from _block("It refuses", [container["refused"]] if container["refused"] else [])
+    refused = container["refused"]
+    yield from _block("It refuses", [refused] if refused else [])
+    wrong = [text for text in container["problems"] if text != refused]
+    yield from _block("Wrong in it, as `gpushare validate` says with more", wrong)
     yield from _block("To know", container["notes"])
 
 
@@ -316,6 +321,10 @@ def _unheard(row: Mapping[str, Any]) -> str:
 def _heard(key: str, asked: Mapping[str, Any]) -> str:
     written = "" if asked["written"] == asked["text"] else f" {quoted(asked['written'])}"
     return f"{key}={asked['text']} from {asked['source']}{written}"
+
+
+def _problem(refusal: Refusal) -> QuotaError:
+    return QuotaError(refusal.source, refusal.text, refusal.rule, refusal.fix)
 
 
 def _share(given: Mapping[str, Any]) -> str:

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare explain FILE`: what a manifest's keys mean, which are heard, what is given."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpushare.cli.prose import WIDTH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    Cli = Callable[..., Result]
+    Explain = Callable[..., Result]
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: train
+  namespace: team
+  annotations:
+    gpushare.io/container.train.memory: 4GiB
+spec:
+  runtimeClassName: gpushare
+  containers:
+    - name: train
+      image: x
+      env:
+        - {name: GPUSHARE_MEMORY, value: 8GiB}
+        - {name: CUDA_DEVICE_MEMORY_LIMIT, value: 2g}
+    - name: side
+      image: y
+      resources: {limits: {nvidia.com/gpumem: 4096, nvidia.com/gpucores: 30}}
+"""
+COMPOSE = """\
+services:
+  train:
+    image: x
+    environment:
+      GPUSHARE_MEMORY: 4GiB
+      GPUSHARE_CORES: "30"
+"""
+NODE = """\
+apiVersion: v1
+kind: Node
+metadata:
+  name: gpu-7
+  labels: {tke.cloud.tencent.com/qgpu-schedule-policy: fs}
+"""
+
+
+@pytest.fixture
+def explain(cli: Cli, tmp_path: Path) -> Explain:
+    """Explain a text as a file, for a node that says nothing, or `config`."""
+
+    def run(text: str, *options: str, config: str = "", name: str = "manifest.yaml") -> Result:
+        (tmp_path / name).write_text(text)
+        (tmp_path / "gpushare.yaml").write_text(config)
+        file = str(tmp_path / "gpushare.yaml")
+        return cli("explain", str(tmp_path / name), "--config", file, *options)
+
+    return run
+
+
+def containers(result: Result) -> dict[str, dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return {one["name"]: one for one in json.loads(result.stdout)["containers"]}
+
+
+def test_each_key_is_said_with_its_line_vendor_and_meaning(explain: Explain) -> None:
+    train = containers(explain(POD, "--json"))["train"]
+    written = {(row["line"], row["key"]): row for row in train["written"]}
+    scoped = written[7, "gpushare.io/container.train.memory"]
+    assert (scoped["vendor"], scoped["means"]) == ("gpushare", "memory=4GiB")
+    hami = written[15, "CUDA_DEVICE_MEMORY_LIMIT"]
+    assert (hami["where"], hami["value"], hami["vendor"]) == ("env", "2g", "HAMi")
+    assert hami["means"] == "memory=2GiB"
+
+
+def test_the_source_that_wins_is_said_and_what_was_not_taken(
+    explain: Explain,
+) -> None:
+    train = containers(explain(POD, "--json"))["train"]
+    assert train["hears"]["memory"] == {
+        "text": "2GiB",
+        "written": "2g",
+        "source": "env CUDA_DEVICE_MEMORY_LIMIT",
+    }
+    assert train["given"]["memory"] == "2GiB"
+    assert any("GPUSHARE_MEMORY" in note and "was not taken" in note for note in train["notes"])
+
+
+def test_what_no_runtime_hears_is_said_with_what_translates_it(
+    explain: Explain,
+) -> None:
+    side = containers(explain(POD, "--json"))["side"]
+    assert {row["key"] for row in side["unreachable"]} == {
+        "nvidia.com/gpumem",
+        "nvidia.com/gpucores",
+    }
+    assert all(row["translated_by"] for row in side["unreachable"])
+    assert side["wants"] == {"memory": "4GiB", "cores": "30"}
+    assert side["hears"] == {}
+    assert side["given"]["kind"] == "none"
+
+
+def test_as_text_it_has_all_of_that_in_lines_that_fit(explain: Explain) -> None:
+    text = explain(POD).stdout
+    for part in (
+        "Pod team/train, container train (line 11)",
+        "  It says",
+        "  No runtime hears",
+        "  All of it asks for",
+        "    memory=4GiB cores=30",
+        '    memory=2GiB from env CUDA_DEVICE_MEMORY_LIMIT "2g"',
+        "    2GiB of 1 card, best-effort, offline 5",
+    ):
+        assert part in text.splitlines() or part in text, part
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_a_nodes_defaults_and_ceilings_are_in_what_it_gives(explain: Explain) -> None:
+    config = "defaults: {policy: burst-share}\nceilings: {cores: 40}\n"
+    train = containers(explain(COMPOSE, "--json", config=config))["train"]
+    assert train["hears"]["policy"]["source"] == "default defaults.policy"
+    assert train["given"] == {
+        "kind": "shared",
+        "why": "memory is asked per card",
+        "count": 1,
+        "memory": "4GiB",
+        "cores": 30,
+        "policy": "burst-share",
+        "class": "offline",
+        "priority": 5,
+    }
+    config = "ceilings: {cores: 20}\n"
+    train = containers(explain(COMPOSE, "--json", config=config))["train"]
+    assert train["given"] is None
+    assert "above the ceiling, 20" in train["refused"]
+    assert "It refuses" in explain(COMPOSE, config=config).stdout
+
+
+def test_a_runtime_that_is_not_said_is_told(explain: Explain) -> None:
+    (told,) = containers(explain(COMPOSE, "--json"))["train"]["notes"]
+    assert "default runtime" in told
+    assert told.startswith("no runtime is said")
+    named = COMPOSE.replace("image: x", "image: x\n    runtime: gpushare")
+    assert containers(explain(named, "--json"))["train"]["notes"] == []
+
+
+def test_vendors_annotations_of_a_pod_take_an_engine_that_hands_them_on(
+    explain: Explain,
+) -> None:
+    pod = POD.replace("gpushare.io/container.train.memory: 4GiB", 'gpu-memory: "4096"')
+    notes = containers(explain(pod, "--json"))["train"]["notes"]
+    assert any("gpu-memory has to be added to pod_annotations" in note for note in notes)
+
+
+def test_a_wrong_value_is_told_and_what_is_refused(explain: Explain) -> None:
+    wrong = COMPOSE.replace("4GiB", "4G")
+    train = containers(explain(wrong, "--json"))["train"]
+    assert "has two readings" in train["refused"]
+    assert train["problems"] == [train["refused"]]
+    assert (train["given"], train["hears"]) == (None, {})
+
+
+def test_an_operators_setting_is_said_with_what_does_it_here(
+    explain: Explain,
+) -> None:
+    result = explain(NODE, "--json")
+    (setting,) = json.loads(result.stdout)["settings"]
+    assert (setting["of"], setting["line"], setting["vendor"]) == ("Node gpu-7", 5, "Tencent qGPU")
+    assert "defaults.policy" in setting["instead"]
+
+
+def test_a_config_json_is_read_too(explain: Explain) -> None:
+    spec = {"ociVersion": "1.0.2", "process": {"env": ["GPUSHARE_COUNT=2"]}, "root": {"path": "r"}}
+    (only,) = containers(explain(json.dumps(spec), "--json", name="config.json")).values()
+    assert (only["given"]["kind"], only["given"]["count"]) == ("whole", 2)
+
+
+def test_a_file_comes_before_a_code_and_says_so(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "2").write_text(COMPOSE)
+    monkeypatch.chdir(tmp_path)
+    result = cli("explain", "2")
+    assert "container train" in result.stdout
+    assert result.stderr.startswith("This is the file 2. It may also be CUDA_ERROR_OUT_OF_MEMORY")
+    assert json.loads(cli("--json", "explain", "2").stdout)["others"][0] == (
+        "CUDA_ERROR_OUT_OF_MEMORY"
+    )
+
+
+def test_a_file_that_is_no_manifest_is_an_error_that_names_it(
+    explain: Explain, cli: Cli, tmp_path: Path
+) -> None:
+    nothing = explain("a: 1\n")
+    assert nothing.exit_code == 1
+    assert "has no container and no setting" in nothing.stderr
+    broken = explain("a: [1\n")
+    assert broken.exit_code == 1
+    assert "manifest.yaml" in broken.stderr
+    missing = cli("explain", str(tmp_path / "not-there.yaml"))
+    assert missing.exit_code == 1
+    assert "nothing is known" in missing.stderr
+
+
+def test_a_configuration_that_is_named_has_to_be_right(explain: Explain) -> None:
+    result = explain(COMPOSE, config="defaults: {memory: 4}\n")
+    assert result.exit_code == 1
+    assert "gpushare.yaml" in result.stderr
