@@ -56,7 +56,7 @@ def _entry(dialect: Dialect) -> Entry:
         GROUP,
         f"What the keys of {dialect.title} mean, in which units, and what they are here.",
         also=ALSO.get(dialect.name, ()),
-        see=("dialects", "units", "limits-and-labels"),
+        see=("dialects", "units", "limits-and-labels", "docs/reference/dialects.md"),
         parts={"text": "\n".join(_lines(dialect))},
     )
 
