@@ -65,6 +65,11 @@ def find(rootfs: Rootfs, variables: Mapping[str, str], platform: Platform) -> tu
     return tuple(found)
 
 
+def is_told(name: str) -> bool:
+    """Whether a file or a directory of that name says something here."""
+    return _INTERESTING.fullmatch(name) is not None
+
+
 def _directories(rootfs: Rootfs, variables: Mapping[str, str], platform: Platform) -> Iterator[str]:
     seen: set[str] = set()
     for directory in (
@@ -157,7 +162,7 @@ def _look(rootfs: Rootfs, directory: str) -> tuple[Stamp, tuple[str, ...]]:
     stamp = (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
     known = _known.get(stamp)
     if known is None:
-        known = tuple(name for name in rootfs.names(directory) if _INTERESTING.fullmatch(name))
+        known = tuple(name for name in rootfs.names(directory) if is_told(name))
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
         _known[stamp] = known

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An image in a file: of its layers the names, and nothing that leaves the tree."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import tarfile
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from gpushare.images import NotFound, find, skeleton
+from gpushare.images.skeleton import Skeleton
+from gpushare.oci.rootfs import Rootfs
+
+LIB = "usr/local/cuda-12.4/lib64"
+CUDART = f"{LIB}/libcudart.so.12.4.127"
+CONFIG = {"config": {"Env": ["CUDA_VERSION=12.4.1"], "Cmd": ["vllm"]}}
+
+
+def layer(*members: str | tarfile.TarInfo) -> bytes:
+    """Return a tar of empty files, of directories (that end in /), and of what is given whole."""
+    data = BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for member in members:
+            info = member if isinstance(member, tarfile.TarInfo) else tarfile.TarInfo(member)
+            if isinstance(member, str) and member.endswith("/"):
+                info.type = tarfile.DIRTYPE
+            tar.addfile(info)
+    return data.getvalue()
+
+
+def link(name: str, target: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = tarfile.SYMTYPE, target
+    return info
+
+
+def archive(path: Path, files: Mapping[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, BytesIO(content))
+    return path
+
+
+def saved(path: Path, *layers: bytes) -> Path:
+    """Write what `docker save` does."""
+    files = {f"{number}.tar": content for number, content in enumerate(layers)}
+    manifest = [{"Config": "config.json", "Layers": list(files)}]
+    config = {"config.json": json.dumps(CONFIG).encode()}
+    return archive(path, {**files, **config, "manifest.json": json.dumps(manifest).encode()})
+
+
+def oci(path: Path, content: bytes) -> Path:
+    """Write an OCI archive with one layer, compressed, behind an index of indices."""
+    blobs: dict[str, bytes] = {}
+
+    def blob(data: bytes) -> dict[str, str]:
+        digest = hashlib.sha256(data).hexdigest()
+        blobs[f"blobs/sha256/{digest}"] = data
+        return {"digest": f"sha256:{digest}"}
+
+    config, layers = blob(json.dumps(CONFIG).encode()), [blob(gzip.compress(content))]
+    manifest = blob(json.dumps({"config": config, "layers": layers}).encode())
+    index = blob(json.dumps({"manifests": [manifest]}).encode())
+    return archive(path, {**blobs, "index.json": json.dumps({"manifests": [index]}).encode()})
+
+
+def names(path: Path, directory: str) -> list[str]:
+    with find(str(path)) as found:
+        assert found.root_fd is not None
+        return Rootfs(found.root_fd).names(directory)
+
+
+@pytest.mark.parametrize("kind", ["saved", "oci"])
+def test_an_archive_says_what_its_image_says(kind: str, tmp_path: Path) -> None:
+    write = saved if kind == "saved" else oci
+    path = write(tmp_path / "image.tar", layer(f"{LIB}/", CUDART, f"{LIB}/libcublas.so.12"))
+    with find(str(path)) as found:
+        assert (found.kind, found.args) == ("archive", ("vllm",))
+        assert found.variables == {"CUDA_VERSION": "12.4.1"}
+    assert names(path, f"/{LIB}") == ["libcudart.so.12.4.127"]
+
+
+def test_a_layer_is_put_over_those_beneath_it(tmp_path: Path) -> None:
+    wheel = "opt/venv/lib/python3.12/site-packages/nvidia_cuda_runtime_cu12-12.8.90.dist-info"
+    lower = layer(CUDART, "usr/local/cuda-11.8/lib64/libcudart.so.11.8.89", f"{wheel}/METADATA")
+    upper = layer(
+        f"{LIB}/.wh.libcudart.so.12.4.127",
+        f"{LIB}/libcudart.so.12.6.77",
+        link("usr/local/cuda", "cuda-12.4"),
+        "usr/local/cuda-11.8/.wh..wh..opq",
+    )
+    path = saved(tmp_path / "image.tar", lower, upper)
+    assert names(path, f"/{LIB}") == ["libcudart.so.12.6.77"]
+    assert names(path, "/usr/local/cuda/lib64") == ["libcudart.so.12.6.77"]
+    assert names(path, "/usr/local/cuda-11.8/lib64") == []
+    assert names(path, f"/{wheel.rpartition('/')[0]}") == [wheel.rpartition("/")[2]]
+
+
+def test_what_leaves_the_tree_is_passed_over(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "libcudart.so.11.8.89").touch()
+    fifo = tarfile.TarInfo(f"{LIB}/libcudart.so.12.1.1")
+    fifo.type = tarfile.FIFOTYPE
+    path = saved(
+        tmp_path / "image.tar",
+        layer(
+            "../outside/libcudart.so.12.4.127",
+            link("cuda", str(outside)),
+            "cuda/libcudart.so.12.4.127",
+            "cuda/.wh.libcudart.so.11.8.89",
+            link("usr", "../outside"),
+            "usr/libcudart.so.12.4.127",
+            "/".join(["deep"] * 64) + "/libcudart.so.12.4.127",
+            fifo,
+            ".wh..wh..opq",
+        ),
+    )
+    assert names(path, "/cuda") == []
+    assert [found.name for found in outside.iterdir()] == ["libcudart.so.11.8.89"]
+
+
+def test_there_is_a_bound_to_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skeleton, "_MOST_NAMES", 32)
+    many = layer(*(f"{LIB}/libcudart.so.12.4.{number}" for number in range(200)))
+    assert len(names(saved(tmp_path / "image.tar", many), f"/{LIB}")) <= 32
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no archive",
+        layer("a"),
+        layer("manifest.json"),
+        layer("index.json"),
+    ],
+    ids=["text", "another tar", "an empty manifest", "an empty index"],
+)
+def test_what_is_no_image_is_told(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "image.tar"
+    path.write_bytes(content)
+    with pytest.raises(NotFound, match="is no image that docker, podman"), find(str(path)):
+        pass
+
+
+def test_a_manifest_that_names_what_is_not_there_is_told(tmp_path: Path) -> None:
+    manifest = json.dumps([{"Config": "config.json", "Layers": ["no.tar"]}]).encode()
+    files = {"manifest.json": manifest, "config.json": json.dumps(CONFIG).encode()}
+    with pytest.raises(NotFound), find(str(archive(tmp_path / "image.tar", files))):
+        pass
+
+
+def test_a_skeleton_goes_with_its_block() -> None:
+    with Skeleton.made() as made:
+        folder = Path(f"/proc/self/fd/{made.fd}").readlink()
+        assert folder.is_dir()
+    assert not folder.exists()
