@@ -25,7 +25,7 @@ from typing import Any, Final
 import click
 
 from gpushare import protocol
-from gpushare.cli.doctor import DEGRADED
+from gpushare.cli.failure import DEGRADED
 from gpushare.cli.group import ERROR, REFUSED, SECTIONS, USAGE, gpushare
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
 from gpushare.events import EVENTS, KEPT
@@ -36,6 +36,7 @@ from gpushare.settings.rules import resolved
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from docs.compatibility import compatibility
 from docs.dialects import dialects
 from docs.doors import doors
 from docs.errors import errors
@@ -106,6 +107,7 @@ def pages() -> dict[str, str]:
             ("exit-status.md", "Exit statuses", exit_statuses()),
             ("environment.md", "Environment variables", environment()),
             ("protocol.md", "The control socket", control_socket()),
+            ("compatibility.md", "What runs on what", compatibility()),
             ("events.md", "Events of the log", events()),
             ("errors.md", "Errors and topics", errors()),
             ("metrics.md", "Metrics", metrics()),
@@ -342,12 +344,18 @@ def exit_statuses() -> Iterator[str]:
             ),
         ),
         (USAGE, "usage: the command line is wrong"),
-        (REFUSED, "refused: the request is understood and not granted"),
+        (
+            REFUSED,
+            (
+                "refused: the request is understood and not granted, or `compat` finds that an "
+                "image does not run"
+            ),
+        ),
         (
             DEGRADED,
             (
-                "degraded: a check of `doctor` fails, a card of `ls` is not healthy, or strict "
-                "`validate` has warnings alone"
+                "degraded: a check of `doctor` fails, a card of `ls` is not healthy, `compat` has "
+                "a warning, or strict `validate` has warnings alone"
             ),
         ),
     ]

@@ -10,12 +10,12 @@ import click
 
 from gpushare import checks
 from gpushare.cli import session as shared
+from gpushare.cli.failure import DEGRADED
 from gpushare.cli.table import printable
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
 
-DEGRADED: Final = 4
 COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 

@@ -14,6 +14,7 @@ from gpushare.errors import UserError
 ERROR: Final = 1
 USAGE: Final = 2
 REFUSED: Final = 3
+DEGRADED: Final = 4
 
 
 def say(text: str) -> None:

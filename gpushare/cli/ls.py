@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
+from gpushare.cli.failure import DEGRADED
 from gpushare.cli.table import table
 from gpushare.quota.size import format_size
 
@@ -19,7 +20,6 @@ HEADINGS = (
     *("CARD", "MODEL", "MEMORY", "PROMISED", "LENT", "FOREIGN", "FREE"),
     *("CORES", "TENANTS", "MODE", "HEALTH"),
 )
-DEGRADED = 4
 
 
 @shared.command("ls", example="gpushare ls")

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
+from gpushare.cli.failure import DEGRADED
 from gpushare.errors import UserError
 from gpushare.exporter import NO_LIBRARY
 from gpushare.exporter.snapshot import Source
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
-
-DEGRADED = 4
 
 
 class NoLibrary(UserError):

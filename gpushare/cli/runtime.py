@@ -12,7 +12,7 @@ import click
 
 from gpushare import install
 from gpushare.cli import session as shared
-from gpushare.cli.doctor import DEGRADED
+from gpushare.cli.failure import DEGRADED
 from gpushare.cli.table import table
 from gpushare.engines import dockerd, registration, status
 from gpushare.engines.engine import ENGINES, find

@@ -121,8 +121,8 @@ PRECISIONS: Final[Mapping[str, Precision]] = {
     "bfloat16": Precision((8,), "--dtype=half"),
     "tf32": Precision((8,), "--dtype=half"),
     "int8": Precision((6, 1), "--dtype=half"),
-    "fp8": Precision((8, 9), "a quantization that the card has, or --dtype=half"),
-    "fp4": Precision((10,), "fp8"),
+    "fp8": Precision((8, 9), "--dtype=half, or a quantization that the card has"),
+    "fp4": Precision((10,), "--quantization=fp8"),
 }
 
 #: MPS: the cards whose clients have address spaces and limits of their own (Volta and newer), the

@@ -30,6 +30,9 @@ class Card(TypedDict):
     index: int
     uuid: str
     model: str
+    brand: str  # as NVIDIA_REQUIRE_ variables name it: tesla, nvidia, geforce; empty: not known
+    capability: str  # compute capability, "9.0"; empty: not known
+    datacenter: bool  # of the kind that cuda-compat packages are made for
     memory_bytes: int  # NVML's total less what the driver reserves
     reserve_bytes: int  # kept back by the node's configuration
     promised_bytes: int

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import topics, xid
-from gpushare.cli.doctor import DEGRADED
-from gpushare.cli.failure import ERROR, REFUSED, USAGE
+from gpushare.cli.failure import DEGRADED, ERROR, REFUSED, USAGE
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
 from gpushare.events import EVENTS
 from gpushare.quota.dialects import DIALECTS

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of what goes with what, from gpushare/compat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from docs.markdown import table
+from gpushare.compat import RULES, matrix
+from gpushare.compat.version import Version, shown, whole
+
+
+def compatibility() -> Iterator[str]:
+    """Yield the rules and the tables that they rest on."""
+    yield "`gpushare compat` judges an image by these rules, and so does the daemon when a"
+    yield "container with a GPU is made (`compat` in [gpushare.yaml](configuration.md)). How to"
+    yield "read its answer: [check an image](../how-to/check-an-image.md)."
+    yield ""
+    yield from ("## Rules", "")
+    yield from table(("rule", "when"), [(f"`{name}`", said) for name, said in RULES.items()])
+    yield from toolkits()
+    yield from cards()
+    yield from backends()
+    yield from ("## The interposer", "")
+    yield "Its table of calls is made of the headers of CUDA"
+    yield f"{shown(matrix.BASELINE_OLDEST)} to {shown(matrix.BASELINE)}. Each form that a call ever"
+    yield "had is in it, so an older runtime is mediated as a newer one; what is newer than the"
+    yield "table passes, and the audit charges it. A whole card has no interposer: no such bound."
+    yield ""
+
+
+def toolkits() -> Iterator[str]:
+    """Yield which driver came with which toolkit, and which runs it at all."""
+    yield from ("## Toolkits and drivers", "")
+    yield "A driver runs the CUDA that it came with, and every older one. Of the same major"
+    yield "version it runs newer ones too, without what is new in them and without their PTX, from"
+    yield "the least driver on. Before 11 every release takes its own driver."
+    yield ""
+    yield from table(
+        ("CUDA", "came with driver", "least driver"),
+        [(shown(cuda), whole(own), _least(cuda)) for cuda, own in matrix.TOOLKITS.items()],
+    )
+
+
+def cards() -> Iterator[str]:
+    """Yield which toolkits make programs for which cards, and what those compute with."""
+    yield from ("## Cards", "")
+    rows = []
+    for capability, known in matrix.ARCHITECTURES.items():
+        last = f"{known.last}.x" if known.last else "goes on"
+        driver = str(known.last_driver) if known.last_driver else "goes on"
+        rows.append((shown(capability), known.name, shown(known.first), last, driver))
+    headings = ("compute capability", "name", "first CUDA", "last CUDA", "last driver branch")
+    yield from table(headings, rows)
+    yield from ("## Formats of numbers", "")
+    formats = [
+        (f"`{name}`", shown(one.capability), one.instead) for name, one in matrix.PRECISIONS.items()
+    ]
+    yield from table(("format", "from compute capability", "instead"), formats)
+
+
+def backends() -> Iterator[str]:
+    """Yield what MPS and MIG need."""
+    yield from ("## MPS and MIG", "")
+    yield f"MPS takes compute capability {shown(matrix.MPS_CAPABILITY)} or more, a driver of CUDA"
+    yield f"{shown(matrix.MPS_CUDA)}, of {shown(matrix.MPS_MEMORY_CUDA)} for limits of memory, and"
+    yield "a card that is not under MIG."
+    yield ""
+    rows = [(shown(card), whole(driver)) for card, driver in matrix.MIG_DRIVERS.items()]
+    yield from table(("MIG on compute capability", "least driver"), rows)
+
+
+def _least(cuda: Version) -> str:
+    least = matrix.MINOR_COMPATIBLE.get(cuda[0], matrix.TOOLKITS[cuda])
+    return whole(least)
