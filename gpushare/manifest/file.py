@@ -14,7 +14,7 @@ import yaml
 
 from gpushare.manifest.nodes import Twice
 from gpushare.marks import Place
-from gpushare.quota import Cards
+from gpushare.quota import Cards, default_trust
 
 #: Documents whose containers no kubelet makes.
 OUTSIDE: Final = frozenset({"compose", "ecs"})
@@ -95,6 +95,9 @@ class Container:
     @property
     def in_cluster(self) -> bool:
         """Whether a kubelet makes it: its environment then asks for nothing by itself."""
+        if self.document.kind == "oci":
+            texts = {name: value.text for name, value in self.annotations.items()}
+            return default_trust(texts) == "shrink"
         return self.document.kind not in OUTSIDE
 
     def values(self, kind: str) -> Values:

@@ -10,8 +10,9 @@ from gpushare.manifest.check.finding import ERROR, INFO, WARNING, Finding, of_no
 from gpushare.manifest.file import Container, Document
 from gpushare.manifest.request import Request, settings_of
 from gpushare.quota import BadValue, Quota, QuotaError, give
+from gpushare.quota.annotations import scoped_name
 from gpushare.quota.dialects import shown
-from gpushare.quota.keys import KEYS
+from gpushare.quota.keys import BY_ENV, KEYS
 
 _REACHING: Final = frozenset({"env", "annotation", "pod annotation"})
 _PARTS: Final = frozenset({"memory", "memory-percent", "cores", "count", "devices"})
@@ -25,7 +26,14 @@ def asked(container: Container, request: Request, *, strict: bool) -> Iterator[F
         else:
             yield of_node(one.source, container.node, one.rule, one.fix, value=one.text or "")
     where = f"container {container.name}" if container.name else ""
+    alone = _alone(container, request)
+    for name in alone:
+        rule = "asks for nothing by itself in a pod, unless the node's trust.env is ask"
+        fix = f"write the annotation {scoped_name(container.name or 'NAME', BY_ENV[name].name)}"
+        yield of_value(f"env {name}", container.env[name], rule, fix, WARNING)
     for note in request.notes:
+        if note.startswith(tuple(f"env {name} " for name in alone)):
+            continue  # said above
         yield of_node(where, container.node, note, "", level=INFO if strict else WARNING)
     meant = {name: said for one in request.spoken for name, said in one.meant.items()}
     for word, value in request.unreachable:
@@ -35,6 +43,13 @@ def asked(container: Container, request: Request, *, strict: bool) -> Iterator[F
     if not request.problems:
         yield from _not_given(container, request)
     yield from _without_runtime(container, request)
+
+
+def _alone(container: Container, request: Request) -> list[str]:
+    """Return the variables of ours that a pod's container has with no annotation beside them."""
+    if not container.in_cluster or request.own:
+        return []
+    return [name for name in container.env if name in BY_ENV]
 
 
 def _not_given(container: Container, request: Request) -> Iterator[Finding]:
@@ -48,8 +63,9 @@ def _not_given(container: Container, request: Request) -> Iterator[Finding]:
             value = container.values(one.source.kind).get(one.source.name)
             if str(one.source) != error.where or value is None:
                 continue
-            # The node's defaults.memory may be what is missing; nobody here knows them.
-            level = WARNING if key == "cores" else ERROR
+            level = ERROR if key != "cores" else WARNING  # defaults.memory of a node may say it
+            if one.source.kind not in _REACHING:
+                level = INFO  # it is right where it is for
             yield of_value(error.where, value, error.rule, error.fix, level)
             return
 

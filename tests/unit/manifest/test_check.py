@@ -256,6 +256,23 @@ def test_cores_without_memory_are_a_warning_for_a_node_may_say_it() -> None:
     assert '"30" asks for cores, and for no memory; add gpushare.io/memory' in line
 
 
+def test_what_another_system_gives_and_gpushare_does_not_is_only_to_be_known() -> None:
+    text = pod("limits: {nvidia.com/gpu.shared: 1}")
+    assert told(text) == told(text, "warning") == []
+    assert any('"1" comes with no memory and no card' in line for line in told(text, INFO))
+
+
+def test_a_variable_of_ours_alone_in_a_pod_is_a_warning() -> None:
+    env = "{name: GPUSHARE_MEMORY, value: 4GiB}"
+    (line,) = told(pod(env=env), "warning")
+    assert line == (
+        '7:44: warning: env GPUSHARE_MEMORY: "4GiB" asks for nothing by itself in a pod, unless '
+        "the node's trust.env is ask; write the annotation gpushare.io/container.c.memory"
+    )
+    annotated_too = pod(annotations="gpushare.io/container.c.memory: 8GiB", env=env)
+    assert told(annotated_too, "warning") == []
+
+
 def test_a_pod_that_names_no_runtime_is_told_so() -> None:
     text = annotated("gpushare.io/memory: 4GiB").replace("runtimeClassName: gpushare, ", "")
     (line,) = told(text, INFO)

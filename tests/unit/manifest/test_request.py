@@ -83,6 +83,14 @@ def test_the_environment_of_a_pod_asks_for_nothing_and_that_of_compose_does() ->
     assert asked(of_compose) == {"memory": "4GiB"}
 
 
+def test_the_environment_of_a_config_json_asks_where_no_kubelet_made_it() -> None:
+    env = '"process": {"env": ["GPUSHARE_MEMORY=4GiB"]}'
+    alone = f'{{"ociVersion": "1", {env}}}'
+    assert asked(request(alone)) == {"memory": "4GiB"}
+    of_pod = '"annotations": {"io.kubernetes.cri.container-name": "c"}'
+    assert asked(request(f'{{"ociVersion": "1", {env}, {of_pod}}}')) == {}
+
+
 def test_an_annotation_for_no_container_beside_one_for_each_is_ambiguous() -> None:
     text = pod(
         annotations="gpushare.io/container.c.memory: 4GiB, gpushare.io/container.d.memory: 4GiB, "
