@@ -20,6 +20,7 @@ Sink = Callable[[float, str, str, Mapping[str, Any]], None]
 
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 _STDERR: Final = 2
+_encode: Final = json.JSONEncoder(separators=(",", ":"), default=str).encode
 _sinks: tuple[Sink, ...] = ()
 _lock = threading.RLock()  # a signal's handler logs in the midst of another line
 _counts: Counter[str] = Counter()
@@ -50,11 +51,7 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
     assert level in _LEVELS
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03}Z"
-    line = json.dumps(
-        {"time": stamp, "level": level, "event": event, **fields},
-        separators=(",", ":"),
-        default=str,
-    )
+    line = _encode({"time": stamp, "level": level, "event": event, **fields})
     with contextlib.suppress(OSError):
         os.write(_STDERR, line.encode() + b"\n")
     with _lock:

@@ -22,6 +22,8 @@ _MOST_DIGITS: Final = 1000
 # One without an end is one up to the end of the text: no quote within it is tried again.
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_FOLD: Final = bytes.maketrans(b"[{]}", b"(())")
+_OTHERS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
@@ -49,6 +51,20 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def _depth(data: bytes) -> int:
+    """Return how deep the brackets of `data` go, as far as MAX_DEPTH and one more."""
+    left = _STRING.sub(b"", data).translate(_FOLD, _OTHERS)
+    for depth in range(MAX_DEPTH + 1):
+        if not left:
+            return depth
+        # All that enclose nothing: one level of each.
+        rest = left.replace(b"()", b"")
+        if len(rest) == len(left):
+            return _depth_of_unbalanced(data)
+        left = rest
+    return MAX_DEPTH + 1
+
+
+def _depth_of_unbalanced(data: bytes) -> int:
     steps = (_STEP.get(byte, 0) for byte in re.sub(rb"[^][{}]+", b"", _STRING.sub(b"", data)))
     return max(accumulate(steps), default=0)
 

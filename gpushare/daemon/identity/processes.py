@@ -49,13 +49,10 @@ NOBODY: Final = Process(0, 0, 0, 0)
 def look(pid: int) -> Process | None:
     """Return process `pid`; None when there is none (a zombie has ended)."""
     try:
-        line, status = _read(pid, "stat"), _read(pid, "status")
+        fields, status = _fields(pid), _read(pid, "status")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name, field 2, is the process's own word and may hold spaces and parentheses.
-    fields = line[line.rindex(b")") + 2 :].split()
-    # One whose first thread has ended looks like a zombie while its other threads go on.
-    if fields[0] == b"X" or (fields[0] == b"Z" and int(fields[17]) <= 1):
+    if fields is None:
         return None
     namespaced = pid
     for entry in status.splitlines():
@@ -64,10 +61,31 @@ def look(pid: int) -> Process | None:
     return Process(pid, int(fields[19]), int(fields[1]), namespaced)
 
 
+def since(pid: int) -> int | None:
+    """Return when process `pid` began, in clock ticks since boot; None as `look`, of half its cost.
+
+    For what a container's start waits for.
+    """
+    try:
+        fields = _fields(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields is None else int(fields[19])
+
+
+def _fields(pid: int) -> list[bytes] | None:
+    """Return /proc/PID/stat from the state, field 3, on; None of a process that has ended."""
+    line = _read(pid, "stat")
+    # The name, field 2, is the process's own word and may hold spaces and parentheses.
+    fields = line[line.rindex(b")") + 2 :].split()
+    # One whose first thread has ended looks like a zombie while its other threads go on.
+    has_ended = fields[0] == b"X" or (fields[0] == b"Z" and int(fields[17]) <= 1)
+    return None if has_ended else fields
+
+
 def is_alive(process: Process) -> bool:
     """Whether `process`, as it was looked at, has not ended."""
-    found = look(process.pid)
-    return found is not None and found.starttime == process.starttime
+    return since(process.pid) == process.starttime
 
 
 def is_stranded(pid: int) -> bool:
@@ -323,8 +341,7 @@ def open_pidfd(pid: int, starttime: int) -> int | None:
     except ProcessLookupError:
         return None
     # Looked at after the descriptor was opened: what it names cannot change any more.
-    process = look(pid)
-    if process is None or process.starttime != starttime:
+    if since(pid) != starttime:
         os.close(fd)
         return None
     return fd

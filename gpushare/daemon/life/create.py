@@ -130,9 +130,10 @@ def _reserve(bundle: Bundle, original: Spec, asked: Asked, node: Node) -> Entry:
     if asked.pod is not None:
         pods.settle(asked.pod, node)
         pods.refuse_second(asked.pod, asked.quota, node)
-    # One that has ended by now is nobody's process any more, and that is found out at the end.
-    gone = Process(bundle.maker, 0, 0, 0)
-    maker = (processes.look(bundle.maker) or gone) if bundle.maker else None
+    maker = None
+    if bundle.maker:
+        # One that has ended by now is nobody's process any more, and that is found out at the end.
+        maker = Process(bundle.maker, processes.since(bundle.maker) or 0, 0, bundle.maker)
     applicant = replace(_applicant(bundle, original), terms=asked.terms, maker=maker)
     try:
         return reserve(applicant, asked.quota, asked.given, node)

@@ -125,8 +125,7 @@ def watch_maker(entry: Entry, node: Node) -> None:
 
 def is_abandoned(entry: Entry) -> bool:
     """Whether the runtime that was to make a reservation's container has ended."""
-    found = processes.look(entry.maker) if entry.maker else processes.NOBODY
-    return found is None or (entry.maker != 0 and found.starttime != entry.maker_starttime)
+    return entry.maker != 0 and processes.since(entry.maker) != entry.maker_starttime
 
 
 def _end_if_abandoned(entry: Entry, node: Node) -> None:

@@ -104,7 +104,8 @@ class Ledger:
     def add(self, entry: Entry) -> None:
         """Write a new entry, instead of one that has the same key."""
         with self._changed(entry) as store:
-            store.execute("DELETE FROM tenant WHERE key = ?", (entry.key,))
+            if entry.key in self.entries:
+                store.execute("DELETE FROM tenant WHERE key = ?", (entry.key,))
             _put(store, entry)
         self.holds.forget(entry.key)
         self._publish({**self.entries, entry.key: entry})
