@@ -42,5 +42,5 @@ AWS: Final = Dialect(
     ),
     translated_by="the ECS agent, to CUDA_MPS_PINNED_DEVICE_MEM_LIMIT and "
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-    notes=("maxComputePercent is a limit and reserves nothing.",),
+    notes=("A maxComputePercent is a limit and reserves nothing.",),
 )

@@ -14,7 +14,16 @@ from typing import Final
 
 from gpushare.quota.dialects.row import Assumed, Dialect, Row
 from gpushare.quota.dialects.rules import LeastBytes, NotAbove, NotBoth
-from gpushare.quota.dialects.units import CARDS, MIBS, PART, QUANTITY, TEXT, VISIBLE, choice
+from gpushare.quota.dialects.units import (
+    CARDS,
+    MIBS,
+    PART,
+    QUANTITY,
+    QUANTITY_OR_PART,
+    TEXT,
+    VISIBLE,
+    choice,
+)
 
 _LEAST: Final = LeastBytes(10**6)  # less is no whole MB to the driver's limits
 
@@ -44,8 +53,11 @@ KAI: Final = Dialect(
             "nvidia.com/container.{container}.gpu-compute.mode",
             "annotation",
             "says",
-            "time-slicing: turns. sm-sharing: at the same time, through MPS.",
-            choice("time-slicing or sm-sharing", {"time-slicing": None, "sm-sharing": None}),
+            "How compute is shared: time-slicing in turns, sm-sharing through MPS; here in turns.",
+            choice(
+                "time-slicing or sm-sharing",
+                {"time-slicing": "best-effort", "sm-sharing": "best-effort"},
+            ),
             "policy",
         ),
         Row(
@@ -77,7 +89,7 @@ KAI: Final = Dialect(
             "gpu-fraction.limit",
             "annotation",
             "says",
-            "The same as a part of a card.",
+            "Memory that it never passes, as a part of a card.",
             TEXT,
             instead="nothing: gpushare.io/memory-limit is a size",
         ),
@@ -92,12 +104,20 @@ KAI: Final = Dialect(
             instead="gpushare.io/container.NAME.memory",
         ),
         Row(
+            "NVIDIA_VISIBLE_DEVICES",
+            "env",
+            "says",
+            "The cards that KAI's binder chose.",
+            VISIBLE,
+            "devices",
+        ),
+        Row(
             "RUNAI_GPU_MEMORY_LIMIT",
             "env",
             "says",
-            "Memory that it never passes, as a size or a part.",
-            TEXT,
-            instead="gpushare.io/memory-limit",
+            "Memory that it never passes, as a quantity; as a part of a card it says nothing here.",
+            QUANTITY_OR_PART,
+            "memory-limit",
         ),
     ),
     rules=(
@@ -115,7 +135,7 @@ KAI: Final = Dialect(
     translated_by="the annotations themselves reach a runtime that is let see them",
     domains=("nvidia.com/container.", "gpu-fraction", "gpu-memory"),
     notes=(
-        "gpu-memory is whole MiB; gpu-memory.request is a quantity of Kubernetes, 4G decimal.",
-        "gpu-fraction is a part of the memory; compute is in turns.",
+        "Of the older words gpu-memory is whole MiB; gpu-memory.request is a quantity, 4G decimal.",
+        "A gpu-fraction is a part of the memory; compute is in turns.",
     ),
 )

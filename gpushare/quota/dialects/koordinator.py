@@ -78,5 +78,5 @@ KOORDINATOR: Final = Dialect(
     translated_by="nothing on this node; gpushare convert writes annotations, which do",
     equal_requests=True,
     domains=("koordinator.sh/gpu",),
-    notes=("koordinator.sh/gpu-memory counts bytes where it has no suffix.",),
+    notes=("Without a suffix koordinator.sh/gpu-memory is bytes.",),
 )

@@ -53,5 +53,5 @@ KUBESHARE: Final = Dialect(
     ),
     translated_by="the annotations themselves reach a runtime that is let see them; labels do not",
     domains=("kubeshare/gpu", "sharedgpu/gpu"),
-    notes=("gpu_mem counts bytes.",),
+    notes=("KubeShare counts gpu_mem in bytes.",),
 )

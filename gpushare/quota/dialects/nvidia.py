@@ -58,20 +58,20 @@ _TOOLKIT: Final = (
         "NVIDIA_DISABLE_REQUIRE",
         "env",
         "says",
-        "true or 1: no NVIDIA_REQUIRE_ counts.",
+        "Switches NVIDIA_REQUIRE_ off: true or 1.",
         TEXT,
         instead="gpushare compat reads it",
     ),
     *(
-        Row(name, "env", "says", meaning, TEXT, instead="passed on; nothing of it is mounted")
+        Row(name, "env", "says", meaning, TEXT, instead="passed on; nothing is mounted for it")
         for name, meaning in (
             ("NVIDIA_MIG_CONFIG_DEVICES", "Cards whose MIG parts it may make."),
             ("NVIDIA_MIG_MONITOR_DEVICES", "Cards whose MIG parts it may watch."),
             ("NVIDIA_IMEX_CHANNELS", "Memory channels between nodes."),
-            ("NVIDIA_GDS", "enabled: storage to the card's memory."),
-            ("NVIDIA_MOFED", "enabled: the network's own driver."),
-            ("NVIDIA_NVSWITCH", "enabled: the switches between cards."),
-            ("NVIDIA_GDRCOPY", "enabled: the card's memory mapped for the CPU."),
+            ("NVIDIA_GDS", "Storage straight to the card's memory: enabled."),
+            ("NVIDIA_MOFED", "The network's own driver: enabled."),
+            ("NVIDIA_NVSWITCH", "The switches between cards: enabled."),
+            ("NVIDIA_GDRCOPY", "The card's memory mapped for the CPU: enabled."),
         )
     ),
     Row(

@@ -42,5 +42,7 @@ NVSHARE: Final = Dialect(
     ),
     translated_by="nothing on this node; gpushare convert writes annotations, which do",
     domains=("nvshare.com/", "NVSHARE_"),
-    notes=("nvshare bounds no memory: add gpushare.io/memory, or defaults.memory of the node.",),
+    notes=(
+        "No memory is bounded by nvshare: add gpushare.io/memory, or defaults.memory of the node.",
+    ),
 )

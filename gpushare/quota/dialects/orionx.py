@@ -15,8 +15,15 @@ ORIONX: Final = Dialect(
     "orionx",
     "OrionX",
     rows=(
-        Row("virtaitech.com/gpu", "limit", "asks", "vGPUs.", CARDS, "count"),
-        Row("ORION_VGPU", "env", "asks", "vGPUs, each of a card of its own here.", CARDS, "count"),
+        Row("virtaitech.com/gpu", "limit", "asks", "Virtual GPUs.", CARDS, "count"),
+        Row(
+            "ORION_VGPU",
+            "env",
+            "asks",
+            "Virtual GPUs, each of a card of its own here.",
+            CARDS,
+            "count",
+        ),
         Row("ORION_GMEM", "env", "asks", "Memory of each vGPU.", MIBS, "memory"),
         Row(
             "ORION_RATIO",

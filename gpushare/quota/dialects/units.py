@@ -186,6 +186,15 @@ def _quantity(text: str) -> Amount:
 #: As Kubernetes reads it: `4Gi` binary, `4G` decimal, a bare number bytes.
 QUANTITY: Final = Unit("a quantity of Kubernetes", _quantity)
 
+
+def _quantity_or_part(text: str) -> Amount:
+    stripped = text.strip()
+    return None if re.fullmatch(r"0?\.[0-9]+|1(\.0*)?", stripped) else _quantity(stripped)
+
+
+#: As QUANTITY; up to `1` it is a part of a card, which is no size.
+QUANTITY_OR_PART: Final = Unit("a quantity of Kubernetes, or a part of a card", _quantity_or_part)
+
 # --- parts of a card ---
 
 PERCENT: Final = _number(1, 100, "percent of a card")

@@ -221,7 +221,7 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     (
         "kai",
         {f"{KAI}gpu-memory.request": "4Gi", f"{KAI}gpu-compute.mode": "sm-sharing"},
-        {"memory": "4GiB"},
+        {"memory": "4GiB", "policy": "best-effort"},
     ),
     (
         "kai",
@@ -254,6 +254,18 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     ("kai", {LENT: "2048", "gpu-fraction": "0.5"}, "keep gpu-memory or gpu-fraction"),
     ("kai", {LENT: "2048", "gpu-fraction-container-name": "main"}, {"memory": "2GiB"}),
     ("kai", {LENT: "2048", "RUNAI_GPU_MEMORY_LIMIT": "0.9"}, {"memory": "2GiB"}),
+    (
+        "kai",
+        {LENT: "2048", "RUNAI_GPU_MEMORY_LIMIT": "4Gi"},
+        {"memory": "2GiB", "memory-limit": "4GiB"},
+    ),
+    ("kai", {LENT: "2048", "RUNAI_GPU_MEMORY_LIMIT": "500M"}, "is above the limit, 500000000B"),
+    ("kai", {"RUNAI_GPU_MEMORY_LIMIT": "4Gi"}, {}),
+    (
+        "kai",
+        {"gpu-fraction": "0.5", "NVIDIA_VISIBLE_DEVICES": "GPU-1"},
+        {"memory-percent": "50", "devices": "GPU-1"},
+    ),
     # Huawei: 128 MiB, totals over the cards.
     ("huawei", {XGPU: "40"}, {"memory": "5GiB"}),
     ("huawei", {XGPU: "40", XGPU_CORE: "25"}, {"memory": "5GiB", "cores": "25"}),
