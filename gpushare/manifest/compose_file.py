@@ -133,7 +133,7 @@ def _cards(service: yaml.Node) -> Cards | None:
             return Cards(f"compose {source}", all_cards=True)
         for device in items(devices):
             capabilities = [word(item) for item in items(below(device, "capabilities"))]
-            if word(below(device, "driver")) in {None, "nvidia", "cdi"} and (
+            if _said(device, "driver") in {None, "nvidia", "cdi"} and (
                 "gpu" in capabilities or source == "gpus"
             ):
                 return _of_device(f"compose {source}", device)
@@ -146,9 +146,14 @@ def _cards(service: yaml.Node) -> Cards | None:
     )
 
 
+def _said(device: yaml.Node, key: str) -> str | None:
+    text = word(below(device, key))
+    return None if text is None else written_out(text)
+
+
 def _of_device(source: str, device: yaml.Node) -> Cards:
     named = tuple(name for item in items(below(device, "device_ids")) if (name := word(item)))
-    count = word(below(device, "count"))
+    count = _said(device, "count")
     if named:
         return Cards(source, devices=named)
     if count is not None and count.isdecimal():

@@ -37,7 +37,7 @@ def asked(container: Container, request: Request, *, strict: bool) -> Iterator[F
         yield of_node(where, container.node, note, "", level=INFO if strict else WARNING)
     meant = {name: said for one in request.spoken for name, said in one.meant.items()}
     for word, value in request.unreachable:
-        said = f"({meant[word.name]}) " if word.name in meant else ""
+        said = f"({meant[word.name]}) " if word.row.gives and word.name in meant else ""
         by = f"translated by: {word.dialect.translated_by}" if word.dialect.translated_by else ""
         yield of_value(shown(word), value, f"{said}reaches no runtime by itself", by, INFO)
     if not request.problems:

@@ -40,7 +40,7 @@ def check(file: File, *, strict: bool) -> Checked:
         found += _of_document(document)
         for container in document.containers:
             request = request_of(container, strict=strict)
-            asking += request.asks
+            asking += request.asks or container.cards is not None
             found += [*resources(container), *unknown(container)]
             found += asked(container, request, strict=strict)
     # Containers of a pod share its annotations, and aliases are read once for each of their uses.

@@ -60,10 +60,9 @@ CONTAINER: Final[Schema] = {
 
 DATA: Final[Schema] = {"type": "object", "properties": {"data": _TEXTS}}
 
-# Compose takes `true` since 2.x only, and programs see what they did not expect: `true` for `yes`.
 _LISTED: Final = {
     "type": ["object", "array", "null"],
-    "additionalProperties": {"type": ["string", "number", "null"]},
+    "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
     "items": {"type": "string"},
 }
 
@@ -74,7 +73,7 @@ SERVICE: Final[Schema] = {
         "runtime": _TEXT,
         "environment": _LISTED,
         "annotations": _LISTED,
-        "labels": {**_LISTED, "additionalProperties": {}},
+        "labels": _LISTED,
         "deploy": {
             "properties": {
                 "resources": {

@@ -24,6 +24,7 @@ _TYPES: Final = {
     "string": "text",
     "integer": "a whole number",
     "number": "a number",
+    "boolean": "true or false",
 }
 _NAMED: Final = {
     "annotations": "annotation",

@@ -306,10 +306,10 @@ def test_what_is_right_is_right_in_every_format() -> None:
             ),
         ),
         (
-            "services: {a: {image: i, environment: {A: yes}}}",
+            "services: {a: {image: i, environment: {A: {}}}}",
             (
-                '1:43: env A: "yes" is true or false to YAML, and must be text or a number; '
-                'write "yes"'
+                "1:43: env A: is a mapping, and must be text or a number or true or false; "
+                "write text"
             ),
         ),
         (

@@ -112,6 +112,10 @@ DEPLOY = "deploy: {{resources: {{reservations: {{devices: [{{{}}}]}}}}}}"
             DEPLOY.format("device_ids: ['0', GPU-1], capabilities: [gpu, utility]"),
             Cards("compose deploy devices", devices=("0", "GPU-1")),
         ),
+        (
+            DEPLOY.format("driver: '${D-nvidia}', count: '${N:-1}', capabilities: [gpu]"),
+            Cards("compose deploy devices", count=1),
+        ),
         (DEPLOY.format("capabilities: [tpu]"), None),
         ("gpus: all", Cards("compose gpus", all_cards=True)),
         ("gpus: [{driver: nvidia, count: 1}]", Cards("compose gpus", count=1)),
