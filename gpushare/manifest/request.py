@@ -124,7 +124,9 @@ def _first(container: Container, said: list[Said]) -> Value | None:
 
 def _unreachable(container: Container, spoken: list[Spoken]) -> Iterator[Found]:
     for one in spoken:
-        for word in one.words:
+        for word in {
+            word.source: word for word in one.words
+        }.values():  # one key may say two things
             value = _value(container, word)
             if value is not None and not word.row.reaches and word.row.use in {"asks", "says"}:
                 yield Found(word, value)

@@ -33,9 +33,9 @@ KUBESHARE: Final = Dialect(
                 f"{prefix}/gpu_limit",
                 where,
                 "says",
-                "Compute that it never passes, gpu_request to 1.",
+                "The most compute that it may use; where it is more than gpu_request, that holds.",
                 PART_UP_TO_ONE,
-                instead="gpushare.io/policy burst-share: more than its cores while others leave it",
+                "cores",
             ),
             Row(f"{prefix}/gpu_mem", where, "asks", "Memory in bytes.", BYTES, "memory"),
             Row(
@@ -53,5 +53,8 @@ KUBESHARE: Final = Dialect(
     ),
     translated_by="the annotations themselves reach a runtime that is let see them; labels do not",
     domains=("kubeshare/gpu", "sharedgpu/gpu"),
-    notes=("KubeShare counts gpu_mem in bytes.",),
+    notes=(
+        "KubeShare counts gpu_mem in bytes.",
+        "What KubeShare lends up to gpu_limit, gpushare.io/policy burst-share does.",
+    ),
 )

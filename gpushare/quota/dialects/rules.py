@@ -319,5 +319,5 @@ class NotBoth:
         """As DialectRule."""
         del cards
         if self.key in found and self.other in found and found.get("cores") != 100:
-            return self.key, BadValue(f"says what {self.other} says in another form", self.fix)
+            return self.key, BadValue("is the same in a second form", self.fix)
         return None

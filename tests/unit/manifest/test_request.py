@@ -133,3 +133,9 @@ def test_where_a_vendor_says_that_the_first_container_is_meant_it_is() -> None:
     assert of_both('gpu-memory: "4096"') == [{"memory": "4GiB"}, {}]
     named = 'gpu-memory: "4096", gpu-fraction-container-name: side'
     assert of_both(named) == [{}, {"memory": "4GiB"}]
+
+
+def test_a_key_that_says_two_things_is_told_once_to_reach_no_runtime() -> None:
+    found = request(pod("limits: {koordinator.sh/gpu: 50}"))
+    assert asked(found) == {"cores": "50", "memory-percent": "50"}
+    assert [one.word.name for one in found.unreachable] == ["koordinator.sh/gpu"]

@@ -351,6 +351,15 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
         {"sharedgpu/gpu_request": "0.3", "sharedgpu/gpu_mem": "4294967296"},
         {"cores": "30", "memory": "4GiB"},
     ),
+    (
+        "kubeshare",
+        {
+            "kubeshare/gpu_request": "0.5",
+            "kubeshare/gpu_limit": "2",
+            "kubeshare/gpu_mem": "1073741824",
+        },
+        "is more than one card",
+    ),
     ("kubeshare", {"kubeshare/gpu_request": "1.0"}, {"cores": "100"}),
     ("kubeshare", {"kubeshare/gpu_request": "1.5", "kubeshare/gpu_mem": "1"}, "more than one card"),
     ("kubeshare", {"kubeshare/gpu_request": "0.5"}, "asks for no memory beside it"),
