@@ -26,7 +26,7 @@ SECTIONS: Final = {
     "See": ("ls", "ps", "top", "inspect", "why", "history", "metrics"),
     "Use": ("run", "set", "pause", "resume", "kick", "card"),
     "Check": ("doctor", "verify"),
-    "Manifests": ("explain", "validate", "compat"),
+    "Manifests": ("explain", "validate", "compat", "convert"),
     "Set up": ("setup", "runtime", "cdi", "config", "rules", "simulator"),
 }
 

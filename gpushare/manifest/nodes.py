@@ -98,7 +98,7 @@ class _Composer:
     def __init__(self, text: str, path: str) -> None:
         self.path = path
         self.twice: list[Twice] = []
-        self._events: Iterator[Any] = yaml.parse(_readable(text), Loader=_LOADER)
+        self._events: Iterator[Any] = yaml.parse(readable(text), Loader=_LOADER)
         self._resolver = _Resolver()
         self._anchors: dict[str, _Made | None] = {}
         self._written = 0
@@ -208,7 +208,7 @@ def _size(parts: list[_Made]) -> tuple[int, int]:
     return 1 + sum(part.values for part in parts), 1 + height
 
 
-def _readable(text: str) -> str:
+def readable(text: str) -> str:
     """Return `text`, of the same length, with what JSON may have and a reader of YAML not take."""
     if _JSON.match(text):
         text = text.replace("\t", " ")

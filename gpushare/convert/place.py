@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a target's words go: limits, annotations and variables, by the kind of file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare.convert.edits import CannotEdit, New, Quoted
+from gpushare.convert.plan import Path, Plan
+from gpushare.convert.targets import Surface
+from gpushare.convert.tree import Node
+
+CLASS: Final = "runtimeClassName"
+#: Runtimes that a vendor's set-up asks for: ours takes their place.
+VENDORS: Final = frozenset({"nvidia", "nvidia-cdi", "nvidia-legacy", "nvidia-experimental"})
+OURS: Final = "gpushare"
+#: Kinds whose pods get containers that are not in the file (KServe's storage initializer), and
+#: that have annotations beside their containers.
+SERVING: Final = ("InferenceService", "ServingRuntime", "ClusterServingRuntime")
+
+
+def surface_of(kind: str) -> Surface:
+    """Return where a document of this kind is run."""
+    if kind == "oci":
+        return "oci"
+    if kind == "compose":
+        return "compose"
+    return "ecs" if kind == "ecs" else "kubernetes"
+
+
+@dataclass
+class Place:
+    """One container, or a pod's part of the file, in the plan of its document."""
+
+    plan: Plan
+    node: Node
+    path: Path
+
+    def limits(self, new: Sequence[New], others: tuple[Node, Path] | None) -> None:
+        """Put `new` into the limits of this container: in the lines of `others`, which go."""
+        if others is None:
+            self.plan.add(self.node, self.path, ("resources", "limits"), new)
+        else:
+            self.plan.wish(*others).new.extend(new)
+
+    def variables(self, new: Sequence[New], surface: Surface) -> None:
+        """Put `new`, names with texts, into the environment of this container."""
+        if surface == "kubernetes":
+            items = [(_named("name", one), New("value", one.value)) for one in new]
+            self.plan.add_items(self.node, self.path, "env", list(items))
+        elif surface == "ecs":
+            capital = self.node.get("Name") is not None
+            name, value, key = (
+                ("Name", "Value", "Environment")
+                if capital
+                else (
+                    "name",
+                    "value",
+                    "environment",
+                )
+            )
+            items = [(_named(name, one), New(value, one.value)) for one in new]
+            self.plan.add_items(self.node, self.path, key, list(items))
+        elif (there := self.node.get("environment")) is not None and there.kind == "sequence":
+            lines = [f"{one.key}={_text(one)}" for one in new]
+            self.plan.add_items(self.node, self.path, "environment", list(lines))
+        else:
+            self.plan.add(self.node, self.path, ("environment",), new)
+
+    def runtime(self, key: str) -> str | None:
+        """Have our runtime run this; return the name of another that stays."""
+        there = self.node.get(key)
+        if there is None or there.empty:
+            wish = self.plan.wish(self.node, self.path)
+            if not any(new.key == key for new in wish.new):
+                wish.new.append(New(key, OURS))
+                wish.after = _before_containers(self.node)
+            return None
+        if there.text in VENDORS:
+            self._replace(key)
+        return None if there.text in {OURS, *VENDORS} else there.text
+
+    def _replace(self, key: str) -> None:
+        entry = self.node.entry(key)
+        if entry is None:
+            raise CannotEdit(f"{key} comes by an alias; write it out", self.node.start)
+        self.plan.remove(entry, self.path)
+        wish = self.plan.wish(self.node, self.path)
+        if not any(new.key == key for new in wish.new):
+            wish.new.append(New(key, OURS))
+
+    def drop(self, key: str, text: str) -> bool:
+        """Take `key` out where it has this text; return whether it had."""
+        there = self.node.get(key)
+        if there is None or there.text != text:
+            return False
+        entry = self.node.entry(key)
+        if entry is None:
+            raise CannotEdit(f"{key} comes by an alias; write it out", self.node.start)
+        self.plan.remove(entry, self.path)
+        return True
+
+    def annotations(self, new: Sequence[New], *, serving: bool, several: bool) -> None:
+        """Put `new` into the annotations of the pod whose part this is.
+
+        `serving`: a kind of KServe's, whose annotations stand beside its containers where it has
+        `several` pods, and else in its own metadata.
+        """
+        holder, path, way = self._holder(serving=serving, several=several)
+        if way[0] == "metadata" and holder.get("metadata") is None:
+            self.plan.wish(holder, path).after = ""
+        self.plan.add(holder, path, way, new)
+
+    def _holder(self, *, serving: bool, several: bool) -> tuple[Node, Path, tuple[str, ...]]:
+        if not self.path:
+            return self.node, self.path, ("annotations",)  # a config.json
+        if serving and (several or self.path[-1:] == ("spec",) or self.node.get("annotations")):
+            return self.node, self.path, ("annotations",)
+        if serving:
+            root = self.plan.at(())
+            return root, (), ("metadata", "annotations")
+        if self.node.get("metadata") is not None or self.path[-1] != "spec":
+            return self.node, self.path, ("metadata", "annotations")
+        return self.plan.at(self.path[:-1]), self.path[:-1], ("metadata", "annotations")
+
+
+def _before_containers(node: Node) -> str | None:
+    """Return the key behind which a runtime is named: what stands before the containers."""
+    if node.get("containers") is None and node.get("initContainers") is None:
+        return "image" if node.entry("image") else None
+    before = ""
+    for entry in node.entries:
+        if entry.key.text in {"containers", "initContainers"}:
+            break
+        before = entry.key.text
+    return before
+
+
+def _named(name: str, new: New) -> New:
+    """Return the first entry of an item of a list, with the comments that `new` will get."""
+    return New(name, new.key, above=new.above)
+
+
+def _text(new: New) -> str:
+    assert isinstance(new.value, (str, Quoted))
+    return new.value if isinstance(new.value, str) else new.value.text

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether two requests come to the same, by whatever keys they are made."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpushare.quota import Given, Quota, give, read_again
+from gpushare.quota.quota import Layer
+
+# Of whole cards only how many and which counts.
+_WHOLE: Final = ("count", "devices")
+_SHARED: Final = (
+    *_WHOLE,
+    "memory_bytes",
+    "memory_percent",
+    "memory_limit_bytes",
+    "cores",
+    "policy",
+    "weight",
+    "priority",
+    "class_",
+)
+_ANY: Final = ("allow", "deny", "placement", "numa", "oversubscribe", "backend")
+_FIELDS: Final = {"memory": "memory_bytes", "memory-limit": "memory_limit_bytes", "class": "class_"}
+
+Meaning = dict[str, object]
+
+
+def quota_of(layer: Layer) -> Quota:
+    """Return the quota that `layer` alone is; QuotaError."""
+    return read_again({key: f"{asked.text} annotation" for key, asked in layer.items()}, {})
+
+
+def meaning(layer: Layer) -> Meaning:
+    """Return what `layer` gives, by field of Given and Quota; QuotaError as give."""
+    quota = quota_of(layer)
+    given: Given = give(quota)
+    fields = {"kind": given.kind, **{name: getattr(quota, name) for name in _ANY}}
+    of_kind = _SHARED if given.kind == "shared" else _WHOLE
+    return {**fields, **{name: getattr(given, name) for name in of_kind}}
+
+
+def differing(first: Meaning, second: Meaning) -> list[str]:
+    """Return the fields in which two differ."""
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
+
+
+def field_of(key: str) -> str:
+    """Return the field that a canonical key fills."""
+    return _FIELDS.get(key, key.replace("-", "_"))

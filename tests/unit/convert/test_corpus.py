@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every manifest of the corpus: what it asks, what it is converted to, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.convert import TARGETS, CannotConvert, Converted, convert, same
+from gpushare.manifest import File, read
+from gpushare.manifest.file import OUTSIDE
+from gpushare.manifest.request import request_of
+from gpushare.quota.dialects import DIALECTS
+from tests.corpus.cases import CASES, FOLDER, Case, name_of
+
+EACH = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def asked(file: File) -> dict[str, dict[str, str]]:
+    """Return what each container that asks for something asks, in canonical text."""
+    return {
+        name_of(one): dict(sorted((key, asked.text) for key, asked in layer.items()))
+        for one in file.containers
+        if (layer := request_of(one, strict=False).asked)
+    }
+
+
+def test_every_vendor_has_a_manifest() -> None:
+    folders = {path.name for path in FOLDER.iterdir() if path.is_dir() and path.name[0] != "_"}
+    of_no_folder = {
+        "egpu": "alibaba",
+        "elasticgpu": "tencent",
+        "hami-dra": "hami",
+        "mgpu": "volcengine",
+        "qgpu": "tencent",
+        "vcuda": "tencent",
+    }
+    assert {of_no_folder.get(name, name) for name in DIALECTS} == folders
+    assert {case.path.parent.name for case in CASES} == folders
+
+
+@EACH
+def test_what_it_asks(case: Case) -> None:
+    assert asked(case.file) == {
+        name: dict(sorted(keys.items())) for name, keys in case.expected["asks"].items()
+    }
+
+
+def refusal(case: Case, target: str) -> str | None:
+    return case.expected.get("refused", {}).get(target)  # type: ignore[no-any-return]
+
+
+PAIRS = [(case, target) for case in CASES for target in TARGETS]
+REFUSED = [pair for pair in PAIRS if refusal(*pair) is not None]
+CONVERTED = [pair for pair in PAIRS if refusal(*pair) is None]
+
+
+def lost_keys(made: Converted) -> list[str]:
+    return sorted({one.why.partition(" ")[0] for one in made.lost})
+
+
+def assert_same(first: File, second: File, lost: list[str]) -> None:
+    """Hold each container of two files against the other, but for the keys that are `lost`."""
+    fields = {same.field_of(key) for key in lost}
+    for before, after in zip(first.containers, second.containers, strict=True):
+        one, other = (request_of(container, strict=False).asked for container in (before, after))
+        assert bool(one) == bool(other)
+        if one:
+            differing = same.differing(same.meaning(one), same.meaning(other))
+            assert set(differing) <= fields, (before.name, differing)
+
+
+@pytest.mark.parametrize(("case", "target"), REFUSED, ids=str)
+def test_what_a_target_cannot_say_is_refused_with_its_line(case: Case, target: str) -> None:
+    with pytest.raises(CannotConvert, match=refusal(case, target)) as raised:
+        convert(case.file, TARGETS[target])
+    assert f"{case.path}:" in str(raised.value)
+    assert not case.golden(target).exists()
+
+
+@pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
+def test_what_it_becomes(case: Case, target: str) -> None:
+    made = convert(case.file, TARGETS[target])
+    golden = case.golden(target)
+    assert made.changed == golden.exists()
+    if made.changed:
+        assert made.text == golden.read_text(encoding="utf-8")
+    assert lost_keys(made) == sorted(case.expected.get("lost", {}).get(target, []))
+
+
+@pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
+def test_what_is_written_asks_the_same(case: Case, target: str) -> None:
+    """By reading it, in the target's own meaning; of the rest no container asks for more."""
+    made = convert(case.file, TARGETS[target])
+    assert_same(made.file, read(case.path, made.text), lost_keys(made))
+
+
+@pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
+def test_converting_twice_changes_nothing(case: Case, target: str) -> None:
+    once = convert(case.file, TARGETS[target]).text
+    again = convert(read(case.path, once), TARGETS[target])
+    assert again.text == once
+    assert not again.lost
+
+
+@pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
+def test_there_and_back_asks_the_same(case: Case, target: str) -> None:
+    """To our keys, from there to the target's, and to ours again."""
+    if refusal(case, "gpushare") is not None:
+        assert refusal(case, target) is not None
+        return
+    ours = convert(case.file, TARGETS["gpushare"])
+    if case.file.documents[0].kind in OUTSIDE and target != "gpushare":
+        with pytest.raises(CannotConvert, match="asked by pods of Kubernetes"):
+            convert(read(case.path, ours.text), TARGETS[target])
+        return
+    theirs = convert(read(case.path, ours.text), TARGETS[target])
+    back = convert(read(case.path, theirs.text), TARGETS["gpushare"])
+    assert_same(read(case.path, ours.text), read(case.path, back.text), lost_keys(theirs))
+
+
+@pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
+def test_every_comment_is_kept(case: Case, target: str) -> None:
+    made = convert(case.file, TARGETS[target])
+    told = [one.key for one in made.said if one.what == "note"]
+    for line in case.file.text.splitlines():
+        _, mark, comment = line.partition(" #")
+        if mark and not line.lstrip().startswith("-"):
+            assert comment in made.text or f"#{comment}" in told
+
+
+@pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
+def test_what_asks_for_nothing_is_as_it_was(case: Case, target: str) -> None:
+    """Of the data, but for what a request is made of."""
+    made = convert(case.file, TARGETS[target])
+    before, after = (
+        [bare(document) for document in yaml.safe_load_all(text)]
+        for text in (case.file.text, made.text)
+    )
+    assert before == after
+
+
+REQUESTS = {
+    "annotations",
+    "env",
+    "environment",
+    "labels",
+    "resourceRequirements",
+    "resources",
+    "runtime",
+    "runtimeClassName",
+    "schedulerName",
+    "x-gpu",
+}
+
+
+def bare(data: Any) -> Any:
+    """Return `data` without what requests are made of, and without what is empty then."""
+    if isinstance(data, dict):
+        kept = {key: bare(value) for key, value in data.items() if key not in REQUESTS}
+        return {key: value for key, value in kept.items() if value not in ({}, None)}
+    return [bare(item) for item in data] if isinstance(data, list) else data
