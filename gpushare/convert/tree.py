@@ -17,6 +17,7 @@ Kind: TypeAlias = Literal["scalar", "mapping", "sequence", "alias"]
 Step: TypeAlias = "str | int"
 
 MERGE: Final = "<<"
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(eq=False)
@@ -111,7 +112,7 @@ def trees(text: str) -> list[Node]:
     open_nodes: list[Node] = []
     pending: list[Node | None] = []  # the key that waits for its value, of each open node
     anchors: dict[str, Node] = {}
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.DocumentStartEvent):
             anchors = {}
             continue

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from gpushare.convert import TARGETS, CannotConvert, Converted, convert, same
 from gpushare.manifest import File, read
+from gpushare.manifest.check import ERROR, check
 from gpushare.manifest.file import OUTSIDE
 from gpushare.manifest.request import request_of
 from gpushare.quota.dialects import DIALECTS
@@ -57,6 +59,11 @@ REFUSED = [pair for pair in PAIRS if refusal(*pair) is not None]
 CONVERTED = [pair for pair in PAIRS if refusal(*pair) is None]
 
 
+@functools.cache
+def converted(case: Case, target: str) -> Converted:
+    return convert(case.file, TARGETS[target])
+
+
 def lost_keys(made: Converted) -> list[str]:
     return sorted({one.why.partition(" ")[0] for one in made.lost})
 
@@ -82,7 +89,7 @@ def test_what_a_target_cannot_say_is_refused_with_its_line(case: Case, target: s
 
 @pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
 def test_what_it_becomes(case: Case, target: str) -> None:
-    made = convert(case.file, TARGETS[target])
+    made = converted(case, target)
     golden = case.golden(target)
     assert made.changed == golden.exists()
     if made.changed:
@@ -93,13 +100,23 @@ def test_what_it_becomes(case: Case, target: str) -> None:
 @pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
 def test_what_is_written_asks_the_same(case: Case, target: str) -> None:
     """By reading it, in the target's own meaning; of the rest no container asks for more."""
-    made = convert(case.file, TARGETS[target])
+    made = converted(case, target)
     assert_same(made.file, read(case.path, made.text), lost_keys(made))
 
 
 @pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
+def test_what_is_written_is_right_to_validate(case: Case, target: str) -> None:
+    """But for what was wrong before, and for what only stands beside."""
+    before, after = (
+        {finding.key for finding in check(file, strict=True).findings if finding.level == ERROR}
+        for file in (case.file, read(case.path, converted(case, target).text))
+    )
+    assert after <= before
+
+
+@pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
 def test_converting_twice_changes_nothing(case: Case, target: str) -> None:
-    once = convert(case.file, TARGETS[target]).text
+    once = converted(case, target).text
     again = convert(read(case.path, once), TARGETS[target])
     assert again.text == once
     assert not again.lost
@@ -111,7 +128,7 @@ def test_there_and_back_asks_the_same(case: Case, target: str) -> None:
     if refusal(case, "gpushare") is not None:
         assert refusal(case, target) is not None
         return
-    ours = convert(case.file, TARGETS["gpushare"])
+    ours = converted(case, "gpushare")
     if case.file.documents[0].kind in OUTSIDE and target != "gpushare":
         with pytest.raises(CannotConvert, match="asked by pods of Kubernetes"):
             convert(read(case.path, ours.text), TARGETS[target])
@@ -123,7 +140,7 @@ def test_there_and_back_asks_the_same(case: Case, target: str) -> None:
 
 @pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
 def test_every_comment_is_kept(case: Case, target: str) -> None:
-    made = convert(case.file, TARGETS[target])
+    made = converted(case, target)
     told = [one.key for one in made.said if one.what == "note"]
     for line in case.file.text.splitlines():
         _, mark, comment = line.partition(" #")
@@ -134,7 +151,7 @@ def test_every_comment_is_kept(case: Case, target: str) -> None:
 @pytest.mark.parametrize(("case", "target"), CONVERTED, ids=str)
 def test_what_asks_for_nothing_is_as_it_was(case: Case, target: str) -> None:
     """Of the data, but for what a request is made of."""
-    made = convert(case.file, TARGETS[target])
+    made = converted(case, target)
     before, after = (
         [bare(document) for document in yaml.safe_load_all(text)]
         for text in (case.file.text, made.text)
