@@ -18,6 +18,7 @@ _CODES: Final = (
     ("NVML", "Errors of NVML", "What NVML answers, nvmlReturn_t."),
     ("XIDs", "XIDs", "What the driver reports of a card, in the kernel's log."),
     ("Exit statuses", "Exit statuses", "What gpushare's programs end with."),
+    ("Rules of compat", "Rules of gpushare compat", "What an image is judged by."),
     ("Refusals", "Refusals", "gpushare's own, by what they are about."),
 )
 _EVENTS: Final = "Events of the log have [a page of their own](events.md)."

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpushare.topics import events, vendors, xids
+from gpushare.topics import events, fits, vendors, xids
 from gpushare.topics.entry import Entry, read
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def entries() -> tuple[Entry, ...]:
     found = [entry for name, group in _FILES[:4] for entry in read(HERE / name, group)]
     found += xids.entries()
     found += [entry for name, group in _FILES[4:] for entry in read(HERE / name, group)]
-    return (*found, *vendors.entries(), *events.entries())
+    return (*found, *vendors.entries(), *fits.entries(), *events.entries())
 
 
 def find(words: str) -> list[Entry]:
@@ -85,7 +85,7 @@ def close(words: str) -> list[str]:
     """Return names that `words` may have been meant for, the closest first; at most 3."""
     known = {_folded(name): entry.name for entry in entries() for name in (entry.name, *entry.also)}
     known |= {_folded(name): entry.name for entry in entries() for name in _shortened(entry)}
-    found = get_close_matches(_folded(words), known, n=6, cutoff=0.6)
+    found = get_close_matches(_folded(words), known, n=6, cutoff=0.75)
     return list(dict.fromkeys(known[name] for name in found))[:3]
 
 

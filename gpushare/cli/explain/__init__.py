@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-STDIN = "-"
+STDIN: Final = "-"
+_NOR: Final = "; there is no such file, container of this node, or image of docker or podman"
 
 
 @shared.command("explain", example="gpushare explain CUDA_ERROR_OUT_OF_MEMORY")
-@click.argument("words", nargs=-1, metavar="[FILE|CODE|TOPIC]")
+@click.argument("words", nargs=-1, metavar="[FILE|CODE|TOPIC|IMAGE]")
 @click.option(
     "--config",
     "file",
@@ -33,7 +34,7 @@ STDIN = "-"
     help="The node's gpushare.yaml, for a manifest; else /etc/gpushare/gpushare.yaml.",
 )
 def command(session: Session, words: tuple[str, ...], file: Path | None) -> None:
-    """Explain a manifest, a code or a topic.
+    """Explain a manifest, a code, a topic or an image.
 
     FILE is a manifest of Kubernetes, of docker compose, a task definition of ECS or a container's
     config.json; - is standard input. For each container: what every key of it means, in whatever
@@ -44,8 +45,11 @@ def command(session: Session, words: tuple[str, ...], file: Path | None) -> None
     XID (xid-79), an exit status (exit-3), an event of the log, or a message, as it was printed: of
     gpushare, of CUDA or of a framework. TOPIC is one of those that are listed without an argument.
 
-    A file comes before a code, and that before a topic. It asks nobody and changes nothing. The
-    exit status is 1 where nothing is known of the word.
+    IMAGE is one that docker or podman have: what its own variables say, and what it is given for
+    them alone. Of a container of this node it says where to look.
+
+    A file comes before a code, that before a topic, and that before an image. Nothing is changed.
+    The exit status is 1 where nothing is known of the word.
     """
     said = " ".join(words)
     if not said:
@@ -53,7 +57,7 @@ def command(session: Session, words: tuple[str, ...], file: Path | None) -> None
     elif said == STDIN or _is_file(said):
         _file(session, said, file)
     else:
-        _entry(session, said)
+        _entry(session, said, file)
 
 
 def _is_file(said: str) -> bool:
@@ -79,8 +83,16 @@ def _file(session: Session, path: str, file: Path | None) -> None:
         click.echo("\n".join(wrapped(told)), err=True)
 
 
-def _entry(session: Session, said: str) -> None:
+def _entry(session: Session, said: str, file: Path | None) -> None:
     found = topics.find(said)
-    if not found:
+    if found:
+        session.show(entry.as_data(found), lambda: "\n".join(entry.lines(found)))
+        return
+    from gpushare.cli.explain import image  # noqa: PLC0415
+
+    if not image.may_be(said):
         raise UserError(entry.unknown(said))
-    session.show(entry.as_data(found), lambda: "\n".join(entry.lines(found)))
+    data = image.container(said, session.client) or image.explained(said, file)
+    if data is None:
+        raise UserError(entry.unknown(said, _NOR))
+    session.show(data, lambda: "\n".join(image.lines(data)))

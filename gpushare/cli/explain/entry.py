@@ -61,13 +61,15 @@ def listed() -> Iterator[str]:
     yield from wrapped(_CODES)
 
 
-def unknown(said: str) -> str:
-    """Return what is told of words that nothing is known of."""
+def unknown(said: str, nor: str = "") -> str:
+    """Return what is told of words that nothing is known of; `nor` says what else they are not."""
     close = topics.close(said)
     what = f"nothing is known of {quoted(said)}"
     if close:
         return f"{what}; did you mean {' or '.join(close)}?"
-    return f"{what}; `gpushare explain` lists the topics, and takes messages as they were printed"
+    return (
+        f"{what}{nor}; `gpushare explain` lists the topics, and takes messages as they were printed"
+    )
 
 
 def as_data(found: list[Entry]) -> dict[str, Any]:

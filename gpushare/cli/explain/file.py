@@ -51,12 +51,14 @@ class Node:
     driver: Driver | None
 
 
-def explained(path: str, file: Path | None) -> dict[str, Any]:
+def explained(path: str, file: Path | None, text: str | None = None) -> dict[str, Any]:
     """Return what the manifest at `path` says, by container, for a node configured by `file`.
+
+    `text` is what it would have in it, where it is not to be read.
 
     ManifestError, ConfigError, and UserError for what holds nothing that is known.
     """
-    manifest = read(path)
+    manifest = read(path, text)
     node = _node(file)
     containers = [_container(one, manifest, node) for one in manifest.containers]
     settings = [found for document in manifest.documents for found in _settings(document)]
@@ -278,12 +280,18 @@ def _told(container: Mapping[str, Any]) -> Iterator[str]:
     named = f"{kind} {container['name']}" if container["name"] else kind
     of = f"{container['of']}, " if container["of"] != "oci" else ""
     yield f"{of}{named} (line {container['line']})"
-    yield from _block("It says", map(_meant, container["written"]), none="nothing of a GPU")
-    yield from _block("No runtime hears", map(_unheard, container["unreachable"]))
+    yield from told(container, "It says")
+
+
+def told(container: Mapping[str, Any], heading: str) -> Iterator[str]:
+    """Yield what is known of a container; what it says stands below `heading`."""
+    yield from _block(heading, map(_meant, container["written"]), none="nothing of a GPU")
+    yield from _block("No runtime hears", map(_unheard, container.get("unreachable", ())))
     hears = [_heard(key, asked) for key, asked in container["hears"].items()]
     heard = {key: asked["text"] for key, asked in container["hears"].items()}
-    if container["wants"] and container["wants"] != heard:
-        wants = " ".join(f"{key}={text}" for key, text in container["wants"].items())
+    wanted = container.get("wants") or {}
+    if wanted and wanted != heard:
+        wants = " ".join(f"{key}={text}" for key, text in wanted.items())
         yield from _block("All of it asks for", [wants])
     yield from _block("A node hears", hears, none="" if container["refused"] else "nothing")
     given = container["given"]
@@ -310,7 +318,8 @@ def _shown(row: Mapping[str, Any]) -> str:
 def _meant(row: Mapping[str, Any]) -> str:
     means = f" -> {row['means']}" if row["means"] else ""
     said = f" {row['meaning']}" if row["meaning"] else ""
-    return f"line {row['line']}: {_shown(row)} ({row['vendor']}):{said}{means}"
+    line = f"line {row['line']}: " if "line" in row else ""
+    return f"{line}{_shown(row)} ({row['vendor']}):{said}{means}"
 
 
 def _unheard(row: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpushare.cli.prose import WIDTH, prose, wrapped
+from gpushare.images import engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from click.testing import Result
 
     Cli = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's engines are not asked."""
+    monkeypatch.setattr(engine, "there", list)
 
 
 def test_a_code_is_said_with_its_names_its_causes_and_what_to_do(cli: Cli) -> None:
@@ -55,6 +62,7 @@ def test_a_word_that_nobody_knows_is_an_error_with_what_may_have_been_meant(cli:
     other = cli("explain", "qqqqqq")
     assert (other.exit_code, other.stdout) == (1, "")
     assert "lists the topics" in other.stderr
+    assert "there is no such file, container" in other.stderr
 
 
 def test_as_json_it_is_the_same_in_parts(cli: Cli) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gpushare import topics, xid
 from gpushare.cli.failure import DEGRADED, ERROR, REFUSED, USAGE
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
+from gpushare.compat.judge import RULES
 from gpushare.events import EVENTS
 from gpushare.quota.dialects import DIALECTS
 from gpushare.topics import vendors
@@ -76,7 +77,7 @@ def test_an_xid_that_gpushare_has_no_words_for_is_sent_to_nvidias_catalog() -> N
 
 
 def test_no_two_entries_share_a_name_but_products_of_one_maker() -> None:
-    found = [entry for entry in ENTRIES if entry.group != "Vendors"]
+    found = [one for one in ENTRIES if one.group not in {"Vendors", "Rules of compat"}]
     names = [name.casefold() for entry in found for name in (entry.name, *entry.also)]
     names += {name for entry in ENTRIES if entry.group == "Vendors" for name in entry.also}
     names += DIALECTS
@@ -185,6 +186,11 @@ def test_every_dialect_has_a_topic_with_each_of_its_keys(name: str) -> None:
 
 def test_what_else_a_product_is_called_is_said_of_a_dialect() -> None:
     assert sorted(vendors.ALSO.keys() - DIALECTS) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_of_compat_has_an_entry_that_says_it(rule: str) -> None:
+    assert RULES[rule] in [entry.what for entry in topics.find(rule)]
 
 
 def test_a_maker_of_several_products_has_all_of_them() -> None:

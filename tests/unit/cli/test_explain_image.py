@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare explain IMAGE`: what an image says of itself, and what it is given for that alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpushare.cli.prose import WIDTH
+from gpushare.images import NotFound, engine
+from gpushare.images.engine import Inspected
+
+from .conftest import tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from .fake_daemon import FakeDaemon
+
+    Cli = Callable[..., Result]
+
+CUDA = {
+    "CUDA_VERSION": "12.4.1",
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    "NVIDIA_REQUIRE_CUDA": "cuda>=12.4",
+}
+
+
+@dataclass
+class FakeEngine:
+    """docker, with some images; `asked` are the names that it was asked for."""
+
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    why: str = ""
+    asked: list[str] = field(default_factory=list)
+
+    def image(self, name: str) -> Inspected | None:
+        self.asked.append(name)
+        if self.why:
+            raise NotFound(self.why)
+        found = self.images.get(name)
+        return None if found is None else Inspected("image", name, found)
+
+
+@pytest.fixture
+def docker(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    made = FakeEngine({"cuda:12.4": CUDA, "plain": {}})
+    monkeypatch.setattr(engine, "there", lambda: [FakeEngine(why="no daemon"), made])
+    return made
+
+
+@pytest.mark.usefixtures("docker")
+def test_an_images_variables_are_said_and_that_they_ask_for_nothing(cli: Cli) -> None:
+    data = json.loads(cli("--json", "explain", "cuda:12.4").stdout)
+    assert (data["kind"], data["name"], data["cuda"]) == ("image", "cuda:12.4", "12.4.1")
+    said = {row["key"]: row for row in data["written"]}
+    assert said["NVIDIA_VISIBLE_DEVICES"]["vendor"] == "NVIDIA"
+    assert said["NVIDIA_REQUIRE_CUDA"]["value"] == "cuda>=12.4"
+    assert (data["given"]["kind"], data["hears"]) == ("none", {})
+    assert "alone asks for no GPU" in data["given"]["why"]
+    text = cli("explain", "cuda:12.4").stdout
+    assert text.startswith("image cuda:12.4\n  The image says of itself\n    env NVIDIA_VISIBLE")
+    assert "It is of CUDA 12.4.1. `gpushare compat cuda:12.4` says" in text
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_an_image_that_asks_is_given_it_where_a_node_lets_it(
+    cli: Cli, docker: FakeEngine, tmp_path: Path
+) -> None:
+    docker.images = {"me/greedy:1": {"GPUSHARE_MEMORY": "4GiB"}}
+    data = json.loads(cli("--json", "explain", "me/greedy:1").stdout)
+    assert data["given"]["memory"] == "4GiB"
+    config = tmp_path / "gpushare.yaml"
+    config.write_text("trust: {env: ignore}\n")
+    data = json.loads(cli("--json", "explain", "me/greedy:1", "--config", str(config)).stdout)
+    assert data["given"]["kind"] == "none"
+    assert data["notes"] == ["GPUSHARE_MEMORY was not read: trust.env is ignore"]
+
+
+@pytest.mark.usefixtures("docker")
+def test_an_image_that_says_nothing_is_one_too(cli: Cli) -> None:
+    assert "nothing of a GPU" in cli("explain", "plain").stdout
+
+
+def test_a_container_of_this_node_is_sent_to_where_it_is_shown(
+    cli: Cli, docker: FakeEngine, daemon: FakeDaemon
+) -> None:
+    daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("team/job-1/train", 1, 4)}]
+    result = cli("explain", "team/job-1/train")
+    assert result.exit_code == 0
+    assert "`gpushare inspect team/job-1/train`" in result.stdout
+    assert "`gpushare why team/job-1/train`" in result.stdout
+    assert docker.asked == []
+
+
+def test_no_engine_is_asked_for_what_is_a_code_or_a_message(cli: Cli, docker: FakeEngine) -> None:
+    docker.images = {"memory": CUDA}
+    assert cli("explain", "memory").stdout.startswith("memory\n")
+    assert "nothing is known" in cli("explain", "a message that nobody wrote").stderr
+    assert docker.asked == []
+    assert "did you mean isolation" in cli("explain", "isolaton").stderr
+    assert docker.asked == ["isolaton"]
+
+
+def test_what_no_engine_knows_is_an_error(cli: Cli, docker: FakeEngine) -> None:
+    result = cli("explain", "cuda:99")
+    assert result.exit_code == 1
+    assert 'nothing is known of "cuda:99"; there is no such file, container' in result.stderr
+    assert docker.asked == ["cuda:99"]
