@@ -56,12 +56,13 @@ class Image:
     """What an image says of itself, and what is in it.
 
     `runtimes` in the order in which a program finds them. `requires` are its NVIDIA_REQUIRE_
-    variables, empty where NVIDIA_DISABLE_REQUIRE is true. `compat` is the version of the libcuda
-    that it brings. `precisions` are formats that it is told to compute with, and what says so.
+    variables with what they say; `disabled`: none is to be looked at. `compat` is the version of
+    the libcuda that it brings. `precisions` are formats that it is told to compute with, and what
+    says so.
     """
 
     runtimes: tuple[Runtime, ...] = ()
-    requires: Mapping[str, str] = field(default_factory=dict)
+    requires: tuple[tuple[str, str], ...] = ()
     disabled: bool = False
     compat: Version = ()
     precisions: tuple[tuple[str, str], ...] = ()

@@ -6,6 +6,7 @@ Pure, and standard library only: a container's start waits for it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -52,6 +53,7 @@ RULES: Final = {
 }
 
 
+@functools.lru_cache(maxsize=256)  # the same few images are started over and over
 def judge(image: Image, machine: Machine) -> tuple[Finding, ...]:
     """Return what every rule says, the gravest first; one that is content says so with ok."""
     found = list(_said(image, machine))
@@ -104,7 +106,7 @@ def _requires(image: Image, machine: Machine) -> Iterator[Finding]:
         yield Finding("ok", DISABLED, f"{require.DISABLE} is set: no requirement was looked at")
         return
     cuda = driver.effective_cuda(image, machine)
-    for variable, text in sorted(image.requires.items()):
+    for variable, text in image.requires:
         name = printable(variable, _SHOWN)
         expression = require.parse_expression(text)
         for card in _kinds(machine):

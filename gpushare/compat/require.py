@@ -10,6 +10,7 @@ Source: what NVIDIA's container toolkit and its libnvidia-container take.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +24,7 @@ JETPACK: Final = "NVIDIA_REQUIRE_JETPACK"
 DISABLE: Final = "NVIDIA_DISABLE_REQUIRE"
 #: A longer one is no requirement, and would be read at every start of a container.
 MOST_CHARACTERS: Final = 8192
+MOST_REQUIREMENTS: Final = 16
 
 #: Of each property what there is; None: not known.
 Facts: TypeAlias = "Mapping[str, Version | str | None]"
@@ -64,13 +66,17 @@ class Factor:
 Expression: TypeAlias = "tuple[tuple[Factor, ...], ...]"
 
 
-def of_env(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the requirements among `variables`, by name."""
-    return {
-        name: text
+def of_env(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the requirements among `variables`, sorted, and no more of them than is read.
+
+    Verdicts are kept for the next start: what is in them must be small.
+    """
+    found = (
+        (name[:MOST_CHARACTERS], text[: MOST_CHARACTERS + 1])
         for name, text in variables.items()
         if name.startswith(PREFIX) and not name.startswith(JETPACK) and text.strip()
-    }
+    )
+    return tuple(sorted(itertools.islice(found, MOST_REQUIREMENTS)))
 
 
 def is_disabled(variables: Mapping[str, str]) -> bool:

@@ -8,9 +8,12 @@ the last look, in this image or in another made of the same layers, is not read 
 
 from __future__ import annotations
 
-import os
+import functools
+import itertools
 import re
+import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from gpushare.compat.facts import Runtime
@@ -21,23 +24,30 @@ from gpushare.quota.errors import printable
 
 _CUDART: Final = re.compile(r"libcudart\.so\.([0-9]+(?:\.[0-9]+){0,3})", re.ASCII)
 _WHEEL: Final = re.compile(r"nvidia_cuda_runtime(?:_cu[0-9]+)?-([0-9.]+)\.dist-info", re.ASCII)
-_TOOLKIT: Final = re.compile(r"cuda(-[0-9.]+)?", re.ASCII)
+# cuda-12 is a link of packages to cuda-12.4.
+_TOOLKIT: Final = re.compile(r"cuda(-[0-9]+\.[0-9.]+)?", re.ASCII)
 _PYTHON: Final = re.compile(r"python3(\.[0-9]+)?", re.ASCII)
 _PARTS: Final = re.compile(r"cuda_runtime|cu[0-9]{2}", re.ASCII)
 
 #: What a directory is known by.
 Stamp: TypeAlias = "tuple[int, ...]"
 
+_OF_NVIDIA: Final = re.compile(r"/usr/local/(nvidia|cuda(-[0-9.]+)?)", re.ASCII)
 _PATTERNS: Final = (_CUDART, _WHEEL, _TOOLKIT, _PYTHON, _PARTS)
 _INTERESTING: Final = re.compile("|".join(f"(?:{one.pattern})" for one in _PATTERNS), re.ASCII)
 
+_DRIVERS: Final = frozenset({"/usr/local/nvidia/lib", "/usr/local/nvidia/lib64"})
+_DEBIANS: Final = frozenset({"/usr", "/usr/local"})
 #: Where environments of Python and conda are, beside those that PATH names.
 _PREFIXES: Final = ("/opt/conda", "/opt/venv", "/usr/local", "/usr")
 # An image says how much there is to look at, and every container's start waits for it.
+_MOST_CHARACTERS: Final = 4096  # of a variable
 _MOST_PATHS: Final = 16
 _MOST_PREFIXES: Final = 8
 _MOST_TOOLKITS: Final = 8
 _MOST_RUNTIMES: Final = 16
+_MOST_PYTHONS: Final = 4
+_MOST_READ: Final = 32  # directories, of which each has at most 4096 names
 _MOST_KNOWN: Final = 2048
 
 # What was found in a directory: by inode, size and both times. Not by device: each container has
@@ -52,14 +62,15 @@ def find(rootfs: Rootfs, variables: Mapping[str, str], platform: Platform) -> tu
     That is the order of LD_LIBRARY_PATH, then the toolkits of the system, then what conda and
     Python packages bring, which programs of theirs find by a path of their own.
     """
+    looks = _Looks(rootfs)
     found: list[Runtime] = []
     seen: set[Stamp] = set()
-    for directory in _directories(rootfs, variables, platform):
-        stamp, names = _look(rootfs, directory)
+    for directory in _directories(looks, variables, platform):
+        stamp, names = looks.at(directory)
         if stamp in seen:
             continue  # under another name: /usr/local/cuda is a link to cuda-12.4
         seen.add(stamp)
-        found += _in(rootfs, directory, names)
+        found += _in(looks, directory, names)
         if len(found) >= _MOST_RUNTIMES:
             break
     return tuple(found)
@@ -70,53 +81,98 @@ def is_told(name: str) -> bool:
     return _INTERESTING.fullmatch(name) is not None
 
 
-def _directories(rootfs: Rootfs, variables: Mapping[str, str], platform: Platform) -> Iterator[str]:
+@dataclass
+class _Looks:
+    """The directories of one root, of which no more than so many are read."""
+
+    rootfs: Rootfs
+    left: int = _MOST_READ
+
+    def names(self, directory: str) -> tuple[str, ...]:
+        """Return those names of a directory that say something here, sorted."""
+        return self.at(directory)[1]
+
+    def at(self, directory: str) -> tuple[Stamp, tuple[str, ...]]:
+        """Return what a directory is known by, and its names; nothing where there is none."""
+        seen = self.rootfs.stat(directory)
+        if seen is None or not stat.S_ISDIR(seen.st_mode):
+            return (), ()
+        stamp = (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+        known = _known.get(stamp)
+        if known is None:
+            if not self.left:
+                return (), ()
+            self.left -= 1
+            known = tuple(name for name in self.rootfs.names(directory) if is_told(name))
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            _known[stamp] = known
+        return stamp, known
+
+
+def _directories(looks: _Looks, variables: Mapping[str, str], platform: Platform) -> Iterator[str]:
     seen: set[str] = set()
-    for directory in (
-        *_absolute(variables.get("LD_LIBRARY_PATH", "")),
-        *_system(rootfs, platform),
-        *_packages(rootfs, variables),
+    for directory in itertools.chain(
+        _absolute(_said(variables, "LD_LIBRARY_PATH")),
+        _system(looks, platform),
+        _packages(looks, variables),
     ):
         if directory not in seen:
             seen.add(directory)
             yield directory
 
 
-def _system(rootfs: Rootfs, platform: Platform) -> Iterator[str]:
-    toolkits = [name for name in _names(rootfs, "/usr/local") if _TOOLKIT.fullmatch(name)]
+def _system(looks: _Looks, platform: Platform) -> Iterator[str]:
+    toolkits = [name for name in looks.names("/usr/local") if _TOOLKIT.fullmatch(name)]
     for toolkit in toolkits[:_MOST_TOOLKITS]:
         yield f"/usr/local/{toolkit}/lib64"
     yield from platform.library_directories
 
 
-def _packages(rootfs: Rootfs, variables: Mapping[str, str]) -> Iterator[str]:
+def _packages(looks: _Looks, variables: Mapping[str, str]) -> Iterator[str]:
     for prefix in _prefixes(variables):
-        names = _names(rootfs, f"{prefix}/lib")
+        names = looks.names(f"{prefix}/lib")
         if any(_CUDART.fullmatch(name) for name in names):
             yield f"{prefix}/lib"
-        for python in (name for name in names if _PYTHON.fullmatch(name)):
-            for packages in ("site-packages", "dist-packages"):
+        pythons = [name for name in names if _PYTHON.fullmatch(name)]
+        for python in pythons[:_MOST_PYTHONS]:
+            # Debian's own Python, and no other, has dist-packages.
+            for packages in ("site-packages", "dist-packages")[: 2 if prefix in _DEBIANS else 1]:
                 nvidia = f"{prefix}/lib/{python}/{packages}/nvidia"
-                for part in _names(rootfs, nvidia):
+                for part in looks.names(nvidia):
                     if _PARTS.fullmatch(part):
                         yield f"{nvidia}/{part}/lib"
 
 
-def _prefixes(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the folders above `bin` and `lib` in which programs are installed."""
-    named = [variables.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
-    path = _absolute(variables.get("PATH", ""))
-    bins = [one.removesuffix("/bin") for one in path if one.endswith("/bin")]
+@functools.lru_cache(maxsize=64)  # the same few images are started over and over
+def _prefixes_in(path: str, *named: str) -> tuple[str, ...]:
+    bins = [one.removesuffix("/bin") for one in _absolute(path) if one.endswith("/bin")]
+    # Those of NVIDIA's images: no packages of Python are beneath a toolkit, or the driver's tools.
+    bins = [one for one in bins if not _OF_NVIDIA.fullmatch(one)]
     prefixes = [prefix.rstrip("/") for prefix in (*named, *bins) if prefix.startswith("/")]
     return tuple(dict.fromkeys((*prefixes[:_MOST_PREFIXES], *_PREFIXES)))
 
 
+def _prefixes(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the folders above `bin` and `lib` in which programs are installed."""
+    named = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
+    return _prefixes_in(*(_said(variables, name) for name in named))
+
+
+def _said(variables: Mapping[str, str], name: str) -> str:
+    """Return what a variable says, and no more of it than is read: it is kept for the next."""
+    return variables.get(name, "")[:_MOST_CHARACTERS]
+
+
+@functools.lru_cache(maxsize=64)
 def _absolute(text: str) -> tuple[str, ...]:
+    """Return the folders of a search path, but for the driver's own: no runtime is in those."""
     paths = (path.rstrip("/") for path in text.split(":") if path.startswith("/"))
-    return tuple(dict.fromkeys(path for path in paths if path))[:_MOST_PATHS]
+    kept = dict.fromkeys(path for path in paths if path and path not in _DRIVERS)
+    return tuple(kept)[:_MOST_PATHS]
 
 
-def _in(rootfs: Rootfs, directory: str, names: tuple[str, ...]) -> Iterator[Runtime]:
+def _in(looks: _Looks, directory: str, names: tuple[str, ...]) -> Iterator[Runtime]:
     """Yield the runtimes of a directory, by the longest of the names of each."""
     versions: dict[int, list[tuple[Version, str]]] = {}
     for name in names:
@@ -128,42 +184,20 @@ def _in(rootfs: Rootfs, directory: str, names: tuple[str, ...]) -> Iterator[Runt
         # libcudart.so.12 and .so.11.0 are names for the loader, libcudart.so.12.4.127 is the file.
         files = [(version, name) for version, name in named if name.count(".") >= 4]
         version, name = max(files or [((major,), named[0][1])])
-        if rootfs.is_file(f"{directory}/{name}"):
+        if looks.rootfs.is_file(f"{directory}/{name}"):
             if len(version) == 1:
-                version = _of_wheel(rootfs, directory, major) or version
+                version = _of_wheel(looks, directory, major) or version
             yield Runtime(version, printable(f"{directory}/{name}"))
 
 
-def _of_wheel(rootfs: Rootfs, directory: str, major: int) -> Version | None:
+def _of_wheel(looks: _Looks, directory: str, major: int) -> Version | None:
     """Return the version of a wheel's libcudart, whose name has the major version alone."""
     packages, slash, _ = directory.partition("/nvidia/")
     if not slash:
         return None
-    for name in _names(rootfs, packages):
+    for name in looks.names(packages):
         match = _WHEEL.fullmatch(name)
         version = as_written(match[1]) if match else None
         if version is not None and version[0] == major:
             return version
     return None
-
-
-def _names(rootfs: Rootfs, directory: str) -> tuple[str, ...]:
-    """Return those names of a directory that say something here, sorted."""
-    return _look(rootfs, directory)[1]
-
-
-def _look(rootfs: Rootfs, directory: str) -> tuple[Stamp, tuple[str, ...]]:
-    """Return what a directory is known by, and its names; nothing where there is none."""
-    try:
-        with rootfs.open(directory, os.O_PATH | os.O_DIRECTORY) as fd:
-            seen = os.fstat(fd)
-    except OSError:
-        return (), ()
-    stamp = (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
-    known = _known.get(stamp)
-    if known is None:
-        known = tuple(name for name in rootfs.names(directory) if is_told(name))
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[stamp] = known
-    return stamp, known

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Final, TypeAlias
 
@@ -13,6 +14,7 @@ Version: TypeAlias = "tuple[int, ...]"
 _TEXT: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,5}", re.ASCII)
 
 
+@functools.lru_cache(maxsize=256)
 def parse(text: str) -> Version | None:
     """Return the version that `text` is, None where it is none: `12.4.1`, `550.54.15`."""
     found = as_written(text)

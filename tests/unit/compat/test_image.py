@@ -160,6 +160,24 @@ def test_many_toolkits_and_paths_are_looked_at_up_to_a_bound(root: Path, rootfs:
     assert len(found(rootfs)) <= 8
 
 
+def test_no_more_directories_are_read_than_a_start_may_wait_for(
+    root: Path, rootfs: Rootfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for prefix in ("usr/local", "usr", "opt/conda", "opt/venv"):
+        for number in range(64):
+            put(root, f"{prefix}/lib/python3.{number}/site-packages/nvidia/cu{number + 10}/lib/x")
+    read = []
+    names = Rootfs.names
+
+    def counted(self: Rootfs, directory: str) -> list[str]:
+        read.append(directory)
+        return names(self, directory)
+
+    monkeypatch.setattr(Rootfs, "names", counted)
+    runtimes.find(rootfs, {"PATH": ":".join(f"/{n}/bin" for n in range(999))}, PLATFORM)
+    assert 0 < len(read) <= 32
+
+
 def test_a_name_that_would_forge_a_line_is_shown_harmless(root: Path, rootfs: Rootfs) -> None:
     put(root, "a\nb/libcudart.so.12.4.127")
     [(_, where)] = found(rootfs, LD_LIBRARY_PATH="/a\nb")

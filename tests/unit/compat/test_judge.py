@@ -100,14 +100,14 @@ def test_a_newer_libcuda_of_the_image_helps_on_cards_of_data_centres(
 
 
 def test_the_requirement_looks_at_the_libcuda_that_the_container_gets() -> None:
-    wants = image(compat=(580, 65, 6), requires={"NVIDIA_REQUIRE_CUDA": "cuda>=13.0"})
+    wants = image(compat=(580, 65, 6), requires=(("NVIDIA_REQUIRE_CUDA", "cuda>=13.0"),))
     assert not ill(judge(wants, machine("550.54.15", H200)))
     assert ("block", "require") in ill(judge(wants, machine("550.54.15", GEFORCE)))
 
 
 def test_a_requirement_that_does_not_hold_is_told_with_what_is_here() -> None:
     text = "cuda>=12.8 brand=tesla,driver>=535,driver<536"
-    wants = image(requires={"NVIDIA_REQUIRE_CUDA": text})
+    wants = image(requires=(("NVIDIA_REQUIRE_CUDA", text),))
     [found, _] = judge(wants, machine("550.54.15"))
     assert (found.level, found.rule) == ("block", "require")
     assert found.what == (
@@ -119,7 +119,7 @@ def test_a_requirement_that_does_not_hold_is_told_with_what_is_here() -> None:
 
 
 def test_a_requirement_has_to_hold_on_every_card() -> None:
-    wants = image(requires={"NVIDIA_REQUIRE_ARCH": "arch>=8.0"})
+    wants = image(requires=(("NVIDIA_REQUIRE_ARCH", "arch>=8.0"),))
     assert not ill(judge(wants, machine("550.54.15", H200, H200)))
     [found, _] = judge(wants, machine("550.54.15", H200, V100))
     assert (found.level, "on V100" in found.what) == ("block", True)
@@ -134,7 +134,7 @@ def test_a_requirement_has_to_hold_on_every_card() -> None:
     ],
 )
 def test_a_requirement_that_cannot_be_judged_is_a_warning(text: str, told: str) -> None:
-    wants = image(requires={"NVIDIA_REQUIRE_X": text})
+    wants = image(requires=(("NVIDIA_REQUIRE_X", text),))
     [found, *_] = judge(wants, machine("550.54.15", Card("H200", (9,))))
     assert (found.level, found.rule) == ("warn", "require-undecided")
     assert told in found.what
@@ -270,7 +270,9 @@ def test_an_image_without_cuda_is_told_so_and_runs() -> None:
 
 def test_every_rule_is_described_and_the_gravest_comes_first() -> None:
     wants = image(
-        (13, 0, 96), requires={"NVIDIA_REQUIRE_CUDA": "cuda>=12"}, precisions=(("fp8", "-q=fp8"),)
+        (13, 0, 96),
+        requires=(("NVIDIA_REQUIRE_CUDA", "cuda>=12"),),
+        precisions=(("fp8", "-q=fp8"),),
     )
     found = judge(wants, machine("550.54.15", V100))
     levels = [one.level for one in found]

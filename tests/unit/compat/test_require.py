@@ -86,10 +86,18 @@ def test_every_variable_of_the_prefix_is_one_but_for_jetpacks() -> None:
         "NVIDIA_REQUIRE_EMPTY": " ",
         "NVIDIA_VISIBLE_DEVICES": "all",
     }
-    assert require.of_env(env) == {
-        "NVIDIA_REQUIRE_CUDA": "cuda>=12.4",
-        "NVIDIA_REQUIRE_DRIVER": "driver>=550",
-    }
+    assert require.of_env(env) == (
+        ("NVIDIA_REQUIRE_CUDA", "cuda>=12.4"),
+        ("NVIDIA_REQUIRE_DRIVER", "driver>=550"),
+    )
+
+
+def test_of_requirements_without_end_no_more_is_kept_than_is_read() -> None:
+    env = {f"NVIDIA_REQUIRE_{number}": "x" * (1 << 20) for number in range(64)}
+    kept = require.of_env(env)
+    assert len(kept) == 16
+    assert sum(len(text) for _, text in kept) < 1 << 18
+    assert parse_expression(kept[0][1])[0][0].problem == "is over 8192 characters"
 
 
 @pytest.mark.parametrize(
