@@ -80,6 +80,8 @@ def test_signals_are_forwarded_in_the_foreground(pair: Pair) -> None:
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
+            # crun takes them only once its container runs; before that they would end it.
+            wait_until(lambda: _takes(process.pid, signal.SIGHUP))
             process.send_signal(signal.SIGHUP)
             said = process.stdout.readline()
             process.send_signal(signal.SIGTERM)
@@ -87,6 +89,13 @@ def test_signals_are_forwarded_in_the_foreground(pair: Pair) -> None:
         return process.returncode, said
 
     assert pair.same(script) == (9, b"hup\n")
+
+
+def _takes(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a signal of that number handled, or blocked to read it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = dict(line.split(":\t") for line in lines if line.startswith(("SigBlk", "SigCgt")))
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks.values())
 
 
 def _hooked(life: Life, **process: Any) -> Path:
