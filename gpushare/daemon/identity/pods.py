@@ -15,7 +15,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.life import release
 from gpushare.daemon.node import Node
 from gpushare.daemon.store.ledger import Entry
-from gpushare.quota import Pod, Quota, QuotaError
+from gpushare.quota import Asked, Pod, Quota, QuotaError, dialects
 from gpushare.quota.annotations import scoped_name
 
 
@@ -41,13 +41,19 @@ def refuse_second(pod: Pod, quota: Quota, node: Node) -> None:
     if holder is None and not had:
         return
     first = holder.container if holder is not None else had
+    rule = f"names no container, and {first} of pod {pod} has it"
+    raise QuotaError(str(asked.source), asked.shown, rule, _to_name(first, pod, quota, asked))
+
+
+def _to_name(first: str, pod: Pod, quota: Quota, asked: Asked) -> str:
+    """Return what to write so that one container is named, in the words of who asked."""
+    theirs = dialects.naming(dialects.TABLES, asked.source.name)
+    if theirs:
+        return f"write {theirs}: {first}"
     key = next((key for key, one in quota.asked.items() if one.source == asked.source), "memory")
-    raise QuotaError(
-        str(asked.source),
-        asked.shown,
-        f"names no container, and {first} of pod {pod} has it",
+    return (
         f"write {scoped_name(first, key)}, and {scoped_name(pod.container, key)} if this one needs "
-        "a part of a GPU too",
+        "a part of a GPU too"
     )
 
 

@@ -18,7 +18,7 @@ from gpushare.quota.dialects.find import Tables
 from gpushare.quota.dialects.gke import GKE
 from gpushare.quota.dialects.hami import HAMI
 from gpushare.quota.dialects.hami_dra import HAMI_DRA
-from gpushare.quota.dialects.hear import Heard, Listener, asks
+from gpushare.quota.dialects.hear import Heard, Listener, asks, naming
 from gpushare.quota.dialects.huawei import HUAWEI
 from gpushare.quota.dialects.kai import KAI
 from gpushare.quota.dialects.koordinator import KOORDINATOR
@@ -85,6 +85,7 @@ __all__ = [
     "beside",
     "both",
     "combine",
+    "naming",
     "shown",
     "together",
 ]

@@ -199,6 +199,14 @@ def asks(tables: Tables, annotations: Mapping[str, str]) -> bool:
     return any(word.row.use == "asks" for word in tables.find("annotation", annotations))
 
 
+def naming(tables: Tables, annotation: str) -> str:
+    """Return the annotation by which the dialect of `annotation` names a container, or nothing."""
+    rows = (
+        row for word in tables.find("annotation", {annotation: ""}) for row in word.dialect.rows
+    )
+    return next((row.name for row in rows if row.names_container), "")
+
+
 def _addressed(words: Sequence[Word], pod: Pod | None) -> Iterator[Word]:
     """Yield the words of a pod, those that another one addresses with their container's name."""
     to = {

@@ -98,6 +98,21 @@ def test_a_pods_annotation_is_for_one_container_in_any_words(
     )
 
 
+def test_what_to_write_is_in_the_words_of_who_asked(tmp_path: Path, node: Node) -> None:
+    engine = Engine(tmp_path, {"gpu-fraction": "0.5"})
+    assert engine.container("train").create(node)["given"] == "shared"
+    with pytest.raises(QuotaError, match=r"train of pod .* has it; write gpu-fraction-container"):
+        engine.container("proxy").create(node)
+
+
+def test_a_pod_that_names_its_container_in_its_own_words(tmp_path: Path, node: Node) -> None:
+    asked = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "train"}
+    engine = Engine(tmp_path, asked)
+    assert engine.container("proxy").create(node)["given"] == "none"
+    made = engine.container("train").create(node)
+    assert node.ledger.entries[made["key"]].quota == {"memory-percent": "50 annotation"}
+
+
 def test_an_annotation_that_asks_is_one_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialects, "TABLES", Tables([ACME]))
     assert pods.asks({"acme.io/mem": "1024"})
