@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What other systems' requests come to beside our own: precedence, trust, pods, two at once."""
 
+from collections.abc import Mapping
+
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from gpushare.quota import (
     Cards,
@@ -17,7 +21,10 @@ from gpushare.quota import (
 )
 from gpushare.quota.dialects import Dialect, Listener, Place, Row, Tables
 from gpushare.quota.dialects.units import MIBS, NAMES, TEXT
+from gpushare.quota.keys import KEYS
 from gpushare.quota.pod import Pod
+from gpushare.quota.sources import Trust
+from tests.unit.quota.test_precedence import ENGINE, NODE, SAID, assert_at_most, most
 
 GIB = 1 << 30
 LENIENT, STRICT = Dialects(), Dialects("strict")
@@ -321,3 +328,63 @@ def test_what_is_said_of_a_pod_without_a_name_is_for_all_of_them() -> None:
     heard = listener().hear({**annotations, "acme.io/container.proxy.mem": "1"}, {})
     assert heard.at(Place.OF_POD)[0].layer["allow"].value == ("A100",)
     assert not heard.notes
+
+
+# --- any words at all ---
+
+SIZES = st.integers(1, 100).map(lambda size: f"{size}g")
+PERCENTS = st.integers(0, 100).map(str)
+MIB_TEXTS = st.integers(1, 100 << 10).map(str)
+THEIRS = st.fixed_dictionaries(
+    {},
+    optional={
+        "CUDA_DEVICE_MEMORY_LIMIT": SIZES,
+        "CUDA_DEVICE_MEMORY_LIMIT_1": SIZES,
+        "CUDA_DEVICE_SM_LIMIT": PERCENTS,
+        "GPU_CORE_UTILIZATION_POLICY": st.sampled_from(["force", "default", "disable"]),
+        "CUDA_TASK_PRIORITY": st.sampled_from(["0", "1"]),
+        "NVIDIA_GPU_MEMORY_REQUEST": MIB_TEXTS,
+        "NVIDIA_GPU_MEMORY_LIMIT": MIB_TEXTS,
+        "NVIDIA_VISIBLE_DEVICES": st.sampled_from(["all", "0", "0,1", "void"]),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": st.integers(1, 100).map(str),
+        "ALIYUN_COM_GPU_MEM_DEV": st.just("80"),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": st.integers(1, 80).map(str),
+        "ALIYUN_COM_GPU_HIGH_PRIO": st.sampled_from(["0", "1"]),
+    },
+)
+
+
+@hypothesis.given(SAID, THEIRS, st.sampled_from(["ask", "shrink"]), ENGINE, NODE)
+def test_other_systems_variables_never_enlarge_what_annotations_granted(
+    own: Mapping[str, str],
+    theirs: Mapping[str, str],
+    trust: Trust,
+    cards: Cards | None,
+    defaults: Defaults,
+) -> None:
+    if trust == "ask":
+        defaults = Defaults()  # who may ask comes before what the node gives who does not
+    annotations = {KEYS[key].annotation: text for key, text in own.items()}
+    above = read(annotations, trust=trust, cards=cards, defaults=defaults)
+    high = most(above, cards)
+    hypothesis.assume(high is not None and high.kind != "none")
+    assert high is not None
+    try:
+        beside = read(annotations, dict(theirs), trust=trust, cards=cards, defaults=defaults)
+    except QuotaError:
+        return
+    low = most(beside, cards)
+    if low is not None:
+        assert_at_most(low, high, beside, above)
+
+
+@hypothesis.given(THEIRS)
+def test_what_comes_of_any_words_can_be_kept_and_read_again(theirs: Mapping[str, str]) -> None:
+    try:
+        quota = read({}, dict(theirs))
+    except QuotaError:
+        return
+    again = read_again(quota.rows(), {})
+    assert {key: one.value for key, one in again.asked.items()} == {
+        key: one.value for key, one in quota.asked.items()
+    }
