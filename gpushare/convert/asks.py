@@ -40,7 +40,8 @@ class Asks:
     """One container's request, by whose words, and where they stand.
 
     `foreign` are the words of other dialects than the target's of which a canonical key comes,
-    `kept` those of which none does, `own` the target's.
+    `kept` those of which none does, `own` the target's. `alone` are words that ask for what no
+    canonical key says.
     """
 
     container: Container
@@ -48,6 +49,7 @@ class Asks:
     foreign: tuple[Found, ...]
     kept: tuple[Found, ...]
     own: tuple[Found, ...]
+    alone: tuple[Found, ...]
 
     @property
     def layer(self) -> Layer:
@@ -67,7 +69,7 @@ def asks_of(container: Container, dialect: str) -> Asks:
     QuotaError where what it asks cannot be told.
     """
     request = request_of(container, strict=False)
-    foreign, kept, own = [], [], []
+    foreign, kept, own, alone = [], [], [], []
     for spoken in request.spoken:
         for word in spoken.words:
             for found in _found(container, word):
@@ -75,15 +77,17 @@ def asks_of(container: Container, dialect: str) -> Asks:
                     own.append(found)
                 elif _translated(word, spoken):
                     foreign.append(found)
-                elif spoken.layer or word.row.where == "limit":
+                elif spoken.layer:
                     kept.append(found)
+                elif word.row.use == "asks" and not word.row.gives and not word.row.reaches:
+                    alone.append(found)
     ours = list(_ours(container))
     if dialect:
         foreign += ours
     else:
         own += ours
     gives = tuple(found for found in own if found.gives)
-    return Asks(container, request, tuple(foreign), tuple(kept), gives)
+    return Asks(container, request, tuple(foreign), tuple(kept), gives, tuple(alone))
 
 
 def _found(container: Container, word: Word) -> Iterator[Found]:

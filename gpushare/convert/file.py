@@ -39,6 +39,10 @@ class Converted:
 def convert(file: File, target: Target) -> Converted:
     """Return `file` in the words of `target`; CannotConvert where a part of it cannot be."""
     work = Work(file, target)
+    for twice in file.twice:
+        line = twice.key.start_mark.line + 1
+        first = twice.first.start_mark.line + 1
+        work.reasons.append((line, f"{twice.key.value} is there twice (line {first}); keep one"))
     for document in file.documents:
         work.document(document)
     if work.reasons:

@@ -61,22 +61,23 @@ class Plan:
         self._sites: dict[int, Node] = {}
         self._wishes: dict[int, dict[Path, Wish]] = {}
         self._paths: dict[int, dict[Path, int]] = {}
-        self._register(root, (), root.start)
+        self._register(root, ())
 
-    def _register(self, node: Node, path: Path, seen_at: int) -> None:
-        """Note each place at which a collection is, and where the text says so."""
-        where = seen_at if node.kind == "alias" else node.start
+    def _register(self, node: Node, path: Path, alias: int | None = None) -> None:
+        """Note each place at which a collection is, and the alias that brings it there."""
+        if node.kind == "alias" and alias is None:
+            alias = node.start
         meant = node.meant
-        self._paths.setdefault(id(meant), {})[path] = where
+        self._paths.setdefault(id(meant), {})[path] = meant.start if alias is None else alias
         for entry in meant.entries:
             if entry.key.text == MERGE and not entry.key.style:
                 value = entry.value.meant
                 for merged in [entry.value] if value.kind == "mapping" else value.items:
-                    self._register(merged, path, merged.start)
+                    self._register(merged, path, alias)
             elif path or not entry.key.text.startswith("x-"):  # compose: only for aliases
-                self._register(entry.value, (*path, entry.key.text), entry.value.start)
+                self._register(entry.value, (*path, entry.key.text), alias)
         for number, item in enumerate(meant.items):
-            self._register(item, (*path, number), item.start)
+            self._register(item, (*path, number), alias)
 
     def at(self, path: Path) -> Node:
         """Return the node at `path`; KeyError where there is none."""

@@ -80,8 +80,10 @@ class Work:
             asking = [
                 asks
                 for asks in (self._asks(one) for one in pod.containers)
-                if asks is not None and (asks.foreign or asks.kept)
+                if asks is not None and (asks.foreign or asks.kept or asks.alone)
             ]
+            for container in pod.containers:
+                self._say_unknown(container)
             changing = [one for one in asking if one.foreign and one.layer]
             for one in asking:
                 self._say_kept(one)
@@ -122,8 +124,24 @@ class Work:
                     why = f"{word.dialect.title}: the node's operator says it: {word.row.instead}"
                     self._say(values[word.name], word.name, "left", why)
 
+    def _say_unknown(self, container: Container) -> None:
+        """Say which requests are not in the file: a shell has them, or a ConfigMap."""
+        unknown = dict.fromkeys(container.unknown, "")
+        for word in TABLES.find("env", unknown):
+            if word.row.gives and word.row.use == "asks":
+                why = "its value is not in this file, so it is not converted"
+                self._say(container, word.name, "left", why)
+        for name, value in container.env.items():
+            written = value.value_node.value.removeprefix(f"{name}=")
+            if written != value.text and TABLES.find("env", {name: value.text}):
+                self._say(value, name, "note", f"of {written} the default, {value.text}, is taken")
+
     def _say_kept(self, asks: Asks) -> None:
         """Say what stays, or goes without a word in its place."""
+        for found in asks.alone:
+            assert found.word is not None
+            why = found.word.row.instead or "no other system has this"
+            self._say(found.value, found.name, "left", f"it is not converted: {why}")
         for found in asks.kept:
             assert found.word is not None
             row = found.word.row

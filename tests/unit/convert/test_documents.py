@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done, refused and said in particular: by kinds of files, and by what stands beside."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+import yaml
+
+from gpushare.convert import TARGETS, CannotConvert, Converted, convert
+from gpushare.manifest import read
+
+LIMITS = "{nvidia.com/gpu: 1, nvidia.com/gpumem: 1024, nvidia.com/gpucores: 30}"
+
+
+def converted(text: str, target: str = "gpushare") -> Converted:
+    return convert(read("f.yaml", textwrap.dedent(text)), TARGETS[target])
+
+
+def told(made: Converted, key: str) -> str:
+    """Return what was said of `key`: `lost: why`."""
+    return " ".join(f"{one.what}: {one.why}" for one in made.said if one.key == key)
+
+
+def refused(text: str, target: str = "gpushare") -> str:
+    with pytest.raises(CannotConvert) as raised:
+        converted(text, target)
+    return str(raised.value)
+
+
+def pod(spec: str, annotations: str = "{}") -> str:
+    """Return a pod with one container of `spec`, in flow style."""
+    return (
+        f"kind: Pod\nmetadata: {{name: p, annotations: {annotations}}}\n"
+        f"spec:\n  containers: [{{name: c, image: i, {spec}}}]\n"
+    )
+
+
+def test_a_part_that_mig_makes_stays_and_is_told() -> None:
+    """No quota says it: taken out, the container would have no GPU."""
+    text = pod("resources: {limits: {nvidia.com/mig-1g.10gb: 1}}")
+    made = converted(text)
+    assert not made.changed
+    assert "gpushare.io/devices" in told(made, "nvidia.com/mig-1g.10gb")
+
+
+def test_a_key_that_is_there_twice_is_refused() -> None:
+    text = pod("resources: {limits: {nvidia.com/gpumem: 1024, nvidia.com/gpumem: 2048}}")
+    assert "f.yaml:4: nvidia.com/gpumem is there twice (line 4)" in refused(text)
+
+
+def test_a_variable_of_a_shell_is_told() -> None:
+    made = converted(
+        """\
+        services:
+          a:
+            image: i
+            environment:
+              CUDA_DEVICE_MEMORY_LIMIT: ${MEM}
+          b:
+            image: i
+            environment:
+              CUDA_DEVICE_MEMORY_LIMIT: ${MEM:-4g}
+        """
+    )
+    services = yaml.safe_load(made.text)["services"]
+    assert services["a"]["environment"] == {"CUDA_DEVICE_MEMORY_LIMIT": "${MEM}"}
+    assert services["b"]["environment"] == {"GPUSHARE_MEMORY": "4GiB"}
+    said = told(made, "CUDA_DEVICE_MEMORY_LIMIT")
+    assert "left: its value is not in this file" in said
+    assert "note: of ${MEM:-4g} the default, 4g, is taken" in said
+
+
+def test_a_label_that_a_selector_names_stays() -> None:
+    made = converted(
+        """\
+        kind: Deployment
+        metadata: {name: d}
+        spec:
+          selector:
+            matchLabels: {aliyun.com/gpu-count: "2"}
+          template:
+            metadata:
+              labels: {aliyun.com/gpu-count: "2"}
+            spec:
+              containers:
+              - name: c
+                image: i
+                resources: {limits: {aliyun.com/gpu-mem: 8}}
+        """
+    )
+    assert 'labels: {aliyun.com/gpu-count: "2"}' in made.text
+    assert "gpushare.io/memory: 4GiB" in made.text
+    assert "the selector names it" in told(made, "aliyun.com/gpu-count")
+
+
+def test_a_container_whose_name_is_too_long_for_an_annotation_is_refused() -> None:
+    name = "c" * 50
+    text = (
+        "kind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n"
+        f"  - {{name: {name}, image: i, resources: {{limits: {LIMITS}}}}}\n"
+        "  - {name: other, image: i}\n"
+    )
+    assert "give the container a shorter name" in refused(text)
+
+
+def test_another_runtime_class_stays_and_is_told() -> None:
+    text = pod(f"resources: {{limits: {LIMITS}}}").replace(
+        "spec:\n", "spec:\n  runtimeClassName: kata\n"
+    )
+    made = converted(text)
+    assert "runtimeClassName: kata" in made.text
+    assert "kata stays" in told(made, "runtimeClassName")
+
+
+def test_of_two_systems_what_asks_for_less_is_written() -> None:
+    text = pod(f"resources: {{limits: {LIMITS}}}", "{gpushare.io/memory: 512MiB}")
+    made = converted(text)
+    annotations = yaml.safe_load(made.text)["metadata"]["annotations"]
+    assert annotations == {"gpushare.io/memory": "512MiB", "gpushare.io/cores": "30"}
+    assert "gpumem" not in made.text
+    assert "asks for less" in told(made, "c")
+    back = converted(text, "hami")
+    limits = yaml.safe_load(back.text)["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 512, "nvidia.com/gpucores": 30}
+    assert "gpushare.io" not in back.text
+
+
+def test_a_word_that_is_right_already_is_not_touched() -> None:
+    text = pod(f"resources: {{limits: {LIMITS}}}", '{gpushare.io/memory: "1GiB"}')
+    assert 'gpushare.io/memory: "1GiB"' in converted(text).text
+
+
+def test_what_is_of_the_whole_pod_in_the_target_is_told_where_containers_differ() -> None:
+    made = converted(
+        """\
+        kind: Pod
+        metadata:
+          name: p
+          annotations:
+            gpushare.io/container.a.memory: 1GiB
+            gpushare.io/container.a.allow: A100
+            gpushare.io/container.b.memory: 2GiB
+            gpushare.io/container.b.allow: T4
+        spec:
+          runtimeClassName: gpushare
+          containers:
+          - {name: a, image: i}
+          - {name: b, image: i}
+        """,
+        "hami",
+    )
+    assert yaml.safe_load(made.text)["metadata"]["annotations"] == {
+        "nvidia.com/use-gputype": "A100"
+    }
+    assert [one.why for one in made.lost] == [
+        "allow T4: nvidia.com/use-gputype is of the whole pod, and another container wants another"
+    ]
+    assert "runtimeClassName" not in made.text
+
+
+def test_cloudformation_begins_its_keys_with_capitals() -> None:
+    made = converted(
+        """\
+        Resources:
+          Task:
+            Type: AWS::ECS::TaskDefinition
+            Properties:
+              Family: t
+              ContainerDefinitions:
+                - Name: c
+                  Image: i
+                  Environment:
+                    - Name: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
+                      Value: 0=2G
+        """
+    )
+    (container,) = yaml.safe_load(made.text)["Resources"]["Task"]["Properties"][
+        "ContainerDefinitions"
+    ]
+    assert container["Environment"] == [{"Name": "GPUSHARE_MEMORY", "Value": "2GiB"}]
+    assert "docker's default" in told(made, "c")
+
+
+def test_a_config_json_gets_annotations() -> None:
+    made = converted(
+        """\
+        {
+        \t"ociVersion": "1.0.2",
+        \t"process": {
+        \t\t"args": ["sh"],
+        \t\t"env": [
+        \t\t\t"PATH=/bin",
+        \t\t\t"CUDA_DEVICE_MEMORY_LIMIT=4g"
+        \t\t]
+        \t},
+        \t"root": {"path": "rootfs"}
+        }
+        """
+    )
+    assert made.text == textwrap.dedent(
+        """\
+        {
+        \t"ociVersion": "1.0.2",
+        \t"process": {
+        \t\t"args": ["sh"],
+        \t\t"env": [
+        \t\t\t"PATH=/bin"
+        \t\t]
+        \t},
+        \t"root": {"path": "rootfs"},
+        \t"annotations": {"gpushare.io/memory": "4GiB"}
+        }
+        """
+    )
+
+
+def test_of_a_node_it_says_what_its_operator_writes() -> None:
+    made = converted(
+        """\
+        kind: Node
+        metadata:
+          name: n
+          labels:
+            tke.cloud.tencent.com/qgpu-schedule-policy: fs
+        """
+    )
+    assert not made.changed
+    assert "defaults.policy" in told(made, "tke.cloud.tencent.com/qgpu-schedule-policy")
+
+
+@pytest.mark.parametrize("text", ["no end of the last line", "\r\n"], ids=["end", "crlf"])
+def test_the_ends_of_lines_are_those_of_the_file(text: str) -> None:
+    source = pod(f"resources: {{limits: {LIMITS}}}")
+    source = source.replace("\n", "\r\n") if text == "\r\n" else source.rstrip("\n")
+    made = converted(source)
+    assert made.text.endswith("\n") == source.endswith("\n")
+    assert made.text.count("\n") == made.text.count("\r\n") or "\r" not in source
+    assert yaml.safe_load(made.text)["metadata"]["annotations"]["gpushare.io/memory"] == "1GiB"
+
+
+def test_both_parts_of_a_service_of_kserve_have_their_own() -> None:
+    made = converted(
+        """\
+        kind: InferenceService
+        metadata:
+          name: s
+        spec:
+          predictor:
+            model:
+              resources: {limits: {nvidia.com/gpu: 1}}
+          transformer:
+            containers:
+            - name: kserve-container
+              image: i
+              resources: {limits: {nvidia.com/gpumem: 1024, nvidia.com/gpucores: 10}}
+        """
+    )
+    spec = yaml.safe_load(made.text)["spec"]
+    scope = "gpushare.io/container.kserve-container"
+    assert spec["predictor"]["annotations"] == {f"{scope}.count": "1"}
+    assert spec["transformer"]["annotations"] == {f"{scope}.memory": "1GiB", f"{scope}.cores": "10"}
+    assert "annotations" not in yaml.safe_load(made.text)["metadata"]
+
+
+def test_annotations_that_two_pods_share_are_refused() -> None:
+    text = f"""\
+    kind: List
+    items:
+    - kind: Pod
+      metadata: &meta
+        name: a
+        annotations: {{team: x}}
+      spec:
+        containers: [{{name: c, image: i, resources: {{limits: {LIMITS}}}}}]
+    - kind: Pod
+      metadata: *meta
+      spec:
+        containers: [{{name: c, image: i}}]
+    """
+    assert "f.yaml:6: what is written here is shared by an alias (line 10)" in refused(text)
+
+
+def test_a_request_that_is_refused_everywhere_is_told_as_a_create_tells_it() -> None:
+    text = pod("resources: {limits: {tke.cloud.tencent.com/qgpu-core: 30}}")
+    assert "asks for cores, and for no memory" in refused(text)
