@@ -72,15 +72,17 @@ def _is_file(said: str) -> bool:
 def _file(session: Session, path: str, file: Path | None) -> None:
     # Imported here: a code needs no YAML.
     from gpushare.cli.explain import file as files  # noqa: PLC0415
+    from gpushare.cli.explain import told  # noqa: PLC0415
 
     data = files.explained(path, file)
     others = [] if path == STDIN else topics.find(path)
     session.show(
-        {**data, "others": [one.name for one in others]}, lambda: "\n".join(files.lines(data))
+        {**data, "others": [one.name for one in others]}, lambda: "\n".join(told.lines(data))
     )
     if others:
-        told = f"This is the file {path}. It may also be {', '.join(one.name for one in others)}."
-        click.echo("\n".join(wrapped(told)), err=True)
+        names = ", ".join(one.name for one in others)
+        also = f"This is the file {path}. It may also be {names}."
+        click.echo("\n".join(wrapped(also)), err=True)
 
 
 def _entry(session: Session, said: str, file: Path | None) -> None:

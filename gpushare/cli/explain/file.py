@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from gpushare import config
-from gpushare.cli.prose import wrapped
 from gpushare.errors import UserError
 from gpushare.host import cdi_files
 from gpushare.manifest import read, request_of, settings_of
@@ -19,12 +18,11 @@ from gpushare.oci import cdi
 from gpushare.oci.driver import Driver, from_cdi
 from gpushare.oci.spec import SpecError
 from gpushare.quota import QuotaError
-from gpushare.quota.errors import quoted
 from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, Key, is_quota
 from gpushare.quota.size import exact_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from gpushare.manifest import Container, Document, File, Refusal, Request, Value
     from gpushare.manifest.at_node import AtNode
@@ -120,6 +118,7 @@ def _container(container: Container, file: File, node: Node) -> dict[str, Any]:
         "written": [*_own(container), *_vendors(container, request)],
         "wants": {key: asked.text for key, asked in request.asked.items()},
         "unreachable": unheard,
+        "cards": _cards(there),
         "hears": _hears(there),
         "given": None if there.given is None else _given(there.given),
         "refused": there.refused,
@@ -202,6 +201,16 @@ def _hears(there: AtNode) -> dict[str, Any]:
     }
 
 
+def _cards(there: AtNode) -> dict[str, Any] | None:
+    """Return the cards that an engine passes beside all variables and annotations."""
+    cards = None if there.asked is None else there.asked.cards
+    if cards is None:
+        return None
+    named = [*cards.devices, *(f"/dev/nvidia{minor}" for minor in cards.minors)]
+    count = None if cards.all_cards else cards.count or len(named)
+    return {"source": cards.source, "count": count, "named": named}
+
+
 def _given(given: Given) -> dict[str, Any]:
     data: dict[str, Any] = {"kind": given.kind, "why": given.why, "count": given.count}
     if given.kind == "shared":
@@ -242,6 +251,10 @@ def _named(container: Container) -> str:
     return container.pod.runtime_class if container.in_cluster else container.runtime
 
 
+def _problem(refusal: Refusal) -> QuotaError:
+    return QuotaError(refusal.source, refusal.text, refusal.rule, refusal.fix)
+
+
 # --- an operator's settings ---
 
 
@@ -255,95 +268,3 @@ def _settings(document: Document) -> Iterator[dict[str, Any]]:
             "meaning": word.row.meaning,
             "instead": word.row.instead,
         }
-
-
-# --- as text ---
-
-
-def lines(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what explained() returns, to be read."""
-    for container in data["containers"]:
-        yield from _told(container)
-        yield ""
-    for setting in data["settings"]:
-        said = f"{_shown(setting)} ({setting['vendor']}): {setting['meaning']}"
-        here = f" Here: {setting['instead']}." if setting["instead"] else ""
-        yield from wrapped(f"{setting['of']}, line {setting['line']}: {said}{here}", rest="  ")
-    yield from wrapped(
-        f"Read by {data['node']}. What an operator set for a container that runs, and what the "
-        "cards have left, is not looked at: `gpushare inspect NAME`, `gpushare ls`."
-    )
-
-
-def _told(container: Mapping[str, Any]) -> Iterator[str]:
-    kind = "init container" if container["init"] else "container"
-    named = f"{kind} {container['name']}" if container["name"] else kind
-    of = f"{container['of']}, " if container["of"] != "oci" else ""
-    yield f"{of}{named} (line {container['line']})"
-    yield from told(container, "It says")
-
-
-def told(container: Mapping[str, Any], heading: str) -> Iterator[str]:
-    """Yield what is known of a container; what it says stands below `heading`."""
-    yield from _block(heading, map(_meant, container["written"]), none="nothing of a GPU")
-    yield from _block("No runtime hears", map(_unheard, container.get("unreachable", ())))
-    hears = [_heard(key, asked) for key, asked in container["hears"].items()]
-    heard = {key: asked["text"] for key, asked in container["hears"].items()}
-    wanted = container.get("wants") or {}
-    if wanted and wanted != heard:
-        wants = " ".join(f"{key}={text}" for key, text in wanted.items())
-        yield from _block("All of it asks for", [wants])
-    yield from _block("A node hears", hears, none="" if container["refused"] else "nothing")
-    given = container["given"]
-    yield from _block("It gives", [_share(given)] if given else [])
-    refused = container["refused"]
-    yield from _block("It refuses", [refused] if refused else [])
-    wrong = [text for text in container["problems"] if text != refused]
-    yield from _block("Wrong in it, as `gpushare validate` says with more", wrong)
-    yield from _block("To know", container["notes"])
-
-
-def _block(heading: str, items: Any, none: str = "") -> Iterator[str]:
-    said = list(items) or ([none] if none else [])
-    if said:
-        yield f"  {heading}"
-        for item in said:
-            yield from wrapped(item, "    ", "      ")
-
-
-def _shown(row: Mapping[str, Any]) -> str:
-    return f"{row['where']} {row['key']} {quoted(row['value'])}"
-
-
-def _meant(row: Mapping[str, Any]) -> str:
-    means = f" -> {row['means']}" if row["means"] else ""
-    said = f" {row['meaning']}" if row["meaning"] else ""
-    line = f"line {row['line']}: " if "line" in row else ""
-    return f"{line}{_shown(row)} ({row['vendor']}):{said}{means}"
-
-
-def _unheard(row: Mapping[str, Any]) -> str:
-    by = f": {row['translated_by']}" if row["translated_by"] else ""
-    return f"{row['where']} {row['key']}{by}"
-
-
-def _heard(key: str, asked: Mapping[str, Any]) -> str:
-    written = "" if asked["written"] == asked["text"] else f" {quoted(asked['written'])}"
-    return f"{key}={asked['text']} from {asked['source']}{written}"
-
-
-def _problem(refusal: Refusal) -> QuotaError:
-    return QuotaError(refusal.source, refusal.text, refusal.rule, refusal.fix)
-
-
-def _share(given: Mapping[str, Any]) -> str:
-    if given["kind"] == "none":
-        return f"no GPU: {given['why']}" if not given["why"].startswith("no GPU") else given["why"]
-    count = given["count"]
-    cards = "every card" if count is None else f"{count} card{'s' if count != 1 else ''}"
-    if given["kind"] == "whole":
-        return f"{cards}, whole: {given['why']}"
-    each = "" if count == 1 else " each"
-    cores = f" and {given['cores']} % of the compute" if given["cores"] else ""
-    order = given["class"] if given["class"] == "online" else f"offline {given['priority']}"
-    return f"{given['memory']}{cores} of {cards}{each}, {given['policy']}, {order}"

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gpushare.cli.explain import file as files
+from gpushare.cli.explain import told
 from gpushare.cli.prose import wrapped
 from gpushare.client import DaemonError, DaemonUnreachable, Refused, UnknownTenant
 from gpushare.images import NotFound, engine
@@ -48,7 +49,10 @@ def explained(name: str, file: Path | None) -> dict[str, Any] | None:
     spec = {"ociVersion": "1.0.2", "process": {"env": env}, "root": {"path": "rootfs"}}
     data = files.explained("-", file, json.dumps(spec))
     (told,) = data["containers"]
-    rest = {key: told[key] for key in ("written", "hears", "given", "refused", "notes", "problems")}
+    rest = {
+        key: told[key]
+        for key in ("written", "cards", "hears", "given", "refused", "notes", "problems")
+    }
     toolkit = found.variables.get("CUDA_VERSION", "")
     for row in rest["written"]:
         del row["line"], row["column"]  # of the text that was made for it
@@ -76,7 +80,7 @@ def lines(data: Mapping[str, Any]) -> Iterator[str]:
         )
         return
     yield f"image {name}"
-    yield from files.told(data, "The image says of itself")
+    yield from told.of_container(data, "The image says of itself")
     yield ""
     toolkit = f"It is of CUDA {data['cuda']}. " if data["cuda"] else ""
     yield from wrapped(

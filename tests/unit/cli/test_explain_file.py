@@ -186,6 +186,16 @@ def test_a_config_json_is_read_too(explain: Explain) -> None:
     assert (only["given"]["kind"], only["given"]["count"]) == ("whole", 2)
 
 
+def test_cards_that_an_engine_passes_are_heard(explain: Explain) -> None:
+    devices = "[{driver: nvidia, count: 2, capabilities: [gpu]}]"
+    text = COMPOSE.partition("    environment")[0]
+    text += f"    deploy: {{resources: {{reservations: {{devices: {devices}}}}}}}\n"
+    train = containers(explain(text, "--json"))["train"]
+    assert train["cards"]["count"] == 2
+    assert (train["given"]["kind"], train["given"]["count"]) == ("whole", 2)
+    assert "    2 cards from " in explain(text).stdout
+
+
 def test_a_file_comes_before_a_code_and_says_so(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
