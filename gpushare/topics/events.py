@@ -21,6 +21,7 @@ _SEE: Final = (
     ("driver-limits-", ("isolation", "docs/explanation/isolation.md")),
     ("driver-", ("driver-was-upgraded", "docs/how-to/driver.md")),
     ("compat-", ("cuda-compat", "docs/how-to/driver.md")),
+    ("tenant-unfit", ("compat", "docs/how-to/check-an-image.md")),
     ("tenant-hung", ("work-never-ends",)),
     ("tenant-given-none", ("no-gpu-in-container",)),
     ("tenant-frozen", ("frozen", "docs/how-to/pause-and-kick.md")),
