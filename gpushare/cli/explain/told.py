@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gpushare.cli.prose import wrapped
 from gpushare.quota.errors import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+_CONVERT: Final = (
+    "What no runtime hears `gpushare convert {file} --to gpushare` writes as annotations, which it "
+    "does."
+)
 
 
 def lines(data: Mapping[str, Any]) -> Iterator[str]:
@@ -21,6 +26,8 @@ def lines(data: Mapping[str, Any]) -> Iterator[str]:
         said = f"{_shown(setting)} ({setting['vendor']}): {setting['meaning']}"
         here = f" Here: {setting['instead']}." if setting["instead"] else ""
         yield from wrapped(f"{setting['of']}, line {setting['line']}: {said}{here}", rest="  ")
+    if any(container["unreachable"] for container in data["containers"]):
+        yield from wrapped(_CONVERT.format(file=data["file"]))
     yield from wrapped(
         f"Read by {data['node']}. What an operator set for a container that runs, and what the "
         "cards have left, is not looked at: `gpushare inspect NAME`, `gpushare ls`."
@@ -98,7 +105,7 @@ def _share(given: Mapping[str, Any]) -> str:
     cards = _counted(count)
     if given["kind"] == "whole":
         return f"{cards}, whole: {given['why']}"
-    each = "" if count == 1 else " each"
+    each = "each of " if count is not None and count > 1 else ""
     cores = f" and {given['cores']} % of the compute" if given["cores"] else ""
     order = given["class"] if given["class"] == "online" else f"offline {given['priority']}"
-    return f"{given['memory']}{cores} of {cards}{each}, {given['policy']}, {order}"
+    return f"{given['memory']}{cores} of {each}{cards}, {given['policy']}, {order}"

@@ -119,11 +119,17 @@ def test_as_text_it_has_all_of_that_in_lines_that_fit(explain: Explain) -> None:
         "  No runtime hears",
         "  All of it asks for",
         "    memory=4GiB cores=30",
+        "--to gpushare` writes as annotations",
         '    memory=2GiB from env CUDA_DEVICE_MEMORY_LIMIT "2g"',
         "    2GiB of 1 card, best-effort, offline 5",
     ):
         assert part in text.splitlines() or part in text, part
     assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_a_share_of_several_cards_is_of_each(explain: Explain) -> None:
+    text = explain(COMPOSE + '      GPUSHARE_COUNT: "2"\n').stdout
+    assert "    4GiB and 30 % of the compute of each of 2 cards, fixed-share, offline 5" in text
 
 
 def test_a_nodes_defaults_and_ceilings_are_in_what_it_gives(explain: Explain) -> None:
