@@ -13,7 +13,7 @@ from typing import Final
 from gpushare.quota.errors import printable
 
 _OPTIONS: Final = frozenset(
-    {"--dtype", "--torch-dtype", "--quantization", "-q", "--quantize", "--kv-cache-dtype"}
+    {"--dtype", "--torch-dtype", "--quantization", "--quantize", "--kv-cache-dtype"}
 )
 _VARIABLES: Final = ("DTYPE", "QUANTIZE", "KV_CACHE_DTYPE")
 #: What a value begins with, and the format that it is.

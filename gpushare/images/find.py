@@ -42,10 +42,10 @@ def _by_engine(name: str) -> AbstractContextManager[Found]:
         except NotFound as error:
             said.append(str(error))
             continue
-        if inspected is not None:
-            if inspected.pid:
-                return process.opened(name, inspected.pid, inspected)
+        if inspected is None:
+            said.append(f"{one.name} knows no image and no container of that name")
+        elif inspected.pid:
+            return process.opened(name, inspected.pid, inspected)
+        else:
             return one.opened(inspected)
-    names = " and ".join(one.name for one in engines)
-    why = "; ".join(said) or f"{names} know no image and no container of that name"
-    raise NotFound(f"{name}: {why}; pull it first, or name a path, as ./rootfs")
+    raise NotFound(f"{name}: {'; '.join(said)}; pull it first, or name a path, as ./rootfs")

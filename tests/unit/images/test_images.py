@@ -165,7 +165,7 @@ def test_where_nothing_of_it_can_be_read_what_it_says_is_left(docker: Path) -> N
 
 @pytest.mark.parametrize(
     ("answer", "told"),
-    [(None, "docker know no image and no container of that name"), ("{", "in no known way")],
+    [(None, "docker knows no image and no container of that name"), ("{", "in no known way")],
 )
 def test_what_no_engine_knows_is_told_with_what_to_do(
     answer: str | None, told: str, docker: Path
