@@ -112,6 +112,22 @@ KAI: Final = Dialect(
             "devices",
         ),
         Row(
+            "NVIDIA_GPU_MEMORY_REQUEST",
+            "env",
+            "asks",
+            "What its binder hands on of gpu-memory.request.",
+            MIBS,
+            "memory",
+        ),
+        Row(
+            "NVIDIA_GPU_MEMORY_LIMIT",
+            "env",
+            "asks",
+            "What its binder hands on of gpu-memory.limit.",
+            MIBS,
+            "memory-limit",
+        ),
+        Row(
             "RUNAI_GPU_MEMORY_LIMIT",
             "env",
             "says",

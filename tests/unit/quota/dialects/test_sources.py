@@ -214,6 +214,14 @@ def test_a_strict_node_takes_one() -> None:
     assert read({"gpushare.io/memory": "8GiB"}, dialects=STRICT).memory_bytes == 8 * GIB
 
 
+def test_what_a_binder_hands_on_of_an_annotation_is_no_second_dialect() -> None:
+    annotations = {**POD, "nvidia.com/container.train.gpu-memory.request": "4Gi"}
+    env = {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_GPU_MEMORY_LIMIT": "8192"}
+    quota = read(annotations, env, dialects=STRICT, trust="ask")
+    assert quota.memory_bytes == 4 * GIB
+    assert read({}, env, dialects=STRICT, trust="ask").memory_limit_bytes == 8 * GIB
+
+
 def test_a_strict_node_does_not_count_what_is_not_read() -> None:
     quota = read({"gpushare.io/memory": "8GiB"}, HAMI, dialects=STRICT, trust="ignore")
     assert quota.memory_bytes == 8 * GIB

@@ -210,6 +210,15 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     ),
     ("kai", {f"{KAI}gpu-memory.request": "4Gi"}, {"memory": "4GiB"}),
     ("kai", {f"{KAI}gpu-memory.limit": "4Gi"}, {"memory": "4GiB", "memory-limit": "4GiB"}),
+    (
+        "kai",
+        {
+            f"{KAI}gpu-memory.request": "4Gi",
+            "NVIDIA_GPU_MEMORY_REQUEST": "4096",
+            "NVIDIA_GPU_MEMORY_LIMIT": "8192",
+        },
+        {"memory": "4GiB", "memory-limit": "8GiB"},
+    ),
     ("kai", {f"{KAI}gpu-memory.request": "1G"}, {"memory": "1000000000B"}),
     ("kai", {f"{KAI}gpu-memory.request": "1000"}, "is below 1000000B"),
     ("kai", {f"{KAI}gpu-memory.request": "some"}, "is not a quantity"),
