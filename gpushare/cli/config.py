@@ -119,11 +119,12 @@ def _document(session: Session, file: Path | None) -> Document:
 
 def _file(session: Session, file: Path | None) -> tuple[Path, bool]:
     """Return the file to look at, and whether it is to be read: one that was named always is."""
-    found = file or _of_daemon(session) or config.DEFAULT_FILE
+    found = file or of_daemon(session) or config.DEFAULT_FILE
     return found, file is not None or found.exists()
 
 
-def _of_daemon(session: Session) -> Path | None:
+def of_daemon(session: Session) -> Path | None:
+    """Return the file that the gpushared that answers reads, None where none does."""
     try:
         said = session.client.status()["config"]
     except (DaemonUnreachable, DaemonError, Refused):

@@ -136,4 +136,4 @@ def _folded(name: str) -> str:
 
 
 def _once(found: Iterable[Entry]) -> list[Entry]:
-    return list({entry.name: entry for entry in found}.values())
+    return list({(entry.group, entry.name): entry for entry in found}.values())

@@ -11,6 +11,7 @@ import click
 
 from gpushare import topics
 from gpushare.cli import session as shared
+from gpushare.cli.config import of_daemon
 from gpushare.cli.explain import entry
 from gpushare.cli.prose import wrapped
 from gpushare.errors import UserError
@@ -31,7 +32,7 @@ _NOR: Final = "; there is no such file, container of this node, or image of dock
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The node's gpushare.yaml, for a manifest; else /etc/gpushare/gpushare.yaml.",
+    help="The node's; else that of the gpushared that answers, else /etc/gpushare/gpushare.yaml.",
 )
 def command(session: Session, words: tuple[str, ...], file: Path | None) -> None:
     """Explain a manifest, a code, a topic or an image.
@@ -74,7 +75,7 @@ def _file(session: Session, path: str, file: Path | None) -> None:
     from gpushare.cli.explain import file as files  # noqa: PLC0415
     from gpushare.cli.explain import told  # noqa: PLC0415
 
-    data = files.explained(path, file)
+    data = files.explained(path, file or of_daemon(session), is_named=file is not None)
     others = [] if path == STDIN else topics.find(path)
     session.show(
         {**data, "others": [one.name for one in others]}, lambda: "\n".join(told.lines(data))
@@ -94,7 +95,9 @@ def _entry(session: Session, said: str, file: Path | None) -> None:
 
     if not image.may_be(said):
         raise UserError(entry.unknown(said))
-    data = image.container(said, session.client) or image.explained(said, file)
+    data = image.container(said, session.client) or image.explained(
+        said, file or of_daemon(session), is_named=file is not None
+    )
     if data is None:
         raise UserError(entry.unknown(said, _NOR))
     session.show(data, lambda: "\n".join(image.lines(data)))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OURS: Final = "gpushare"
 _SCOPE: Final = "container."
-_BUILT_IN: Final = "gpushare's own defaults: no gpushare.yaml is readable here"
+_BUILT_IN: Final = "gpushare's own defaults"
 _NEEDS: Final = (
     "an engine hands on a pod's annotations that its configuration names, gpushare.io/* after "
     "`gpushare runtime configure`; {names} has to be added to pod_annotations there"
@@ -49,15 +49,19 @@ class Node:
     driver: Driver | None
 
 
-def explained(path: str, file: Path | None, text: str | None = None) -> dict[str, Any]:
+def explained(
+    path: str, file: Path | None, *, is_named: bool = True, text: str | None = None
+) -> dict[str, Any]:
     """Return what the manifest at `path` says, by container, for a node configured by `file`.
 
-    `text` is what it would have in it, where it is not to be read.
+    None is the usual file. One that the user named (`is_named`) must be right; where another is not
+    readable gpushare's own defaults hold. `text` is what `path` would have in it, where it is not
+    to be read.
 
     ManifestError, ConfigError, and UserError for what holds nothing that is known.
     """
     manifest = read(path, text)
-    node = _node(file)
+    node = _node(file, is_named=is_named and file is not None)
     containers = [_container(one, manifest, node) for one in manifest.containers]
     settings = [found for document in manifest.documents for found in _settings(document)]
     if not containers and not settings:
@@ -74,15 +78,15 @@ def explained(path: str, file: Path | None, text: str | None = None) -> dict[str
     }
 
 
-def _node(file: Path | None) -> Node:
+def _node(file: Path | None, *, is_named: bool) -> Node:
     try:
         said = config.load(file)
-    except UserError:
-        if file is not None:
+    except UserError as error:
+        if is_named:
             raise
-        return Node(config.Config(), _BUILT_IN, None)
-    found = said.file or (file if file is not None else None)
-    return Node(said, str(found) if found else _BUILT_IN, _driver(said))
+        first = str(error).partition("\n")[0]
+        return Node(config.Config(), f"{_BUILT_IN} ({first})", None)
+    return Node(said, str(said.file) if said.file else _BUILT_IN, _driver(said))
 
 
 def _driver(said: config.Config) -> Driver | None:

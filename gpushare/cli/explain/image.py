@@ -37,8 +37,8 @@ def container(name: str, client: Client) -> dict[str, Any] | None:
     return {"kind": "container", "name": tenant["name"] or name, "state": tenant["state"]}
 
 
-def explained(name: str, file: Path | None) -> dict[str, Any] | None:
-    """Return what the image `name` says of itself, for a node configured by `file`; None: no image.
+def explained(name: str, file: Path | None, *, is_named: bool) -> dict[str, Any] | None:
+    """Return what the image `name` says of itself, for a node as file.explained(); None: no image.
 
     What `docker run --runtime=gpushare NAME` would be given is what its variables alone ask for.
     """
@@ -47,7 +47,7 @@ def explained(name: str, file: Path | None) -> dict[str, Any] | None:
         return None
     env = [f"{variable}={text}" for variable, text in found.variables.items()]
     spec = {"ociVersion": "1.0.2", "process": {"env": env}, "root": {"path": "rootfs"}}
-    data = files.explained("-", file, json.dumps(spec))
+    data = files.explained("-", file, is_named=is_named, text=json.dumps(spec))
     (told,) = data["containers"]
     rest = {
         key: told[key]

@@ -10,11 +10,15 @@ import pytest
 
 from gpushare.cli.prose import WIDTH
 
+from .conftest import STATUS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from click.testing import Result
+
+    from .fake_daemon import FakeDaemon
 
     Cli = Callable[..., Result]
     Explain = Callable[..., Result]
@@ -227,6 +231,22 @@ def test_a_file_that_is_no_manifest_is_an_error_that_names_it(
     missing = cli("explain", str(tmp_path / "not-there.yaml"))
     assert missing.exit_code == 1
     assert "nothing is known" in missing.stderr
+
+
+def test_the_file_of_the_gpushared_that_answers_is_the_nodes(
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    (tmp_path / "compose.yaml").write_text(COMPOSE)
+    config = tmp_path / "own.yaml"
+    config.write_text("defaults: {policy: burst-share}\n")
+    daemon.answers["status"] = [{"ok": True, **STATUS, "config": str(config)}]
+    data = json.loads(cli("--json", "explain", str(tmp_path / "compose.yaml")).stdout)
+    assert data["node"] == str(config)
+    assert data["containers"][0]["given"]["policy"] == "burst-share"
+    config.write_text("defaults: {policy: none-such}\n")
+    data = json.loads(cli("--json", "explain", str(tmp_path / "compose.yaml")).stdout)
+    assert data["node"].startswith(f"gpushare's own defaults ({config}:")
+    assert data["containers"][0]["given"]["policy"] == "fixed-share"
 
 
 def test_a_configuration_that_is_named_has_to_be_right(explain: Explain) -> None:

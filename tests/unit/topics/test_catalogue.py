@@ -188,6 +188,10 @@ def test_what_else_a_product_is_called_is_said_of_a_dialect() -> None:
     assert sorted(vendors.ALSO.keys() - DIALECTS) == []
 
 
+def test_a_topic_comes_before_a_rule_of_the_same_name() -> None:
+    assert [entry.group for entry in topics.find("precision")] == ["Versions", "Rules of compat"]
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_of_compat_has_an_entry_that_says_it(rule: str) -> None:
     assert RULES[rule] in [entry.what for entry in topics.find(rule)]

@@ -16,6 +16,7 @@ from gpushare import settings, topics
 from gpushare.cli.group import gpushare
 from gpushare.cli.prose import WIDTH, prose
 from gpushare.quota.annotations import read_annotations
+from gpushare.quota.dialects import DIALECTS
 from gpushare.quota.keys import BY_ENV, KEYS
 from gpushare.settings.rules import resolved
 from gpushare.topics import Entry
@@ -174,6 +175,20 @@ def test_every_page_that_a_text_names_is_there() -> None:
     pages = {page for _, text in TEXTS for page in re.findall(r"docs/[\w/.-]*\.md", text)}
     assert pages
     assert [page for page in pages if not (ROOT / page).is_file()] == []
+
+
+@pytest.mark.parametrize("topic", ["dialects", "multi-card"])
+def test_whose_memory_is_of_all_cards_together_is_as_the_tables_say(topic: str) -> None:
+    totals = {
+        one.title.partition(" ")[0]
+        for one in DIALECTS.values()
+        if any(row.total and row.gives == "memory" for row in one.rows)
+    }
+    text = topics.find(topic)[0].parts["text"]
+    (said,) = re.findall(
+        r"all cards together \(([^)]*)\)|cards are 8 GiB in all\. (.*) write", text
+    )
+    assert set(re.findall(r"[A-Z]\w+", "".join(said))) == totals
 
 
 def words_of_the_code() -> str:
