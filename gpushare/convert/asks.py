@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpushare.manifest import Container, Value
 from gpushare.manifest.request import Request, request_of
+from gpushare.quota import BadValue
 from gpushare.quota.dialects import Spoken, Word
 from gpushare.quota.keys import ANNOTATION_PREFIX, is_quota
 from gpushare.quota.quota import Layer
@@ -108,7 +109,10 @@ def _translated(word: Word, spoken: Spoken) -> bool:
         return whole_of or row.names_container or (row.use == "asks" and bool(row.beside))
     if row.where in {"limit", "label", "task"}:
         return True
-    return not spoken.meant.get(word.name, "").startswith("nothing")
+    try:
+        return row.unit.read(word.text) is not None
+    except BadValue:
+        return True  # it is a problem, and nothing is written
 
 
 def _ours(container: Container) -> Iterator[Found]:

@@ -124,6 +124,8 @@ class Plan:
                 else:
                     wish.filled.setdefault(name, []).extend(below)
                 return
+            if child.kind != "mapping":
+                raise CannotEdit(f"{name} is no mapping; write one", child.start)
             base, path = child, (*path, name)
         self.wish(base, path).new.extend(new)
 
@@ -134,6 +136,8 @@ class Plan:
             self.wish(base, path).new.append(New(name, list(new)))
         elif child.empty:
             self.wish(base, path).filled_lists.setdefault(name, []).extend(new)
+        elif child.kind != "sequence":
+            raise CannotEdit(f"{name} is no list; write one", child.start)
         else:
             self.wish(child, (*path, name)).items.extend(new)
 

@@ -38,7 +38,11 @@ def meaning(layer: Layer) -> Meaning:
     given: Given = give(quota)
     fields = {"kind": given.kind, **{name: getattr(quota, name) for name in _ANY}}
     of_kind = _SHARED if given.kind == "shared" else _WHOLE
-    return {**fields, **{name: getattr(given, name) for name in of_kind}}
+    fields |= {name: getattr(given, name) for name in of_kind}
+    uuids = all(name.startswith("GPU-") for name in given.devices)
+    if given.devices and uuids and not quota.allow:  # as many cards, and only these
+        fields |= {"allow": given.devices, "devices": ()}
+    return fields
 
 
 def differing(first: Meaning, second: Meaning) -> list[str]:

@@ -99,13 +99,6 @@ def _fives(value: Value) -> Told:
     return Told(str(more), f"is no multiple of 5: {more} is written")
 
 
-def _greedy(value: Value) -> Told:
-    weight = _number(value)
-    if weight > 100:
-        raise Unsayable("is more than qgpu-core-greedy takes, 100")
-    return Told(str(weight))
-
-
 def _words(of: Mapping[Value, str], otherwise: str) -> Writer:
     def write(value: Value) -> Told:
         if value not in of:
@@ -162,7 +155,7 @@ _QGPU: Final[Mapping[Surface, tuple[To, ...]]] = {
     "kubernetes": (
         To("memory", "tke.cloud.tencent.com/qgpu-memory", "limit", _units(GIB, "GiB")),
         To("cores", "tke.cloud.tencent.com/qgpu-core", "limit", _fives),
-        To("weight", "tke.cloud.tencent.com/qgpu-core-greedy", "limit", _greedy),
+        To("weight", "tke.cloud.tencent.com/qgpu-core-greedy", "limit", _as_text),
         To("class", "tke.cloud.tencent.com/app-class", "annotation", _as_text),
     ),
 }

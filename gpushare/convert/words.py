@@ -13,6 +13,7 @@ from gpushare.quota.quota import Layer, Value
 
 Values: TypeAlias = "dict[str, Value]"
 
+_BY_WEIGHT: Final = "native-burst-share"
 _SIZES: Final = frozenset({"memory", "memory-limit"})
 
 
@@ -135,11 +136,17 @@ def _qgpu(values: Values, given: Given, made: Words) -> Values:
             _lose(kept, made, key, "qGPU's online pods ask for memory alone")
     elif "cores" in kept:
         _lose(kept, made, "weight", "qGPU has it in place of compute, not beside")
-    elif "weight" in kept:
-        kept.pop("policy", None)  # qgpu-core-greedy is what native-burst-share is here
+    elif _greedy(kept):
+        del kept["policy"]  # which qgpu-core-greedy is
     else:
         raise Unsayable("qGPU wants compute beside memory; add gpushare.io/cores")
     return kept
+
+
+def _greedy(kept: Values) -> bool:
+    """Whether a request is what qgpu-core-greedy says."""
+    weight = kept.get("weight", 0)
+    return isinstance(weight, int) and 0 < weight <= 100 and kept.get("policy") == _BY_WEIGHT
 
 
 def _lose(kept: Values, made: Words, key: str, why: str) -> None:

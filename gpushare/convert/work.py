@@ -290,6 +290,10 @@ class Work:
         alone = len(pod.containers) == 1 and not serving
         if one.where != "annotation" or not self.target.scoped or alone:
             return one.name
+        if not container.name:
+            self.reasons.append(
+                (container.line, "this container has no name to ask by; give it one")
+            )
         domain, _, key = one.name.partition("/")
         name = f"container.{container.name}.{key}"
         if len(name) > _LONGEST:

@@ -285,3 +285,43 @@ def test_annotations_that_two_pods_share_are_refused() -> None:
 def test_a_request_that_is_refused_everywhere_is_told_as_a_create_tells_it() -> None:
     text = pod("resources: {limits: {tke.cloud.tencent.com/qgpu-core: 30}}")
     assert "asks for cores, and for no memory" in refused(text)
+
+
+def test_what_only_its_request_makes_a_container_is_refused() -> None:
+    text = f"kind: Pod\nspec:\n  containers:\n  - resources: {{limits: {LIMITS}}}\n    name: c\n"
+    assert "add its image" in refused(text)
+
+
+def test_a_container_without_a_name_cannot_be_asked_for_by_it() -> None:
+    containers = f"[{{image: i, resources: {{limits: {LIMITS}}}}}, {{name: b, image: i}}]"
+    text = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: {containers}}}\n"
+    assert "f.yaml:3: this container has no name to ask by" in refused(text)
+
+
+def test_annotations_that_are_text_are_refused() -> None:
+    assert "no mapping" in refused(pod(f"resources: {{limits: {LIMITS}}}", "text"))
+
+
+def test_what_is_empty_is_filled() -> None:
+    made = converted(
+        """\
+        services:
+          a: {image: i, environment: {}, annotations: {gpu-memory: 100}}
+          b:
+            image: i
+            environment:   # none yet
+            annotations:
+              gpu-memory: 100
+        """
+    )
+    services = yaml.safe_load(made.text)["services"]
+    assert [one["environment"] for one in services.values()] == [{"GPUSHARE_MEMORY": "100MiB"}] * 2
+    assert "environment:   # none yet" in made.text
+
+
+def test_what_the_target_would_hear_and_nobody_asked_is_refused() -> None:
+    """NVIDIA_VISIBLE_DEVICES says nothing beside Huawei's limit, and cards to HAMi."""
+    env = "env: [{name: NVIDIA_VISIBLE_DEVICES, value: '3'}]"
+    text = pod(f"{env}, resources: {{limits: {{volcano.sh/gpu-mem.128Mi: 16}}}}")
+    assert "another devices, by env NVIDIA_VISIBLE_DEVICES; take that out" in refused(text, "hami")
+    assert converted(text).changed
