@@ -27,7 +27,9 @@ def opened(path: Path) -> Iterator[Found]:
         except (tarfile.TarError, EOFError, LookupError, ValueError, TypeError) as error:
             why = f"is no image that docker, podman or OCI tools save ({error})"
             raise NotFound(f"{path} {why}; docker save writes one") from error
-        yield Found("archive", str(path), variables, tuple(map(str, words)), skeleton.fd)
+        yield Found(
+            "archive", str(path), variables, tuple(map(str, words)), skeleton.fd, skeleton.note
+        )
 
 
 def _read(path: Path, skeleton: Skeleton) -> dict[str, Any]:

@@ -87,13 +87,14 @@ class Engine:
                 fd = stack.enter_context(overlay.opened(inspected.layers))
             except OSError:
                 try:
-                    fd = stack.enter_context(self._exported(inspected))
+                    skeleton = stack.enter_context(self._exported(inspected))
+                    fd, note = skeleton.fd, skeleton.note
                 except (NotFound, OSError, tarfile.TarError) as error:
                     note = f"its files could not be read, only what it says of itself: {error}"
             yield Found(*known, fd, note)
 
     @contextmanager
-    def _exported(self, inspected: Inspected) -> Iterator[int]:
+    def _exported(self, inspected: Inspected) -> Iterator[Skeleton]:
         """Read the engine's export of the files, of a container that is made for it and not run."""
         name = inspected.name
         with ExitStack() as stack:
@@ -111,7 +112,7 @@ class Engine:
                         skeleton.add(tar)
                 finally:
                     export.kill()
-            yield skeleton.fd
+            yield skeleton
 
     def _inspect(self, kind: str, name: str) -> dict[str, Any] | None:
         try:

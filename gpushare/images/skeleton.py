@@ -14,7 +14,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,8 @@ from gpushare.compat import runtimes
 
 _MOST_NAMES: Final = 1 << 16
 _DEEPEST: Final = 32
+#: Links on the way to what is looked for: /usr/local/cuda-12.4/lib64 is one, so deep.
+_LINKS_DEEPEST: Final = 4
 _COMPAT: Final = re.compile(r"libcuda\.so\.[0-9]{3,}(\.[0-9]+)+", re.ASCII)
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
@@ -33,7 +35,8 @@ class Skeleton:
     """A tree beneath `fd`; one layer is put over another by adding it later."""
 
     fd: int
-    names: int = field(default=0)
+    names: int = 0
+    note: str = ""  # what could not be looked at
 
     @classmethod
     @contextlib.contextmanager
@@ -55,6 +58,7 @@ class Skeleton:
                 with contextlib.suppress(OSError):
                     self._put(member, parts)
             if self.names > _MOST_NAMES:
+                self.note = f"it has over {_MOST_NAMES} such names: the rest was not looked at"
                 return
 
     def _put(self, member: tarfile.TarInfo, parts: list[str]) -> None:
@@ -64,6 +68,8 @@ class Skeleton:
         elif name.startswith(_WHITEOUT):
             self._remove([*parts[:-1], name.removeprefix(_WHITEOUT)])
         elif member.issym():
+            if len(parts) > _LINKS_DEEPEST and not _is_wanted(name):
+                return
             self._remove(parts)
             with self._folder(parts[:-1]) as fd:
                 os.symlink(member.linkname, name, dir_fd=fd)

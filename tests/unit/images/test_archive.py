@@ -128,10 +128,25 @@ def test_what_leaves_the_tree_is_passed_over(tmp_path: Path) -> None:
     assert [found.name for found in outside.iterdir()] == ["libcudart.so.11.8.89"]
 
 
-def test_there_is_a_bound_to_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_bound_to_the_names_and_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(skeleton, "_MOST_NAMES", 32)
     many = layer(*(f"{LIB}/libcudart.so.12.4.{number}" for number in range(200)))
-    assert len(names(saved(tmp_path / "image.tar", many), f"/{LIB}")) <= 32
+    path = saved(tmp_path / "image.tar", many)
+    assert len(names(path, f"/{LIB}")) <= 32
+    with find(str(path)) as found:
+        assert found.note == "it has over 32 such names: the rest was not looked at"
+
+
+def test_links_that_lead_nowhere_near_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skeleton, "_MOST_NAMES", 32)
+    links = (link(f"usr/share/doc/a/b/{number}", "elsewhere") for number in range(200))
+    path = saved(tmp_path / "image.tar", layer(*links, link(f"{LIB}/libcudart.so.12", "x"), CUDART))
+    assert names(path, f"/{LIB}") == ["libcudart.so.12", "libcudart.so.12.4.127"]
+    assert names(path, "/usr") == ["local"]
 
 
 @pytest.mark.parametrize(
