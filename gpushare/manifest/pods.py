@@ -109,7 +109,7 @@ def _described(node: yaml.Node, place: Place) -> Iterator[tuple[yaml.Node, Place
     """Yield each container that `node` describes, init containers first."""
     for key, init in (("initContainers", True), ("containers", False)):
         for number, item in enumerate(items(below(node, key))):
-            if not _SIGNS.isdisjoint(entries(item)):
+            if _is_container(item, place):
                 yield item, (*place, key, number), init
     single = below(node, "container")  # Argo's templates have one
     if single is not None and "image" in entries(single):
@@ -119,6 +119,12 @@ def _described(node: yaml.Node, place: Place) -> Iterator[tuple[yaml.Node, Place
             model = below(node, name)
             if model is not None:
                 yield model, (*place, name), False
+
+
+def _is_container(item: yaml.Node, place: Place) -> bool:
+    """Whether an item of `containers` is one: a name is enough in what is called a spec."""
+    found = entries(item)
+    return not _SIGNS.isdisjoint(found) or (place[-1:] == ("spec",) and "name" in found)
 
 
 def _container(pod: Pod, node: yaml.Node, place: Place, position: int, *, init: bool) -> Container:

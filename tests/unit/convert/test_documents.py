@@ -288,8 +288,9 @@ def test_a_request_that_is_refused_everywhere_is_told_as_a_create_tells_it() -> 
 
 
 def test_what_only_its_request_makes_a_container_is_refused() -> None:
-    text = f"kind: Pod\nspec:\n  containers:\n  - resources: {{limits: {LIMITS}}}\n    name: c\n"
+    text = f"kind: Own\npod:\n  containers:\n  - resources: {{limits: {LIMITS}}}\n    name: c\n"
     assert "add its image" in refused(text)
+    assert "gpushare.io/" in converted(text.replace("pod:", "spec:")).text
 
 
 def test_a_container_without_a_name_cannot_be_asked_for_by_it() -> None:

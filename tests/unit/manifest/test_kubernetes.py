@@ -146,6 +146,11 @@ def test_an_inference_service_hands_on_its_annotations_and_has_a_model_for_a_con
     assert set(container.annotations) == {"serving.kserve.io/x", "gpushare.io/memory"}
 
 
+def test_a_container_of_a_spec_needs_no_more_than_a_name() -> None:
+    text = "kind: Pod\nspec: {containers: [{name: a}, {other: b}]}\n---\ncontainers: [{name: c}]\n"
+    assert [one.name for one in read("f.yaml", text).containers] == ["a"]
+
+
 def test_a_step_of_argo_has_one_container() -> None:
     container = only(
         manifest(
