@@ -188,6 +188,12 @@ def test_whose_memory_is_of_all_cards_together_is_as_the_tables_say(topic: str) 
     assert set(re.findall(r"[A-Z]\w+", "".join(said))) == totals
 
 
+def test_the_two_words_of_vendors_for_sharing_cards_are_explained() -> None:
+    text = topics.find("several cards")[0].parts["text"]
+    for term in ("Single-card sharing: several containers", "Multi-card sharing: one container"):
+        assert term in text
+
+
 def words_of_the_code() -> str:
     """Return what the product may say: all its strings, a line each, without what is filled in."""
     found = []
