@@ -43,8 +43,8 @@ def anchor(one: Dialect) -> str:
 def described(one: Dialect) -> Iterator[str]:
     """Yield a dialect's rows, its rules, and what its users should know."""
     yield from (f"## {one.title}", "")
-    if one.translated_by:
-        yield f"What brings limits and labels to a runtime: {one.translated_by}."
+    if any(row.where in {"limit", "label", "claim", "task"} for row in one.rows):
+        yield f"What brings limits and labels to a runtime: {one.translation}."
         yield ""
     headings = ("key", "where", "", "unit", "meaning", "becomes", "reaches a runtime")
     yield from table(headings, (cells(row) for row in one.rows))

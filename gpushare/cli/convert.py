@@ -40,18 +40,18 @@ _WORDS: Final = {"lost": "no equivalent", "left": "left as it is", "note": "note
 def command(
     session: Session, file: str, target: str, in_place: bool, output: Path | None, strict: bool
 ) -> None:
-    r"""Rewrite a manifest: requests of any known system in the keys of one.
+    """Rewrite a manifest: requests of any known system in the keys of one.
 
     FILE is what kubectl or docker compose would read, an ECS task definition or a config.json; - is
     stdin. Only what asks for GPUs changes; comments, order and quotes stay. What the target has no
     key for is told on stderr, with its line.
 
-    \b
-    gpushare  annotations, and the runtime class (compose: variables)
-    hami      limits nvidia.com/gpu, gpumem, gpucores and annotations
-    qgpu      limits tke.cloud.tencent.com/qgpu-memory and qgpu-core
+    --to gpushare writes annotations and the runtime class, for docker compose and ECS variables.
+    --to hami writes limits nvidia.com/gpu, gpumem and gpucores, and annotations. --to qgpu writes
+    limits tke.cloud.tencent.com/qgpu-memory and qgpu-core.
 
-    Exit status: 0 ok, 1 nothing could be written, or with --strict something has no equivalent.
+    The exit status is 1 where nothing could be written, or with --strict where something has no
+    equivalent.
     """
     if in_place and (file == STDIN or output is not None):
         raise click.UsageError("--in-place needs a FILE that is no -, and no --output.")

@@ -72,11 +72,11 @@ def _lines(dialect: Dialect) -> Iterator[str]:
     if said:
         yield ""
         yield from (f"- {_sentence(one)}" for one in said)
-    if any(not row.reaches for row in dialect.rows) and dialect.translated_by:
+    if any(not row.reaches for row in dialect.rows):
         yield ""
         yield (
             "Only variables and annotations reach a runtime. What brings the rest to it: "
-            f"{dialect.translated_by}."
+            f"{dialect.translation}."
         )
 
 

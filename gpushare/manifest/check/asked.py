@@ -11,8 +11,9 @@ from gpushare.manifest.file import Container, Document
 from gpushare.manifest.request import Request, settings_of
 from gpushare.quota import BadValue, Quota, QuotaError, give
 from gpushare.quota.annotations import scoped_name
-from gpushare.quota.dialects import shown
+from gpushare.quota.dialects import Spoken, shown
 from gpushare.quota.keys import BY_ENV, KEYS
+from gpushare.quota.quota import Source
 
 _REACHING: Final = frozenset({"env", "annotation", "pod annotation"})
 _PARTS: Final = frozenset({"memory", "memory-percent", "cores", "count", "devices"})
@@ -35,11 +36,8 @@ def asked(container: Container, request: Request, *, strict: bool) -> Iterator[F
         if note.startswith(tuple(f"env {name} " for name in alone)):
             continue  # said above
         yield of_node(where, container.node, note, "", level=INFO if strict else WARNING)
-    meant = {name: said for one in request.spoken for name, said in one.meant.items()}
-    for word, value in request.unreachable:
-        said = f"({meant[word.name]}) " if word.row.gives and word.name in meant else ""
-        by = f"translated by: {word.dialect.translated_by}" if word.dialect.translated_by else ""
-        yield of_value(shown(word), value, f"{said}reaches no runtime by itself", by, INFO)
+    for said in request.spoken:
+        yield from _unheard(said, request)
     if not request.problems:
         yield from _not_given(container, request)
     yield from _without_runtime(container, request)
@@ -50,6 +48,45 @@ def _alone(container: Container, request: Request) -> list[str]:
     if not container.in_cluster or request.own:
         return []
     return [name for name in container.env if name in BY_ENV]
+
+
+def _unheard(said: Spoken, request: Request) -> Iterator[Finding]:
+    """Yield, once for all words of a dialect, that they reach no runtime, and what translates them.
+
+    Of a word that is refused the refusal is enough.
+    """
+    refused = {one.value.place for one in request.problems if one.value is not None}
+    found = sorted(
+        (
+            one
+            for one in request.unreachable
+            if one.word.dialect is said.dialect and one.value.place not in refused
+        ),
+        key=lambda one: (one.value.line, one.value.column),
+    )
+    if not found:
+        return
+    sources = {one.word.source for one in found}
+    means = [f"{key}={one.text}" for key, one in said.layer.items() if one.source in sources]
+    comes = f"({' '.join(means)}) " if means else ""
+    fix = f"translated by: {said.dialect.translation}"
+    word, first = found[0]
+    if len(found) == 1:
+        yield of_value(shown(word), first, f"{comes}reaches no runtime by itself", fix, INFO)
+        return
+    key = f"{_named([one.word.source for one in found])} ({said.dialect.title})"
+    yield of_node(key, first.value_node, f"{comes}reach no runtime by themselves", fix, level=INFO)
+
+
+def _named(sources: list[Source]) -> str:
+    """Return `limits nvidia.com/gpu, nvidia.com/gpumem, label aliyun.com/gpu-count`."""
+    names: dict[str, list[str]] = {}
+    for source in sources:
+        names.setdefault(source.kind, []).append(source.name)
+    return ", ".join(
+        f"{kind}{'s' if len(of_kind) > 1 else ''} {', '.join(of_kind)}"
+        for kind, of_kind in names.items()
+    )
 
 
 def _not_given(container: Container, request: Request) -> Iterator[Finding]:

@@ -232,7 +232,7 @@ ALIBABA: Final = Dialect(
             beside="weight",
         ),
     ),
-    translated_by="ACK's device plugin writes them to ALIYUN_COM_GPU_MEM_CONTAINER and _DEV",
+    translated_by="ACK's device plugin, to ALIYUN_COM_GPU_MEM_CONTAINER and _DEV",
     domains=("aliyun.com/gpu", "ALIYUN_COM_GPU_", "ack.node.gpu."),
     notes=(
         "aliyun.com/gpu-mem is of all cards together, ALIYUN_COM_GPU_MEM_CONTAINER of each.",

@@ -52,7 +52,6 @@ BAIDU: Final = Dialect(
         NotBoth("memory", "memory-percent", "keep one of the two"),
         StepEach("cores", 5),
     ),
-    translated_by="nothing on this node; gpushare convert writes annotations, which do",
     equal_requests=True,
     domains=("baidu.com/",),
     notes=("The model in the key chooses the node; here gpushare.io/allow names models.",),

@@ -269,7 +269,7 @@ HAMI: Final = Dialect(
             "memory-percent", "100", ("memory",), "HAMi's defaultMemory where no memory is asked"
         ),
     ),
-    translated_by="HAMi's device plugin writes them to CUDA_DEVICE_MEMORY_LIMIT_<card>",
+    translated_by="HAMi's device plugin, to CUDA_DEVICE_MEMORY_LIMIT_<card>",
     domains=("nvidia.com/gpu", "hami.io/"),
     notes=(
         "Memory and compute are of each card: two cards of 4 GiB are 8 GiB.",

@@ -42,5 +42,5 @@ HAMI_DRA: Final = Dialect(
             TEXT,
         ),
     ),
-    translated_by="HAMi's DRA driver writes them to CUDA_DEVICE_MEMORY_LIMIT_<card>",
+    translated_by="HAMi's DRA driver, to CUDA_DEVICE_MEMORY_LIMIT_<card>",
 )

@@ -77,7 +77,6 @@ HUAWEI: Final = Dialect(
         Needs("cores", "memory", "add volcano.sh/gpu-mem.128Mi", strict=False),
         StepEach("cores", 5),
     ),
-    translated_by="nothing on this node; gpushare convert writes annotations, which do",
     equal_requests=True,
     domains=("volcano.sh/gpu-",),
     notes=("One unit of volcano.sh/gpu-mem.128Mi is 128 MiB, and so must be each card's part.",),

@@ -75,7 +75,6 @@ KOORDINATOR: Final = Dialect(
         Needs("cores", "memory", "add koordinator.sh/gpu-memory", strict=False),
         NotBoth("memory", "memory-percent", "keep gpu-memory or gpu-memory-ratio"),
     ),
-    translated_by="nothing on this node; gpushare convert writes annotations, which do",
     equal_requests=True,
     domains=("koordinator.sh/gpu",),
     notes=("Without a suffix koordinator.sh/gpu-memory is bytes.",),

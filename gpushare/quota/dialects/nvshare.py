@@ -40,7 +40,6 @@ NVSHARE: Final = Dialect(
             instead="GPUSHARE_LOG",
         ),
     ),
-    translated_by="nothing on this node; gpushare convert writes annotations, which do",
     domains=("nvshare.com/", "NVSHARE_"),
     notes=(
         "No memory is bounded by nvshare: add gpushare.io/memory, or defaults.memory of the node.",

@@ -51,7 +51,6 @@ ORIONX: Final = Dialect(
         ),
         Row("ORION_GROUP_ID", "env", "kept", "Whose vGPUs they are.", TEXT),
     ),
-    translated_by="OrionX's scheduler counts them; ORION_ variables reach a runtime",
     domains=("ORION_", "virtaitech.com/"),
     notes=(
         "ORION_GMEM counts MB of 2^20 bytes, as nvidia-smi shows them.",

@@ -116,10 +116,10 @@ class Assumed:
 class Dialect:
     """A vendor's table.
 
-    `name` is what configurations and people call it; `translated_by` says what brings its limits
-    and labels to a runtime. `equal_requests`: requests must be the limits, or be left out.
-    `domains` are the beginnings of keys that are this vendor's own, so that an unknown key with
-    one of them may be called misspelt.
+    `name` is what configurations and people call it; `translated_by` says which part of its own
+    brings its limits and labels to a runtime, empty where none does. `equal_requests`: requests
+    must be the limits, or be left out. `domains` are the beginnings of keys that are this vendor's
+    own, so that an unknown key with one of them may be called misspelt.
     """
 
     name: str
@@ -131,6 +131,12 @@ class Dialect:
     equal_requests: bool = False
     domains: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # traps of this dialect, for people
+
+    @property
+    def translation(self) -> str:
+        """What brings its limits and labels to a runtime, for people."""
+        ours = "`gpushare convert`, to annotations"
+        return f"{self.translated_by}; or {ours}" if self.translated_by else ours
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ class PartOrCards:
         if amount > 100 and amount % 100:
             low = int(amount // 100) * 100
             rule = "is over one card and not N x 100: several cards are whole ones"
-            raise BadValue(rule, f"write 100 or less, or {low} or {low + 100}")
+            cards = f"{low + 100}" if low == 100 else f"{low} or {low + 100}"
+            raise BadValue(rule, f"write 100 or less, or {cards}")
         if amount < self.least:
             raise BadValue(f"is below {self.least}", f"write {self.least} or more")
 

@@ -40,7 +40,6 @@ POLICIES: Final = choice(
         "bs": "burst-share",
     },
 )
-_NOBODY: Final = "nothing on this node; gpushare convert writes annotations, which do"
 _PLACED: Final = "gpushare ps, gpushare inspect"
 
 QGPU: Final = Dialect(
@@ -119,7 +118,6 @@ QGPU: Final = Dialect(
             beside="weight",
         ),
     ),
-    translated_by=_NOBODY,
     equal_requests=True,
     domains=("tke.cloud.tencent.com/qgpu-", "tke.cloud.tencent.com/app-"),
     notes=(
@@ -188,7 +186,6 @@ VCUDA: Final = Dialect(
         Needs("cores", "memory", "add tencent.com/vcuda-memory"),
         WholeWithout("memory"),
     ),
-    translated_by=_NOBODY,
     equal_requests=True,
     domains=("tencent.com/vcuda-",),
     notes=("vcuda-core of more than 100 is whole cards only: 150 is nothing.",),
@@ -230,6 +227,5 @@ ELASTIC: Final = Dialect(
             instead="gpushare.io/container.NAME.memory",
         ),
     ),
-    translated_by=_NOBODY,
     domains=("elasticgpu.com/", "elasticgpu.io/"),
 )

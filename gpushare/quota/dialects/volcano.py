@@ -82,7 +82,7 @@ VOLCANO: Final = Dialect(
     assumed=(
         Assumed("memory-percent", "100", ("memory",), "Volcano's default where no memory is asked"),
     ),
-    translated_by="Volcano's vGPU device plugin writes them to CUDA_DEVICE_MEMORY_LIMIT_<card>",
+    translated_by="Volcano's vGPU device plugin, to CUDA_DEVICE_MEMORY_LIMIT_<card>",
     domains=("volcano.sh/vgpu-",),
     notes=("Memory and compute are of each card.",),
 )

@@ -150,7 +150,6 @@ MGPU: Final = Dialect(
         MostCards(8),
         SeveralOnly("policy", "native-burst-share"),
     ),
-    translated_by="nothing on this node; gpushare convert writes annotations, which do",
     equal_requests=True,
     domains=("vke.volcengine.com/",),
     notes=(

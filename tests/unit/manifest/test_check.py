@@ -247,6 +247,20 @@ def test_what_reaches_no_runtime_is_told_with_what_it_means_and_who_translates_i
     (line,) = told(pod("limits: {nvidia.com/gpumem: 3000}"), INFO)
     assert line.startswith('8:47: info: limit nvidia.com/gpumem (HAMi): "3000" (memory=3000MiB) ')
     assert "reaches no runtime by itself; translated by: HAMi's device plugin" in line
+    assert line.endswith("or `gpushare convert`, to annotations")
+
+
+def test_of_several_keys_that_reach_no_runtime_a_container_is_told_once() -> None:
+    text = pod("limits: {nvidia.com/gpu: 2, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 30}")
+    (line,) = told(text, INFO)
+    assert (
+        "info: limits nvidia.com/gpu, nvidia.com/gpumem, nvidia.com/gpucores (HAMi): "
+        "(count=2 memory=3000MiB cores=30) reach no runtime by themselves; translated by: "
+    ) in line
+
+
+def test_a_value_that_is_refused_is_not_told_to_reach_no_runtime_too() -> None:
+    assert told(pod("limits: {tencent.com/vcuda-core: 150}"), INFO) == []
 
 
 def test_cores_without_memory_are_a_warning_for_a_node_may_say_it() -> None:

@@ -46,7 +46,7 @@ def test_a_multiple_of_100_is_whole_cards() -> None:
 def test_a_number_between_cards_is_refused() -> None:
     assert refusal("limit", {VCORE: "150", VMEMORY: "4"}) == (
         'limit tencent.com/vcuda-core (Tencent vcuda): "150" is over one card and not N x 100: '
-        "several cards are whole ones; write 100 or less, or 100 or 200"
+        "several cards are whole ones; write 100 or less, or 200"
     )
 
 
