@@ -91,8 +91,14 @@ def _data(made: Converted, written: Path | None) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write `path` whole or not at all; a file that is there keeps its mode, a link stays one."""
+    """Write `path` whole or not at all; a file that is there keeps its mode, a link stays one.
+
+    What is there and no regular file is written to: /dev/null is not to become one.
+    """
     path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(draft, flags, 0o666)

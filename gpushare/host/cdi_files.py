@@ -115,7 +115,13 @@ def as_text(document: dict[str, Any], *, as_yaml: bool = False) -> str:
 
 
 def write(path: Path, text: str) -> bool:
-    """Put `text` at `path` in one rename; False where it was so already. OSError."""
+    """Put `text` at `path` in one rename; False where it was so already. OSError.
+
+    What is there and no regular file is written to: /dev/null is not to become one.
+    """
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return True
     try:
         if path.read_text(encoding="utf-8") == text:
             return False

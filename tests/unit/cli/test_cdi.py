@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,3 +114,15 @@ def test_list_without_a_spec_says_how_to_make_one(cli: Cli, folder: Path) -> Non
     result = cli("cdi", "list")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "cdi generate" in result.stderr
+
+
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert cdi_files.write(pipe, "text")
+        assert os.read(reader, 16) == b"text"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()

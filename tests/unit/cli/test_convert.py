@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,6 +130,20 @@ def test_a_file_that_is_no_yaml_says_where(cli: Cli, pod: Path) -> None:
     result = cli("convert", str(pod), "--to", "hami")
     assert result.exit_code == 1
     assert f"{pod}:2" in result.stderr
+
+
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(
+    cli: Cli, pod: Path, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert cli("convert", str(pod), "--to", "gpushare", "-o", str(pipe)).exit_code == 0
+        assert b"gpushare.io/memory" in os.read(reader, 4096)
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
 
 
 def test_in_place_and_another_output_are_a_contradiction(cli: Cli, pod: Path) -> None:
