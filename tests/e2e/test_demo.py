@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpushare.verify import Report, Scenario
 from tests.demo import Compute
@@ -69,8 +70,16 @@ def test_without_root_it_says_so_in_one_line() -> None:
 
 
 def test_its_claims_fail_where_nothing_enforces_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The filters replaced by the bare driver: a scenario that still held would prove nothing."""
+    """The filters replaced by the bare driver, and an audit that looks on.
+
+    A scenario that still held would prove nothing.
+    """
+    # What is waited for in vain is not waited for long.
+    monkeypatch.setattr("gpushare.verify.stage.SETTLE_SECONDS", 1.0)
     with Stack() as stack:
+        settings = yaml.safe_load(stack.config.read_text())
+        settings["audit"] = {"over": "observe"}
+        stack.config.write_text(yaml.safe_dump(settings))
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
             shutil.copy(stack.installation.simulator / name, stack.installation.libraries / name)
         stack.start_daemon()
