@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from itertools import takewhile
+from typing import NamedTuple
 
-from gpushare.convert.asks import Found
+from gpushare.convert.asks import Asks, Found
 from gpushare.convert.blocks import Gone
 from gpushare.convert.edits import New, Quoted
-from gpushare.convert.plan import Path, Plan
+from gpushare.convert.plan import Path
 from gpushare.convert.words import Words
 from gpushare.convert.work import Work
 
@@ -16,25 +17,30 @@ from gpushare.convert.work import Work
 def move_comments(work: Work) -> list[str]:
     """Give the comments of what goes to what takes its place; return all of them."""
     found: list[str] = []
+    takers: dict[int, list[_Taker]] = {}
+    for asks, said, new in work.done:
+        plan, _, path = work.placed(asks.container)
+        if new:
+            takers.setdefault(id(plan), []).append(_Taker(path, asks, said, new))
     for plan in work.plans:
         plan.prune()
         for _, path, gone in plan.gone():
             found += [*gone.above, *gone.behind.values()]
-            _move(work, plan, path, gone)
+            if id(plan) in takers:
+                _move(takers[id(plan)], path, gone)
     return found
 
 
-def _move(work: Work, plan: Plan, path: Path, gone: Gone) -> None:
+class _Taker(NamedTuple):
+    path: Path
+    asks: Asks
+    said: Words
+    new: list[New]
+
+
+def _move(takers: list[_Taker], path: Path, gone: Gone) -> None:
     """Give the comments of one collection to the container that it is of, or the pod's first."""
-    near = [
-        (_shared(place, path), asks, said, new)
-        for asks, said, new in work.done
-        for of, _, place in [work.placed(asks.container)]
-        if of is plan and new
-    ]
-    if not near:
-        return
-    _, asks, said, new = max(near, key=lambda one: one[0])
+    _, asks, said, new = max(takers, key=lambda one: _shared(one.path, path))
     above = list(gone.above)
     for name, comment in gone.behind.items():
         found = next((one for one in (*asks.foreign, *asks.own) if one.name == name), None)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -82,6 +83,7 @@ def scalar(value: str | int | Quoted, *, quoted: bool = False) -> str:
     return value
 
 
+@functools.lru_cache(1024)
 def _plain(text: str) -> bool:
     """Whether YAML reads `text` without quotes as this string, in a block and in braces."""
     if text != text.strip() or "\n" in text:

@@ -40,8 +40,9 @@ def line_of(text: str, index: int) -> int:
 
 
 def line_break(text: str) -> str:
-    """Return how the lines of `text` end."""
-    return "\r\n" if "\r\n" in text else "\n"
+    """Return how the lines of `text` end: as the first does."""
+    end = text.find("\n")
+    return "\r\n" if text[end - 1 : end] == "\r" else "\n"
 
 
 def begins_line(text: str, index: int) -> bool:

@@ -45,6 +45,7 @@ class Work:
         self._nodes: dict[tuple[str, int], Node] = {}
         self._plans: dict[int, Plan] = {}
         self._annotated: dict[int, list[New]] = {}
+        self._known: set[Saying] = set()
         for root in trees(readable(self.text)):
             plan = Plan(self.text, root)
             for node in root.walk():
@@ -108,7 +109,8 @@ class Work:
 
     def _say(self, value: Value | Container, key: str, what: What, why: str) -> None:
         saying = Saying(value.line, key, what, why)
-        if saying not in self.said:
+        if saying not in self._known:
+            self._known.add(saying)
             self.said.append(saying)
 
     def _say_settings(self, document: Document) -> None:
