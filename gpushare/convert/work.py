@@ -148,7 +148,10 @@ class Work:
             assert found.word is not None
             row = found.word.row
             title = found.word.dialect.title
-            if row.where == "limit":
+            if row.where == "claim":
+                why = f"claims are not converted: {title} goes on to give what this one asks"
+                self._say(found.value, found.name, "left", why)
+            elif row.where == "limit":
                 why = row.instead or f"{title}'s, and nothing of {self.target.title} does the same"
                 self._say(found.value, found.name, "lost", f"taken out: {why}")
                 self._remove(asks.container, found)
@@ -288,8 +291,8 @@ class Work:
 
     def _name(self, pod: Pod, container: Container, one: Written) -> str:
         """Return the name of a key, for this container where a pod has others."""
-        serving = pod.document.kind in SERVING
-        alone = len(pod.containers) == 1 and not serving
+        joined = pod.document.kind in SERVING or container.place[-1:] == ("container",)
+        alone = len(pod.containers) == 1 and not joined  # others come in the cluster
         if one.where != "annotation" or not self.target.scoped or alone:
             return one.name
         if not container.name:
@@ -331,6 +334,10 @@ class Work:
         self._say_selector(pod, node)
         if self.target.name != OURS:
             here.drop(key, OURS)
+            return
+        if pod.containers[0].place[-1:] == ("container",):
+            why = "Argo's templates have no such key: podSpecPatch: 'runtimeClassName: gpushare'"
+            self._say(pod.containers[0], key, "note", why)
             return
         other = here.runtime(key)
         if surface == "kubernetes" and other is None and pod.runtime_class != OURS:

@@ -36,6 +36,7 @@ _PREDICTORS: Final = (
     "xgboost",
 )
 _KSERVE: Final = "kserve-container"
+_ARGO: Final = "main"  # workflow/common of Argo, MainContainerName
 
 
 def find(document: Document) -> Iterator[Pod]:
@@ -129,7 +130,7 @@ def _is_container(item: yaml.Node, place: Place) -> bool:
 
 def _container(pod: Pod, node: yaml.Node, place: Place, position: int, *, init: bool) -> Container:
     resources = below(node, "resources")
-    default = _KSERVE if place[-1] in _PREDICTORS else ""
+    default = _KSERVE if place[-1] in _PREDICTORS else _ARGO if place[-1] == "container" else ""
     env = below(node, "env")
     return Container(
         name=word(below(node, "name")) or default,
