@@ -181,10 +181,20 @@ class Work:
                 self._say(asks.container, asks.container.name, "note", note)
             for lost in said.lost:
                 self._say_lost(asks, lost)
+            self._say_policy(asks)
         self._agree(made)
         for asks, said in made:
             self.done.append((asks, said, self._write(pod, asks, said)))
         self._runtime(pod)
+
+    def _say_policy(self, asks: Asks) -> None:
+        """Say where a policy came from that no manifest has: the label of the vendor's nodes."""
+        if self.target.name != OURS or "cores" not in asks.layer or "policy" in asks.layer:
+            return
+        for row in (row for said in asks.request.spoken if said.layer for row in said.dialect.rows):
+            if row.where == "node label" and "defaults.policy" in row.instead:
+                why = f"its policy was said by nodes ({row.name}): {row.instead}, else fixed-share"
+                self._say(asks.container, asks.container.name, "note", why)
 
     def _say_lost(self, asks: Asks, lost: Lost) -> None:
         source = asks.layer[lost.key].source.name if lost.key in asks.layer else ""

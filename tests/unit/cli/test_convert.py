@@ -149,15 +149,3 @@ def test_what_is_no_file_is_written_to_and_stays_what_it_is(
 def test_in_place_and_another_output_are_a_contradiction(cli: Cli, pod: Path) -> None:
     assert cli("convert", str(pod), "--to", "hami", "-i", "-o", "x.yaml").exit_code == 2
     assert cli("convert", "-", "--to", "hami", "-i").exit_code == 2
-
-
-def test_what_is_no_file_is_written_to_and_stays(cli: Cli, pod: Path, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        assert cli("convert", str(pod), "--to", "gpushare", "-o", str(pipe)).exit_code == 0
-        assert os.read(reader, 1 << 16).decode() == OURS
-    finally:
-        os.close(reader)
-    assert pipe.is_fifo()

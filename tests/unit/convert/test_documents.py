@@ -326,3 +326,9 @@ def test_what_the_target_would_hear_and_nobody_asked_is_refused() -> None:
     text = pod(f"{env}, resources: {{limits: {{volcano.sh/gpu-mem.128Mi: 16}}}}")
     assert "another devices, by env NVIDIA_VISIBLE_DEVICES; take that out" in refused(text, "hami")
     assert converted(text).changed
+
+
+def test_a_policy_that_nodes_had_is_told() -> None:
+    limits = "{tke.cloud.tencent.com/qgpu-memory: 4, tke.cloud.tencent.com/qgpu-core: 30}"
+    said = told(converted(pod(f"resources: {{limits: {limits}}}")), "c")
+    assert "said by nodes (tke.cloud.tencent.com/qgpu-schedule-policy): defaults.policy" in said
