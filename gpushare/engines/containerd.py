@@ -16,6 +16,7 @@ from gpushare.engines import toml_text
 from gpushare.engines.errors import BadConfiguration
 from gpushare.engines.place import NAME
 from gpushare.engines.toml_text import Name, Tree
+from gpushare.quota.dialects import TABLES
 
 ANNOTATIONS: Final = "gpushare.io/*"
 MARK: Final = "# gpushare: `gpushare runtime unconfigure --runtime containerd` takes this away"
@@ -152,9 +153,12 @@ def handler_like(section: Tree, ours: Tree | None, launcher: Path) -> Tree:
         # Kata and gVisor have no BinaryName: our launcher is of the runc kind.
         handler = copy.deepcopy(runtimes.get(_RUNC) or {})
     handler["runtime_type"] = _RUNC_TYPE
-    for key in ("pod_annotations", "container_annotations"):
+    for key, globs in (
+        ("pod_annotations", (ANNOTATIONS, *TABLES.annotation_globs())),
+        ("container_annotations", (ANNOTATIONS,)),
+    ):
         passed = handler.get(key) or []
-        handler[key] = passed if ANNOTATIONS in passed else [*passed, ANNOTATIONS]
+        handler[key] = [*passed, *(glob for glob in globs if glob not in passed)]
     handler["options"] = {**handler.get("options", {}), "BinaryName": str(launcher)}
     return handler
 

@@ -32,8 +32,8 @@ OURS: Final = "gpushare"
 _SCOPE: Final = "container."
 _BUILT_IN: Final = "gpushare's own defaults"
 _NEEDS: Final = (
-    "an engine hands on a pod's annotations that its configuration names, gpushare.io/* after "
-    "`gpushare runtime configure`; {names} has to be added to pod_annotations there"
+    "containerd hands on those of a pod's annotations that its configuration names: {names} after "
+    "`gpushare runtime configure`"
 )
 _NO_CLASS: Final = (
     "no {what} is said: only a node whose default runtime is gpushare hears of this container"

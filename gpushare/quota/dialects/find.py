@@ -41,6 +41,17 @@ class Tables:
             prefixes = tuple(dict.fromkeys(row.prefix for _, row in patterns))
             self._by_where[where] = _Index(exact, prefixes, patterns)
 
+    def annotation_globs(self) -> list[str]:
+        """Return what an engine has to hand on of a pod's annotations, as path.Match takes it."""
+        return sorted(
+            {
+                f"{row.name.partition('/')[0]}/*" if "/" in row.name else row.name
+                for one in self.dialects
+                for row in one.rows
+                if row.where == "annotation" and (row.gives or row.names_container)
+            }
+        )
+
     def find(
         self, where: Where, values: Mapping[str, str], kind: SourceKind | None = None
     ) -> list[Word]:

@@ -170,7 +170,7 @@ def test_vendors_annotations_of_a_pod_take_an_engine_that_hands_them_on(
 ) -> None:
     pod = POD.replace("gpushare.io/container.train.memory: 4GiB", 'gpu-memory: "4096"')
     notes = containers(explain(pod, "--json"))["train"]["notes"]
-    assert any("gpu-memory has to be added to pod_annotations" in note for note in notes)
+    assert any("names: gpu-memory after `gpushare runtime configure`" in note for note in notes)
 
 
 def test_a_wrong_value_is_told_and_what_is_refused(explain: Explain) -> None:

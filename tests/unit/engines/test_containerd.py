@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 import tomlkit
 
-from gpushare.engines.containerd import Configuration
+from gpushare.engines.containerd import Configuration, section_of
 from gpushare.engines.errors import BadConfiguration
+from gpushare.quota.dialects import DIALECTS, TABLES
 
 LAUNCHER = Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime")
 CONTAINERD = Configuration()
@@ -39,10 +41,11 @@ version = 2
   "io.containerd.timeout.bolt.open" = "0s"
 """
 
+OTHERS = ", ".join(f'"{glob}"' for glob in TABLES.annotation_globs())
 V2_ADDED = f"""
 {MARK}[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.gpushare]
   runtime_type = "io.containerd.runc.v2"
-  pod_annotations = ["io.example/*", "gpushare.io/*"]
+  pod_annotations = ["io.example/*", "gpushare.io/*", {OTHERS}]
   container_annotations = ["gpushare.io/*"]
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.gpushare.options]
   SystemdCgroup = true
@@ -158,3 +161,31 @@ def test_what_is_broken_is_refused_with_its_line(text: str, line: int, what: str
 def test_it_says_when_kubernetes_could_not_use_it() -> None:
     assert "Kubernetes cannot" in CONTAINERD.remarks(V1)[0]
     assert CONTAINERD.remarks(V2) == []
+
+
+def test_what_other_systems_ask_by_annotations_is_handed_on() -> None:
+    after = tomlkit.parse(CONTAINERD.register("", LAUNCHER, default=False)).unwrap()
+    handler = section_of(after)["runtimes"]["gpushare"]
+    asking = [
+        row.name.replace("{container}", "train")
+        for dialect in DIALECTS.values()
+        for row in dialect.rows
+        if row.where == "annotation" and row.use == "asks"
+    ]
+    assert "gpu-fraction" in asking
+    # As path.Match of Go: a star is no slash.
+    for name in asking:
+        assert any(
+            fnmatchcase(name, glob) and name.count("/") == glob.count("/")
+            for glob in handler["pod_annotations"]
+        )
+
+
+def test_what_an_earlier_version_registered_gets_what_it_lacks() -> None:
+    earlier = V2 + V2_ADDED.replace(f", {OTHERS}", "")
+    after = tomlkit.parse(CONTAINERD.register(earlier, LAUNCHER, default=False)).unwrap()
+    assert section_of(after)["runtimes"]["gpushare"]["pod_annotations"] == [
+        "io.example/*",
+        "gpushare.io/*",
+        *TABLES.annotation_globs(),
+    ]
