@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 from .command import BUILD, ROOT, Failure, run
@@ -26,9 +27,10 @@ def configure(name: str, sanitize: str = "") -> Path:
 
 
 def build_and_test(name: str, sanitize: str = "") -> None:
-    """Build everything with -Werror, and run the C unit tests."""
+    """Build everything with -Werror, or with `sanitize` what is run, and run the C unit tests."""
     folder = configure(name, sanitize)
-    run("cmake", "--build", folder, "--parallel", "2")
+    what = ("--target", "gpushare-tests") if sanitize else ()
+    run("cmake", "--build", folder, "--parallel", "2", *what)
     run(
         *(FIXED_ADDRESSES if sanitize == "thread" and _may_fix_addresses() else ()),
         *("ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=error"),
@@ -54,8 +56,19 @@ def tidy() -> None:
     folder = _once_each(configure("tidy"))
     run(
         *("run-clang-tidy.py", "-quiet", "-j", "2", "-p", folder, "-warnings-as-errors=*"),
+        *("-clang-tidy-binary", _clang_tidy()),
         telling=" error: ",
     )
+
+
+def _clang_tidy() -> str:
+    """Return the program itself: on PATH is one in Python that starts it, for each file anew."""
+    package = find_spec("clang_tidy")
+    for folder in (package and package.submodule_search_locations) or ():
+        program = Path(folder) / "data/bin/clang-tidy"
+        if program.is_file():
+            return str(program)
+    raise Failure("clang-tidy is missing: ./dev setup brings it")
 
 
 def _once_each(folder: Path) -> Path:
