@@ -44,9 +44,7 @@ def _differs(before: Container, after: Container | None, said: Words | None) -> 
         }:
             yield "would ask for something else, for it shares what was changed"
         return
-    lost = {same.field_of(one.key) for one in said.lost}
-    if "cores" in lost:
-        lost.add("policy")  # without cores another one holds
+    lost = same.fields_of(one.key for one in said.lost)
     try:
         differing = same.differing(same.meaning(asked), same.meaning(now))
     except QuotaError as error:

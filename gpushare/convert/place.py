@@ -30,6 +30,19 @@ def surface_of(kind: str) -> Surface:
     return "ecs" if kind == "ecs" else "kubernetes"
 
 
+def same_names(variables: Node, number: int) -> list[int]:
+    """Return which items of an environment set the same variable as one of them does."""
+    names = [_variable(item.meant) for item in variables.items]
+    return [place for place, name in enumerate(names) if place == number or name == names[number]]
+
+
+def _variable(item: Node) -> str | None:
+    if item.kind == "scalar":
+        return item.text.partition("=")[0]
+    name = item.get("name") or item.get("Name")
+    return None if name is None else name.text
+
+
 @dataclass
 class Place:
     """One container, or a pod's part of the file, in the plan of its document."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from gpushare.quota import Given, Quota, give, read_again
@@ -53,3 +54,10 @@ def differing(first: Meaning, second: Meaning) -> list[str]:
 def field_of(key: str) -> str:
     """Return the field that a canonical key fills."""
     return _FIELDS.get(key, key.replace("-", "_"))
+
+
+def fields_of(keys: Iterable[str]) -> set[str]:
+    """Return the fields that are not the same where `keys` are lost: the policy follows cores."""
+    fields = {field_of(key) for key in keys}
+    follows = {"cores": "policy", "devices": "allow"}
+    return fields | {other for field, other in follows.items() if field in fields}

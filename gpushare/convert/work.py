@@ -11,7 +11,7 @@ from gpushare.convert import same
 from gpushare.convert.asks import Asks, Found, asks_of
 from gpushare.convert.edits import CannotEdit, Edit, New, Quoted
 from gpushare.convert.lines import line_of
-from gpushare.convert.place import CLASS, OURS, SERVING, Place, surface_of
+from gpushare.convert.place import CLASS, OURS, SERVING, Place, same_names, surface_of
 from gpushare.convert.plan import Path, Plan
 from gpushare.convert.said import Saying, What
 from gpushare.convert.targets import Target, Unsayable
@@ -229,7 +229,9 @@ class Work:
                 return
         for depth in range(len(path) - 1, 0, -1):
             if isinstance(path[depth], int):  # NAME=VALUE, or {name: ..., value: ...}
-                plan.remove_item(plan.at(path[:depth]), int(path[depth]), path[:depth])
+                of = plan.at(path[:depth])
+                for number in same_names(of, int(path[depth])):
+                    plan.remove_item(of, number, path[:depth])
                 return
             if depth < len(path) - 1 or path[-1] not in {"value", "Value"}:
                 break
@@ -305,17 +307,16 @@ class Work:
         alone = len(pod.containers) == 1 and not joined  # others come in the cluster
         if one.where != "annotation" or not self.target.scoped or alone:
             return one.name
+        why = ""
         if not container.name:
-            self.reasons.append(
-                (container.line, "this container has no name to ask by; give it one")
-            )
+            why = "this container has no name to ask by; give it one"
+        elif sum(other.name == container.name for other in pod.containers) > 1:
+            why = f"two containers of this pod are called {container.name}; rename one"
         domain, _, key = one.name.partition("/")
         name = f"container.{container.name}.{key}"
         if len(name) > _LONGEST:
-            why = (
-                f"{container.name}: Kubernetes takes no annotation as long as {domain}/{name}; "
-                "give the container a shorter name"
-            )
+            why = f"Kubernetes takes no annotation as long as {domain}/{name}; rename the container"
+        if why:
             self.reasons.append((container.line, why))
         return f"{domain}/{name}"
 

@@ -102,7 +102,7 @@ def test_a_container_whose_name_is_too_long_for_an_annotation_is_refused() -> No
         f"  - {{name: {name}, image: i, resources: {{limits: {LIMITS}}}}}\n"
         "  - {name: other, image: i}\n"
     )
-    assert "give the container a shorter name" in refused(text)
+    assert "rename the container" in refused(text)
 
 
 def test_another_runtime_class_stays_and_is_told() -> None:
@@ -332,3 +332,18 @@ def test_a_policy_that_nodes_had_is_told() -> None:
     limits = "{tke.cloud.tencent.com/qgpu-memory: 4, tke.cloud.tencent.com/qgpu-core: 30}"
     said = told(converted(pod(f"resources: {{limits: {limits}}}")), "c")
     assert "said by nodes (tke.cloud.tencent.com/qgpu-schedule-policy): defaults.policy" in said
+
+
+def test_a_variable_that_is_set_twice_goes_twice() -> None:
+    first, last = ("{name: ORION_GMEM, value: '1'}", "{name: ORION_GMEM, value: '8'}")
+    made = converted(pod(f"env: [{first}, {{name: A, value: b}}, {last}]"))
+    assert yaml.safe_load(made.text)["spec"]["containers"][0]["env"] == [
+        {"name": "A", "value": "b"}
+    ]
+    assert "gpushare.io/memory: 8MiB" in made.text
+
+
+def test_containers_of_one_name_cannot_be_asked_for_by_it() -> None:
+    spec = f"name: c, image: i, resources: {{limits: {LIMITS}}}"
+    text = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{{spec}}}, {{{spec}}}]}}\n"
+    assert "two containers of this pod are called c" in refused(text)
