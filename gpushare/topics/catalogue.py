@@ -132,7 +132,7 @@ def _shortened(entry: Entry) -> list[str]:
 
 
 def _folded(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.casefold())
+    return re.sub(r"[\W_]", "", name.casefold())
 
 
 def _once(found: Iterable[Entry]) -> list[Entry]:

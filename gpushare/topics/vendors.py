@@ -54,7 +54,7 @@ def _entry(dialect: Dialect) -> Entry:
     return Entry(
         dialect.name,
         GROUP,
-        f"What the keys of {dialect.title} mean, in which units, and what they are here.",
+        f"Keys of {dialect.title}, and their meaning here.",
         also=ALSO.get(dialect.name, ()),
         see=("dialects", "units", "limits-and-labels", "docs/reference/dialects.md"),
         parts={"text": "\n".join(_lines(dialect))},

@@ -57,6 +57,8 @@ def command(session: Session, words: tuple[str, ...], file: Path | None) -> None
         session.show(entry.as_list(topics.entries()), lambda: "\n".join(entry.listed()))
     elif said == STDIN or _is_file(said):
         _file(session, said, file)
+    elif said.startswith(("/", "./", "../")):
+        raise UserError(_no_file(said))
     else:
         _entry(session, said, file)
 
@@ -68,6 +70,15 @@ def _is_file(said: str) -> bool:
     except (OSError, ValueError):
         return False
     return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
+
+
+def _no_file(path: str) -> str:
+    try:
+        Path(path).stat()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else None
+        return f"{path}: {why or 'no path'}; name a file, a code, a topic or an image"
+    return f"{path}: is no file; name one, or `gpushare validate {path}` looks at all in a folder"
 
 
 def _file(session: Session, path: str, file: Path | None) -> None:

@@ -110,7 +110,7 @@ def _container(container: Container, file: File, node: Node) -> dict[str, Any]:
         {
             **_at(found.value),
             **_key(found.word.source.kind, found.value, found.word.name),
-            "translated_by": found.word.dialect.translation,
+            "translated_by": found.word.dialect.translated_by,
         }
         for found in request.unreachable
     ]

@@ -9,7 +9,7 @@ from gpushare.cli.prose import wrapped
 from gpushare.quota.errors import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _CONVERT: Final = (
     "What no runtime hears `gpushare convert {file} --to gpushare` writes as annotations, which it "
@@ -45,7 +45,7 @@ def _told(container: Mapping[str, Any]) -> Iterator[str]:
 def of_container(container: Mapping[str, Any], heading: str) -> Iterator[str]:
     """Yield what is known of a container; what it says stands below `heading`."""
     yield from _block(heading, map(_meant, container["written"]), none="nothing of a GPU")
-    yield from _block("No runtime hears", map(_unheard, container.get("unreachable", ())))
+    yield from _block("No runtime hears", _unheard(container.get("unreachable", ())))
     hears = [_heard(key, asked) for key, asked in container["hears"].items()]
     if cards := container["cards"]:
         which = ", ".join(cards["named"]) or _counted(cards["count"])
@@ -62,7 +62,8 @@ def of_container(container: Mapping[str, Any], heading: str) -> Iterator[str]:
     yield from _block("It refuses", [refused] if refused else [])
     wrong = [text for text in container["problems"] if text != refused]
     yield from _block("Wrong in it, as `gpushare validate` says with more", wrong)
-    yield from _block("To know", container["notes"])
+    why = given["why"] if given else ""
+    yield from _block("To know", [note for note in container["notes"] if note not in why])
 
 
 def _block(heading: str, items: Any, none: str = "") -> Iterator[str]:
@@ -84,9 +85,13 @@ def _meant(row: Mapping[str, Any]) -> str:
     return f"{line}{_shown(row)} ({row['vendor']}):{said}{means}"
 
 
-def _unheard(row: Mapping[str, Any]) -> str:
-    by = f": {row['translated_by']}" if row["translated_by"] else ""
-    return f"{row['where']} {row['key']}{by}"
+def _unheard(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the keys that the same part translates, and which one that is."""
+    by: dict[str, list[str]] = {}
+    for row in rows:
+        by.setdefault(row["translated_by"], []).append(f"{row['where']} {row['key']}")
+    for part, keys in by.items():
+        yield f"{', '.join(keys)}; translated by: {part or 'nothing on a node'}"
 
 
 def _heard(key: str, asked: Mapping[str, Any]) -> str:

@@ -250,12 +250,21 @@ def _put(spoken: Spoken, places: Mapping[Source, Place], heard: Heard) -> None:
 
 
 def _says_only_how(words: Iterable[Word]) -> list[str]:
-    return [
-        f"{shown(word)} {quoted(word.text)} was not taken: it only says how, and nothing of "
-        f"{word.dialect.title} asks"
-        for word in {word.source: word for word in words}.values()
-        if word.row.gives and word.name != VISIBLE_DEVICES and _says(word)
-    ]
+    """Return a note for each dialect of `words`, none of which asks."""
+    by_dialect: dict[str, list[Word]] = {}
+    for word in {word.source: word for word in words}.values():
+        if word.row.gives and word.name != VISIBLE_DEVICES and _says(word):
+            by_dialect.setdefault(word.dialect.title, []).append(word)
+    return [_only_how(title, said) for title, said in by_dialect.items()]
+
+
+def _only_how(title: str, words: Sequence[Word]) -> str:
+    first, *others = words
+    if not others:
+        rule = f"was not taken: it only says how, and nothing of {title} asks"
+        return f"{shown(first)} {quoted(first.text)} {rule}"
+    names = ", ".join(str(word.source) for word in words)
+    return f"{names} ({title}) were not taken: they only say how, and nothing of {title} asks"
 
 
 def _says(word: Word) -> bool:

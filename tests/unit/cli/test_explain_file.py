@@ -109,7 +109,7 @@ def test_what_no_runtime_hears_is_said_with_what_translates_it(
         "nvidia.com/gpumem",
         "nvidia.com/gpucores",
     }
-    assert all(row["translated_by"] for row in side["unreachable"])
+    assert all("device plugin" in row["translated_by"] for row in side["unreachable"])
     assert side["wants"] == {"memory": "4GiB", "cores": "30"}
     assert side["hears"] == {}
     assert side["given"]["kind"] == "none"
@@ -130,6 +130,29 @@ def test_as_text_it_has_all_of_that_in_lines_that_fit(explain: Explain) -> None:
     assert "--to gpushare` writes as annotations" in " ".join(text.split())
     # The file's own name is as long as it is.
     assert max(len(line) for line in text.splitlines() if "/" not in line) <= WIDTH
+
+
+def test_keys_that_one_part_translates_are_told_together(explain: Explain) -> None:
+    text = " ".join(explain(POD).stdout.split())
+    assert (
+        "limit nvidia.com/gpumem, limit nvidia.com/gpucores; translated by: HAMi's device plugin, "
+        in text
+    )
+
+
+def test_why_nothing_is_given_is_told_once(explain: Explain) -> None:
+    how = POD.replace("gpushare.io/container.train.memory: 4GiB", "nvidia.com/use-gputype: A100")
+    text = " ".join(explain(how.replace("name: CUDA_", "name: NO_CUDA_")).stdout.split())
+    side = text[text.index("container side") :]
+    assert side.count('nvidia.com/use-gputype (HAMi) "A100" was not taken') == 1
+
+
+def test_a_path_where_no_file_is_says_so(cli: Cli, tmp_path: Path) -> None:
+    none = cli("explain", str(tmp_path / "none.yaml"))
+    assert none.exit_code == 1
+    assert "No such file or directory; name a file" in none.stderr
+    folder = cli("explain", str(tmp_path))
+    assert "is no file; name one, or `gpushare validate" in folder.stderr
 
 
 def test_a_share_of_several_cards_is_of_each(explain: Explain) -> None:
@@ -220,16 +243,14 @@ def test_a_file_comes_before_a_code_and_says_so(
     )
 
 
-def test_a_file_that_is_no_manifest_is_an_error_that_names_it(
-    explain: Explain, cli: Cli, tmp_path: Path
-) -> None:
+def test_a_file_that_is_no_manifest_is_an_error_that_names_it(explain: Explain, cli: Cli) -> None:
     nothing = explain("a: 1\n")
     assert nothing.exit_code == 1
     assert "has no container and no setting" in nothing.stderr
     broken = explain("a: [1\n")
     assert broken.exit_code == 1
     assert "manifest.yaml" in broken.stderr
-    missing = cli("explain", str(tmp_path / "not-there.yaml"))
+    missing = cli("explain", "not-there.yaml")
     assert missing.exit_code == 1
     assert "nothing is known" in missing.stderr
 

@@ -218,3 +218,7 @@ def test_what_a_class_says_holds_where_an_entry_says_nothing(tmp_path: Path) -> 
     a, b = read(file, "G")
     assert (a.kind, a.parts) == ("Of a class.", {"do": "- Wait."})
     assert (b.number, b.also, b.parts) == (7, ("b", "bb"), {"do": "One.\n\n| two  words"})
+
+
+def test_terms_of_consoles_are_found_in_their_own_language() -> None:
+    assert first("单卡共享") == first("多卡共享") == "multi-card"

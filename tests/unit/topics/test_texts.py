@@ -190,7 +190,7 @@ def test_whose_memory_is_of_all_cards_together_is_as_the_tables_say(topic: str) 
 
 def test_the_two_words_of_vendors_for_sharing_cards_are_explained() -> None:
     text = topics.find("several cards")[0].parts["text"]
-    for term in ("Single-card sharing: several containers", "Multi-card sharing: one container"):
+    for term in ("Single-card sharing (单卡共享): several", "Multi-card sharing (多卡共享): one"):
         assert term in text
 
 

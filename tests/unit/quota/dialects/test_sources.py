@@ -147,6 +147,18 @@ def test_a_word_that_only_says_how_is_noted_where_it_counts_for_nothing() -> Non
     )
 
 
+def test_several_words_that_only_say_how_are_one_note() -> None:
+    env = {
+        "GPUSHARE_MEMORY": "4GiB",
+        "GPU_CORE_UTILIZATION_POLICY": "force",
+        "CUDA_TASK_PRIORITY": "1",
+    }
+    assert read({}, env).notes == (
+        "env GPU_CORE_UTILIZATION_POLICY, env CUDA_TASK_PRIORITY (HAMi) were not taken: they only "
+        "say how, and nothing of HAMi asks",
+    )
+
+
 def test_an_images_own_variable_is_not_worth_a_note() -> None:
     env = {"GPUSHARE_MEMORY": "4GiB", "NVIDIA_VISIBLE_DEVICES": "0", "CUDA_TASK_PRIORITY": "0"}
     assert read({}, env).notes == ()
