@@ -153,9 +153,10 @@ def test_several_words_that_only_say_how_are_one_note() -> None:
         "GPU_CORE_UTILIZATION_POLICY": "force",
         "CUDA_TASK_PRIORITY": "1",
     }
-    assert read({}, env).notes == (
+    [note] = read({}, env).notes
+    assert note == (
         "env GPU_CORE_UTILIZATION_POLICY, env CUDA_TASK_PRIORITY (HAMi) were not taken: they only "
-        "say how, and nothing of HAMi asks",
+        "say how, and nothing of HAMi asks"
     )
 
 
