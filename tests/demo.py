@@ -29,6 +29,7 @@ from gpushare.verify.report import BOLD
 from gpushare.verify.stage import GIB, Stage
 
 from . import picture
+from .brought import Brought
 from .stack import Stack
 from .stack.card import real_card
 from .stack.program import Missing
@@ -44,7 +45,7 @@ WARM_SECONDS = 1.5  # in which both have begun; `gpushare ps` looks a second bac
 LOOK_SECONDS = 2
 TRIES = 3
 #: Steps that have a picture of their own, by how their titles begin.
-APART = {"Where is the memory": "why.svg"}
+APART = {"Where is the memory": "why.svg", "Manifests of other systems": "manifests.svg"}
 
 
 class Compute(Stage):
@@ -149,7 +150,8 @@ def _demonstrate(report: Report, *, keep: bool) -> bool:
         stack.start_daemon()
         docker.prepare(stack.installation.probe)
         _scenario(docker, stack, report).run()
-        held = Compute(docker, stack.cli, report).run()
+        Compute(docker, stack.cli, report).run()
+        held = Brought(docker, stack.cli, report, folder=stack.root).run()
         report.title(report.summary)
         if keep:
             _wait_to_play(stack)
