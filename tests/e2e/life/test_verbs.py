@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from tests.e2e.low_level import Outcome
+from tests.e2e.waiting import wait_until
 from tests.stack.leftovers import cgroups_named
 
 from .pair import WITHOUT_ASKING, Life, Pair, in_folder, process_of
@@ -213,9 +214,16 @@ def test_updated(pair: Pair) -> None:
     assert pair.same(script)[1:] == [["50"], ["60"]]
 
 
+def _command(pid: int) -> list[str]:
+    """Return the command line of a process."""
+    return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+
+
 def test_looked_at(pair: Pair) -> None:
     def script(life: Life) -> Outcome:
         life.started(*SLEEP)
+        # What is started is for a moment runc itself yet.
+        wait_until(lambda: _command(process_of(life.pid_file)) == list(SLEEP))
         life.call("list", figures=False)
         life.call("list", "--format", "json")
         life.call("ps", life.id, figures=False)
