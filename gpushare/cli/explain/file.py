@@ -35,6 +35,10 @@ _NEEDS: Final = (
     "containerd hands on those of a pod's annotations that its configuration names: {names} after "
     "`gpushare runtime configure`"
 )
+_FIRST: Final = (
+    "{what} names no container: the one of this pod that is made first is given it, and the others "
+    "are refused"
+)
 _NO_CLASS: Final = (
     "no {what} is said: only a node whose default runtime is gpushare hears of this container"
 )
@@ -240,6 +244,9 @@ def _notes(container: Container, request: Request, there: AtNode) -> Iterator[st
     elif there.refused:
         yield from request.notes
     yield from there.notes
+    unnamed = there.asked.quota.unnamed if there.asked is not None else None
+    if unnamed is not None and sum(not one.init for one in container.pod.containers) > 1:
+        yield _FIRST.format(what=unnamed.source)
     passed = handed_on(container)
     if passed:
         yield _NEEDS.format(names=", ".join(sorted(passed)))

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Final
 
-from gpushare.manifest.check.finding import Finding, of_key
+from gpushare.manifest.check.finding import WARNING, Finding, of_key
 from gpushare.manifest.file import OUTSIDE, Document, Pod, Value
 from gpushare.manifest.nodes import below
 from gpushare.quota.annotations import scoped_name
-from gpushare.quota.dialects import TABLES
+from gpushare.quota.dialects import TABLES, naming, shown
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS
 
 _SCOPE: Final = "container."
@@ -24,6 +24,7 @@ def scopes(document: Document) -> Iterator[Finding]:
     for pod in document.pods:
         yield from _named(pod)
         yield from _unnamed(pod)
+        yield from _first_takes(pod)
     yield from _misplaced(document)
 
 
@@ -79,6 +80,31 @@ def _unnamed(pod: Pod) -> Iterator[Finding]:
                 f"is for no container by name, and {' and '.join(running)} would take it",
                 f"write {scoped_name(running[0], key)}",
             )
+
+
+def _first_takes(pod: Pod) -> Iterator[Finding]:
+    """Yield vendors' annotations that ask for no container by name, where there are several.
+
+    Their vendor knows which one is the first of its pod, and a node does not.
+    """
+    running = [container.name for container in pod.containers if not container.init]
+    if len(running) < 2:
+        return
+    texts = {name: value.text for name, value in pod.annotations.items()}
+    words = TABLES.find("annotation", texts)
+    named = {word.dialect.name for word in words if word.container or word.row.names_container}
+    for word in words:
+        if word.row.use == "asks" and word.dialect.name not in named:
+            by = naming(TABLES, word.name)
+            yield of_key(
+                f"annotation {shown(word).partition(' ')[2]}",
+                pod.annotations[word.name],
+                "names no container, and a node gives it to the one that is made first and refuses "
+                f"the others of {', '.join(running)}",
+                f"add {by}: {running[0]}" if by else "gpushare convert names containers",
+                WARNING,
+            )
+            named.add(word.dialect.name)
 
 
 def _misplaced(document: Document) -> Iterator[Finding]:

@@ -197,6 +197,14 @@ def test_vendors_annotations_of_a_pod_take_an_engine_that_hands_them_on(
     assert any("names: gpu-memory after `gpushare runtime configure`" in note for note in notes)
 
 
+def test_what_names_no_container_of_several_is_for_the_first_that_is_made(
+    explain: Explain,
+) -> None:
+    pod = POD.replace("gpushare.io/container.train.memory: 4GiB", 'gpu-memory: "4096"')
+    for one in containers(explain(pod, "--json")).values():
+        assert any("made first is given it" in note for note in one["notes"])
+
+
 def test_a_wrong_value_is_told_and_what_is_refused(explain: Explain) -> None:
     wrong = COMPOSE.replace("4GiB", "4G")
     train = containers(explain(wrong, "--json"))["train"]

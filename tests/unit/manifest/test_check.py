@@ -121,6 +121,18 @@ def test_an_annotation_for_no_container_is_refused_where_two_would_take_it() -> 
     assert told(annotated("gpushare.io/container.train.memory: 4GiB", TWO)) == []
 
 
+def test_a_vendors_annotation_for_the_first_container_is_a_warning_where_there_are_two() -> None:
+    (line,) = told(annotated("gpu-fraction: '0.5'", TWO), "warning")
+    assert line == (
+        '3:17: warning: annotation gpu-fraction (KAI and Run:ai): "0.5" names no container, and a '
+        "node gives it to the one that is made first and refuses the others of train, side; add "
+        "gpu-fraction-container-name: train"
+    )
+    named = "gpu-fraction: '0.5', gpu-fraction-container-name: side"
+    assert told(annotated(named, TWO), "warning") == []
+    assert told(annotated("gpu-fraction: '0.5'"), "warning") == []
+
+
 def test_annotations_of_a_deployment_itself_reach_nobody() -> None:
     text = """\
         kind: Deployment
