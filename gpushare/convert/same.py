@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from gpushare.quota import Given, Quota, give, read_again
@@ -29,8 +30,9 @@ Meaning = dict[str, object]
 
 
 def quota_of(layer: Layer) -> Quota:
-    """Return the quota that `layer` alone is; QuotaError."""
-    return read_again({key: f"{asked.text} annotation" for key, asked in layer.items()}, {})
+    """Return the quota that `layer` alone is, each key as it was written; QuotaError."""
+    quota = read_again({key: f"{asked.text} annotation" for key, asked in layer.items()}, {})
+    return replace(quota, asked=layer)
 
 
 def meaning(layer: Layer) -> Meaning:

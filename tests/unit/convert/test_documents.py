@@ -287,6 +287,11 @@ def test_a_request_that_is_refused_everywhere_is_told_as_a_create_tells_it() -> 
     assert "asks for cores, and for no memory" in refused(text)
 
 
+def test_a_refusal_names_the_key_of_the_file() -> None:
+    text = pod("resources: {limits: {nvidia.com/gpu.shared: 1}}")
+    assert 'limit nvidia.com/gpu.shared: "1" comes with no memory and no card' in refused(text)
+
+
 def test_what_only_its_request_makes_a_container_is_refused() -> None:
     text = f"kind: Own\npod:\n  containers:\n  - resources: {{limits: {LIMITS}}}\n    name: c\n"
     assert "add its image" in refused(text)
