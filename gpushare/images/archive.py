@@ -25,7 +25,8 @@ def opened(path: Path) -> Iterator[Found]:
             variables = variables_of(config.get("Env"))
             words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
         except (tarfile.TarError, EOFError, LookupError, ValueError, TypeError) as error:
-            why = f"is no image that docker, podman or OCI tools save ({error})"
+            said = "no tar" if isinstance(error, tarfile.ReadError) else str(error)
+            why = f"is no image that docker, podman or OCI tools save ({said})"
             raise NotFound(f"{path} {why}; docker save writes one") from error
         yield Found(
             "archive", str(path), variables, tuple(map(str, words)), skeleton.fd, skeleton.note

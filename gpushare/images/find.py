@@ -19,6 +19,8 @@ from gpushare.images.found import Found, NotFound
 @contextmanager
 def find(name: str, pid: int = 0) -> Iterator[Found]:
     """Open what `name` is; NotFound. `pid` is its first process, where that is known already."""
+    if not name:
+        raise NotFound("which one? Name an image, a container or a path")
     opened: AbstractContextManager[Found]
     if pid:
         opened = process.opened(name, pid)

@@ -162,7 +162,16 @@ def test_links_that_lead_nowhere_near_are_not_kept(
 def test_what_is_no_image_is_told(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "image.tar"
     path.write_bytes(content)
-    with pytest.raises(NotFound, match="is no image that docker, podman"), find(str(path)):
+    with (
+        pytest.raises(NotFound, match="is no image that docker, podman") as raised,
+        find(str(path)),
+    ):
+        pass
+    assert "\n" not in str(raised.value)
+
+
+def test_no_name_is_no_image() -> None:
+    with pytest.raises(NotFound, match="which one"), find(""):
         pass
 
 
