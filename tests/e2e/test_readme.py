@@ -22,6 +22,7 @@ import yaml
 from gpushare.install import Source
 from gpushare.quota import give, read_quota
 from gpushare.verify import image
+from tests.brought import POD
 from tests.stack import leftovers
 
 from .own_machine import ROOT, WRITTEN, OwnMachine
@@ -76,9 +77,11 @@ def block(section: str, language: str) -> tuple[str, ...]:
 TRY = ("Try it without a GPU", "sh")
 USE = ("On your GPU", "sh")
 COMPOSE = ("On your GPU", "yaml")
+BRING = ("Bring the manifests you have", "")
 EVERY_DAY = ("Every day", "")
 ROWS = re.findall(r"^\| (nothing|`GPUSHARE.*?`) \| (.*) \|$", README, re.MULTILINE)
 COMMANDS = [re.split(r"\s{2,}", line)[0] for line in block(*EVERY_DAY)]
+BROUGHT = [re.split(r"\s{2,}", line)[0] for line in block(*BRING)]
 
 
 # --- on this machine ---
@@ -379,6 +382,23 @@ def test_every_day_s_commands_do_what_they_say(train: Ready, command: str) -> No
     DAILY[command](train.machine.run(INSTEAD.get(command, command)), train)
 
 
+#: What each says of the pod for HAMi that the demonstration brings, or of the probe's image.
+SAID_OF_BROUGHT: Mapping[str, str] = {
+    "gpushare explain pod.yaml": "-> memory=4GiB",
+    "gpushare validate pod.yaml": "pod.yaml: ok (1 container, 1 asking for a GPU)",
+    "gpushare convert pod.yaml --to gpushare": "gpushare.io/memory: 4GiB",
+    "gpushare compat IMAGE": "gpushare-probe",
+    "gpushare explain 700": "CUDA_ERROR_ILLEGAL_ADDRESS",
+}
+
+
+@pytest.mark.parametrize("command", BROUGHT)
+def test_what_is_brought_is_explained_checked_and_converted(ready: Ready, command: str) -> None:
+    ready.machine.run(f"printf %s {shlex.quote(POD)} >pod.yaml")
+    said = ready.machine.run(command.replace("IMAGE", "gpushare-probe"))
+    assert SAID_OF_BROUGHT[command] in said
+
+
 def test_undo_restores_every_file_byte_for_byte(ready: Ready) -> None:
     assert "`setup --undo` restores every file byte for byte" in README
     pid = ready.show()["daemon"]["pid"]
@@ -393,5 +413,6 @@ BLOCKS: Mapping[tuple[str, str], Callable[..., None]] = {
     TRY: test_the_demo_holds_as_typed_and_leaves_nothing_behind,
     USE: test_three_commands_give_a_container_its_part_of_the_gpu,
     COMPOSE: test_the_compose_service_is_the_same_container,
+    BRING: test_what_is_brought_is_explained_checked_and_converted,
     EVERY_DAY: test_every_day_s_commands_do_what_they_say,
 }
