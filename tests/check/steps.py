@@ -25,6 +25,11 @@ def _python(*arguments: str) -> Callable[[], object]:
 
 
 STEPS = (
+    Step(
+        "aarch64",
+        "C for aarch64 builds without a warning, and runs under qemu",
+        aarch64.check,
+    ),
     Step("clang-tidy", "C: flaws that compilers do not report", native.tidy),
     Step(
         "asan",
@@ -38,16 +43,11 @@ STEPS = (
         lambda: native.build_and_test("gcc"),
     ),
     Step(
-        "aarch64",
-        "C for aarch64 builds without a warning, and runs under qemu",
-        aarch64.check,
-    ),
-    Step("mypy", "Python types, strictly", _python("-m", "mypy")),
-    Step(
         "table",
         "the committed symbol tables are what NVIDIA's headers give",
         _python("libhook/table/generate.py", "--check"),
     ),
+    Step("mypy", "Python types, strictly", _python("-m", "mypy")),
     Step("doors", "every call of the driver is classified, and treated so", doors.check),
     Step(
         "abi",
