@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _CONVERT: Final = (
-    "What no runtime hears `gpushare convert {file} --to gpushare` writes as annotations, which it "
-    "does."
+    "What no runtime hears `gpushare convert {file} --to gpushare` writes in keys that it does."
 )
 
 

@@ -40,7 +40,7 @@ AWS: Final = Dialect(
             "cores",
         ),
     ),
-    translated_by="the ECS agent, to CUDA_MPS_PINNED_DEVICE_MEM_LIMIT and "
+    translated_by="the ECS agent, to NVIDIA_VISIBLE_DEVICES, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT and "
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     notes=("A maxComputePercent is a limit and reserves nothing.",),
 )

@@ -135,7 +135,7 @@ class Dialect:
     @property
     def translation(self) -> str:
         """What brings its limits and labels to a runtime, for people."""
-        ours = "`gpushare convert`, to annotations"
+        ours = "`gpushare convert`, to keys of gpushare"
         return f"{self.translated_by}; or {ours}" if self.translated_by else ours
 
 

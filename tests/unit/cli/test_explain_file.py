@@ -127,7 +127,7 @@ def test_as_text_it_has_all_of_that_in_lines_that_fit(explain: Explain) -> None:
         "    2GiB of 1 card, best-effort, offline 5",
     ):
         assert part in text, part
-    assert "--to gpushare` writes as annotations" in " ".join(text.split())
+    assert "--to gpushare` writes in keys" in " ".join(text.split())
     # The file's own name is as long as it is.
     assert max(len(line) for line in text.splitlines() if "/" not in line) <= WIDTH
 

@@ -259,7 +259,7 @@ def test_what_reaches_no_runtime_is_told_with_what_it_means_and_who_translates_i
     (line,) = told(pod("limits: {nvidia.com/gpumem: 3000}"), INFO)
     assert line.startswith('8:47: info: limit nvidia.com/gpumem (HAMi): "3000" (memory=3000MiB) ')
     assert "reaches no runtime by itself; translated by: HAMi's device plugin" in line
-    assert line.endswith("or `gpushare convert`, to annotations")
+    assert line.endswith("or `gpushare convert`, to keys of gpushare")
 
 
 def test_of_several_keys_that_reach_no_runtime_a_container_is_told_once() -> None:
