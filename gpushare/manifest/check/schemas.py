@@ -29,6 +29,12 @@ METADATA: Final[Schema] = {
     },
 }
 
+_LIST: Final = {"type": ["array", "null"]}
+POD: Final[Schema] = {
+    "type": ["object", "null"],
+    "properties": {"containers": _LIST, "initContainers": _LIST},
+}
+
 CONTAINER: Final[Schema] = {
     "type": "object",
     "properties": {

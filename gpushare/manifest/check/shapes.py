@@ -60,6 +60,7 @@ def _object(document: Document) -> Iterator[Finding]:
             yield from check(node, schemas.METADATA, place)
     if document.kind == "ConfigMap":
         yield from check(document.root, schemas.DATA, ())
+    yield from _pod(document)
     for pod in document.pods:
         described = [(one.node, one.place) for one in pod.containers]
         for key in ("initContainers", "containers"):
@@ -68,6 +69,14 @@ def _object(document: Document) -> Iterator[Finding]:
         for place, node in {place: node for node, place in described}.items():
             yield from check(node, schemas.CONTAINER, place)
             yield from _twice(below(node, "env"))
+
+
+def _pod(document: Document) -> Iterator[Finding]:
+    """Yield a pod whose containers are no list: none of them is looked at."""
+    place = ("spec",) if document.kind == "Pod" else ("spec", "template", "spec")
+    spec = below(document.root, *place)
+    if spec is not None:
+        yield from check(spec, schemas.POD, place)
 
 
 def _twice(env: yaml.Node | None) -> Iterator[Finding]:

@@ -121,6 +121,18 @@ def test_an_annotation_for_no_container_is_refused_where_two_would_take_it() -> 
     assert told(annotated("gpushare.io/container.train.memory: 4GiB", TWO)) == []
 
 
+def test_containers_that_are_no_list_are_told_for_nobody_looks_at_them() -> None:
+    assert told("kind: Pod\nspec: {containers: {name: a}}\n") == [
+        "2:20: spec.containers: is a mapping, and must be a list; write a list"
+    ]
+    template = "kind: Deployment\nspec: {template: {spec: {containers: a}}}\n"
+    (line,) = told(template)
+    assert line.startswith('2:38: spec.template.spec.containers: "a" is text, and must be a list')
+    assert told("kind: Pod\nspec: 7\n") == [
+        '2:7: spec: "7" is a number, and must be a mapping; write a mapping'
+    ]
+
+
 def test_a_vendors_annotation_for_the_first_container_is_a_warning_where_there_are_two() -> None:
     (line,) = told(annotated("gpu-fraction: '0.5'", TWO), "warning")
     assert line == (
