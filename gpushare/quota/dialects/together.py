@@ -53,11 +53,9 @@ def together(said: Sequence[Said], *, strict: bool) -> Together:
 def both(first: Said, second: Said) -> QuotaError:
     """Return the error for a request in two dialects."""
     one, other = next(iter(first.layer.values())), next(iter(second.layer.values()))
-    rule = (
-        f"asks as {first.title}, and {other.source} {quoted(other.shown)} asks as {second.title} "
-        "(dialects.mode is strict)"
-    )
-    return QuotaError(str(one.source), one.shown, rule, "keep one of the two")
+    rule = f"asks as {first.title}, and {other.source} {quoted(other.shown)} asks as {second.title}"
+    fix = "keep one of the two, or let dialects.mode be lenient: the smaller is taken"
+    return QuotaError(str(one.source), one.shown, rule, fix)
 
 
 def _less(first: Layer, second: Layer, notes: list[str]) -> Layer:

@@ -68,7 +68,7 @@ def test_two_dialects_are_refused_or_the_smaller_holds() -> None:
     (refusal,) = request(text).problems
     assert refusal.value is not None
     assert refusal.value.text == "2GiB"
-    assert refusal.fix == "keep one of the two"
+    assert refusal.fix.startswith("keep one of the two")
     lenient = request(text, strict=False)
     assert lenient.problems == ()
     assert asked(lenient) == {"memory": "2GiB"}

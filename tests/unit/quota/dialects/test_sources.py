@@ -218,7 +218,8 @@ def test_a_strict_node_refuses_two_dialects_and_names_both() -> None:
     ours = {"gpushare.io/memory": "8GiB"}
     assert refusal(ours, HAMI, dialects=STRICT) == (
         'annotation gpushare.io/memory: "8GiB" asks as gpushare, and env CUDA_DEVICE_MEMORY_LIMIT '
-        '"4g" asks as HAMi (dialects.mode is strict); keep one of the two'
+        '"4g" asks as HAMi; keep one of the two, or let dialects.mode be lenient: the smaller is '
+        "taken"
     )
 
 

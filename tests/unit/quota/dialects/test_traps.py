@@ -137,7 +137,7 @@ def test_two_dialects_at_once_are_refused_by_a_strict_node() -> None:
         together(both, strict=True)
     assert "CUDA_DEVICE_MEMORY_LIMIT" in str(caught.value)
     assert PART in str(caught.value)
-    assert caught.value.fix == "keep one of the two"
+    assert caught.value.fix.startswith("keep one of the two")
 
 
 def test_of_two_dialects_a_lenient_node_takes_what_asks_for_less_and_says_so() -> None:
