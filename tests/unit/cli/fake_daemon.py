@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ class FakeDaemon:
                 link, _ = listener.accept()
             except OSError:
                 return
-            with link:
+            with link, suppress(BrokenPipeError):  # a client that is closed asks no more
                 request = protocol.decode(link.recv(protocol.MAX_REQUEST_BYTES))
                 self.requests.append(request)
                 self.asked(request)

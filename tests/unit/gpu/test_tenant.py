@@ -38,7 +38,9 @@ def test_what_is_done_is_counted_batch_by_batch(
     assert worker.ask(f"load {load}")["units"] == units
     log = worker.ask(f"work {time.monotonic_ns()} 0.2")["log"]
     assert [done for _, done in log] == list(range(units, units * (len(log) + 1), units))
-    assert unit_ns(log) >= 0.99 * unit  # however late the host is, the card is not faster
+    # However late the host is, the card is not faster; where it is late for the one that is
+    # counted from, it seems to be.
+    assert max(unit_ns(log[begin:]) for begin in range(len(log) // 2)) >= 0.99 * unit
 
 
 def test_a_request_takes_no_less_than_its_kernels(worker: Child) -> None:

@@ -227,6 +227,7 @@ def test_it_outlives_the_daemon_and_is_found_again(
         release.adopt(node)
         made.check()
         wait_until(lambda: "scheduler-adopted" in capfd.readouterr().err)
+        wait_until(lambda: pid_of(node) != 0)
         assert pid_of(node) == before
 
 
