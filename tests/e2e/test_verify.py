@@ -27,18 +27,29 @@ def verify(stack: Stack, way: str) -> None:
     assert any("CUDA_ERROR_OUT_OF_MEMORY" in check["claim"] for check in checks)
 
 
+TRIES = 3
+
+
+def verify_share(stack: Stack) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*stack.cli, "verify", "--cores", "30", "--runtime", "host", "--json"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=stack.environment,
+        timeout=300,
+    )
+
+
 def test_it_proves_a_share_on_this_host() -> None:
     """In slow motion: the machine's own jitter is a small part of a window."""
     with Stack(slow_motion=3) as slow:
         slow.start_daemon()
-        done = subprocess.run(
-            [*slow.cli, "verify", "--cores", "30", "--runtime", "host", "--json"],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=slow.environment,
-            timeout=300,
-        )
+        done = verify_share(slow)
+        for _ in range(TRIES - 1):
+            if done.returncode == 0:
+                break
+            done = verify_share(slow)  # something else had the processors
         left = subprocess.run(
             [*slow.cli, "ps", "--json"],
             check=True,
