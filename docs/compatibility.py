@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of what goes with what, from gpushare/compat."""
+"""The page of what goes with what, from gpushare/compatibility."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from docs.markdown import table
-from gpushare.compat import RULES, matrix
-from gpushare.compat.version import Version, shown, whole
+from gpushare.compatibility import RULES, matrix
+from gpushare.compatibility.facts import Version, cuda_text, driver_text
 
 
 def compatibility() -> Iterator[str]:
@@ -23,7 +23,10 @@ def compatibility() -> Iterator[str]:
     yield from backends()
     yield from ("## The interposer", "")
     yield "Its table of calls is made of the headers of CUDA"
-    yield f"{shown(matrix.BASELINE_OLDEST)} to {shown(matrix.BASELINE)}. Each form that a call ever"
+    yield (
+        f"{cuda_text(matrix.BASELINE_OLDEST)} to {cuda_text(matrix.BASELINE)}. Each form "
+        "that a call ever"
+    )
     yield "had is in it, so an older runtime is mediated as a newer one; what is newer than the"
     yield "table passes, and the audit charges it. A whole card has no interposer: no such bound."
     yield ""
@@ -38,7 +41,10 @@ def toolkits() -> Iterator[str]:
     yield ""
     yield from table(
         ("CUDA", "came with driver", "least driver"),
-        [(shown(cuda), whole(own), _least(cuda)) for cuda, own in matrix.TOOLKITS.items()],
+        [
+            (cuda_text(cuda), driver_text(own), _least(cuda))
+            for cuda, own in matrix.TOOLKITS.items()
+        ],
     )
 
 
@@ -49,12 +55,13 @@ def cards() -> Iterator[str]:
     for capability, known in matrix.ARCHITECTURES.items():
         last = f"{known.last}.x" if known.last else "goes on"
         driver = str(known.last_driver) if known.last_driver else "goes on"
-        rows.append((shown(capability), known.name, shown(known.first), last, driver))
+        rows.append((cuda_text(capability), known.name, cuda_text(known.first), last, driver))
     headings = ("compute capability", "name", "first CUDA", "last CUDA", "last driver branch")
     yield from table(headings, rows)
     yield from ("## Formats of numbers", "")
     formats = [
-        (f"`{name}`", shown(one.capability), one.instead) for name, one in matrix.PRECISIONS.items()
+        (f"`{name}`", cuda_text(one.capability), one.instead)
+        for name, one in matrix.PRECISIONS.items()
     ]
     yield from table(("format", "from compute capability", "instead"), formats)
 
@@ -62,14 +69,19 @@ def cards() -> Iterator[str]:
 def backends() -> Iterator[str]:
     """Yield what MPS and MIG need."""
     yield from ("## MPS and MIG", "")
-    yield f"MPS takes compute capability {shown(matrix.MPS_CAPABILITY)} or more, a driver of CUDA"
-    yield f"{shown(matrix.MPS_CUDA)}, of {shown(matrix.MPS_MEMORY_CUDA)} for limits of memory, and"
+    yield (
+        f"MPS takes compute capability {cuda_text(matrix.MPS_CAPABILITY)} or more, a driver of CUDA"
+    )
+    yield (
+        f"{cuda_text(matrix.MPS_CUDA)}, of {cuda_text(matrix.MPS_MEMORY_CUDA)} for limits of "
+        "memory, and"
+    )
     yield "a card that is not under MIG."
     yield ""
-    rows = [(shown(card), whole(driver)) for card, driver in matrix.MIG_DRIVERS.items()]
+    rows = [(cuda_text(card), driver_text(driver)) for card, driver in matrix.MIG_DRIVERS.items()]
     yield from table(("MIG on compute capability", "least driver"), rows)
 
 
 def _least(cuda: Version) -> str:
     least = matrix.MINOR_COMPATIBLE.get(cuda[0], matrix.TOOLKITS[cuda])
-    return whole(least)
+    return driver_text(least)

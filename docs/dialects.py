@@ -7,25 +7,28 @@ from collections.abc import Iterator
 from typing import Final
 
 from docs.markdown import table
-from gpushare.quota.dialects import DIALECTS, Dialect, Row
+from gpushare.quota.dialects import DIALECTS, Dialect, VendorKey
 from gpushare.quota.dialects.units import TEXT
 
 INTRO: Final = """\
-What the keys of other systems mean here, a table for each. How they are put together, and what
-becomes of two systems' keys on one container: [why and how](../explanation/dialects.md).
+The meaning of other systems' keys in gpushare, with one table per system. For the way in which
+keys are combined, and for containers with the keys of two systems, see
+[other systems' manifests](../explanation/dialects.md).
 
-*asks*: alone a request for a GPU. *says*: how, or how many; it counts beside a request of the same
-table. *kept*: the other system's own bookkeeping. *node*: an operator's setting.
+- *request*: requests a GPU, even without other keys.
+- *option*: modifies a request; counts only with a request of the same table.
+- *record*: the other system's own bookkeeping.
+- *setting*: a setting of the operator.
 
-A key that does not reach a runtime is one for the kubelet, a scheduler or a device plugin: an OCI
-runtime hears of the environment and of annotations, of a pod's those that its engine hands on.
-`gpushare convert` writes such.
+Some keys do not reach the runtime, because they are for the kubelet, a scheduler or a device
+plugin. An OCI runtime receives the environment and the annotations that the engine passes on.
+`gpushare convert` rewrites a manifest with keys that do reach it.
 
-`{card}`, `{container}`, `{model}` and `{any}` in a name stand for what differs."""
+`{card}`, `{container}`, `{model}` and `{any}` in a name are placeholders."""
 
 
 def dialects() -> Iterator[str]:
-    """Yield the table of each dialect, and what its product would refuse."""
+    """Yield the table of each dialect, and what its product refuses."""
     yield from INTRO.splitlines()
     yield ""
     rows = [(f"`{one.name}`", f"[{one.title}](#{anchor(one)})") for one in DIALECTS.values()]
@@ -35,59 +38,59 @@ def dialects() -> Iterator[str]:
 
 
 def anchor(one: Dialect) -> str:
-    """Return what a link to the part of `one` ends with."""
+    """Return the anchor of the section of `one`."""
     kept = (c for c in one.title.lower() if c.isalnum() or c in " -")
     return "".join(kept).replace(" ", "-")
 
 
 def described(one: Dialect) -> Iterator[str]:
-    """Yield a dialect's rows, its rules, and what its users should know."""
+    """Yield a dialect's rows, its rules, and notes for its users."""
     yield from (f"## {one.title}", "")
     if any(row.where in {"limit", "label", "claim", "task"} for row in one.rows):
-        yield f"What brings limits and labels to a runtime: {one.translation}."
+        yield f"Limits and labels reach the runtime through: {one.translation}."
         yield ""
-    headings = ("key", "where", "", "unit", "meaning", "becomes", "reaches a runtime")
+    headings = ("key", "location", "role", "unit", "meaning", "becomes", "reaches the runtime")
     yield from table(headings, (cells(row) for row in one.rows))
     said = [f"- {line}" for line in (*rules(one), *assumed(one), *one.notes)]
     if said:
         yield from (*said, "")
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: VendorKey) -> tuple[str, ...]:
     """Return a row of the page."""
-    unit = "" if row.use in {"kept", "node"} or row.unit is TEXT else row.unit.name
-    reaches = "yes" if row.reaches else "no"
-    return f"`{row.name}`", row.where, row.use, unit, row.meaning, becomes(row), reaches
+    unit = "" if row.role in {"record", "setting"} or row.unit is TEXT else row.unit.name
+    reaches = "yes" if row.is_visible else "no"
+    return f"`{row.name}`", row.where, row.role, unit, row.meaning, becomes(row), reaches
 
 
-def becomes(row: Row) -> str:
-    """Return the canonical key that a row fills, and how; else what does the same."""
-    if not row.gives:
+def becomes(row: VendorKey) -> str:
+    """Return the canonical key that a row sets, and how; otherwise the alternative."""
+    if not row.key:
         return row.instead or "-"
-    how = ", divided by the cards" if row.total else ""
-    how += f", as a part of `{row.over}`" if row.over else ""
-    return f"`{row.gives}`{how}"
+    how = ", divided by the number of cards" if row.summed else ""
+    how += f", as a part of `{row.fraction_of}`" if row.fraction_of else ""
+    return f"`{row.key}`{how}"
 
 
 def rules(one: Dialect) -> Iterator[str]:
-    """Yield what would be refused, in a sentence each."""
+    """Yield a sentence for each rule."""
     for row in one.rows:
         for own in row.rules:
-            yield f"`{row.name}`: {own}{' (strict)' if own.strict else ''}."
-        if row.beside:
-            yield f"`{row.name}`: `{row.beside}` beside it{' (strict)' if row.gives else ''}."
+            yield f"`{row.name}`: {own.text}{' (strict)' if own.strict else ''}."
+        if row.requires:
+            yield f"`{row.name}`: requires `{row.requires}`{' (strict)' if row.key else ''}."
     for rule in one.rules:
-        text = str(rule)
+        text = rule.text
         yield f"{text[0].upper()}{text[1:]}{' (strict)' if rule.strict else ''}."
     if one.equal_requests:
-        yield "Requests are the limits, or are left out (strict)."
+        yield "Requests must equal the limits, or be omitted (strict)."
 
 
 def assumed(one: Dialect) -> Iterator[str]:
-    """Yield what the vendor gives where less is said."""
-    for given in one.assumed:
-        value = f"`{given.key}={given.text}`" if given.text else f"`{given.key}`"
-        like = f" as much as `{given.like}`" if given.like else ""
-        beside = f" with `{given.beside}`" if given.beside else ""
-        without = " or ".join(f"`{key}`" for key in given.without)
-        yield f"{value}{like}{beside}{f' without {without}' if without else ''}: {given.why}."
+    """Yield the values that the vendor implies for incomplete requests."""
+    for implied in one.assumed:
+        value = f"`{implied.key}={implied.text}`" if implied.text else f"`{implied.key}`"
+        like = f" as much as `{implied.like}`" if implied.like else ""
+        beside = f" with `{implied.requires}`" if implied.requires else ""
+        without = " or ".join(f"`{key}`" for key in implied.without)
+        yield f"{value}{like}{beside}{f' without {without}' if without else ''}: {implied.why}."

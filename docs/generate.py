@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the pages of docs/reference that the code itself says.
+"""Writes the pages of docs/reference that are derived from the code.
 
     python docs/generate.py            write them
-    python docs/generate.py --check    fail where one is not what the code says
+    python docs/generate.py --check    fail if one differs from the code
 
 The command line comes from click's tree, the configuration from its schema, the keys from
 gpushare/quota/keys.py, the protocol from gpushare/protocol, the log's events from
-gpushare/events.py, the codes and topics from gpushare/topics, the metrics from gpushare/exporter,
-the driver's calls from libhook/table/doors.txt, other systems' keys from gpushare/quota/dialects. A
-variable that the code reads and this file does not describe is an error.
+gpushare/events.py, the codes and topics from gpushare/knowledge, the metrics from
+gpushare/exporter, the driver's functions from libhook/table/coverage.txt, other systems' keys from
+gpushare/quota/dialects. A variable that the code reads and this file does not describe is an error.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, is_typeddict
 
 import click
 
 from gpushare import protocol
-from gpushare.cli.failure import DEGRADED
-from gpushare.cli.group import ERROR, REFUSED, SECTIONS, USAGE, gpushare
+from gpushare.cli import ERROR, REFUSED, SECTIONS, USAGE, gpushare
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
+from gpushare.cli.session import DEGRADED
 from gpushare.events import EVENTS, KEPT
-from gpushare.protocol import cards, daemon, opened, tenants, why
-from gpushare.quota import BadValue, given
+from gpushare.protocol import tenants
+from gpushare.quota import BadValue, effective_request
 from gpushare.quota.keys import BY_ENV, KEYS, Key
-from gpushare.settings.rules import resolved
+from gpushare.settings.schema import resolved
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from docs.compatibility import compatibility
+from docs.coverage import coverage
 from docs.dialects import dialects
-from docs.doors import doors
 from docs.errors import errors
 from docs.markdown import table
 from docs.metrics import metrics
@@ -46,49 +46,57 @@ from docs.metrics import metrics
 ROOT: Final = Path(__file__).resolve().parents[1]
 REFERENCE: Final = ROOT / "docs" / "reference"
 SCHEMA: Final = ROOT / "configs" / "gpushare.schema.json"
-READERS: Final = ("gpushare", "libhook", "runtime", "hooks")  # whose variables are described
+READERS: Final = (
+    "gpushare",
+    "libhook",
+    "runtime",
+    "hooks",
+    "simulator",
+)  # whose variables are described
 
 NOTE: Final = "<!-- Written by docs/generate.py from the code: change that, and run it again. -->"
 
-#: Variables that ask for nothing: who reads each, and what it does.
+#: Variables that request nothing: their readers and effects.
 ENVIRONMENT: Final = {
     "GPUSHARE_SOCKET": (
         "`gpushare`",
-        "The daemon's control socket, where `--socket` is not given.",
+        "Control socket of gpushared, if `--socket` is not given.",
     ),
     "GPUSHARE_LOG": (
-        "the filter libraries",
-        "`error`, `warning`, `info` or `debug`: what a tenant's libraries say on stderr.",
+        "the interposer library",
+        "Log level of the library on stderr: `error`, `warning`, `info` or `debug`.",
     ),
     "GPUSHARE_DISABLE": (
-        "nobody",
-        "Ignored: it asks for nothing, and it switches nothing off. A quota beside it holds.",
+        "-",
+        "Ignored: it requests nothing and disables nothing. A quota next to it is enforced.",
     ),
     "GPUSHARE_SIM_DEVICE": (
         "the simulated driver",
-        "The device file of the simulated cards; else `/dev/gpushare-sim`.",
+        "Device file of the simulated cards. Default: `/dev/gpushare-sim`.",
     ),
     "GPUSHARE_SIM_TRACE": (
         "the simulated driver",
-        "If set, a call that is not simulated says so on stderr.",
+        "If set, a call that is not simulated prints its name on stderr.",
     ),
     "GPUSHARE_TENANT_DIR": (
-        "the filter libraries",
-        "A tenant's pages, where there is no `/opt/gpushare/tenant` (`run` without root).",
+        "the interposer library",
+        "A tenant's pages, if `/opt/gpushare/tenant` does not exist (`run` without root).",
     ),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write the pages, or compare them; exit status 1 where one differs."""
+    """Write the pages, or compare them; return 1 if one differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; say which differ")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; print the pages that differ"
+    )
     check = parser.parse_args(argv).check
     differ = []
     for name, text in pages().items():
         path = REFERENCE / name
         if check and (not path.exists() or path.read_text(encoding="utf-8") != text):
-            differ.append(f"{path.relative_to(ROOT)} is not what the code says")
+            differ.append(f"{path.relative_to(ROOT)} differs from the code")
         elif not check:
             path.write_text(text, encoding="utf-8")
     if differ:
@@ -106,13 +114,13 @@ def pages() -> dict[str, str]:
             ("quotas.md", "Quotas", quotas()),
             ("exit-status.md", "Exit statuses", exit_statuses()),
             ("environment.md", "Environment variables", environment()),
-            ("protocol.md", "The control socket", control_socket()),
-            ("compatibility.md", "What runs on what", compatibility()),
-            ("events.md", "Events of the log", events()),
+            ("protocol.md", "Control socket", control_socket()),
+            ("compatibility.md", "Compatibility of images, drivers and cards", compatibility()),
+            ("events.md", "Log events", events()),
             ("errors.md", "Errors and topics", errors()),
             ("metrics.md", "Metrics", metrics()),
             ("dialects.md", "Other systems' keys", dialects()),
-            ("doors.md", "Calls of the driver", doors()),
+            ("coverage.md", "Driver API coverage", coverage()),
         )
     }
 
@@ -121,13 +129,13 @@ def pages() -> dict[str, str]:
 
 
 def command_line() -> Iterator[str]:
-    """Yield the options that every command has, then each command."""
+    """Yield the options of all commands, then each command."""
     assert isinstance(gpushare, click.Group)
     yield prose(gpushare)
     yield ""
     shared = options(gpushare)
     yield from option_table(shared)
-    yield "But for `--version`, they may stand before or after a command's name."
+    yield "These options, except `--version`, can precede or follow the name of a command."
     yield ""
     names = {option.name for option in shared if option.name}
     context = click.Context(gpushare, info_name="gpushare")
@@ -141,7 +149,7 @@ def command_line() -> Iterator[str]:
 
 
 def described(command: click.Command, called: str, shared: set[str]) -> Iterator[str]:
-    """Yield what a command and those beneath it do, without the options that all have."""
+    """Yield the help of a command and its subcommands, without the options of all commands."""
     pieces = command.collect_usage_pieces(click.Context(command, info_name=called))
     yield f"### {called}"
     yield ""
@@ -173,12 +181,12 @@ def options(command: click.Command) -> list[click.Option]:
 
 
 def option_table(found: list[click.Option]) -> Iterator[str]:
-    """Yield the table of `found`; nothing where there is none."""
+    """Yield the table of `found`, or nothing if it is empty."""
     rows = []
     for option in found:
         value = "" if option.is_flag else " " + value_of(option)
         said = option.help or ""
-        said += " Needed." if option.required else ""
+        said += " Required." if option.required else ""
         said += f" Default: {option.default}." if option.show_default else ""
         rows.append((", ".join(f"`{word}{value}`" for word in option.opts), said.strip()))
     if rows:
@@ -186,7 +194,7 @@ def option_table(found: list[click.Option]) -> Iterator[str]:
 
 
 def value_of(option: click.Option) -> str:
-    """Return what stands for an option's value."""
+    """Return the placeholder of an option's value."""
     if isinstance(option.type, click.Choice):
         return "|".join(option.type.choices)
     if isinstance(option.type, click.IntRange):
@@ -200,21 +208,20 @@ def value_of(option: click.Option) -> str:
 def configuration() -> Iterator[str]:
     """Yield the keys of gpushare.yaml."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
-    yield "`/etc/gpushare/gpushare.yaml`, or the file that `gpushared --config` names. Every key"
-    yield "may be left out; an unknown one is an error that names its line. The file is read when"
-    yield "the daemon starts, and by `gpushare config reload`; tenants outlive both."
-    yield "`gpushare config check FILE` tells every problem of a file, `gpushare config show` what"
-    yield "holds and which line says so, and `gpushare config schema` prints the JSON"
-    yield "schema that this page is made of."
+    yield "The configuration file is `/etc/gpushare/gpushare.yaml`, or the file named by"
+    yield "`gpushared --config`. Every key is optional. An unknown key is an error that names its"
+    yield "line. gpushared reads the file when it starts, and on `gpushare config reload`. Neither"
+    yield "affects running containers. `gpushare config check FILE` reports all problems of a file."
+    yield "`gpushare config show` prints the effective configuration and the line that sets each"
+    yield "key. `gpushare config schema` prints the JSON schema from which this page is generated."
     yield ""
     yield from table(("key", "value", "default", "meaning"), settings(schema, schema))
-    yield "Sizes are written as in a quota: `512MiB`, `4GiB`. Values in `timing` are seconds. How"
-    yield "the parts go together: [set a node's policy](../how-to/node-policy.md)."
+    yield "Sizes have the same form as in a quota: `512MiB`, `4GiB`. Values in `timing` are"
+    yield "seconds. To combine these keys, see [set a node's policy](../how-to/node-policy.md)."
     yield ""
-    yield "A value is text, a decimal number, `true` or `false`, or a list in brackets. What YAML"
-    yield "could read otherwise than it looks is an error: `yes` and `on` are text, `010` and"
-    yield "`1:30` are no numbers, a key is there once, and there are no anchors, aliases and"
-    yield "tags."
+    yield "A value is text, a decimal number, `true` or `false`, or a list in brackets. gpushare"
+    yield "rejects YAML that is easy to misread: `yes` and `on` are text, `010` and `1:30` are not"
+    yield "numbers, duplicate keys are errors, and anchors, aliases and tags are not supported."
     yield ""
 
 
@@ -224,9 +231,9 @@ def settings(
     above: str = "",
     seen: dict[str, str] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each key beneath `node`; a part that was described is named the second time.
+    """Yield a row for each key of `node`; a section that was described before is only referred to.
 
-    `seen` has the key of each part that the schema describes by itself.
+    `seen` maps each section that the schema defines separately to its first key.
     """
     seen = {} if seen is None else seen
     for name, part in node["properties"].items():
@@ -251,13 +258,13 @@ def settings(
 
 
 def with_defaults(properties: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `properties` with the defaults that the part around them gives."""
+    """Return `properties` with the defaults of the enclosing section."""
     given = {name: {"default": value} for name, value in values.items()}
     return {name: {**part, **given.get(name, {})} for name, part in properties.items()}
 
 
 def allowed(schema: dict[str, Any], entry: Mapping[str, Any]) -> str:
-    """Return in words what a key may be."""
+    """Return the allowed values of a key as text."""
     if "enum" in entry:
         return ", ".join(f"`{value}`" for value in entry["enum"])
     if "$ref" in entry and "properties" not in entry:
@@ -278,50 +285,54 @@ def allowed(schema: dict[str, Any], entry: Mapping[str, Any]) -> str:
 
 
 def quotas() -> Iterator[str]:
-    """Yield the canonical keys, what is given for them, and which source wins."""
-    yield "A container asks by annotations or by environment variables, a host process by options"
-    yield "of `gpushare run` (`--memory-percent 25`). An unknown key is refused."
+    """Yield the canonical keys, the effective request, and the precedence of sources."""
+    yield "A container requests a GPU with annotations or environment variables, a host process"
+    yield "with options of `gpushare run` (`--memory-percent 25`). Unknown keys are refused."
     yield ""
     rows = [
         (f"`{key.annotation}`", f"`{key.env}`", values(key), key.meaning) for key in KEYS.values()
     ]
     yield from table(("annotation", "environment", "value", "meaning"), rows)
     yield "Sizes are binary: `4GiB`, `4Gi`, `4g`, `512MiB`, `512m`. `4G`, `4GB` and `4` are"
-    yield "refused, since they can be read two ways."
+    yield "refused, because they are ambiguous."
     yield ""
-    yield "What HAMi, ACK, qGPU, mGPU, NVIDIA's own parts and others call the same is taken too:"
-    yield "[other systems' keys](dialects.md)."
+    yield "gpushare also accepts the keys of HAMi, ACK, qGPU, mGPU, NVIDIA's own components and"
+    yield "others: see [other systems' keys](dialects.md)."
     yield ""
-    yield from ("## What is given", "")
-    yield from (inspect.getdoc(given) or "").partition("\n\n")[2].splitlines()
+    yield from ("## Effective request", "")
+    yield from (inspect.getdoc(effective_request) or "").partition("\n\n")[2].splitlines()
     yield ""
-    yield "What the node gives where a request says less: `defaults` in"
-    yield "[gpushare.yaml](configuration.md)."
+    yield "If a request omits a key, `defaults` in [gpushare.yaml](configuration.md) applies."
     yield ""
-    yield from ("## Which source wins", "")
-    yield "1. the operator: `gpushare set`;"
-    yield "2. cards and annotations that the container was made with, as by a device plugin;"
-    yield "3. its pod's annotations that name it: `gpushare.io/container.NAME.memory`;"
-    yield "4. its pod's annotations that name no container;"
-    yield "5. the environment."
+    yield from ("## Precedence", "")
+    yield "Sources of a request, highest first:"
     yield ""
-    yield "A lower source may ask for less than a higher one grants, never for more. What it did"
-    yield "not get is in `gpushare inspect` and `gpushare ps -a`. `trust.env` says what the"
-    yield "environment may do at all: `ask` where nobody above it says, `shrink` what is granted"
-    yield "above it, or nothing (`ignore`). Without it, that of a pod's container may shrink, and"
-    yield "any other may ask. What nobody says is the node's `defaults`."
+    yield "1. the operator: `gpushare set`"
+    yield "2. cards and annotations with which the container was created, for example by a device"
+    yield "   plugin"
+    yield "3. annotations of its pod that name it: `gpushare.io/container.NAME.memory`"
+    yield "4. annotations of its pod that name no container"
+    yield "5. the environment"
     yield ""
-    yield "[Other systems' keys](../how-to/node-policy.md#requests-in-other-systems-words) are in"
-    yield "the same order, each where it is written. Of two dialects in one place the one that asks"
-    yield "for less is taken, or with `dialects.mode: strict` neither."
+    yield "A lower source can request less than a higher one grants, never more. `gpushare inspect`"
+    yield "and `gpushare ps -a` show what it requested and did not get. `trust.env` sets what the"
+    yield "environment can do: `request` a GPU if no higher source does, `reduce` what a higher"
+    yield "source grants, or nothing (`ignore`). By default, the environment of a pod's container"
+    yield "can reduce, and any other can request. The node's `defaults` apply last."
     yield ""
-    yield "Where a pod names containers, only those may ask. Where it names none, one container may"
-    yield "([why](../adr/0017-one-container-of-a-pod.md))."
+    yield "[Other systems' keys](../how-to/node-policy.md#requests-in-other-systems-keys) have the"
+    yield "same order: each belongs to the source in which it is written. If one source contains"
+    yield "two dialects, the smaller request applies. With `dialects.mode: strict`, both are"
+    yield "refused."
+    yield ""
+    yield "If annotations of a pod name containers, only those containers can make requests."
+    yield "Otherwise one container of the pod can"
+    yield "([reason](../adr/0017-one-container-of-a-pod.md))."
     yield ""
 
 
 def values(key: Key) -> str:
-    """Return what a value may be, as the key itself says to one that is none."""
+    """Return the allowed values of a key, from its refusal of an invalid one."""
     for wrong in ("?", ""):
         try:
             key.parse(wrong)
@@ -331,60 +342,62 @@ def values(key: Key) -> str:
 
 
 def exit_statuses() -> Iterator[str]:
-    """Yield what each program exits with."""
-    yield "`gpushare`, every command but `run`:"
+    """Yield the exit statuses of each program."""
+    yield "`gpushare`, all commands except `run`:"
     yield ""
     meanings = [
-        (0, "ok"),
+        (0, "success"),
         (
             ERROR,
             (
-                "error: it could not be done, `verify` found a claim that does not hold, or "
-                "`validate` a problem in a file"
+                "error: the command failed, a check of `verify` failed, or `validate` found a "
+                "problem in a file"
             ),
         ),
-        (USAGE, "usage: the command line is wrong"),
+        (USAGE, "usage error: the command line is invalid"),
         (
             REFUSED,
             (
-                "refused: the request is understood and not granted, or `compat` finds that an "
+                "refused: the request is valid and was not granted, or `compat` finds that an "
                 "image does not run"
             ),
         ),
         (
             DEGRADED,
             (
-                "degraded: a check of `doctor` fails, a card of `ls` is not healthy, `compat` has "
-                "a warning, or strict `validate` has warnings alone"
+                "degraded: a check of `doctor` failed, a card in `ls` is unhealthy, `compat` has "
+                "a warning, or strict `validate` has only warnings"
             ),
         ),
     ]
     yield from table(("status", "meaning"), [(str(code), said) for code, said in meanings])
-    yield "`gpushare run` exits with its command's status, or as docker does:"
+    yield "`gpushare run` exits with the status of its command, or like Docker:"
     yield ""
     meanings = [
-        (OURS, "gpushare's own: refused, no daemon, a wrong command line"),
+        (OURS, "gpushare failed: request refused, no daemon, invalid command line"),
         (NOT_EXECUTABLE, "the command cannot be executed"),
-        (NOT_FOUND, "there is no such command"),
+        (NOT_FOUND, "the command does not exist"),
     ]
     yield from table(("status", "meaning"), [(str(code), said) for code, said in meanings])
-    yield "`gpushare-runtime` becomes the low-level runtime, so the status is that program's; where"
-    yield "it refuses, 1 and a line that begins with `gpushare:`. docker then exits with 125."
+    yield "`gpushare-runtime` executes the low-level runtime, so the status is that program's. If"
+    yield "it refuses a container, it exits with 1 and a line that starts with `gpushare:`. Docker"
+    yield "then exits with 125."
     yield ""
-    yield "`gpushared` exits with 0 after SIGTERM, 1 when it cannot start, 2 for a wrong call."
+    yield "`gpushared` exits with 0 after SIGTERM, 1 if it cannot start, and 2 for a usage error."
     yield "`./dev gpu` exits with 77 on a machine without an NVIDIA driver."
     yield ""
 
 
 def events() -> Iterator[str]:
     """Yield the events of the log."""
-    yield "`gpushared` logs one JSON object a line on stderr, which systemd's journal keeps:"
+    yield "`gpushared` logs one JSON object per line to stderr. Under systemd, the journal stores"
+    yield "it:"
     yield ""
     yield "    journalctl -u gpushared -o cat | jq 'select(.event == \"tenant-released\")'"
     yield ""
-    yield "Each has `time` (UTC), `level` (`debug`, `info`, `warning`, `error`) and `event`; the"
-    yield "event says what else it has. A name never changes its meaning. Those that are *kept* are"
-    yield "also in the node's history."
+    yield "Each object has `time` (UTC), `level` (`debug`, `info`, `warning`, `error`) and `event`."
+    yield "Other fields depend on the event. A name never changes its meaning. Events marked *kept*"
+    yield "are also in the node's history."
     yield ""
     rows = [
         (f"`{name}`", "kept" if name in KEPT else "", said) for name, said in sorted(EVENTS.items())
@@ -393,20 +406,22 @@ def events() -> Iterator[str]:
 
 
 def environment() -> Iterator[str]:
-    """Yield the variables that are no quota; AssertionError where the code knows others."""
+    """Yield the variables that are not quotas; AssertionError if the code knows others."""
     read = variables_in_code()
-    assert read == set(ENVIRONMENT), f"described and read differ: {read ^ set(ENVIRONMENT)}"
-    yield "Variables that ask for a quota are in [Quotas](quotas.md). These ask for nothing:"
+    assert read == set(ENVIRONMENT), (
+        f"described and used variables differ: {read ^ set(ENVIRONMENT)}"
+    )
+    yield "For variables that request a quota, see [Quotas](quotas.md). These request nothing:"
     yield ""
     rows = [(f"`{name}`", who, said) for name, (who, said) in ENVIRONMENT.items()]
     yield from table(("variable", "read by", "meaning"), rows)
-    yield "Any other name that begins with `GPUSHARE_` is taken for a quota, but for those that"
-    yield "Kubernetes makes for a Service called gpushare."
+    yield "Any other name that starts with `GPUSHARE_` is treated as a quota key, except those that"
+    yield "Kubernetes creates for a Service named gpushare."
     yield ""
 
 
 def variables_in_code() -> set[str]:
-    """Return the names of variables in C and Python strings that are no quota's."""
+    """Return the names of variables in C and Python strings that are not quota keys."""
     found = set()
     for folder in READERS:
         for path in (ROOT / folder).rglob("*"):
@@ -417,11 +432,11 @@ def variables_in_code() -> set[str]:
 
 # --- the protocol ---
 
-SHAPES: Final = (cards, tenants, why, daemon, opened)
+SHAPES: Final = (protocol, tenants)
 
 
 def control_socket() -> Iterator[str]:
-    """Yield gpushare.protocol's own words, and the shapes of its answers."""
+    """Yield the documentation of gpushare.protocol, and the types of its replies."""
     said = inspect.getdoc(protocol) or ""
     yield from said.partition("\n\n")[2].splitlines()
     yield ""
@@ -430,16 +445,16 @@ def control_socket() -> Iterator[str]:
     limits = [name for name in vars(protocol) if name.isupper() and not name.startswith("CODE_")]
     rows = [(f"`{name}`", str(getattr(protocol, name))) for name in limits]
     yield from table(("name", "value"), rows)
-    yield "## Codes of a refusal"
+    yield "## Refusal codes"
     yield ""
     source = inspect.getsource(protocol)
-    codes = re.findall(r'^CODE_\w+: Final = "(\w+)"  # (.*)$', source, re.MULTILINE)
+    codes = re.findall(r'^CODE_\w+: Final = "([\w-]+)"  # (.*)$', source, re.MULTILINE)
     yield from table(("code", "meaning"), [(f"`{code}`", said) for code, said in codes])
-    yield "## Shapes"
+    yield "## Reply types"
     yield ""
     for module in SHAPES:
         for one in vars(module).values():
-            if isinstance(one, type) and one.__module__ == module.__name__:
+            if is_typeddict(one) and one.__module__ == module.__name__:
                 yield from ("```python", inspect.getsource(one).rstrip("\n"), "```", "")
 
 

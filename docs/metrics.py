@@ -10,46 +10,46 @@ import yaml
 
 from docs.markdown import table
 from gpushare.cli.rules import rules_text
-from gpushare.exporter.compat import COMPAT
+from gpushare.exporter.aliases import COMPAT
 from gpushare.exporter.exposition import FAMILIES
-from gpushare.exporter.family import OF_CARD, OF_CONTAINER, OF_NODE, OF_TENANT, Labels
+from gpushare.exporter.metric_family import OF_CARD, OF_CONTAINER, OF_NODE, OF_TENANT, Labels
 
 INTRO: Final = """\
-What gpushare-exporter serves at `/metrics`, and `gpushare metrics` prints once
-([how to scrape it](../how-to/metrics.md)). Base units: bytes, seconds, and parts of a card from 0
-to 1.
+gpushare-exporter serves these metrics at `/metrics`, and `gpushare metrics` prints them once
+([how to scrape them](../how-to/metrics.md)). Base units are bytes, seconds, and ratios of a card
+from 0 to 1.
 
-A container has its series from the grant on, with 0 before it has called CUDA, and no more at the
-first scrape after its end. It is told by `container_id`, which is its engine's; `container`, `pod`
-and `namespace` are empty where they are not known. `mode` is shared or exclusive. `gpushare set`
-and a name that an engine tells late change a label, and so begin another series.
+**Containers.** A container has series from its allocation until the first scrape after its end.
+Their values are 0 until it has called CUDA. `container_id` is the ID of its engine. `container`,
+`pod` and `namespace` are empty if they are not known. `mode` is shared or exclusive. `gpushare set`
+can change a label, and so can an engine that reports a name late. Both start a new series.
 
-Counters begin with 0 when gpushared is started (`gpushare_start_time_seconds`), which Prometheus
-takes for a reset: nothing is counted twice, and what happened while no gpushared ran is missing.
-They never go back otherwise, and end with their container. A figure that nobody knows has no
-series; 0 is always known to be 0.
+**Counters** start at 0 when gpushared starts (`gpushare_daemon_start_time_seconds`). Prometheus
+treats this as a reset: nothing is counted twice, and what happened while no gpushared ran is
+missing. Counters never decrease otherwise, and end with their container. An unknown value has no
+series; 0 always means a known 0.
 
-How many series there can be: for each container about 35 a card, containers being at most
-`max_shares` a card; for each card about 25; for each node about 180. No label has a value that a
-tenant could make up without end: names are the engine's, and gone with the container."""
+**Number of series.** About 35 for each container and card (a card has at most `max_tenants`
+containers), about 25 for each card, and about 180 for each node. A tenant cannot create label
+values: names come from the engine, and disappear with the container."""
 
 LEFT_OUT: Final = {
     "launches, graph launches, throttled launches": """\
-A launch through an open gate is not counted: that is what makes it free
-([why](../explanation/compute-shares.md)). What is counted, pieces of work of a metered process,
-ends with the process.""",
+A launch through an open gate is not counted, so that it costs nothing
+([details](../explanation/compute-shares.md)). The count of a metered process ends with that
+process.""",
     "the time of the last launch": """\
-For the same reason; `gpushare_container_last_active_timestamp_seconds` is when the driver or the
-gate last saw work, to a quarter of a second.""",
+For the same reason. Use `gpushare_container_last_active_timestamp_seconds`: the time at which the
+driver or the gate last saw work, accurate to a quarter of a second.""",
     "a histogram of waits at the gate": """\
-A container's pages have the sum of the waits, not each one;
-`gpushare_container_throttled_seconds_total` is that.""",
+A container's pages contain only the sum of the waits. Use
+`gpushare_container_throttled_seconds_total`.""",
     "allocations denied as card-full or stale-grant": """\
-The interposer refuses for the quota, and counts that (over-limit). What the driver refuses passes
-through; gpushared hears of it as the event `memory-lacking`.""",
+The interposer counts what it refuses because of the quota (over-quota). Refusals of the driver are
+passed through; gpushared logs the event `memory-shortfall-reported`.""",
     "the interposer's baseline in gpushare_build_info": """\
-The libraries in a container are those of the gpushare that started it, so a node may have several;
-their versions are in no page yet.""",
+A container keeps the library of the gpushare version that started it, so a node may have several.
+No page contains their versions yet.""",
 }
 
 
@@ -57,7 +57,7 @@ def metrics() -> Iterator[str]:
     """Yield the page."""
     yield from INTRO.splitlines()
     yield ""
-    yield "Labels by their name here:"
+    yield "Groups of labels:"
     yield ""
     yield from table(
         ("", "labels"),
@@ -80,11 +80,11 @@ def metrics() -> Iterator[str]:
             for family in FAMILIES
         ),
     )
-    yield "## Others' names"
+    yield "## Aliases"
     yield ""
-    yield "`gpushare-exporter --compat=hami,dcgm,gpu-manager` (or some of them) adds these, in the"
-    yield "units that they have there. Where such an exporter runs as well, leave its name out: a"
-    yield "figure that is there twice is counted twice."
+    yield "`gpushare-exporter --compat=hami,dcgm,gpu-manager` (or some of them) adds these names,"
+    yield "in the units of those exporters. If such an exporter also runs, omit its name: a"
+    yield "duplicate series would be counted twice."
     yield ""
     yield from table(
         ("", "name", "labels", "meaning"),
@@ -99,17 +99,18 @@ def metrics() -> Iterator[str]:
             for family in families
         ),
     )
-    yield "## What there is no family of"
+    yield "## Unavailable metrics"
     yield ""
-    yield "A figure that nobody has is not made up:"
+    yield "gpushare exports only what it can measure. These metrics do not exist:"
     yield ""
     rows = ((name, " ".join(why.split())) for name, why in LEFT_OUT.items())
-    yield from table(("asked for elsewhere", "why not here"), rows)
+    yield from table(("metric of other exporters", "reason"), rows)
     yield "## Alert rules"
     yield ""
-    yield "`gpushare rules export` prints them; `for` is how long it must be so."
+    yield "`gpushare rules export` prints them. `for` is the time for which the condition must"
+    yield "hold."
     yield ""
-    yield from table(("alert", "severity", "for", "where"), _rules())
+    yield from table(("alert", "severity", "for", "condition"), _rules())
 
 
 def _labels(labels: Labels) -> str:

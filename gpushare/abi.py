@@ -19,7 +19,7 @@ TENANT_DIR: Final = "/opt/gpushare/tenant"
 GRANT_NAME: Final = "grant"
 STATUS_NAME: Final = "status"
 SOCKET_NAME: Final = "socket"
-BELL_NAME: Final = "bell"
+WAKEUP_NAME: Final = "wakeup"
 TENANT_DIR_ENV: Final = "GPUSHARE_TENANT_DIR"
 
 PAGE_BYTES: Final = 4096
@@ -38,6 +38,7 @@ GRANT_HEADER_MAGIC: Final = 0
 GRANT_HEADER_ABI_VERSION: Final = 8
 GRANT_HEADER_CARD_COUNT: Final = 12
 GRANT_HEADER_GENERATION: Final = 16
+GRANT_HEADER_UNBOUND: Final = 20
 GRANT_HEADER_HEARTBEAT_NS: Final = 24
 GRANT_HEADER_KEY: Final = 32
 GRANT_HEADER_KEY_BYTES: Final = 24
@@ -45,8 +46,8 @@ GRANT_HEADER_BYTES: Final = 56
 
 GRANT_CARD_UUID: Final = 0
 GRANT_CARD_UUID_BYTES: Final = 48
-GRANT_CARD_MEMORY_BYTES: Final = 48
-GRANT_CARD_MEMORY_LIMIT_BYTES: Final = 56
+GRANT_CARD_QUOTA_BYTES: Final = 48
+GRANT_CARD_CURRENT_LIMIT_BYTES: Final = 56
 GRANT_CARD_CONTEXT_BYTES: Final = 64
 GRANT_CARD_OVERHEAD_BYTES: Final = 72
 GRANT_CARD_CORES_PERCENT: Final = 80
@@ -57,20 +58,22 @@ GRANT_CARD_BYTES: Final = 256
 GATE_MODE: Final = 0
 GATE_EPOCH: Final = 4
 GATE_IN_FLIGHT_MAX_NS: Final = 8
-GATE_MARKER_NS: Final = 16
+GATE_TIMING_INTERVAL_NS: Final = 16
 GATE_WAIT_MAX_NS: Final = 24
 GATE_HEARTBEAT_NS: Final = 32
 GATE_BUSY_NS: Final = 40
-GATE_ALONE_PERMILLE: Final = 48
+GATE_SELF_THROTTLE_PERMILLE: Final = 48
 GATE_PIECES_MIN: Final = 52
 GATE_CHARGED_NS: Final = 64
 GATE_WINDOWS: Final = 72
 GATE_OVERRUNS: Final = 80
-GATE_WANTED_NS: Final = 88
+GATE_DEMAND_NS: Final = 88
 GATE_HUNG: Final = 96
+GATE_CLAIMED_NS: Final = 104
+GATE_UNGATED_NS: Final = 112
 GATE_BYTES: Final = 128
 # The fields of a gate, in their order; native, so that each is read in one piece.
-GATE: Final = struct.Struct("@IIQQQQQIIQQQQQI")
+GATE: Final = struct.Struct("@IIQQQQQIIQQQQQIIQQ")
 
 PROCESS_BYTES: Final = 32
 PROCESS_PID: Final = 0
@@ -87,7 +90,7 @@ KIND_PHYSICAL: Final = 4
 KIND_ARRAY: Final = 5
 KIND_GRAPH: Final = 6
 KIND_MODULE: Final = 7
-KIND_LIMIT: Final = 8
+KIND_CONTEXT_LIMIT: Final = 8
 KIND_EXTERNAL: Final = 9
 KINDS: Final = 10
 
@@ -135,19 +138,19 @@ WORK: Final = struct.Struct("<IIQQQQQQII")  # the fields of a process's work, in
 
 MESSAGE_HELLO: Final = 1
 MESSAGE_LOG: Final = 2
-MESSAGE_LACKS: Final = 3
+MESSAGE_SHORTFALL: Final = 3
 MESSAGE_TEXT_BYTES: Final = 1000
 MESSAGE_TEXT: Final = 16
 MESSAGE_BYTES: Final = 1016
 MESSAGE_HEADER: Final = struct.Struct("<IIII")  # type, level, pid, text_bytes
 
-LACK_TYPE: Final = 0
-LACK_CARD: Final = 4
-LACK_PID: Final = 8
-LACK_REST_BYTES: Final = 12
-LACK_WANTED_BYTES: Final = 16
-LACK_BYTES: Final = 24
-LACK: Final = struct.Struct("<IIIIQ")  # its fields, in their order
+SHORTFALL_TYPE: Final = 0
+SHORTFALL_CARD: Final = 4
+SHORTFALL_PID: Final = 8
+SHORTFALL_REST_BYTES: Final = 12
+SHORTFALL_WANTED_BYTES: Final = 16
+SHORTFALL_BYTES: Final = 24
+SHORTFALL: Final = struct.Struct("<IIIIQ")  # its fields, in their order
 
 
 def grant_card_offset(number: int) -> int:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python client of the control socket: one method per op of gpushare/protocol.
+"""The Python client of the control socket: one method for each operation of gpushare/protocol.
 
-Each call is a connection of its own, so a `Client` holds nothing and may be shared by threads. The
-C client of the same socket is runtime/client.c.
+Each call opens its own connection, so a `Client` has no state and threads can share it. The C
+client of the same socket is runtime/client.c.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from gpushare import protocol
 from gpushare.errors import UserError
-from gpushare.patience import LOOK_SECONDS, Patience
+from gpushare.wait_policy import LOOK_SECONDS, WaitPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gpushare.figures import CardFigures, NodeFigures, TenantFigures
+    from gpushare.metrics_schema import CardMetrics, NodeMetrics, TenantMetrics
 
+_STARTS: Final = frozenset({"open", "bind"})  # of `gpushare run`
 DEFAULT_SOCKET: Final = Path("/run/gpushare/control.sock")
 
 
 class DaemonUnreachable(UserError):
-    """No gpushared answers on the socket; the text says what to do about it."""
+    """No gpushared responds on the socket; the text says how to fix that."""
 
 
-class Refused(UserError):
-    """The daemon understood and said no: no room, a bad value, or not for this user."""
+class RequestRefused(UserError):
+    """The daemon refused the request: no capacity, an invalid value, or a missing permission."""
 
 
 class UnknownTenant(UserError):
-    """No container, or more than one, goes by that name; `candidates` are those that came close."""
+    """No container, or more than one, has that name; `candidates` are similar names."""
 
     def __init__(self, message: str, candidates: list[str]) -> None:
         super().__init__(message)
@@ -44,27 +45,27 @@ class UnknownTenant(UserError):
 
 
 class BadRequest(UserError):
-    """What was asked makes no request: too long, or not what the op takes."""
+    """The request is invalid: too long, or with arguments that the operation does not accept."""
 
 
 class DaemonError(UserError):
-    """The daemon could not do it, or answered what this client does not understand."""
+    """The daemon failed, or its reply is not valid in this protocol."""
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """The figures of gpushare/figures.py, of one moment."""
+    """The figures of gpushare/metrics_schema.py at one time."""
 
-    cards: list[CardFigures]
-    tenants: list[TenantFigures]
-    node: NodeFigures
+    cards: list[CardMetrics]
+    tenants: list[TenantMetrics]
+    node: NodeMetrics
 
 
 class Client:
-    """Asks the daemon behind `path`; every method may raise the exceptions of this module.
+    """Sends requests to the daemon at `path`; every method may raise this module's exceptions.
 
-    `seconds` is how long an answer may take once the daemon has acknowledged the question, and
-    `start_seconds` how long a daemon that is starting is waited for, where `waits` is called.
+    `seconds` limits the time for a reply after the daemon has acknowledged the request, and
+    `start_seconds` the time to wait for a daemon that is starting, in which `waits` is called.
     """
 
     def __init__(
@@ -80,80 +81,80 @@ class Client:
         self._start_seconds = start_seconds
         self._waits = waits
 
-    def cards(self) -> list[protocol.Card]:
+    def cards(self) -> list[protocol.CardStatus]:
         """Return the cards of this machine, by index."""
-        return [cast("protocol.Card", row) for row in self._rows("cards")]
+        return [cast("protocol.CardStatus", row) for row in self._rows("cards")]
 
-    def tenants(self, *, everything: bool = False) -> list[protocol.Tenant]:
-        """Return the tenants; with `everything` also containers that got no GPU, and why."""
-        return [cast("protocol.Tenant", row) for row in self._rows("tenants", all=everything)]
+    def tenants(self, *, everything: bool = False) -> list[protocol.TenantStatus]:
+        """Return the tenants; with `everything` also containers without a GPU, with the reason."""
+        return [cast("protocol.TenantStatus", row) for row in self._rows("tenants", all=everything)]
 
-    def tenant(self, name: str) -> protocol.Tenant:
-        """Return one tenant by its engine's name, an id prefix or namespace/pod/container."""
-        return cast("protocol.Tenant", self._ask("tenant", name=name)["tenant"])
+    def tenant(self, name: str) -> protocol.TenantStatus:
+        """Return a tenant by its engine's name, an id prefix or namespace/pod/container."""
+        return cast("protocol.TenantStatus", self._ask("tenant", name=name)["tenant"])
 
     def why(self, name: str) -> protocol.Why:
-        """Return where every byte of a tenant's memory is, by the names that `tenant` takes."""
+        """Return the breakdown of a tenant's memory; `name` as for `tenant`."""
         *rows, last = self._replies("why", {"name": name})
         return cast("protocol.Why", {**last["why"], "processes": [row["row"] for row in rows]})
 
-    def set(self, name: str, **asked: str | None) -> protocol.Tenant:
-        """Change a running tenant's quota: values of SET_FIELDS as the user wrote them, None: kept.
+    def set(self, name: str, **values: str | None) -> protocol.TenantStatus:
+        """Change a running tenant's quota: SET_FIELDS as the user wrote them, None for no change.
 
-        Returns the tenant as it is now; its `warnings` say where it uses more than it now may.
+        Returns the changed tenant; its `warnings` report usage over the new quota.
         """
-        changed = {field: text for field, text in asked.items() if text is not None}
-        return cast("protocol.Tenant", self._ask("set", name=name, **changed)["tenant"])
+        changed = {field: text for field, text in values.items() if text is not None}
+        return cast("protocol.TenantStatus", self._ask("set", name=name, **changed)["tenant"])
 
-    def reset(self, name: str, *keys: str) -> protocol.Tenant:
-        """Take back what was set of a tenant's `keys` (`memory-limit`), all of it for none."""
-        what = ",".join(keys) or protocol.RESET_ALL
-        return cast("protocol.Tenant", self._ask("set", name=name, reset=what)["tenant"])
+    def reset(self, name: str, *keys: str) -> protocol.TenantStatus:
+        """Reset the overrides of a tenant's `keys` (`memory-limit`), or all of them."""
+        which = ",".join(keys) or protocol.RESET_ALL
+        return cast("protocol.TenantStatus", self._ask("set", name=name, reset=which)["tenant"])
 
-    def pause(self, name: str, why: str = "") -> protocol.Tenant:
-        """Freeze all processes of a tenant, until `resume`; returns it as it is now."""
-        asked = {"why": why} if why else {}
-        return cast("protocol.Tenant", self._ask("pause", name=name, **asked)["tenant"])
+    def pause(self, name: str, reason: str = "") -> protocol.TenantStatus:
+        """Pause all processes of a tenant until `resume`; return the tenant."""
+        fields = {"reason": reason} if reason else {}
+        return cast("protocol.TenantStatus", self._ask("pause", name=name, **fields)["tenant"])
 
-    def resume(self, name: str) -> protocol.Tenant:
-        """Let a tenant go on that an operator or the audit froze; returns it as it is now."""
-        return cast("protocol.Tenant", self._ask("resume", name=name)["tenant"])
+    def resume(self, name: str) -> protocol.TenantStatus:
+        """Resume a tenant that an operator paused or the audit froze; return the tenant."""
+        return cast("protocol.TenantStatus", self._ask("resume", name=name)["tenant"])
 
-    def kick(self, name: str, signal: str, grace: int, why: str = "") -> protocol.Tenant:
-        """Send a tenant's first process `signal`, and end what is left after `grace` seconds.
+    def stop(self, name: str, signal: str, timeout: int, reason: str = "") -> protocol.TenantStatus:
+        """Send `signal` to a tenant's first process, and SIGKILL to all after `timeout` seconds.
 
-        Returns the tenant as it is now, which is mostly still there.
+        Returns the tenant at once, usually before it has exited.
         """
-        asked = {"signal": signal, "grace": grace} | ({"why": why} if why else {})
-        return cast("protocol.Tenant", self._ask("kick", name=name, **asked)["tenant"])
+        fields = {"signal": signal, "timeout": timeout} | ({"reason": reason} if reason else {})
+        return cast("protocol.TenantStatus", self._ask("stop", name=name, **fields)["tenant"])
 
-    def set_card_policy(self, card: str, policy: str | None) -> protocol.Card:
-        """Have `policy` hold for the compute of a card's tenants; None: each has what it asks.
+    def set_card_policy(self, card: str, policy: str | None) -> protocol.CardStatus:
+        """Set the policy for all tenants of a card; None: each uses the policy that it requests.
 
-        Returns the card, which is named by its index or its UUID, as it is now.
+        `card` is an index or a UUID. Returns the card.
         """
-        asked = {} if policy is None else {"policy": policy}
-        return cast("protocol.Card", self._ask("card-policy", card=card, **asked)["card"])
+        fields = {} if policy is None else {"policy": policy}
+        return cast("protocol.CardStatus", self._ask("card-policy", card=card, **fields)["card"])
 
     def reload(self) -> list[str]:
-        """Have the configuration read again; return the keys that changed. Refused: none did."""
+        """Reload the configuration; return the changed keys. If it is refused, nothing changes."""
         return [str(key) for key in self._ask("reload")["changed"]]
 
-    def cordon(self, card: str, reason: str | None = None) -> protocol.Card:
-        """Place nothing new on a card, which is named by its index or its UUID; return it."""
-        asked = {} if reason is None else {"reason": reason}
-        return cast("protocol.Card", self._ask("card-cordon", card=card, **asked)["card"])
+    def cordon(self, card: str, reason: str | None = None) -> protocol.CardStatus:
+        """Stop placing tenants on the card with this index or UUID; return the card."""
+        fields = {} if reason is None else {"reason": reason}
+        return cast("protocol.CardStatus", self._ask("card-cordon", card=card, **fields)["card"])
 
-    def uncordon(self, card: str) -> protocol.Card:
-        """Place on a card again; return it as it is now."""
-        return cast("protocol.Card", self._ask("card-uncordon", card=card)["card"])
+    def uncordon(self, card: str) -> protocol.CardStatus:
+        """Allow new tenants on a card again; return the card."""
+        return cast("protocol.CardStatus", self._ask("card-uncordon", card=card)["card"])
 
-    def status(self) -> protocol.Status:
-        """Return what the daemon says about itself."""
-        return cast("protocol.Status", self._ask("status"))
+    def status(self) -> protocol.DaemonStatus:
+        """Return the status of the daemon."""
+        return cast("protocol.DaemonStatus", self._ask("status"))
 
     def metrics(self) -> Metrics:
-        """Return the figures of the cards, the tenants and the daemon at one moment."""
+        """Return the figures of the cards, the tenants and the daemon at one time."""
         *rows, last = self._replies("metrics", {})
         return Metrics(
             cards=[row["row"]["card"] for row in rows if "card" in row["row"]],
@@ -162,7 +163,7 @@ class Client:
         )
 
     def history(self, name: str = "", since: float = 0.0) -> Iterator[protocol.HistoryEvent]:
-        """Yield what was kept since `since` (of the epoch) of a container or a card; else all."""
+        """Yield the events since `since` (of the epoch) of a container or card, or all events."""
         after = 0
         while True:
             page = list(self._rows("history", name=name, since=since, after=after))
@@ -173,22 +174,21 @@ class Client:
 
     def open(
         self, quota: Mapping[str, str], *, name: str, pid: int, rootless: bool
-    ) -> protocol.Opened:
-        """Reserve `quota` for a host process; `bind` it before the command starts."""
-        asked = dict(quota)
-        reply = self._ask("open", quota=asked, name=name, pid=pid, rootless=rootless)
-        return cast("protocol.Opened", reply)
+    ) -> protocol.HostProcessGrant:
+        """Reserve `quota` for a host process, which must `bind` before it runs the command."""
+        reply = self._ask("open", quota=dict(quota), name=name, pid=pid, rootless=rootless)
+        return cast("protocol.HostProcessGrant", reply)
 
     def bind(self, key: str, identity: str, pid: int) -> None:
-        """Say that process `pid` is the tenant `key`: the reservation is bound to its life."""
+        """Bind the reservation `key` to the lifetime of process `pid`."""
         self._ask("bind", key=key, id=identity, pid=pid)
 
     def release(self, key: str, identity: str) -> None:
-        """Give back what the tenant `key` holds."""
+        """Release the allocation of the tenant `key`."""
         self._ask("release", key=key, id=identity)
 
     def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Return the final reply to a request that has no rows."""
+        """Return the final reply to a request without rows."""
         for message in self._replies(op, fields):
             if "ok" in message:
                 return message
@@ -207,41 +207,45 @@ class Client:
             raise BadRequest(f"{op}: {error}") from error
         with contextlib.ExitStack() as opened:
             try:
-                link, acknowledged = self._acknowledged(request, opened)
+                link, acknowledged = self._acknowledged(request, opened, starts=op in _STARTS)
                 if acknowledged != {"ack": True}:
-                    # A daemon that refuses the caller outright has nothing to acknowledge.
+                    # A daemon that refuses the caller sends no acknowledgement.
                     yield _final(acknowledged)
                     return
                 deadline = time.monotonic() + self.seconds
                 while True:
                     message = self._receive(link, deadline)
+                    if message == {"ack": True}:  # it is in a queue
+                        deadline = time.monotonic() + self.seconds
+                        continue
                     if "row" not in message:
                         yield _final(message)
                         return
                     yield message
             except TimeoutError:
                 raise DaemonUnreachable(
-                    f"gpushared is there but does not answer on {self.path}; "
-                    "see: journalctl -u gpushared"
+                    f"gpushared is running but not responding on {self.path}. "
+                    "See journalctl -u gpushared."
                 ) from None
             except ConnectionError as error:
                 raise DaemonUnreachable(
-                    f"gpushared ended the connection on {self.path} ({error.strerror}); "
-                    "see: journalctl -u gpushared"
+                    f"gpushared closed the connection on {self.path} ({error.strerror}). "
+                    "See journalctl -u gpushared."
                 ) from error
             except protocol.ProtocolError as error:
                 raise DaemonError(
-                    f"what answers on {self.path} does not speak this protocol: {error}"
+                    f"the service on {self.path} does not use this protocol: {error}"
                 ) from error
 
     def _acknowledged(
-        self, request: bytes, opened: contextlib.ExitStack
+        self, request: bytes, opened: contextlib.ExitStack, *, starts: bool
     ) -> tuple[socket.socket, dict[str, Any]]:
-        """Send `request`; return the connection, which `opened` closes, and the first answer.
+        """Send `request`; return the connection, which `opened` closes, and the first reply.
 
-        What was not acknowledged was not done, so a daemon that goes before that is asked again.
+        A request that was not acknowledged had no effect, so it is sent again if the daemon stops
+        before that. One that `starts` a process waits for a daemon that was killed.
         """
-        patience = Patience(self.path, self._start_seconds, self._waits)
+        policy = WaitPolicy(self.path, self._start_seconds, self._waits, after_kill=starts)
         while True:
             opened.close()
             link = opened.enter_context(
@@ -251,67 +255,69 @@ class Client:
             try:
                 link.connect(str(self.path))
             except OSError as error:
-                if not _comes(error, patience):
+                if not _may_become_ready(error, policy):
                     raise DaemonUnreachable(_why_unreachable(self.path, error)) from error
                 time.sleep(LOOK_SECONDS / 2)
                 continue
             try:
                 link.send(request)
-                return link, self._first(link, patience)
+                return link, self._first(link, policy)
             except ConnectionError:
-                if not patience.lasts():
+                if not policy.keeps_waiting():
                     raise
                 time.sleep(LOOK_SECONDS / 2)
 
-    def _first(self, link: socket.socket, patience: Patience) -> dict[str, Any]:
-        """Return what is answered first, but that the daemon is starting."""
+    def _first(self, link: socket.socket, policy: WaitPolicy) -> dict[str, Any]:
+        """Return the first reply other than that the daemon is starting."""
         while True:
             try:
                 message = self._receive(link, time.monotonic() + LOOK_SECONDS)
             except TimeoutError:
-                if patience.lasts():
+                if policy.keeps_waiting():
                     continue
-                if patience.is_starting:
+                if policy.is_starting:
                     raise DaemonUnreachable(
-                        f"gpushared is starting, and is not ready on {self.path} after "
-                        f"{self._start_seconds:g} s; see: journalctl -u gpushared"
+                        f"gpushared is still starting: not ready on {self.path} after "
+                        f"{self._start_seconds:g} s. See journalctl -u gpushared."
                     ) from None
                 raise
             if message != {"starting": True}:
                 return message
-            patience.said_starting = True
+            policy.daemon_is_starting = True
 
     def _receive(self, link: socket.socket, deadline: float) -> dict[str, Any]:
         link.settimeout(max(deadline - time.monotonic(), 0.001))
         packet = link.recv(protocol.MAX_REPLY_BYTES)
         if not packet:
-            raise ConnectionResetError(errno.ECONNRESET, "closed before the answer was complete")
+            raise ConnectionResetError(errno.ECONNRESET, "closed before the reply was complete")
         return protocol.decode(packet)
 
 
 def _final(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a final reply that says ok; raise what one that does not stands for."""
+    """Return a final reply that is ok; raise the exception for any other."""
     if message.get("ok") is True:
         return message
     text = str(message.get("error", message))
     code = message.get("code")
     if code in {protocol.CODE_REFUSED, protocol.CODE_FORBIDDEN}:
-        raise Refused(text)
-    if code == protocol.CODE_USAGE:
+        raise RequestRefused(text)
+    if code == protocol.CODE_INVALID:
         raise BadRequest(text)
-    if code == protocol.CODE_UNKNOWN:
+    if code == protocol.CODE_NOT_FOUND:
         raise UnknownTenant(text, [str(name) for name in message.get("candidates", [])])
     raise DaemonError(text)
 
 
-def _comes(error: OSError, patience: Patience) -> bool:
-    """Whether a socket that cannot be connected to is of a daemon that is about to serve it.
+def _may_become_ready(error: OSError, policy: WaitPolicy) -> bool:
+    """Whether a daemon may be about to serve a socket that cannot be connected to.
 
-    Where nobody listens and no daemon lives there is nobody to wait for.
+    If nothing listens and no daemon process exists, there is nothing to wait for.
     """
+    if isinstance(error, ConnectionRefusedError) and policy.is_restarting:
+        return policy.keeps_waiting()
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-        return not patience.is_starting and patience.lasts()
-    return isinstance(error, TimeoutError | BlockingIOError) and patience.lasts()
+        return not policy.is_starting and policy.keeps_waiting()
+    return isinstance(error, TimeoutError | BlockingIOError) and policy.keeps_waiting()
 
 
 def _why_unreachable(path: Path, error: OSError) -> str:
@@ -322,7 +328,7 @@ def _why_unreachable(path: Path, error: OSError) -> str:
             f"`systemctl start gpushared` (first time: `gpushare setup`), {other}"
         )
     if isinstance(error, ConnectionRefusedError):
-        return f"gpushared is not running: nobody listens on {path}; start it, {other}"
+        return f"gpushared is not running: nothing listens on {path}; start it, {other}"
     if isinstance(error, PermissionError):
-        return f"{path} is not for this user (read_group in gpushare.yaml); use sudo, {other}"
+        return f"{path} is not open to this user (read_group in gpushare.yaml); use sudo, {other}"
     return f"{path}: {error.strerror or error}; start gpushared, {other}"

@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpushare.yaml: where it is looked for, what it may say, and what holds where it says nothing.
+"""gpushare.yaml: where it is found, what it may contain, and its defaults.
 
 configs/gpushare.schema.json is the one description of the keys; gpushare/settings reads the text,
-and tells every problem with its line.
+and reports every problem with its line.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from gpushare.quota import Terms, parse_size
+from gpushare.quota import RequestPolicy, parse_size
 from gpushare.settings import (
+    ANY,
     USERS,
-    USERS_CEILINGS,
-    USERS_TOGETHER,
+    USERS_MAX_PER_CARD,
+    USERS_MAX_PER_REQUEST,
     CardRule,
     CardSection,
     ConfigError,
     card_sections,
     checked,
+    load_schema,
     namespaces,
     of_namespace,
-    rule_of,
-    schema,
-    section_of,
     terms,
     text_of,
 )
@@ -36,9 +36,10 @@ __all__ = [
     "ConfigError",
     "Timing",
     "load",
+    "load_schema",
     "outdated",
     "parse",
-    "schema",
+    "section_of",
 ]
 
 DEFAULT_FILE: Final = Path("/etc/gpushare/gpushare.yaml")
@@ -48,16 +49,17 @@ DEFAULT_FILE: Final = Path("/etc/gpushare/gpushare.yaml")
 class Timing:
     """Periods and deadlines, in seconds."""
 
-    bind: float = 60.0
-    sample: float = 0.25
-    reconcile: float = 10.0
-    foreign_half_life: float = 60.0
-    driver: float = 5.0
+    bind_timeout_seconds: float = 60.0
+    sample_interval_seconds: float = 0.25
+    reconcile_interval_seconds: float = 10.0
+    non_tenant_half_life_seconds: float = 60.0
+    driver_timeout_seconds: float = 5.0
+    shortfall_kill_seconds: float = 30.0  # 0: never
 
 
 @dataclass(frozen=True)
 class Config:
-    """What gpushare.yaml says, sizes in bytes; the schema describes each key.
+    """The content of gpushare.yaml, sizes in bytes; the schema describes each key.
 
     `terms` are for every request but those of `users` (`gpushare run` without root) and of
     `namespaces`, by name or pattern in the order of the file. `written_ns` is when the file that
@@ -72,15 +74,18 @@ class Config:
     read_group: str | None = None
     cdi: Path | None = None
     reserve_bytes: int = 0
-    max_shares: int = 16
+    max_tenants: int = 16
     cards: tuple[CardSection, ...] = ()
-    terms: Terms = field(default_factory=Terms)
-    users: Terms = field(
-        default_factory=lambda: Terms(ceilings=USERS_CEILINGS, together=USERS_TOGETHER)
+    terms: RequestPolicy = field(default_factory=RequestPolicy)
+    users: RequestPolicy = field(
+        default_factory=lambda: RequestPolicy(
+            max_per_request=USERS_MAX_PER_REQUEST, max_per_card=USERS_MAX_PER_CARD
+        )
     )
-    namespaces: tuple[tuple[str, Terms], ...] = ()
+    namespaces: tuple[tuple[str, RequestPolicy], ...] = ()
     allow_uninterposed: bool = False
-    unknown: str = "warn"  # ignore | warn | kill: a container on a card that was given none
+    bind: str = "launcher"  # launcher | hook: what binds a container that an engine creates
+    unknown: str = "warn"  # ignore | warn | kill: a container on a card without an allocation
     docker_sockets: tuple[Path, ...] = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
     mount_namespace: Path | None = None
     history_days: int = 7  # 0: none is kept
@@ -94,21 +99,41 @@ class Config:
 
     @property
     def probe(self) -> Path:
-        """The CUDA program that measures what a context takes."""
+        """The CUDA program that measures the memory of a context."""
         return self.libraries / "gpushare-probe"
 
     def rule_of(self, index: int, uuid: str, model: str) -> CardRule:
-        """Return which requests a card takes, and how many shares of it there may be."""
-        return rule_of(self.cards, index, uuid, model, self.max_shares)
+        """Return which requests a card accepts, and the maximum number of shares."""
+        values: dict[str, Any] = {}
+        where: dict[str, str] = {}
+        found = [(section.nearness(index, uuid, model), section) for section in self.cards]
+        for near, section in sorted(found, key=lambda one: -one[0]):
+            if near:
+                values = {**section.values, **values}
+                where = {**section.where, **where}
+        return CardRule(
+            mode=values.get("allowed_mode", ANY),
+            max_tenants=values.get("max_tenants", self.max_tenants),
+            where=where,
+        )
 
-    def terms_of(self, namespace: str) -> Terms:
-        """Return what containers of `namespace` are held to; of none where it is empty."""
+    def terms_of(self, namespace: str) -> RequestPolicy:
+        """Return the policy for containers of `namespace`; empty: of no namespace."""
         section = section_of(namespace, [name for name, _ in self.namespaces])
         return self.terms if section is None else dict(self.namespaces)[section]
 
 
+def section_of(namespace: str, sections: list[str]) -> str | None:
+    """Return which of `sections` is for `namespace`: its name itself, else the first pattern."""
+    if not namespace:
+        return None
+    if namespace in sections:
+        return namespace
+    return next((name for name in sections if fnmatchcase(namespace, name)), None)
+
+
 def load(file: Path | None = None) -> Config:
-    """Read `file`, or DEFAULT_FILE where it exists; ConfigError when it cannot be used."""
+    """Read `file`, or DEFAULT_FILE where it exists; ConfigError if it cannot be used."""
     found = file or DEFAULT_FILE
     # Before the text is read: what is written in between must look newer than what was read.
     written_ns = _written_ns(found)
@@ -132,32 +157,35 @@ def _written_ns(file: Path) -> int:
 
 
 def parse(text: str, file: Path) -> Config:
-    """Return what `text`, the content of `file`, says; ConfigError when it is not right."""
+    """Return the configuration in `text`, the content of `file`; ConfigError if it is invalid."""
     document, plain = checked(text, file), Config()
-    said = {key: value for key, value in document.content.items() if value is not None}
-    paths = {key: Path(said[key]) for key in ("run_dir", "state_dir", "libraries") if key in said}
-    reserve, cdi = said.get("reserve", "0"), document.at(("driver", "cdi"))
-    sockets = document.at(("engines", "docker", "sockets"))
-    namespace = said.get("mount_namespace")
+    values = {key: value for key, value in document.content.items() if value is not None}
+    paths = {key: Path(values[key]) for key in ("run_dir", "state_dir") if key in values}
+    libraries = Path(values.get("library_dir", plain.libraries))
+    reserve, cdi = values.get("system_reserved", "0"), document.at(("driver", "cdi_spec"))
+    sockets = document.at(("engines", "sockets"))
+    namespace = values.get("runtime_mount_namespace")
     history = document.section(("history",))
-    days, most = history.get("days"), history.get("most")
+    days, most = history.get("retention_days"), history.get("max_size")
     timing = document.section(("timing",)).items()
     return Config(
         file=file,
         written_ns=None,
         **paths,
-        read_group=said.get("read_group"),
+        libraries=libraries,
+        read_group=values.get("read_group"),
         cdi=None if cdi is None else Path(cdi),
         reserve_bytes=0 if reserve in {"0", "0B", 0} else parse_size(reserve),
-        max_shares=said.get("max_shares", plain.max_shares),
+        max_tenants=values.get("max_tenants", plain.max_tenants),
         cards=card_sections(document),
         terms=terms(document),
         users=terms(document, USERS),
         namespaces=tuple(
             (name, terms(document, of_namespace(name))) for name in namespaces(document)
         ),
-        allow_uninterposed=said.get("allow_uninterposed", plain.allow_uninterposed),
-        unknown=document.section(("audit",)).get("unknown") or plain.unknown,
+        allow_uninterposed=values.get("allow_bypass_capabilities", plain.allow_uninterposed),
+        bind=values.get("bind", plain.bind),
+        unknown=document.section(("audit",)).get("unallocated") or plain.unknown,
         docker_sockets=plain.docker_sockets if sockets is None else tuple(map(Path, sockets)),
         mount_namespace=None if namespace is None else Path(namespace),
         history_days=plain.history_days if days is None else int(days),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user is told instead of a traceback."""
+"""The base class of errors that are shown to the user without a traceback."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """Its text is a sentence for the user: what is wrong, with which value, and what to do next."""
+    """An error for the user; its message has the problem, the value and the fix."""

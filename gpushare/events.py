@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The events of the daemon's log: a name never changes its meaning, so that alerts may rest on it.
 
-docs/reference/events.md is written from here, and tests/unit/daemon/test_events.py holds that what
-is logged and what stands here are the same. `KEPT` are also the history of a node.
+docs/reference/events.md is written from here, and tests/unit/daemon/test_events.py holds that this
+table and the logged events are the same. `KEPT` are also the history of a node.
 """
 
 from __future__ import annotations
@@ -11,127 +11,192 @@ from typing import Final
 
 EVENTS: Final = {
     # The daemon
-    "daemon-ready": "It serves.",
-    "daemon-stopped": "It ended as it was told; tenants go on.",
-    "signal": "A signal came.",
-    "config-read": "The configuration was read again; which keys changed, and hold.",
-    "config-bad": "The configuration was not taken over, and the old one stays; why.",
-    "privileges-kept": "Capabilities could not be given up.",
-    "mounts-own-namespace": "Tenants' pages are mounted where only this daemon may see them.",
-    "notify-failed": "systemd could not be told.",
-    "threads-stuck": "A part of gpushared hangs; systemd's watchdog ends it where that goes on.",
-    "threads-move": "It hangs no more.",
-    "socket-lost": "The control socket, or a tenant's, was removed, and made again.",
-    "descriptors-exhausted": "No descriptor is free: new connections wait.",
-    "callback-failed": "A fault of gpushared; the loop goes on.",
-    "job-failed": "A fault of gpushared; the next job is done.",
-    "request-failed": "A fault of gpushared: the caller was told that it could not be done.",
-    "request-late": "Who asked gave up before an answer; nothing was done.",
-    "request-refused": "The caller was refused, and told why.",
-    "history-failed": "Nothing can be kept of the history at the moment; the rest goes on.",
-    "history-resumed": "The history is kept again; so many events were lost.",
-    "history-damaged": "The history's file was damaged: it was put aside, another is begun.",
+    "daemon-ready": "gpushared is ready to serve requests.",
+    "daemon-stopped": "gpushared stopped as requested; containers keep running.",
+    "signal-received": "gpushared received a signal.",
+    "config-reloaded": "The configuration was reloaded; `changed` lists the keys that changed.",
+    "config-rejected": "The new configuration was rejected, and the previous one stays in effect.",
+    "priority-raise-failed": "gpushared runs at the priority of other programs.",
+    "privileges-drop-failed": "gpushared could not drop capabilities.",
+    "mount-namespace-isolated": (
+        "Tenant pages are mounted in a namespace that only gpushared can see."
+    ),
+    "systemd-notify-failed": "systemd could not be notified.",
+    "thread-hung": "A thread of gpushared hangs; systemd's watchdog ends gpushared if it stays so.",
+    "thread-recovered": "The thread runs again.",
+    "socket-recreated": (
+        "The control socket, or a tenant's socket, was removed; it was created again."
+    ),
+    "descriptors-exhausted": "No file descriptor is left: new connections wait.",
+    "callback-failed": "An internal error in a callback; the event loop continues.",
+    "job-failed": "An internal error in a job; the next job runs.",
+    "request-failed": "An internal error in a request; the client received an error.",
+    "request-abandoned": "The client gave up before the answer; nothing was done.",
+    "request-refused": "A request was refused, with the reason.",
+    "caller-refused": (
+        "A caller without the right, or with a malformed request, was refused. It is logged only."
+    ),
+    "log-lines-suppressed": (
+        "Sources had more to log than their allowance: how many lines were counted and dropped."
+    ),
+    "history-write-failed": "The history cannot be written; everything else continues.",
+    "history-resumed": "The history is written again; `lost` events are missing.",
+    "history-damaged": "The history file was damaged and set aside; a new one was started.",
     # Its state
-    "ledger-damaged": "The ledger was damaged, and is kept aside.",
-    "ledger-rebuilt": "It was made again from the copies of its entries.",
-    "ledger-behind": "It had lost, or had wrong, what its copies say: set right from them.",
-    "ledger-discarded": "It was of another boot: whose it was has ended.",
-    "ledger-aside": "The disk does not take it: nothing new can be noted, who runs goes on.",
-    "ledger-back": "The disk takes it again.",
-    "copy-damaged": "Copies of entries were damaged, and are kept aside.",
-    "copy-failed": "A copy could not be put in its place; its draft, which says the same, stays.",
-    "overrides-damaged": "What an operator had set was damaged: what was last good holds.",
-    "overrides-not-copied": "What an operator set is kept once only.",
-    "state-in-doubt": "What is promised is not known: nothing new is, until an operator looks.",
-    "state-cleared": "An operator has removed the doubt.",
+    "ledger-damaged": "Records of the ledger, or copies, could not be read, and were set aside.",
+    "ledger-repaired": "The ledger had lost records; they were restored from their copies.",
+    "ledger-discarded": "The ledger was of an earlier boot, whose containers have ended.",
+    "ledger-write-failed": (
+        "The disk does not take the ledger: no new reservations; containers keep running."
+    ),
+    "ledger-write-resumed": "The disk takes the ledger again.",
+    "ledger-copy-failed": "A record was written, but its copy could not be put in place.",
+    "freeze-record-failed": (
+        "The disk does not take the record of a freeze or kill, which is in effect all the same."
+    ),
+    "overrides-damaged": "The operator's settings were damaged; the last good ones apply.",
+    "overrides-copy-failed": "The operator's settings are stored without a second copy.",
+    "integrity-lost": (
+        "What is allocated is not known: new reservations are refused until an operator checks."
+    ),
+    "integrity-confirmed": "An operator confirmed the integrity of the ledger.",
     # A tenant's life
-    "tenant-reserved": "It was promised its part, and nobody else is.",
-    "tenant-given-none": "It starts without a GPU, or is refused; why.",
-    "tenant-noted": "What it asked and did not get, or got beyond the interposer.",
-    "tenant-unfit": "What its image brings of CUDA does not fit the driver or the card; the rule.",
-    "tenant-bound": "Its process is known: it lasts as long as that.",
-    "tenant-adopted": "A daemon that was started anew found it at work.",
-    "tenant-recovered": "Neither the ledger nor a copy knew it: taken from its pages.",
-    "tenant-resized": "An operator changed what it has.",
-    "tenant-released": "It ended: what it was promised is free.",
-    "tenant-frozen": "All its processes were stopped; by whom, and why.",
-    "tenant-frozen-again": "Another had thawed what is held still.",
-    "tenant-thawed": "It goes on, unless another holds it still.",
-    "tenant-kicked": "An operator ended it: the signal, and the seconds until it is killed.",
-    "tenant-killed": "All its processes were ended; why.",
-    "kill-unfinished": "Processes that are to end have not yet; tried again.",
-    "hold-failed": "Who is to be held still, or ended, could not be yet; tried again.",
-    "tenant-stranded": "Its runtime was killed halfway and can never start it: ended.",
-    "tenant-process": "A process of it opened the driver.",
-    "tenant-said": "Its libraries logged something; the text is the tenant's.",
-    "tenant-hung": "It has work pending that seems never to end.",
-    "pages-lost": "Its pages are gone or damaged.",
-    "pages-other": "Its pages are of another version: they hold, and are not touched.",
-    "processes-reaped": "Records of its ended processes were freed.",
-    "reap-failed": "Records of its ended processes could not be freed yet.",
-    "release-failed": "Its end could not be settled yet; tried again.",
-    "directory-left": "Its folder could not be removed.",
-    "directory-unknown": "A folder of no tenant: removed where nobody uses it.",
+    "tenant-reserved": "A reservation was made for the container.",
+    "tenant-not-allocated": "The container starts without a GPU, or is refused; the reason.",
+    "tenant-request-adjusted": (
+        "A part of the request was not applied, or bypasses the interposer library."
+    ),
+    "tenant-image-incompatible": "The image's CUDA does not fit the driver or the card; the rule.",
+    "tenant-bound": (
+        "The container's process is registered; the allocation lasts as long as it does."
+    ),
+    "tenant-adopted": "A restarted gpushared found the container running.",
+    "tenant-recovered": (
+        "Neither the ledger nor a copy had the container: it was recovered from its pages."
+    ),
+    "tenant-name-refused": (
+        "The container's name is the ID of another one, or its beginning: it goes by its own ID."
+    ),
+    "tenant-resized": "An operator changed the container's quota.",
+    "tenant-released": "The container exited, and its allocation was released.",
+    "tenant-frozen": "All processes of the container were frozen by the audit or an operator.",
+    "tenant-found-frozen": "The container was frozen when gpushared started; the cause is unknown.",
+    "tenant-refrozen": "Something else thawed a frozen container; it was frozen again.",
+    "tenant-thawed": "The container was resumed, unless something else keeps it frozen.",
+    "tenant-stop-requested": (
+        "An operator stopped the container: the signal, and the timeout before SIGKILL."
+    ),
+    "tenant-killed": "All processes of the container were killed; why.",
+    "tenant-kill-retried": "Killed processes have not exited yet; tried again.",
+    "tenant-freeze-failed": "The container could not be frozen, or killed; tried again.",
+    "tenant-start-abandoned": (
+        "The runtime was killed during create; the container's process was killed."
+    ),
+    "tenant-process-attached": "A process of the container opened the driver.",
+    "tenant-log-received": "The interposer library logged a message; the text is the tenant's.",
+    "tenant-hung": "The container has pending work that does not seem to end.",
+    "tenant-pages-lost": "The container's pages are gone or damaged.",
+    "tenant-pages-incompatible": (
+        "The container's pages are of another version; they stay as they are."
+    ),
+    "process-records-freed": "Records of exited processes were freed.",
+    "process-records-free-failed": "Records of exited processes could not be freed yet.",
+    "tenant-release-failed": "The container's exit could not be recorded yet; tried again.",
+    "directory-removal-failed": "The container's folder could not be removed.",
+    "directory-orphan-removed": (
+        "A folder that belongs to no container was removed, unless it was in use."
+    ),
     # Cards and driver
-    "driver-made-ready": "Its modules were loaded, or device nodes of it made.",
-    "driver-not-ready": "A module could not be loaded, or a device node not made.",
-    "driver-loaded": "The driver answers; these are its cards.",
-    "driver-missing": "There is no driver: nothing can be promised.",
-    "driver-silent": "The driver does not answer: its figures are old, nobody is acted on.",
-    "driver-answers": "It answers again.",
-    "driver-implausible": "Its figures cannot be: nobody is acted on until they can.",
-    "driver-generation": "It, its cards or their parts are not as they were at the last look.",
-    "driver-worker-started": "A process has loaded the driver's library, and is asked.",
-    "driver-worker-lost": "The process that asks the driver ended or hung; another is started.",
-    "driver-worker-stuck": "A process hangs in the driver and cannot be killed; it is let go of.",
-    "card-unwell": "A card cannot be used: tenants keep what they have, nobody is given more.",
-    "card-well": "It can be used again.",
-    "card-xid": "The driver reported an XID of a card; with the processes that were on it.",
-    "driver-changed": "The driver was changed underneath: nothing new is promised.",
-    "driver-files-renewed": "The CDI spec was written anew for a changed driver.",
-    "driver-spec-renewed": "The CDI spec of the driver was written.",
-    "driver-spec-not-written": "The CDI spec could not be written.",
-    "driver-limits-failed": "The driver did not take a limit; the interposer holds it alone.",
-    "driver-limits-left": "The driver's limits of an ended tenant could not be removed yet.",
-    "device-links-made": "Links beneath /dev/char were made.",
-    "device-link-failed": "A link beneath /dev/char could not be made.",
-    "look-failed": "A fault of gpushared at a look at the driver.",
-    "slow-motion-unknown": "A simulated device does not say how slow it is.",
-    "context-measured": "What a context takes of a model was measured.",
-    "context-learned": "What a context takes of a model was learned from a tenant.",
-    "context-not-measured": "What a context takes of a model could not be measured.",
-    "context-not-kept": "What was measured could not be written.",
-    "compat-used": "A cuda-compat package of an image is the driver of its container.",
-    "compat-removed": "A copy of a cuda-compat package that nobody uses was removed.",
-    "compat-left": "Copies of cuda-compat packages could not be removed.",
-    "installation-removed": "An old version of our libraries that nobody uses was removed.",
-    "installation-left": "Old versions of our libraries could not be removed.",
+    "driver-prepared": "Kernel modules of the driver were loaded, or its device nodes created.",
+    "driver-preparation-failed": (
+        "A kernel module could not be loaded, or a device node not created."
+    ),
+    "driver-loaded": "The driver was loaded; these are its cards.",
+    "driver-missing": "There is no driver: reservations are refused.",
+    "driver-timed-out": (
+        "The driver does not respond: its figures are stale, and quotas are not enforced on them."
+    ),
+    "driver-recovered": "The driver responds again.",
+    "driver-sample-rejected": "The driver reported impossible figures; they are not acted on.",
+    "driver-cards-changed": (
+        "The driver, its cards or their MIG instances changed since the last sample."
+    ),
+    "driver-worker-started": "The process that calls NVML was started.",
+    "driver-worker-lost": "The process that calls NVML exited or hung; another one is started.",
+    "driver-worker-abandoned": (
+        "The process that calls NVML hangs and cannot be killed; it was abandoned."
+    ),
+    "card-unhealthy": (
+        "A card is unhealthy: containers keep what they have, and none is placed on it."
+    ),
+    "card-recovered": "The card is healthy again.",
+    "card-xid-reported": "The driver reported an XID for a card, with the processes that used it.",
+    "driver-replaced": "The driver was replaced while in use: new reservations are refused.",
+    "driver-cdi-spec-updated": "The CDI specification was updated for a changed driver.",
+    "driver-cdi-spec-written": "The CDI specification of the driver was written.",
+    "driver-cdi-spec-write-failed": "The CDI specification could not be written.",
+    "driver-limit-set-failed": (
+        "The driver rejected a memory limit; the interposer library alone enforces it."
+    ),
+    "driver-limit-removal-failed": (
+        "The driver's limits of an exited container could not be removed yet."
+    ),
+    "device-links-created": "Links under /dev/char were created.",
+    "device-link-failed": "A link under /dev/char could not be created.",
+    "driver-sample-failed": "An internal error while the driver was sampled.",
+    "simulator-time-scale-unknown": "A simulated device does not report its time scale.",
+    "context-size-measured": "The memory of a CUDA context on a card model was measured.",
+    "context-size-learned": (
+        "The memory of a CUDA context on a card model was learned from a container."
+    ),
+    "context-size-measurement-failed": (
+        "The memory of a CUDA context on a card model could not be measured."
+    ),
+    "context-size-write-failed": "The measured context size could not be written.",
+    "library-tree-failed": (
+        "The libraries could not be mounted ahead of need; each container mounts them itself."
+    ),
+    "cuda-compat-selected": (
+        "The container uses the cuda-compat package of its image as the driver."
+    ),
+    "cuda-compat-removed": "An unused copy of a cuda-compat package was removed.",
+    "cuda-compat-removal-failed": "Copies of cuda-compat packages could not be removed.",
+    "installation-removed": "An unused old version of the libraries was removed.",
+    "installation-removal-failed": "Old versions of the libraries could not be removed.",
     # The audit
-    "over-quota-seen": "It has more memory than it may; the operator chose to observe.",
-    "over-quota-warned": "It has more memory than it may: it and the operator are told.",
-    "over-quota-frozen": "It went on having more: its processes are stopped.",
-    "over-quota-killed": "It had far more for long, or another lacks what it has: it is ended.",
-    "over-quota-thawed": "It may go on: it has no more than it may.",
-    "over-quota-ended": "It has no more than it may.",
-    "over-quota-not-held": "It could not be stopped, or let go on; tried again.",
-    "unknown-container-seen": "A container uses a card and was given none of it.",
-    "unknown-container-killed": "Its process was ended, as the operator chose.",
-    "unknown-container-stays": "Its process could not be ended.",
-    "memory-unattributed": "A card has much in use that the driver tells of no process.",
-    "memory-lacking": "The driver refused a tenant what it was promised.",
+    "over-quota-detected": "The container is over its quota; the configured action is observe.",
+    "over-quota-warned": "The container is over its quota: it and the operator are warned.",
+    "over-quota-frozen": "The container stayed over its quota: its processes were frozen.",
+    "over-quota-killed": (
+        "The container was far over its quota for long, or caused a shortfall: it was killed."
+    ),
+    "over-quota-thawed": "The container is within its quota again and was thawed.",
+    "over-quota-cleared": "The container is within its quota again.",
+    "over-quota-action-failed": "The container could not be frozen, or thawed; tried again.",
+    "unallocated-container-detected": "A container uses a card without an allocation.",
+    "unallocated-container-killed": "The process of such a container was killed, as configured.",
+    "unallocated-container-kill-failed": "The process of such a container could not be killed.",
+    "memory-unattributed-detected": (
+        "Much memory of a card is used by no process that the driver reports."
+    ),
+    "memory-shortfall-reported": (
+        "The driver could not allocate memory that is within a container's quota."
+    ),
     # Compute
-    "card-policy": "An operator changed a card's policy.",
-    "card-cordoned": "An operator took a card out of service: nothing new is placed on it.",
-    "card-uncordoned": "An operator has a card placed on again.",
+    "card-policy-changed": "An operator changed a card's policy.",
+    "card-cordoned": "An operator cordoned a card: no container is placed on it.",
+    "card-uncordoned": "An operator uncordoned a card.",
     "scheduler-started": "The scheduler was started.",
-    "scheduler-adopted": "A scheduler was found at work.",
+    "scheduler-adopted": "A running scheduler was adopted.",
     "scheduler-replaced": "A scheduler of another version was replaced.",
-    "scheduler-lost": "The scheduler ended; another is started.",
-    "share-refused": "The scheduler did not take a tenant's share.",
-    "gate-bypassed": "The driver saw clearly more work than passed the gate.",
-    "compute-held": "What goes round the gate runs for a part of the time, to have its part.",
-    "compute-let-go": "It runs all the time again.",
-    "compute-not-held": "It could not be held to its part, or let go on.",
+    "scheduler-lost": "The scheduler exited; another one is started.",
+    "share-rejected": "The scheduler rejected a container's share.",
+    "gate-bypass-detected": "The driver saw clearly more work than passed the launch gate.",
+    "duty-cycle-started": (
+        "A container that bypasses the launch gate is limited by freezing it part of the time."
+    ),
+    "duty-cycle-ended": "The container runs all the time again.",
+    "duty-cycle-failed": "The duty cycle could not be applied, or ended.",
 }
 
 #: What the history of a node is made of; each has its words in gpushare/cli/history.py.
@@ -139,67 +204,107 @@ KEPT: Final = frozenset(
     {
         "daemon-ready",
         "daemon-stopped",
-        "config-read",
-        "config-bad",
+        "config-reloaded",
+        "config-rejected",
         "history-resumed",
         "history-damaged",
         "ledger-damaged",
-        "ledger-rebuilt",
-        "ledger-behind",
-        "ledger-aside",
+        "ledger-repaired",
+        "ledger-write-failed",
         "overrides-damaged",
-        "state-in-doubt",
-        "state-cleared",
+        "integrity-lost",
+        "integrity-confirmed",
         "tenant-recovered",
-        "driver-changed",
+        "driver-replaced",
         "driver-loaded",
         "driver-missing",
-        "driver-silent",
-        "driver-answers",
-        "driver-implausible",
-        "driver-generation",
-        "driver-worker-stuck",
-        "card-unwell",
-        "card-well",
-        "card-xid",
+        "driver-timed-out",
+        "driver-recovered",
+        "driver-sample-rejected",
+        "driver-cards-changed",
+        "driver-worker-abandoned",
+        "card-unhealthy",
+        "card-recovered",
+        "card-xid-reported",
         "request-refused",
         "tenant-reserved",
-        "tenant-given-none",
-        "tenant-noted",
+        "tenant-not-allocated",
+        "tenant-request-adjusted",
         "tenant-bound",
         "tenant-adopted",
+        "tenant-name-refused",
         "tenant-resized",
         "tenant-released",
-        "tenant-stranded",
+        "tenant-start-abandoned",
         "tenant-frozen",
-        "tenant-frozen-again",
+        "tenant-found-frozen",
+        "tenant-refrozen",
         "tenant-thawed",
-        "tenant-kicked",
+        "tenant-stop-requested",
         "tenant-killed",
         "tenant-hung",
-        "over-quota-seen",
+        "over-quota-detected",
         "over-quota-warned",
         "over-quota-frozen",
         "over-quota-killed",
         "over-quota-thawed",
-        "over-quota-ended",
-        "over-quota-not-held",
-        "unknown-container-seen",
-        "unknown-container-killed",
-        "unknown-container-stays",
-        "memory-unattributed",
-        "memory-lacking",
-        "pages-lost",
-        "pages-other",
-        "driver-limits-failed",
-        "card-policy",
+        "over-quota-cleared",
+        "over-quota-action-failed",
+        "unallocated-container-detected",
+        "unallocated-container-killed",
+        "unallocated-container-kill-failed",
+        "memory-unattributed-detected",
+        "memory-shortfall-reported",
+        "tenant-pages-lost",
+        "tenant-pages-incompatible",
+        "driver-limit-set-failed",
+        "card-policy-changed",
         "scheduler-started",
         "card-cordoned",
         "card-uncordoned",
         "scheduler-lost",
-        "gate-bypassed",
-        "compute-held",
-        "compute-let-go",
-        "compute-not-held",
+        "gate-bypass-detected",
+        "duty-cycle-started",
+        "duty-cycle-ended",
+        "duty-cycle-failed",
     }
 )
+
+#: Evidence of what a container did and what was done about it: the history never drops one of these
+#: to make room for another event, and the log charges them to an allowance of their own.
+LASTING: Final = frozenset(
+    {
+        *(name for name in KEPT if name.startswith(("over-quota-", "unallocated-container-"))),
+        "tenant-frozen",
+        "tenant-refrozen",
+        "tenant-thawed",
+        "tenant-stop-requested",
+        "tenant-killed",
+        "gate-bypass-detected",
+        "duty-cycle-started",
+        "duty-cycle-ended",
+        "duty-cycle-failed",
+    }
+)
+
+#: Events of which a tenant's processes choose the number and the text.
+SENT_BY_TENANTS: Final = frozenset({"tenant-log-received", "tenant-process-attached"})
+
+#: Events of root's own commands, and reports that are rare by themselves: no allowance bounds them.
+UNCHARGED: Final = frozenset(
+    {
+        "daemon-ready",
+        "daemon-stopped",
+        "config-reloaded",
+        "config-rejected",
+        "tenant-resized",
+        "tenant-stop-requested",
+        "card-policy-changed",
+        "card-cordoned",
+        "card-uncordoned",
+        "log-lines-suppressed",
+    }
+)
+
+#: Events that metrics count: those of the history, and those that are only logged or suppressed.
+COUNTED: Final = KEPT | {"caller-refused"}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies the C programs and libraries into a versioned folder that is never rewritten.
+"""Copies the C programs and libraries into a versioned folder that never changes.
 
-An engine must not point into a virtual environment, and a library that a container has mapped must
-not change beneath it, so what is used is a copy: `<prefix>/<version>-<sha12>/{bin,lib}`, named by
-everything in it (content, names, the launcher's configuration). Installing the same again changes
-nothing; an upgrade makes a second folder beside the first. `<prefix>/current` is the one that
-engines are told: it is switched in one rename and so needs no restart of an engine. `previous` is
-the one before, to go back to; gpushared removes the others once nobody uses them
-(daemon/store/installations.py).
+An engine must not use files in a virtual environment, and a library must not change while a
+container has it mapped. gpushare therefore uses a copy, `<prefix>/<version>-<sha12>/{bin,lib}`,
+whose name is a hash of its content, file names and launcher configuration. Installing the same
+version again changes nothing; an upgrade creates a second folder. Engines use `<prefix>/current`,
+which is switched in one rename, so that no engine needs a restart. `previous` is the version before
+it, for a rollback. gpushared removes the others when they are no longer in use
+(daemon/lifecycle/old_installations.py).
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ _SIMULATOR: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 class InstallError(UserError):
-    """Something to install is not there, or the place for it is not ours to write."""
+    """A file to install is missing, or the destination is not writable."""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """One versioned folder and what is in it."""
+    """One versioned folder and the paths in it."""
 
     root: Path
 
     @property
     def launcher(self) -> Path:
-        """The program that engines are told to run."""
+        """The program that engines run."""
         return self.root / "bin" / "gpushare-runtime"
 
     @property
     def hook(self) -> Path:
-        """The OCI hook that the daemon writes into a container's spec."""
+        """The OCI hook that the daemon adds to a container's spec."""
         return self.root / "bin" / "gpushare-hook"
 
     @property
     def scheduler(self) -> Path:
-        """The program that opens and closes the tenants' gates; gpushared starts it."""
+        """The program that opens and closes the tenants' launch gates; gpushared starts it."""
         return self.root / "bin" / "gpushare-scheduler"
 
     @property
     def libraries(self) -> Path:
-        """The folder with the filter libraries."""
+        """The folder with the interposer libraries."""
         return self.root / "lib"
 
     @property
@@ -79,18 +79,18 @@ class Installation:
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where the programs and the libraries were built or unpacked to."""
+class InstallSource:
+    """The folders of the built or unpacked programs and libraries."""
 
     programs: Path
     libraries: Path
 
     @classmethod
-    def of_package(cls) -> Source:
-        """Return where this Python package was installed with its C parts.
+    def of_package(cls) -> InstallSource:
+        """Return the folders of this Python package's C programs and libraries.
 
-        An editable installation keeps its sources in one folder and what it built in another; both
-        are in the package's search path.
+        An editable installation has its sources in one folder and its build results in another;
+        both are in the package's search path.
         """
         programs = [Path(sysconfig.get_path("scripts")), Path(sys.executable).parent]
         libraries = [Path(folder) / "lib" for folder in gpushare.__path__]
@@ -101,19 +101,19 @@ class Source:
 
 
 def install(
-    prefix: Path = PREFIX, *, runtime: Path, socket: Path, source: Source | None = None
+    prefix: Path = PREFIX, *, runtime: Path, socket: Path, source: InstallSource | None = None
 ) -> Installation:
-    """Copy everything beneath `prefix`, for a launcher of `runtime` that asks on `socket`.
+    """Copy everything to `prefix`, for a launcher that runs `runtime` and connects to `socket`.
 
-    `runtime` is the low-level runtime (runc, crun) by its absolute path. InstallError when a file
-    is missing or `prefix` cannot be written; OSError for a disk that is full.
+    `runtime` is the absolute path of the low-level runtime (runc, crun). InstallError if a file is
+    missing or `prefix` is not writable; OSError if the disk is full.
     """
     files = _files(runtime, socket, source)
     installation = _named(prefix, files)
     with _not_swept(prefix):
         if installation.root.is_dir():
             _verify(installation.root, files)
-            # From now on it is as young as a new one; one that is not ours to write stays anyway.
+            # Protect it from removal like a new one; a folder that is not writable is not removed.
             with suppress(OSError):
                 os.utime(installation.root)
             return installation
@@ -123,23 +123,23 @@ def install(
         _write(draft, files)
         _publish(draft, installation.root, files)
     except PermissionError as error:
-        raise InstallError(f"{error.filename} cannot be written; use sudo") from error
+        raise InstallError(f"{error.filename} is not writable. Use sudo") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return installation
 
 
 def planned(
-    prefix: Path = PREFIX, *, runtime: Path, socket: Path, source: Source | None = None
+    prefix: Path = PREFIX, *, runtime: Path, socket: Path, source: InstallSource | None = None
 ) -> Installation:
-    """Return what `install` would make, which may be there already; nothing is written."""
+    """Return the installation that `install` would create or reuse, without writing anything."""
     return _named(prefix, _files(runtime, socket, source))
 
 
 def activate(installation: Installation) -> Installation:
-    """Make `<prefix>/current` name this installation; return it by that name.
+    """Point `<prefix>/current` to this installation and return it under that name.
 
-    `<prefix>/previous` is what it named before, if that was another.
+    `<prefix>/previous` then points to the installation before, if it was a different one.
     """
     prefix, name = installation.root.parent, installation.root.name
     before = (prefix / CURRENT).readlink().name if (prefix / CURRENT).is_symlink() else name
@@ -150,7 +150,7 @@ def activate(installation: Installation) -> Installation:
 
 
 def current(prefix: Path = PREFIX) -> Installation | None:
-    """Return the active installation beneath `prefix`, None when there is none."""
+    """Return the active installation in `prefix`, None if there is none."""
     installation = Installation(prefix / CURRENT)
     return installation if installation.launcher.exists() else None
 
@@ -160,9 +160,7 @@ def _first(folders: list[Path], name: str) -> Path:
         if (folder / name).is_file():
             return folder
     looked = ", ".join(dict.fromkeys(str(folder) for folder in folders))
-    raise InstallError(
-        f"{name} is in none of {looked}; install the package again, with its C parts"
-    )
+    raise InstallError(f"{name} is not in {looked}. Reinstall the package with its C programs")
 
 
 def _link(place: Path, name: str) -> None:
@@ -173,7 +171,7 @@ def _link(place: Path, name: str) -> None:
 
 @contextmanager
 def _not_swept(prefix: Path) -> Iterator[None]:
-    """Have nobody remove a version meanwhile (flock(2) on the prefix, if it is there)."""
+    """Prevent the removal of versions meanwhile (flock(2) on the prefix, if it exists)."""
     try:
         descriptor = os.open(prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -186,8 +184,8 @@ def _not_swept(prefix: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _files(runtime: Path, socket: Path, source: Source | None) -> dict[Path, bytes]:
-    files = _contents(source or Source.of_package())
+def _files(runtime: Path, socket: Path, source: InstallSource | None) -> dict[Path, bytes]:
+    files = _contents(source or InstallSource.of_package())
     files[Path("bin") / CONFIGURATION] = _configuration(runtime, socket)
     return files
 
@@ -196,7 +194,7 @@ def _named(prefix: Path, files: dict[Path, bytes]) -> Installation:
     return Installation(prefix / f"{gpushare.__version__}-{_digest(files)[:12]}")
 
 
-def _contents(source: Source) -> dict[Path, bytes]:
+def _contents(source: InstallSource) -> dict[Path, bytes]:
     """Return every file to install by its path beneath the versioned folder."""
     wanted = {Path("bin") / name: source.programs / name for name in _PROGRAMS}
     wanted |= {Path("lib") / name: source.libraries / name for name in _LIBRARIES}
@@ -206,7 +204,7 @@ def _contents(source: Source) -> dict[Path, bytes]:
     contents: dict[Path, bytes] = {}
     for path, origin in wanted.items():
         if not origin.is_file():
-            raise InstallError(f"{origin} is missing; install the package again, with its C parts")
+            raise InstallError(f"{origin} is missing. Reinstall the package with its C programs")
         contents[path] = origin.read_bytes()
     return contents
 
@@ -236,14 +234,14 @@ def _write(root: Path, files: dict[Path, bytes]) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            os.fchmod(descriptor, mode)  # whatever the umask
+            os.fchmod(descriptor, mode)  # independent of the umask
             os.fsync(descriptor)
     for folder in [root, *(path for path in root.rglob("*") if path.is_dir())]:
         folder.chmod(0o755)
 
 
 def _publish(draft: Path, root: Path, files: dict[Path, bytes]) -> None:
-    """Give the finished draft its name; another's that was faster is as good, if it is the same."""
+    """Rename the finished draft; if another process was faster, its identical folder is used."""
     try:
         draft.rename(root)
     except OSError:
@@ -257,5 +255,5 @@ def _verify(root: Path, files: dict[Path, bytes]) -> None:
         target = root / path
         if not target.is_file() or target.read_bytes() != content:
             raise InstallError(
-                f"{target} is not what was installed there; remove {root} and try again"
+                f"{target} has changed since it was installed. Remove {root} and try again"
             )

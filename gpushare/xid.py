@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""XIDs: what the driver reports of a card, and which of them are the card's fault.
+"""XIDs: the errors that the driver reports for a card, and which of them are the card's fault.
 
 Numbers and actions: NVIDIA, "XID Errors", docs.nvidia.com/deploy/xid-errors (the catalog's
-immediate actions RESET_GPU, RESTART_BM, WORKFLOW_*). Whatever is not here is a program's doing, as
-13, 31, 43, 45, 68 and 94 are, or says nothing that asks for an act: it is logged and counted.
+immediate actions RESET_GPU, RESTART_BM, WORKFLOW_*). Other XIDs are caused by a program (13, 31,
+43, 45, 68 and 94) or need no action: they are logged and counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LOST: Final = 79
 _RESET: Final = "drain it, then nvidia-smi --gpu-reset, or reboot"
 _BUS: Final = "reseat or replace it where a reboot does not bring it back"
 
-#: What makes a card unfit, and what to do.
+#: XIDs that make a card unhealthy: the meaning, and the fix.
 FATAL: Final = {
     46: ("it stopped processing", _RESET),
     48: ("an ECC error of two bits", _RESET),
@@ -30,7 +30,7 @@ FATAL: Final = {
     143: ("it could not be initialised", _RESET),
 }
 
-#: What a program does to itself; the card is well.
+#: XIDs caused by a program; the card is healthy.
 OF_A_PROGRAM: Final = {
     13: "an exception in a kernel",
     31: "a memory page fault",
@@ -42,7 +42,7 @@ OF_A_PROGRAM: Final = {
 
 
 def meaning(number: int) -> str:
-    """Return what an XID means in a few words."""
+    """Return the meaning of an XID in a few words."""
     if number in FATAL:
         return FATAL[number][0]
     return OF_A_PROGRAM.get(number, "see NVIDIA's list of XID errors")

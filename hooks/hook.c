@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gpushare-hook STAGE [--socket PATH --key KEY], run by the low-level runtime as the OCI hook
- * STAGE:
+ * gpushare-hook createRuntime [--socket PATH --key KEY], run by the low-level runtime as that OCI
+ * hook: it tells the daemon the container's pid, and a container that the daemon does not know must
+ * not start.
  *
- *	createRuntime	tell the daemon the container's pid; a container it does not know must not
- * start poststop	tell the daemon that it ended; a hint, for a killed runtime never calls this
- *
- * The daemon writes both into a spec, with socket and key. Without --key it was registered by a
+ * The daemon writes it into a spec, with socket and key. Without --key it was registered by a
  * hooks.d file (podman, CRI-O), which can match an annotation and not edit a spec: then it sees to
  * it that a container that asks for a GPU share goes through gpushare-runtime at all.
  *
@@ -32,12 +30,10 @@
 #define ID_MAX 1024
 #define CALLER_MAX ((size_t)64 << 10) /* bytes of the command line that a hook is run from */
 #define CALLER_WORDS 256
-#define HINT_MS 1000 /* how long the end of a container waits for the daemon to take note */
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 struct hook {
-	const char *stage;
 	const char *socket;
 	const char *key;
 };
@@ -52,9 +48,8 @@ struct state {
 static bool hook_parse(struct hook *hook, char *const *argv)
 {
 	*hook = (struct hook){0};
-	if (!argv[0] || !argv[1])
+	if (!argv[0] || !argv[1] || strcmp(argv[1], "createRuntime") != 0)
 		return false;
-	hook->stage = argv[1];
 	for (argv += 2; *argv; argv += 2) {
 		const char **to = strcmp(*argv, "--socket") == 0 ? &hook->socket
 				  : strcmp(*argv, "--key") == 0	 ? &hook->key
@@ -63,8 +58,7 @@ static bool hook_parse(struct hook *hook, char *const *argv)
 			return false;
 		*to = argv[1];
 	}
-	return !hook->key == !hook->socket &&
-	       (strcmp(hook->stage, "createRuntime") == 0 || strcmp(hook->stage, "poststop") == 0);
+	return !hook->key == !hook->socket;
 }
 
 /* Everything on stdin; 0 and a message when there is none, or too much. */
@@ -76,7 +70,8 @@ static size_t stdin_read(char *to, size_t room)
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0)
-			log_error("the container's state on stdin: %s", strerror(errno));
+			log_error("cannot read the container's state from stdin: %s",
+				strerror(errno));
 		if (got < 0)
 			return 0;
 		if (got == 0 && have == 0)
@@ -85,7 +80,7 @@ static size_t stdin_read(char *to, size_t room)
 			return have;
 		have += (size_t)got;
 	}
-	log_error("the container's state on stdin is over %zu bytes", room);
+	log_error("the container's state on stdin is larger than %zu bytes", room);
 	return 0;
 }
 
@@ -122,30 +117,33 @@ static bool state_read(struct state *state)
 	json_begin(&json, text, length);
 	state_walk(state, &json);
 	if (!json_finish(&json))
-		log_error("the container's state on stdin is not JSON at byte %zu: %s",
+		log_error("the container's state on stdin is not valid JSON at byte %zu: %s",
 			json_offset(&json), json.error);
 	else if (!state->id[0])
-		log_error("the container's state on stdin has no id");
+		log_error("the container's state on stdin has no ID");
 	return !json.error && state->id[0];
 }
 
 /* Tell the daemon; false and a message when it does not agree. */
-static bool tell(const struct hook *hook, const struct state *state, const char *op,
-	struct patience patience)
+static bool bind_container(const struct hook *hook, const struct state *state)
 {
 	struct request request;
 	struct reply reply;
 
-	request_begin(&request, op);
-	request_string(&request, "key", hook->key);
-	request_string(&request, "id", state->id);
-	if (state->pid > 0)
-		request_integer(&request, "pid", state->pid);
-	if (!request_end(&request)) {
-		log_error("the container's id is too long for a request");
+	if (state->pid <= 0) {
+		log_error("the container's state on stdin has no PID");
 		return false;
 	}
-	switch (client_call(hook->socket, &request, NULL, 0, patience, &reply)) {
+	request_begin(&request, "bind");
+	request_string(&request, "key", hook->key);
+	request_string(&request, "id", state->id);
+	request_integer(&request, "pid", state->pid);
+	if (!request_end(&request)) {
+		log_error("the container's ID is too long for a request");
+		return false;
+	}
+	switch (client_call(hook->socket, &request, NULL, 0,
+		(struct patience){CLIENT_START_MS, CLIENT_FINAL_MS}, &reply)) {
 	case CLIENT_OK:
 		return true;
 	case CLIENT_REFUSED:
@@ -153,20 +151,11 @@ static bool tell(const struct hook *hook, const struct state *state, const char 
 		log_error("%s", reply.message);
 		return false;
 	default:
-		log_error("gpushared on %s: %s; try systemctl start gpushared, or see gpushare "
-			  "doctor",
+		log_error("gpushared on %s: %s. Run systemctl start gpushared, or see gpushare "
+			  "doctor.",
 			hook->socket, reply.message);
 		return false;
 	}
-}
-
-static bool bind_container(const struct hook *hook, const struct state *state)
-{
-	if (state->pid <= 0) {
-		log_error("the container's state on stdin has no pid");
-		return false;
-	}
-	return tell(hook, state, "bind", (struct patience){CLIENT_START_MS, CLIENT_FINAL_MS});
 }
 
 /* /proc/PID/cmdline of the process that runs this hook, its words in `argv`; false where it has
@@ -222,9 +211,9 @@ static bool went_through_launcher(const struct state *state)
 		if (!spec.error && (spec.edited || spec.marker != MARKER_STRONG))
 			return true;
 	}
-	log_error("this container is annotated with gpushare.io/ and was not started by "
-		  "gpushare-runtime; "
-		  "start it with --runtime gpushare, or take the annotations off");
+	log_error("this container has gpushare.io/ annotations but was not started by "
+		  "gpushare-runtime. "
+		  "Start it with --runtime gpushare, or remove the annotations.");
 	return false;
 }
 
@@ -235,18 +224,13 @@ int main(int argc, char **argv)
 
 	(void)argc;
 	if (!hook_parse(&hook, argv)) {
-		log_error("usage: gpushare-hook createRuntime|poststop [--socket PATH --key KEY] < "
-			  "STATE");
+		log_error("usage: gpushare-hook createRuntime [--socket PATH --key KEY] < STATE");
 		return EXIT_USAGE;
 	}
-	bool ends = strcmp(hook.stage, "poststop") == 0;
 	if (chdir("/") < 0)
 		log_error("/: %s", strerror(errno));
-	bool done = state_read(&state);
-	if (done && !hook.key)
-		done = ends || went_through_launcher(&state);
-	else if (done)
-		done = ends ? tell(&hook, &state, "release", (struct patience){0, HINT_MS})
-			    : bind_container(&hook, &state);
-	return done || ends ? 0 : EXIT_FAILED;
+	if (!state_read(&state))
+		return EXIT_FAILED;
+	bool done = hook.key ? bind_container(&hook, &state) : went_through_launcher(&state);
+	return done ? 0 : EXIT_FAILED;
 }

@@ -10,7 +10,7 @@ enum arity {
 	UNKNOWN,
 	SWITCH, /* takes no value */
 	VALUE,	/* takes one: the next word, or after '=' */
-	HELP,	/* whatever else is said, the runtime only prints */
+	HELP,	/* whatever else follows, the runtime only prints */
 };
 
 struct flag {
@@ -35,6 +35,14 @@ static const struct flag create_flags[] = {{"bundle", VALUE}, {"b", VALUE},
 	{"file-locks", SWITCH}, {"auto-dedup", SWITCH}, {"lazy-pages", SWITCH},
 	{"link-remap", SWITCH}, {"config", VALUE}, {"f", VALUE}, {"help", HELP}, {"h", HELP},
 	{"?", HELP}, {"usage", HELP}, {NULL, 0}};
+
+static const struct flag checkpoint_flags[] = {{"image-path", VALUE}, {"work-path", VALUE},
+	{"parent-path", VALUE}, {"page-server", VALUE}, {"status-fd", VALUE},
+	{"manage-cgroups-mode", VALUE}, {"empty-ns", VALUE}, {"leave-running", SWITCH},
+	{"pre-dump", SWITCH}, {"tcp-established", SWITCH}, {"tcp-skip-in-flight", SWITCH},
+	{"link-remap", SWITCH}, {"ext-unix-sk", SWITCH}, {"shell-job", SWITCH},
+	{"file-locks", SWITCH}, {"auto-dedup", SWITCH}, {"lazy-pages", SWITCH}, {"help", HELP},
+	{"h", HELP}, {"?", HELP}, {"usage", HELP}, {NULL, 0}};
 
 /* A flag as it stands in argv. */
 struct word {
@@ -120,7 +128,8 @@ static bool word_is(const struct word *word, const char *name)
 	return strlen(name) == word->length && memcmp(name, word->name, word->length) == 0;
 }
 
-/* What crun's --config means the daemon does not edit; who asks for a GPU in there is refused. */
+/* What crun's --config means the daemon does not edit; a container that requests a GPU in it is
+ * refused. */
 static void take_config(struct args *args, const char *text, const char *value)
 {
 	args->unknown = text;
@@ -134,11 +143,10 @@ static bool verb_creates(const char *verb)
 	       strcmp(verb, "restore") == 0;
 }
 
-/* The words after create, run or restore. */
-static void parse_create(struct args *args, char *const *argv)
+/* The words after create, run, restore or checkpoint. False: help was requested. */
+static bool parse_words(struct args *args, const struct flag *flags, char *const *argv)
 {
-	bool flags_end = false;
-	args->creates = true;
+	bool flags_end = false, help = false;
 	for (; *argv; argv++) {
 		if (flags_end || !is_flag(*argv)) {
 			if (!args->id)
@@ -150,9 +158,9 @@ static void parse_create(struct args *args, char *const *argv)
 			continue;
 		}
 		const char *text = *argv;
-		struct word word = word_read(&argv, create_flags);
+		struct word word = word_read(&argv, flags);
 		if (word.arity == HELP)
-			args->creates = false;
+			help = true;
 		else if (word.arity == UNKNOWN)
 			args->unknown = text;
 		else if (word_is(&word, "bundle") || word_is(&word, "b"))
@@ -161,6 +169,7 @@ static void parse_create(struct args *args, char *const *argv)
 		else if (word_is(&word, "config") || word_is(&word, "f"))
 			take_config(args, text, word.value);
 	}
+	return !help;
 }
 
 void args_parse(struct args *args, char *const *argv)
@@ -193,5 +202,7 @@ void args_parse(struct args *args, char *const *argv)
 	}
 	args->verb = *argv;
 	if (args->verb && verb_creates(args->verb))
-		parse_create(args, argv + 1);
+		args->creates = parse_words(args, create_flags, argv + 1);
+	else if (args->verb && strcmp(args->verb, "checkpoint") == 0)
+		args->checkpoints = parse_words(args, checkpoint_flags, argv + 1);
 }

@@ -6,7 +6,7 @@
  *
  * Read as runc (urfave/cli: one or two dashes, flags and arguments in any order after the verb) and
  * crun (argp: long names may be cut short, letters stand together, a value may be glued on) do.
- * Only create, run and restore are read past the verb: `exec ID create` is an exec.
+ * Only create, run, restore and checkpoint are read past the verb: `exec ID create` is an exec.
  */
 #ifndef GPUSHARE_RUNTIME_ARGS_H
 #define GPUSHARE_RUNTIME_ARGS_H
@@ -16,9 +16,10 @@
 /* All strings are argv's own, NULL for absent. */
 struct args {
 	const char *verb;
-	bool creates;	    /* the verb is create, run or restore, and no help was asked for */
+	bool creates;	    /* the verb is create, run or restore, and no help was requested */
+	bool checkpoints;   /* the same of checkpoint */
 	const char *id;	    /* of the container */
-	const char *bundle; /* "." unless said */
+	const char *bundle; /* "." by default */
 	const char *config; /* the spec's name in the bundle; crun's --config may be another file */
 	const char *log;    /* value of --log */
 	const char *format; /* value of --log-format */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Descriptors and memory that are given back where their variable's scope ends.
+ * Descriptors and memory that are released at the end of their variable's scope.
  */
 #ifndef GPUSHARE_RUNTIME_CLEANUP_H
 #define GPUSHARE_RUNTIME_CLEANUP_H

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
@@ -37,7 +38,7 @@ static void put_quoted(struct request *request, const char *text)
 void request_begin(struct request *request, const char *op)
 {
 	request->length = 0;
-	request->overflow = false;
+	request->overflow = request->pins_mounts = false;
 	put(request, "{\"op\":");
 	put_quoted(request, op);
 }
@@ -173,7 +174,7 @@ enum packet_kind {
 static enum packet_kind packet_read(char *packet, size_t length, struct reply *reply)
 {
 	struct json json;
-	struct json_text key, error = {0}, code = {0};
+	struct json_text key, error = {0}, code = {0}, tenant = {0}, bind = {0};
 	bool ack = false, answers = false, ok = false, row = false, starting = false;
 
 	json_begin(&json, packet, length);
@@ -191,6 +192,10 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 			taken = json_string(&json, &error);
 		else if (json_text_is(&key, "code"))
 			taken = json_string(&json, &code);
+		else if (json_text_is(&key, "key"))
+			taken = json_string(&json, &tenant);
+		else if (json_text_is(&key, "bind"))
+			taken = json_string(&json, &bind);
 		else if (json_text_is(&key, "row"))
 			row = true;
 		if (!taken)
@@ -198,8 +203,12 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 	}
 	if (!json_finish(&json))
 		return PACKET_MALFORMED;
-	if (answers && ok)
+	if (answers && ok) {
+		reply->binds = tenant.at &&
+			       json_text_copy(&tenant, reply->key, sizeof(reply->key)) && bind.at &&
+			       json_text_is(&bind, "launcher");
 		return PACKET_DONE;
+	}
 	if (!code.at || !json_text_copy(&code, reply->code, sizeof(reply->code)))
 		reply->code[0] = '\0';
 	if (answers && error.at && json_text_copy(&error, reply->message, sizeof(reply->message)))
@@ -212,24 +221,35 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 /* One call: how long it has gone on, and what is known of the daemon by now. */
 struct call {
 	int64_t start_deadline; /* after it, a daemon that starts is no daemon */
-	int64_t quiet_since;	/* when nobody was known to hold the lock, or the call's begin */
+	int64_t quiet_since;	/* when the daemon was last at a call, or starting; or its begin */
+	struct timespec served; /* the modification time of its socket, when last looked at */
 	int final_ms;
-	bool said_starting; /* by the daemon itself, on this connection */
+	bool starting; /* reported by the daemon itself, on this connection */
 	bool acknowledged;
-	bool again; /* the daemon has gone, and may be asked anew */
+	bool again; /* the daemon has gone, and may be called again */
 };
 
-/* Whether to wait for an acknowledgement. A daemon that lives has CLIENT_ACK_MS for it; where none
- * does, whoever holds the socket is about to start one. */
+/* Whether the daemon has served a client since the last look: it sets the time of its socket. */
+static bool has_served(struct call *call, const char *socket_path)
+{
+	struct stat found;
+	struct timespec before = call->served;
+
+	if (stat(socket_path, &found) < 0)
+		return false;
+	call->served = found.st_mtim;
+	return before.tv_sec != found.st_mtim.tv_sec || before.tv_nsec != found.st_mtim.tv_nsec;
+}
+
+/* Whether to wait for an acknowledgement. A daemon that lives has CLIENT_ACK_MS for it, from when
+ * it last served a client; where none lives, whoever holds the socket is about to start one. */
 static bool is_worth_waiting(struct call *call, const char *socket_path)
 {
 	int64_t now = now_ms();
 
 	if (now >= call->start_deadline)
 		return now < call->quiet_since + CLIENT_ACK_MS;
-	if (call->said_starting)
-		return true;
-	if (lock_is_free(socket_path))
+	if (has_served(call, socket_path) || call->starting || lock_look(socket_path) != LOCK_HELD)
 		call->quiet_since = now;
 	return now < call->quiet_since + CLIENT_ACK_MS;
 }
@@ -239,17 +259,21 @@ static enum client_result no_packet(
 {
 	int error = errno;
 	bool gone = got == 0 || error == ECONNRESET;
-	const char *why = got == 0 ? "hung up" : strerror(error);
+	const char *why = got == 0 ? "closed the connection" : strerror(error);
 
+	/* It lived until now, however long the request was in its queue. A daemon that is killed
+	 * holds its lock for a moment after its connections have ended. */
+	if (gone && call->acknowledged)
+		call->quiet_since = now_ms();
 	call->again = gone && is_worth_waiting(call, socket_path);
 	if (call->acknowledged)
-		snprintf(reply->message, sizeof(reply->message), "took the request and then %s%s",
-			got == 0 ? "" : "gave no answer: ", why);
-	else if (!gone && (call->said_starting || lock_is_free(socket_path)))
-		snprintf(reply->message, sizeof(reply->message),
-			"is starting, and takes longer than is waited for");
+		snprintf(reply->message, sizeof(reply->message), "accepted the request, then %s%s",
+			got == 0 ? "" : "sent no response: ", why);
+	else if (!gone && (call->starting || lock_look(socket_path) != LOCK_HELD))
+		snprintf(reply->message, sizeof(reply->message), "is still starting");
 	else
-		snprintf(reply->message, sizeof(reply->message), "did not acknowledge: %s", why);
+		snprintf(reply->message, sizeof(reply->message),
+			"did not acknowledge the request: %s", why);
 	return call->acknowledged ? CLIENT_BROKEN : CLIENT_UNREACHABLE;
 }
 
@@ -282,11 +306,11 @@ static enum client_result converse(
 			return no_packet(call, socket_path, reply, length);
 		switch (packet_read(packet, (size_t)length, reply)) {
 		case PACKET_STARTING:
-			call->said_starting = true;
+			call->starting = true;
 			break;
 		case PACKET_ACK:
-			if (!call->acknowledged)
-				deadline = now_ms() + call->final_ms;
+			/* Once more for as long as the request is in the daemon's queue. */
+			deadline = now_ms() + call->final_ms;
 			call->acknowledged = true;
 			break;
 		case PACKET_ROW:
@@ -296,9 +320,34 @@ static enum client_result converse(
 		case PACKET_REFUSAL:
 			return strcmp(reply->code, "forbidden") ? CLIENT_REFUSED : CLIENT_FORBIDDEN;
 		case PACKET_MALFORMED:
-			return say(reply, CLIENT_BROKEN, "answered what is no answer");
+			return say(reply, CLIENT_BROKEN, "sent an invalid response");
 		}
 	}
+}
+
+/* What becomes of a call whose request could not be sent. */
+static enum client_result not_sent(struct call *call, const char *socket_path, struct reply *reply)
+{
+	int error = errno;
+
+	call->again = (error == EPIPE || error == ECONNRESET || error == EAGAIN) &&
+		      is_worth_waiting(call, socket_path);
+	return say(reply, CLIENT_UNREACHABLE,
+		error == EAGAIN ? "does not read requests" : strerror(error));
+}
+
+/* Whether the daemon answers at all. Descriptors that lie unread in the queue of a daemon that
+ * hangs keep the container's mounts busy, also after this process has ended. */
+static enum client_result greet(
+	int fd, const char *socket_path, struct call *call, struct reply *reply)
+{
+	struct request hello;
+
+	request_begin(&hello, "hello");
+	request_end(&hello);
+	if (send_request(fd, &hello, NULL, 0) < 0)
+		return not_sent(call, socket_path, reply);
+	return converse(fd, socket_path, call, reply);
 }
 
 /* Ask on a connection of its own. */
@@ -307,24 +356,28 @@ static enum client_result ask(const char *socket_path, const struct request *req
 {
 	CLEANUP_FD int fd = connect_within(socket_path, CLIENT_ACK_MS);
 
-	call->said_starting = call->acknowledged = call->again = false;
+	call->starting = call->acknowledged = call->again = false;
 	if (fd < 0) {
 		int error = errno;
 		bool full = error == EAGAIN, nobody = error == ENOENT || error == ECONNREFUSED;
-		/* A daemon takes its lock first, and gives it back last: without one there is
-		 * nobody to wait for, but a listener that nobody serves yet is systemd's. */
-		call->again = (full || (nobody && !lock_is_free(socket_path))) &&
+		enum lock_state lock = lock_look(socket_path);
+		/* A daemon takes its lock first, and releases it last: it makes its socket. A
+		 * daemon that stops removes its socket; one that was killed leaves it, and a
+		 * service manager starts the next. */
+		bool killed = error == ECONNREFUSED && lock == LOCK_FREE &&
+			      now_ms() < call->start_deadline;
+		call->again = (full || killed || (nobody && lock == LOCK_HELD)) &&
 			      is_worth_waiting(call, socket_path);
 		return say(reply, error == EACCES ? CLIENT_FORBIDDEN : CLIENT_UNREACHABLE,
 			full ? "does not accept connections" : strerror(error));
 	}
-	if (send_request(fd, request, fds, fd_count) < 0) {
-		int error = errno;
-		call->again = (error == EPIPE || error == ECONNRESET || error == EAGAIN) &&
-			      is_worth_waiting(call, socket_path);
-		return say(reply, CLIENT_UNREACHABLE,
-			error == EAGAIN ? "does not read requests" : strerror(error));
+	if (request->pins_mounts) {
+		enum client_result greeted = greet(fd, socket_path, call, reply);
+		if (greeted != CLIENT_OK)
+			return greeted;
 	}
+	if (send_request(fd, request, fds, fd_count) < 0)
+		return not_sent(call, socket_path, reply);
 	return converse(fd, socket_path, call, reply);
 }
 
@@ -336,6 +389,7 @@ enum client_result client_call(const char *socket_path, const struct request *re
 	bool acknowledged = false;
 
 	call.start_deadline = call.quiet_since + patience.start_ms;
+	has_served(&call, socket_path);
 	for (;;) {
 		enum client_result result = ask(socket_path, request, fds, fd_count, &call, reply);
 		/* Twice acknowledged and twice gone: it may be the request that ends the daemon. */

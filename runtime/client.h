@@ -19,7 +19,8 @@
 struct request {
 	char text[CLIENT_REQUEST_MAX];
 	size_t length;
-	bool overflow; /* it did not fit; request_end says so */
+	bool overflow;	  /* it did not fit; request_end says so */
+	bool pins_mounts; /* its descriptors keep mounts busy until they are read */
 };
 
 void request_begin(struct request *request, const char *op);
@@ -30,8 +31,8 @@ bool request_end(struct request *request);
 
 enum client_result {
 	CLIENT_OK,
-	CLIENT_REFUSED,	    /* the daemon answered, and said no: `message` is its reason */
-	CLIENT_FORBIDDEN,   /* it, or the kernel at its socket, said no to this caller */
+	CLIENT_REFUSED,	    /* the daemon refused: `message` is its reason */
+	CLIENT_FORBIDDEN,   /* the daemon, or the kernel at its socket, denied this caller */
 	CLIENT_UNREACHABLE, /* no daemon, or none that acknowledges: nothing has been done */
 	CLIENT_BROKEN,	    /* acknowledged, and then no proper answer: it may have been done */
 };
@@ -39,6 +40,8 @@ enum client_result {
 struct reply {
 	char code[32];			    /* of a refusal: protocol.CODE_*; else "" */
 	char message[CLIENT_REPLY_MAX + 1]; /* why, for anything but CLIENT_OK */
+	char key[17];			    /* of CLIENT_OK: the tenant's, or "" */
+	bool binds;			    /* of CLIENT_OK: the launcher binds the container */
 };
 
 /* How long to wait, in milliseconds: for a daemon that is being started (0: not at all), and after
@@ -48,8 +51,8 @@ struct patience {
 	int final_ms;
 };
 
-/* Send `request` and wait for the final answer. What is asked must bear being asked twice: a daemon
- * that ended over it is asked again, once, when it is back. */
+/* Send `request` and wait for the final answer. A request must be safe to repeat: after a
+ * daemon that ended during it, the client repeats it once, when a daemon is back. */
 enum client_result client_call(const char *socket_path, const struct request *request,
 	const int *fds, size_t fd_count, struct patience patience, struct reply *reply);
 

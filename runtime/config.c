@@ -65,7 +65,7 @@ static bool owns_this_program(uid_t uid)
 	return stat("/proc/self/exe", &self) == 0 && self.st_uid == uid;
 }
 
-/* A file that somebody else may write names the program that runs as root. */
+/* A file that another user may write names the program that runs as root. */
 static bool trusted(struct config *config, int fd)
 {
 	struct stat found;
@@ -76,7 +76,7 @@ static bool trusted(struct config *config, int fd)
 	if (found.st_uid != 0 && found.st_uid != geteuid() && !owns_this_program(found.st_uid))
 		return problem(config, "belongs neither to root nor to you");
 	if (found.st_mode & (mode_t)(S_IWGRP | S_IWOTH))
-		return problem(config, "may be written by others (chmod go-w)");
+		return problem(config, "is writable by others (run chmod go-w)");
 	return true;
 }
 
@@ -111,7 +111,7 @@ static bool read_line(struct config *config, char *line)
 	if (!to)
 		snprintf(why, sizeof(why), "has an unknown key \"%.24s\"", name);
 	else if (*value != '/' || strlen(value) >= PATH_MAX)
-		snprintf(why, sizeof(why), "wants an absolute path for \"%.24s\"", name);
+		snprintf(why, sizeof(why), "requires an absolute path for \"%.24s\"", name);
 	else {
 		memcpy(to, value, strlen(value) + 1);
 		return true;
@@ -148,7 +148,7 @@ void config_load(struct config *config)
 		(void)(trusted(config, fd) && read_file(config, fd));
 	else if (!config->file[0])
 		snprintf(config->problem, sizeof(config->problem),
-			"there is no %s beside gpushare-runtime and no %s", BESIDE, system_file);
+			"there is neither %s next to gpushare-runtime nor %s", BESIDE, system_file);
 	/* Whatever an untrusted or broken file named is not run. */
 	if (config->problem[0])
 		config->runtime[0] = '\0';

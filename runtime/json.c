@@ -43,7 +43,7 @@ static bool enter(struct json *json, char bracket)
 	if (peek(json) != bracket)
 		return false;
 	if (json->depth == JSON_DEPTH_MAX)
-		return fail(json, "nested too deep");
+		return fail(json, "nested too deeply");
 	json->at++;
 	json->depth++;
 	json->fresh = true;
@@ -76,7 +76,7 @@ static bool next(struct json *json, char bracket)
 		json->at++;
 	}
 	json->fresh = false;
-	/* A bracket after a comma, or the end, is seen by who reads the value. */
+	/* A bracket after a comma, or the end, is seen by the reader of the value. */
 	return !json->error;
 }
 
@@ -150,7 +150,7 @@ static bool unicode_escape(struct json *json, char **to)
 {
 	uint32_t code = hex4(json->at, json->end);
 	if (code == NO_CODE)
-		return fail(json, "a \\u escape is cut short");
+		return fail(json, "truncated \\u escape");
 	json->at += 4;
 	if (code >= 0xd800 && code < 0xe000) {
 		uint32_t low = NO_CODE;
@@ -173,13 +173,13 @@ static bool escape(struct json *json, char **to)
 	static const char names[] = "\"\\/bfnrt";
 	static const char bytes[] = "\"\\/\b\f\n\r\t";
 	if (json->at == json->end)
-		return fail(json, "a string does not end");
+		return fail(json, "unterminated string");
 	char c = *json->at++;
 	if (c == 'u')
 		return unicode_escape(json, to);
 	const char *name = c ? strchr(names, c) : NULL;
 	if (!name)
-		return fail(json, "an unknown escape");
+		return fail(json, "unknown escape");
 	*(*to)++ = bytes[name - names];
 	return true;
 }
@@ -205,7 +205,7 @@ bool json_string(struct json *json, struct json_text *text)
 		else if (!escape(json, &to))
 			return false;
 	}
-	return fail(json, "a string does not end");
+	return fail(json, "unterminated string");
 }
 
 static bool digits(struct json *json)
@@ -300,7 +300,7 @@ void json_skip(struct json *json)
 	} else if (!json->error && !json_string(json, &text) && !json_boolean(json, &unused) &&
 		   !json_null(json) && !json->error) {
 		if (json->at == json->end)
-			fail(json, "the document ends too early");
+			fail(json, "the document is truncated");
 		else
 			number(json, &unused);
 	}
@@ -309,7 +309,7 @@ void json_skip(struct json *json)
 bool json_finish(struct json *json)
 {
 	if (peek(json) != '\0' || json->at < json->end)
-		fail(json, "something follows the document");
+		fail(json, "unexpected data after the document");
 	return !json->error;
 }
 

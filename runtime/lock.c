@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool lock_is_free(const char *socket_path)
+enum lock_state lock_look(const char *socket_path)
 {
 	char path[PATH_MAX];
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -17,10 +17,10 @@ bool lock_is_free(const char *socket_path)
 	int folder = name ? (int)(name - socket_path) : 0;
 
 	if (!name || snprintf(path, sizeof(path), "%.*s/lock", folder, socket_path) >= PATH_MAX)
-		return false;
+		return LOCK_HELD;
 	CLEANUP_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
-		return errno == ENOENT; /* no daemon was ever started in this boot */
+		return errno == ENOENT ? LOCK_ABSENT : LOCK_HELD;
 	/* To try the lock by taking it could keep a daemon that starts just now from it. */
-	return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+	return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK ? LOCK_FREE : LOCK_HELD;
 }

@@ -32,7 +32,7 @@ static void write_all(int fd, const char *text, size_t length)
 		if (written < 0 && errno == EINTR)
 			continue;
 		if (written <= 0)
-			return; /* nobody is left to be told */
+			return; /* there is no way left to report it */
 		text += written;
 		length -= (size_t)written;
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the launcher wants to know of a config.json: who asks for a GPU in it, and where its root
+ * What the launcher reads of a config.json: what requests a GPU in it, and where its root
  * file system is. One pass; everything else is skipped. The daemon reads and judges the whole of
  * it.
  */
@@ -14,7 +14,7 @@
 struct spec {
 	enum marker marker;		 /* the strongest found; MARKER_NONE for a pod's sandbox */
 	char marker_name[SPEC_NAME_MAX]; /* for messages: annotation "gpushare.io/memory" */
-	char duplicate[SPEC_NAME_MAX];	 /* a key that is there twice; "": none */
+	char duplicate[SPEC_NAME_MAX];	 /* a duplicate key; "": none */
 	struct json_text root;		 /* root.path, pointing into the text; at NULL: absent */
 	char node_name[SPEC_NAME_MAX]; /* for messages: the first node of NVIDIA's, or rule for one;
 					  "": none */

@@ -3,8 +3,9 @@
 
 #include "card_state.h"
 #include "charge.h"
+#include "contention.h"
 #include "credit.h"
-#include "level.h"
+#include "virtual_time.h"
 #include "pick.h"
 #include "progress.h"
 #include "window.h"
@@ -12,13 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct card *card_new(uint32_t slow)
+struct card *card_new(uint32_t time_scale)
 {
 	struct card *card = calloc(1, sizeof(*card));
 
 	if (!card)
 		return NULL;
-	card->slow = most(1, least(slow, SLOW_MAX));
+	card->time_scale = most(1, least(time_scale, TIME_SCALE_MAX));
 	card->holder = -1;
 	return card;
 }
@@ -28,15 +29,16 @@ void card_free(struct card *card)
 	free(card);
 }
 
-static struct share share_within(const struct share *asked)
+static struct share share_within(const struct share *requested)
 {
-	struct share share = *asked;
+	struct share share = *requested;
 
 	share.permille = (uint32_t)most(1, least(share.permille, WHOLE));
+	share.correction_permille = (int32_t)most(-WHOLE, least(share.correction_permille, WHOLE));
 	return share;
 }
 
-/* What follows from who is registered. */
+/* Values that depend on all registered tenants. */
 static void count(struct card *card)
 {
 	int64_t permille = WHOLE;
@@ -49,8 +51,8 @@ static void count(struct card *card)
 		if (!tenant->share.online)
 			permille = least(permille, tenant->share.permille);
 	}
-	card->round_ns =
-		card->slow * least(most(WINDOW_LEAST * WHOLE / permille, ROUND_LEAST), ROUND_MOST);
+	card->round_ns = card->time_scale *
+			 least(most(WINDOW_LEAST * WHOLE / permille, ROUND_LEAST), ROUND_MOST);
 }
 
 int card_add(struct card *card, const struct share *share, uint64_t now_ns)
@@ -65,11 +67,12 @@ int card_add(struct card *card, const struct share *share, uint64_t now_ns)
 			.contexts = 1,
 			.progress_ns = now_ns,
 			.left_ns = now_ns,
+			.corrected_ns = now_ns,
 			.gate.mode = GPUSHARE_GATE_CLOSED,
 		};
 		if (!card->registered && now_ns > card->now_ns)
-			card->now_ns = now_ns; /* what was before is nobody's */
-		level_enter(card, tenant);
+			card->now_ns = now_ns; /* earlier time is not charged */
+		virtual_time_enter(card, tenant);
 		count(card);
 		credit_begin(card, tenant);
 		return i;
@@ -88,14 +91,14 @@ void card_change(struct card *card, int number, const struct share *share, uint6
 {
 	struct tenant *tenant = tenant_of(card, number);
 
-	(void)now_ns;
 	if (!tenant)
 		return;
 	const struct share before = tenant->share;
 	tenant->share = share_within(share);
+	tenant->corrected_ns = now_ns;
 	if (tenant->share.priority != before.priority) {
-		level_leave(card, tenant);
-		level_enter(card, tenant);
+		virtual_time_leave(card, tenant);
+		virtual_time_enter(card, tenant);
 	}
 	count(card);
 	if (tenant->share.capped && !before.capped)
@@ -111,17 +114,50 @@ void card_remove(struct card *card, int number, uint64_t now_ns)
 	(void)now_ns;
 	if (!tenant)
 		return;
-	level_leave(card, tenant);
+	virtual_time_leave(card, tenant);
 	if (card->holder == number)
 		window_withhold(card);
 	memset(tenant, 0, sizeof(*tenant));
 	count(card);
 }
 
-/* A time that the tenant says, which cannot be one to come. */
+/* A time claimed by the tenant, which cannot be in the future. */
 static uint64_t past(uint64_t said_ns, uint64_t now_ns)
 {
 	return said_ns && said_ns < now_ns ? said_ns : now_ns;
+}
+
+/* The library forces a launch that has waited for wait_max_ns, even at a closed gate: one of each
+ * thread that waits, as far as that claim is believed. Samples are a little late, so counting
+ * begins again after 7/8 of that time. */
+static bool may_be_forced(struct tenant *tenant, const struct seen *before)
+{
+	const struct seen *now = &tenant->seen;
+	const uint64_t launches = now->submitted - before->submitted;
+	const int64_t threads = most(least(before->waiting, FORCED_MOST), 1);
+
+	if (now->at_ns >= tenant->forced_ns) {
+		const uint64_t wait_ns = tenant->gate.wait_max_ns;
+
+		tenant->forced_ns = now->at_ns + wait_ns - wait_ns / 8;
+		tenant->forced = 0;
+	}
+	if (launches > (uint64_t)(threads - least(tenant->forced, threads)))
+		return false;
+	tenant->forced += (int64_t)launches;
+	return true;
+}
+
+/* Whether it submits at a gate that was closed before the last sample. A launch that passed just
+ * before that is counted a moment later. A process that takes this scheduler for dead limits
+ * itself, and may submit. */
+static bool submits_ungated(
+	const struct card *card, struct tenant *tenant, const struct seen *before)
+{
+	return tenant->closed_ns && tenant->seen.submitted != before->submitted &&
+	       elapsed(tenant->closed_ns, before->at_ns) > SLEEP * card->time_scale &&
+	       elapsed(before->at_ns, tenant->seen.at_ns) <= (int64_t)GPUSHARE_GATE_STALE_NS &&
+	       !may_be_forced(tenant, before);
 }
 
 void card_see(struct card *card, int number, const struct seen *seen)
@@ -136,8 +172,8 @@ void card_see(struct card *card, int number, const struct seen *seen)
 	now.contexts = (uint32_t)least(now.contexts, GPUSHARE_MAX_PROCESSES);
 	if (!now.contexts)
 		now.pending_ns = 0;
-	if (now.pending_ns > (uint64_t)(PENDING_MAX * card->slow))
-		now.pending_ns = (uint64_t)(PENDING_MAX * card->slow);
+	if (now.pending_ns > (uint64_t)(PENDING_MAX * card->time_scale))
+		now.pending_ns = (uint64_t)(PENDING_MAX * card->time_scale);
 	now.idle_ns = now.contexts ? 0 : past(now.idle_ns, now.at_ns);
 	if (now.contexts > tenant->contexts)
 		tenant->contexts = now.contexts;
@@ -145,12 +181,13 @@ void card_see(struct card *card, int number, const struct seen *seen)
 		tenant->stopped = false;
 	if (now.submitted != before.submitted)
 		tenant->paused_ns = 0; /* it may have worked since, and paused again */
-	/* Where it is not told when something ended, what it says changes when something does. */
+	/* If the tenant does not report when work finished, a change of its figures shows it. */
 	if (now.contexts && now.progress_ns)
 		tenant->progress_ns = past(now.progress_ns, now.at_ns);
 	else if (!now.contexts || !before.contexts || now.pending_ns < before.pending_ns)
 		tenant->progress_ns = now.at_ns;
 	tenant->seen = now;
+	tenant->ungated |= submits_ungated(card, tenant, &before);
 }
 
 static bool online_works(struct card *card)
@@ -163,9 +200,9 @@ static bool online_works(struct card *card)
 		const int64_t idle_ns = elapsed(tenant->seen.idle_ns, card->now_ns);
 		if (has_demand(tenant)) {
 			works = true;
-		} else if (tenant->seen.idle_ns && idle_ns < IDLE * card->slow &&
+		} else if (tenant->seen.idle_ns && idle_ns < IDLE * card->time_scale &&
 			   tenant->seen.submitted) {
-			look_in(card, IDLE * card->slow - idle_ns);
+			look_in(card, IDLE * card->time_scale - idle_ns);
 			works = true;
 		}
 	}
@@ -180,16 +217,16 @@ static uint32_t mode_of(struct card *card, const struct tenant *tenant)
 		return GPUSHARE_GATE_OPEN;
 	if (tenant->share.online)
 		return GPUSHARE_GATE_METERED;
-	return has_window || tenant->through || window_is_probe(card, tenant)
+	return has_window || card->uncontended || tenant->through || window_is_probe(card, tenant)
 		       ? GPUSHARE_GATE_WINDOW
 		       : GPUSHARE_GATE_CLOSED;
 }
 
-/* A debt that is honest may take longer to earn back than the bound; in whole bounds, so that the
- * gate is not written anew all the time. */
+/* An honest debt may take longer than the bound to earn back. In multiples of the bound, so that
+ * the gate is not rewritten all the time. */
 static uint64_t wait_max_of(const struct card *card, const struct tenant *tenant)
 {
-	const int64_t bound_ns = WAIT_MAX * card->slow;
+	const int64_t bound_ns = WAIT_MAX * card->time_scale;
 	int64_t wait_ns = most(tenant->vt, 0);
 
 	if (tenant->share.capped)
@@ -206,12 +243,18 @@ static void write_gate(struct card *card, struct tenant *tenant)
 	if (gate->mode == GPUSHARE_GATE_OPEN)
 		tenant->open_ns = card->now_ns;
 	gate->mode = mode_of(card, tenant);
-	gate->in_flight_max_ns = (uint64_t)(in_flight * card->slow);
-	gate->marker_ns = (uint64_t)(MARKER * card->slow);
+	if (gate->mode != GPUSHARE_GATE_CLOSED) {
+		tenant->closed_ns = 0;
+		tenant->ungated = false;
+	} else if (!tenant->closed_ns) {
+		tenant->closed_ns = card->now_ns;
+	}
+	gate->in_flight_max_ns = (uint64_t)(in_flight * card->time_scale);
+	gate->timing_interval_ns = (uint64_t)(TIMING_INTERVAL * card->time_scale);
 	gate->wait_max_ns = wait_max_of(card, tenant);
-	gate->alone_permille = gate->mode == GPUSHARE_GATE_OPEN || tenant->share.online
-				       ? 0
-				       : tenant->share.permille;
+	gate->self_throttle_permille = gate->mode == GPUSHARE_GATE_OPEN || tenant->share.online
+					       ? 0
+					       : tenant->share.permille;
 	gate->pieces_min = card->has_online || !is_short ? 1 : 2;
 }
 
@@ -224,8 +267,9 @@ uint64_t card_decide(struct card *card, uint64_t now_ns)
 	card->look_ns = UINT64_MAX;
 	charge(card, passed_ns);
 	progress_find_hung(card);
-	levels_advance(card, passed_ns);
-	if (online_works(card))
+	virtual_times_advance(card, passed_ns);
+	contention_look(card, passed_ns);
+	if (card->uncontended || online_works(card))
 		window_withhold(card);
 	else
 		window_turn(card);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tenants have to answer for of the time that has passed.
+ * The charges of tenants for the time that has passed.
  */
 #ifndef GPUSHARE_SCHEDULER_CHARGE_H
 #define GPUSHARE_SCHEDULER_CHARGE_H

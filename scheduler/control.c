@@ -18,13 +18,13 @@
 
 #define CLIENTS 8
 
-static struct source clients[CLIENTS]; /* fd 0: nobody's */
+static struct source clients[CLIENTS]; /* fd 0: unused */
 static bool had_client;
-/* To a new scheduler the tenant that is named first seems alone on its card, and would be let
- * loose. */
-static bool is_told = true;
+/* To a new scheduler, the tenant that is named first would seem alone on its card, and would be
+ * unlimited. */
+static bool is_complete = true;
 
-/* One scheduler for one path: two would write the same gates. Held as long as this runs. */
+/* One scheduler per path: two would write the same gates. Held as long as this process runs. */
 static bool lock(const char *path)
 {
 	char name[sizeof(((struct sockaddr_un *)0)->sun_path) + sizeof(".lock")];
@@ -64,7 +64,9 @@ static bool is_text(const char *text, size_t room)
 static bool is_share(const struct schedule_share *share)
 {
 	return is_text(share->uuid, sizeof(share->uuid)) && share->permille >= 1 &&
-	       share->permille <= 1000 && share->capped <= 1 && share->online <= 1;
+	       share->permille <= 1000 && share->capped <= 1 && share->online <= 1 &&
+	       share->measured <= 1 && share->correction_permille >= -1000 &&
+	       share->correction_permille <= 1000;
 }
 
 static int tenant_check(const struct schedule_message *message)
@@ -112,7 +114,7 @@ static int act(const struct schedule_message *message, int directory, uint64_t n
 	switch (message->type) {
 	case SCHEDULE_HELLO:
 		if (!tenants_count())
-			is_told = false;
+			is_complete = false;
 		tenants_unname();
 		return 0;
 	case SCHEDULE_TENANT:
@@ -122,13 +124,13 @@ static int act(const struct schedule_message *message, int directory, uint64_t n
 		return 0;
 	default:
 		tenants_forget_unnamed(now_ns);
-		is_told = true;
+		is_complete = true;
 		return 0;
 	}
 }
 
-/* One packet and at most one descriptor: the kernel drops what there is no room for. Its length, 0
- * for the connection's end, -1 with errno. */
+/* One packet and at most one descriptor: the kernel drops further ones. Returns its length, 0 at
+ * the end of the connection, -1 with errno. */
 static ssize_t receive(int fd, struct schedule_message *message, int *directory)
 {
 	union {
@@ -140,7 +142,7 @@ static ssize_t receive(int fd, struct schedule_message *message, int *directory)
 		.msg_iov = &room,
 		.msg_iovlen = 1,
 		.msg_control = control.bytes,
-		/* Not CMSG_SPACE: in its padding a second one would fit. */
+		/* Not CMSG_SPACE: a second descriptor would fit into its padding. */
 		.msg_controllen = CMSG_LEN(sizeof(int)),
 	};
 	const ssize_t length = recvmsg(fd, &packet, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
@@ -148,7 +150,7 @@ static ssize_t receive(int fd, struct schedule_message *message, int *directory)
 
 	if (rights && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS)
 		memcpy(directory, CMSG_DATA(rights), sizeof(*directory));
-	/* Longer than any message: as one of no length that is right. */
+	/* Longer than any message: returned as an invalid length. */
 	return length > 0 && packet.msg_flags & MSG_TRUNC ? 1 : length;
 }
 
@@ -159,7 +161,7 @@ static void client_close(struct source *client)
 	client->fd = 0;
 }
 
-/* Receive one message and act on it. Its length as `receive` has it; `error` is what to answer. */
+/* Receive one message and act on it. Returns the length like `receive`; `error` is the reply. */
 static ssize_t client_hear(const struct source *client, uint64_t now_ns, int *error)
 {
 	struct schedule_message message = {0};
@@ -190,9 +192,9 @@ static void client_ready(struct source *client, uint64_t now_ns)
 		.error = error,
 		.pid = getpid(),
 		.tenants = tenants_count(),
-		.slow = devices_slow(),
+		.time_scale = cards_time_scale(),
 	};
-	/* Who asks reads its answers: one that does not is no gpushared. */
+	/* A client that does not read its replies is not gpushared. */
 	if (send(client->fd, &answer, sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
 		client_close(client);
 }
@@ -214,12 +216,12 @@ static void listener_ready(struct source *source, uint64_t now_ns)
 	had_client = true;
 }
 
-bool control_is_told(void)
+bool control_is_complete(void)
 {
-	return is_told;
+	return is_complete;
 }
 
-bool control_is_expected(void)
+bool control_has_clients(void)
 {
 	for (const struct source *client = clients; client < clients + CLIENTS; client++)
 		if (client->fd)

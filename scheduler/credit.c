@@ -6,7 +6,7 @@ int64_t window_of(const struct card *card, const struct tenant *tenant)
 	const int64_t ns = card->round_ns * tenant->share.permille / WHOLE;
 	const int64_t longest = tenant->share.capped ? WINDOW_LONGEST_CAPPED : WINDOW_LONGEST;
 
-	return least(most(ns, WINDOW_SHORTEST * card->slow), longest * card->slow);
+	return least(most(ns, WINDOW_SHORTEST * card->time_scale), longest * card->time_scale);
 }
 
 void credit_begin(const struct card *card, struct tenant *tenant)
@@ -14,14 +14,25 @@ void credit_begin(const struct card *card, struct tenant *tenant)
 	tenant->credit_ns = window_of(card, tenant);
 }
 
+/* What may be saved. */
+static int64_t most_credit(const struct card *card, const struct tenant *tenant)
+{
+	return most(2 * window_of(card, tenant), CREDIT_LEAST * card->time_scale);
+}
+
 void credit_refill(const struct card *card, struct tenant *tenant, int64_t passed_ns)
 {
 	const int64_t earned_ns = passed_ns * tenant->share.permille / WHOLE;
-	const int64_t debt_ns = DEBT_MAX * card->slow * tenant->share.permille / WHOLE;
+	const int64_t debt_ns = DEBT_MAX * card->time_scale * tenant->share.permille / WHOLE;
 
-	const int64_t cap_ns = most(2 * window_of(card, tenant), CREDIT_LEAST * card->slow);
+	tenant->credit_ns =
+		least(most(tenant->credit_ns, -debt_ns) + earned_ns, most_credit(card, tenant));
+}
 
-	tenant->credit_ns = least(most(tenant->credit_ns, -debt_ns) + earned_ns, cap_ns);
+int64_t credit_spare_ns(const struct card *card, const struct tenant *tenant)
+{
+	return tenant->share.capped ? tenant->credit_ns - most_credit(card, tenant) / 2
+				    : ELAPSED_MAX;
 }
 
 /* A window for less is not worth the switch. */

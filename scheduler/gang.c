@@ -12,7 +12,7 @@ static struct tenant *member(const struct gang_place *place)
 	return &place->card->tenants[place->tenant];
 }
 
-/* Where its gate is ever closed. */
+/* If its gate is ever closed. */
 static bool is_gated(const struct gang_place *place)
 {
 	const struct tenant *tenant = member(place);
@@ -26,7 +26,7 @@ static bool has_window(const struct gang_place *place)
 	return place->card->holder == place->tenant && !place->card->closing;
 }
 
-/* Two gangs that wait for each other's cards would both wait for good. */
+/* Two gangs that wait for each other's cards would wait forever. */
 static bool is_taken(const struct gang_place *place)
 {
 	FOR_EACH_TENANT (place->card, tenant)
@@ -35,7 +35,7 @@ static bool is_taken(const struct gang_place *place)
 	return false;
 }
 
-/* Its turn on every card where it waits, and on one at least. */
+/* It is its turn on every card where it waits, and on at least one. */
 static bool is_turn(const struct gang_place *places, uint32_t count)
 {
 	bool waits = false;
@@ -58,7 +58,7 @@ static bool is_granted(const struct gang_place *places, uint32_t count)
 	return false;
 }
 
-/* Where it waits, and where it worked in its last window: it will again. */
+/* Where it waits, and where it worked in its last window, because it will work there again. */
 static uint32_t grant(const struct gang_place *places, uint32_t count)
 {
 	uint32_t changed = 0;
@@ -88,7 +88,7 @@ static uint32_t revoke(const struct gang_place *places, uint32_t count)
 	return changed;
 }
 
-/* On one card its window has ended, or it wants none any more. */
+/* On one card, its window has ended or it has no more work. */
 static bool has_ended(const struct gang_place *places, uint32_t count)
 {
 	bool wants = false;
@@ -106,7 +106,7 @@ static bool has_ended(const struct gang_place *places, uint32_t count)
 	return !wants;
 }
 
-/* It joined in where it had not been expected. */
+/* It started on a card where it was not expected. */
 static uint32_t join(const struct gang_place *places, uint32_t count)
 {
 	uint32_t changed = 0;
@@ -123,7 +123,7 @@ static uint32_t join(const struct gang_place *places, uint32_t count)
 	return changed;
 }
 
-/* Its work there should have ended: it waits for its counterpart. */
+/* Its work there should have finished: it waits for its counterpart. */
 static bool spins(const struct gang_place *place)
 {
 	const struct tenant *tenant = member(place);
@@ -133,8 +133,8 @@ static bool spins(const struct gang_place *place)
 		       (int64_t)tenant->seen.pending_ns;
 }
 
-/* What holds on one card because of the others. */
-static uint32_t tell(const struct gang_place *places, uint32_t count)
+/* The effects on one card of the tenant's other cards. */
+static uint32_t set_flags(const struct gang_place *places, uint32_t count)
 {
 	uint32_t changed = 0;
 
@@ -169,5 +169,5 @@ uint32_t gang_align(const struct gang_place *places, uint32_t count)
 	} else if (is_turn(places, count)) {
 		changed |= grant(places, count);
 	}
-	return changed | tell(places, count);
+	return changed | set_flags(places, count);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tenants with several cards work on all of them or on none: collectives wait for each other, and
- * one that runs on one card while the other's gate is closed only burns time. So their windows open
+ * A tenant with several cards works on all of them or on none: collectives wait for each other, and
+ * one that runs on one card while the other's gate is closed only wastes time. So its windows open
  * together, when it is the tenant's turn on each card where it waits, and end together.
  */
 #ifndef GPUSHARE_SCHEDULER_GANG_H

@@ -3,7 +3,7 @@
 
 #include "clock.h"
 #include "control.h"
-#include "device.h"
+#include "cards.h"
 #include "tenant.h"
 
 #include <errno.h>
@@ -34,7 +34,7 @@ void loop_mute(struct source *source)
 	control(EPOLL_CTL_MOD, source, 0);
 }
 
-void loop_hear(struct source *source)
+void loop_unmute(struct source *source)
 {
 	control(EPOLL_CTL_MOD, source, EPOLLIN);
 }
@@ -51,7 +51,7 @@ static void timer_ready(struct source *source, uint64_t now_ns)
 {
 	(void)source;
 	(void)now_ns;
-	armed_ns = 0; /* it is set anew before the next wait, which takes back that it is ready */
+	armed_ns = 0; /* it is set again before the next wait, which also clears its readiness */
 }
 
 /* An absolute time of CLOCK_MONOTONIC; UINT64_MAX: none. */
@@ -81,7 +81,7 @@ bool loop_begin(void)
 
 static bool is_needed(void)
 {
-	return tenants_count() > 0 || control_is_expected();
+	return tenants_count() > 0 || control_has_clients();
 }
 
 bool loop_run(void)
@@ -96,9 +96,9 @@ bool loop_run(void)
 				source->ready(source, clock_now());
 		}
 		event_count = 0;
-		const uint64_t heard_ns = tenants_hear(clock_now());
+		const uint64_t heard_ns = tenants_unmute(clock_now());
 		const uint64_t decided_ns =
-			control_is_told() ? devices_decide(clock_now()) : UINT64_MAX;
+			control_is_complete() ? cards_decide(clock_now()) : UINT64_MAX;
 		timer_set(heard_ns < decided_ns ? heard_ns : decided_ns);
 	}
 	return true;

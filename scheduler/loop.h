@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What this program waits for: the control socket, bells, and the time.
+ * The events that this program waits for: the control socket, wake-ups, and timers.
  */
 #ifndef GPUSHARE_SCHEDULER_LOOP_H
 #define GPUSHARE_SCHEDULER_LOOP_H
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Part of whatever has something to say; it stays where it is while it is read. */
+/* Part of every event source; it must not move while it is read. */
 struct source {
 	int fd;
 	void (*ready)(struct source *source, uint64_t now_ns);
@@ -17,15 +17,15 @@ struct source {
 /* False with errno. */
 bool loop_begin(void);
 
-/* Call `ready` whenever `fd` can be read. False with errno. */
+/* Call `ready` whenever `fd` is readable. False with errno. */
 bool loop_read(struct source *source);
-/* Do not, for a while. */
+/* Stop temporarily. */
 void loop_mute(struct source *source);
-void loop_hear(struct source *source);
-/* No more; what this round still has for it is dropped. */
+void loop_unmute(struct source *source);
+/* Stop for good; further events of this round are dropped. */
 void loop_forget(struct source *source);
 
-/* Serve until nobody is left: no tenant, and no client where there was one. False with errno. */
+/* Serve until no tenant is left, and no client if there was one. False with errno. */
 bool loop_run(void);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gpushare-scheduler --socket PATH [--slow K]: opens and closes the gates of all tenants of this
- * machine's cards, as gpushared tells it over PATH (message.h).
+ * gpushare-scheduler --socket PATH [--time-scale N]: opens and closes the gates of all tenants of
+ * this machine's cards, as gpushared requests over PATH (message.h).
  *
- * It outlives gpushared, so that shares hold while that is restarted. Ended, it leaves every gate
- * as it is: their heartbeats grow old, and each tenant then holds itself to its share. Once it
- * listens it says so on stdout, and closes that.
+ * It outlives gpushared, so that shares are enforced while gpushared restarts. When it exits, it
+ * leaves every gate as it is: the heartbeats grow old, and each tenant then throttles itself to its
+ * share. Once it listens, it reports so on stdout and closes it.
  */
 #include "control.h"
-#include "device.h"
+#include "cards.h"
 #include "loop.h"
 #include "priority.h"
 #include "privileges.h"
@@ -21,27 +21,27 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SLOW_MAX 1000 /* as the simulator */
+#define TIME_SCALE_MAX 1000 /* as the simulator */
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 struct options {
 	const char *socket;
-	uint32_t slow;
+	uint32_t time_scale;
 };
 
 static bool options_parse(struct options *options, char *const *argv)
 {
-	*options = (struct options){.slow = 1};
+	*options = (struct options){.time_scale = 1};
 	for (argv++; argv[0] && argv[1]; argv += 2) {
 		char *end = "";
 		if (strcmp(argv[0], "--socket") == 0) {
 			options->socket = argv[1];
-		} else if (strcmp(argv[0], "--slow") == 0) {
-			unsigned long slow = strtoul(argv[1], &end, 10);
-			if (*end || slow < 1 || slow > SLOW_MAX)
+		} else if (strcmp(argv[0], "--time-scale") == 0) {
+			unsigned long time_scale = strtoul(argv[1], &end, 10);
+			if (*end || time_scale < 1 || time_scale > TIME_SCALE_MAX)
 				return false;
-			options->slow = (uint32_t)slow;
+			options->time_scale = (uint32_t)time_scale;
 		} else {
 			return false;
 		}
@@ -49,8 +49,8 @@ static bool options_parse(struct options *options, char *const *argv)
 	return !argv[0] && options->socket;
 }
 
-/* Who started us reads to the end of it. */
-static void say_ready(const char *priority)
+/* The parent process reads up to the end of it. */
+static void report_ready(const char *priority)
 {
 	int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
 
@@ -63,7 +63,7 @@ static void say_ready(const char *priority)
 static int fail(const char *what)
 {
 	fprintf(stderr, "gpushare-scheduler: %s: %s\n", what,
-		errno == EWOULDBLOCK ? "another gpushare-scheduler serves it; end that first"
+		errno == EWOULDBLOCK ? "another gpushare-scheduler uses it. Stop that one first."
 				     : strerror(errno));
 	return EXIT_FAILED;
 }
@@ -74,21 +74,21 @@ int main(int argc, char **argv)
 
 	(void)argc;
 	if (!options_parse(&options, argv)) {
-		fprintf(stderr, "usage: gpushare-scheduler --socket PATH [--slow 1..%d]\n",
-			SLOW_MAX);
+		fprintf(stderr, "usage: gpushare-scheduler --socket PATH [--time-scale 1..%d]\n",
+			TIME_SCALE_MAX);
 		return EXIT_USAGE;
 	}
 	signal(SIGPIPE, SIG_IGN);
-	/* A terminal that gpushared was started from is nothing to us. */
+	/* Detach from a terminal that gpushared may have been started from. */
 	(void)setsid();
-	devices_begin(options.slow);
+	cards_begin(options.time_scale);
 	if (!loop_begin() || !control_listen(options.socket))
 		return fail(options.socket);
 	if (chdir("/") < 0)
 		return fail("/");
 	const char *priority = priority_raise();
 	privileges_drop();
-	say_ready(priority);
+	report_ready(priority);
 	if (!loop_run())
 		return fail("waiting");
 	control_close(options.socket);

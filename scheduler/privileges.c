@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a tenant writes is read here: a flaw in that must not be root's. capset(2) has no wrapper in
- * libc, and libcap would be a dependency for one call.
+ * This program reads what tenants write: a flaw in that must not give root's rights. capset(2) has
+ * no wrapper in libc, and libcap would be a dependency for one call.
  */
 #include "privileges.h"
 
@@ -29,5 +29,5 @@ void privileges_drop(void)
 			prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
 			return;
 	}
-	fprintf(stderr, "gpushare-scheduler: capabilities are kept: %s\n", strerror(errno));
+	fprintf(stderr, "gpushare-scheduler: cannot drop capabilities: %s\n", strerror(errno));
 }

@@ -2,7 +2,7 @@
 #ifndef GPUSHARE_SCHEDULER_PRIVILEGES_H
 #define GPUSHARE_SCHEDULER_PRIVILEGES_H
 
-/* Give up every capability but the one that opens tenants' files, whoever owns those. */
+/* Drop every capability except the one that opens tenants' files regardless of their owner. */
 void privileges_drop(void);
 
 #endif

@@ -9,15 +9,15 @@ int64_t progress_left(const struct card *card, const struct tenant *tenant)
 		(int64_t)tenant->seen.pending_ns - elapsed(tenant->progress_ns, card->now_ns), 0);
 }
 
-/* As long again as was estimated; in a gang's window, what it may wait for its counterpart on
- * another card besides. */
+/* Twice the estimate; in a gang's window, also the time that it may wait for its counterpart on
+ * another card. */
 int64_t progress_grace(const struct card *card, const struct tenant *tenant)
 {
 	const int64_t pending_ns = (int64_t)tenant->seen.pending_ns;
 	const int64_t again_ns =
-		least(most(pending_ns, GRACE_LEAST * card->slow), OVERRUN * card->slow);
+		least(most(pending_ns, GRACE_LEAST * card->time_scale), OVERRUN * card->time_scale);
 	const int64_t counterpart_ns =
-		tenant->elsewhere && !card->closing ? GANG_PATIENCE * card->slow : 0;
+		tenant->elsewhere && !card->closing ? GANG_PATIENCE * card->time_scale : 0;
 
 	return pending_ns + again_ns + counterpart_ns - elapsed(tenant->progress_ns, card->now_ns);
 }
@@ -27,14 +27,15 @@ bool progress_is_stuck(const struct card *card, const struct tenant *tenant)
 	return is_busy(tenant) && !tenant->gate.hung && progress_grace(card, tenant) <= 0;
 }
 
-/* What was to take long may, as often as the hardware may give others their turn; and so may a
- * queue of work that went through an open gate, of which nothing is known before its end. */
+/* Long work may take long, multiplied by the time slices that the hardware may give to others; and
+ * so may a queue of work that passed an open gate, which is unknown until it finishes. */
 static int64_t endless_in(const struct card *card, const struct tenant *tenant)
 {
 	const int64_t turns = least(card->registered, TURNS_MOST);
-	const int64_t bound_ns = HUNG * card->slow + (int64_t)tenant->seen.pending_ns * turns;
+	const int64_t bound_ns = HUNG * card->time_scale + (int64_t)tenant->seen.pending_ns * turns;
 	const int64_t left_ns = bound_ns - elapsed(tenant->progress_ns, card->now_ns);
-	const int64_t queue_ns = UNCOUNTED * card->slow - elapsed(tenant->open_ns, card->now_ns);
+	const int64_t queue_ns =
+		UNCOUNTED * card->time_scale - elapsed(tenant->open_ns, card->now_ns);
 
 	return tenant->open_ns ? most(left_ns, queue_ns) : left_ns;
 }

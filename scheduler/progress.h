@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When a tenant's work ends, by what it said it would take.
+ * When a tenant's work finishes, by its own estimates.
  */
 #ifndef GPUSHARE_SCHEDULER_PROGRESS_H
 #define GPUSHARE_SCHEDULER_PROGRESS_H
 
 #include "card_state.h"
 
-/* How much longer its work will take. */
+/* The remaining time of its work. */
 int64_t progress_left(const struct card *card, const struct tenant *tenant);
 
-/* How much longer it may be before it is stuck: nothing has ended for much longer than it was to
- * take, and others are let besides it. */
+/* The remaining time until it counts as hung: nothing has finished for much longer than estimated,
+ * and other tenants then run at the same time. */
 int64_t progress_grace(const struct card *card, const struct tenant *tenant);
 
 bool progress_is_stuck(const struct card *card, const struct tenant *tenant);
 
-/* Find work that has no end, and look when there may be some. */
+/* Find hung work, and schedule the next check. */
 void progress_find_hung(struct card *card);
 
 #endif

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static struct tenant *tenants[TENANTS_MAX];
-static uint32_t count, gangs, deaf;
+static uint32_t count, gangs, muted;
 
 static struct tenant **find(const char *key)
 {
@@ -21,50 +21,52 @@ static struct tenant **find(const char *key)
 	return NULL;
 }
 
-static struct share share_of(const struct schedule_share *said, uint32_t gang)
+static struct share share_of(const struct schedule_share *requested, uint32_t gang)
 {
 	return (struct share){
-		.permille = said->permille,
-		.capped = said->capped,
-		.online = said->online,
-		.priority = said->priority,
+		.permille = requested->permille,
+		.capped = requested->capped,
+		.online = requested->online,
+		.priority = requested->priority,
 		.gang = gang,
+		.measured = requested->measured,
+		.correction_permille = requested->correction_permille,
 	};
 }
 
 static void leave_cards(struct tenant *tenant, uint64_t now_ns)
 {
 	for (uint32_t number = 0; number < tenant->card_count; number++) {
-		struct place *place = &tenant->places[number];
-		if (place->device)
-			device_remove(place, now_ns);
-		if (place->work)
-			munmap(place->work, sizeof(*place->work));
+		struct tenant_card *tenant_card = &tenant->cards[number];
+		if (tenant_card->shared)
+			shared_card_remove(tenant_card, now_ns);
+		if (tenant_card->status)
+			munmap(tenant_card->status, sizeof(*tenant_card->status));
 	}
 }
 
-static int join_card(
-	struct tenant *tenant, uint32_t number, const struct schedule_share *said, uint64_t now_ns)
+static int join_card(struct tenant *tenant, uint32_t number, const struct schedule_share *requested,
+	uint64_t now_ns)
 {
-	struct place *place = &tenant->places[number];
-	const struct share share = share_of(said, tenant->gang);
+	struct tenant_card *tenant_card = &tenant->cards[number];
+	const struct share share = share_of(requested, tenant->gang);
 
-	if (!page_is_of(&tenant->page, number, said->uuid))
+	if (!grant_page_is_of(&tenant->page, number, requested->uuid))
 		return EINVAL;
 	/* Not from the heap: of most tenants only the first page of it is ever touched. */
-	struct work *work = mmap(
-		NULL, sizeof(*work), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (work == MAP_FAILED)
+	struct status_page *status = mmap(
+		NULL, sizeof(*status), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (status == MAP_FAILED)
 		return ENOMEM;
-	*place = (struct place){
+	*tenant_card = (struct tenant_card){
 		.tenant = tenant,
-		.gate = page_gate(&tenant->page, number),
-		.work = work,
+		.gate = grant_page_gate(&tenant->page, number),
+		.status = status,
 		.card = number,
 	};
-	gate_before(place->gate, &place->before);
-	struct device *device = device_of(said->uuid);
-	return device ? device_add(device, place, &share, now_ns) : ENOSPC;
+	gate_totals_read(tenant_card->gate, &tenant_card->totals_before);
+	struct shared_card *shared = shared_card_of(requested->uuid);
+	return shared ? shared_card_add(shared, tenant_card, &share, now_ns) : ENOSPC;
 }
 
 static int join_cards(
@@ -86,13 +88,13 @@ static int open_pages(struct tenant *tenant, int directory, uint64_t now_ns)
 		directory, GPUSHARE_STATUS_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	if (tenant->status < 0)
 		return errno;
-	int error = bell_open(&tenant->bell, directory, now_ns);
+	int error = wakeup_open(&tenant->wakeup, directory, now_ns);
 	if (error)
 		goto close_status;
-	error = page_open(&tenant->page, directory, tenant->key, tenant->card_count);
+	error = grant_page_open(&tenant->page, directory, tenant->key, tenant->card_count);
 	if (!error)
 		return 0;
-	bell_close(&tenant->bell);
+	wakeup_close(&tenant->wakeup);
 close_status:
 	close(tenant->status);
 	return error;
@@ -100,23 +102,23 @@ close_status:
 
 static void close_pages(struct tenant *tenant)
 {
-	page_close(&tenant->page);
-	bell_close(&tenant->bell);
+	grant_page_close(&tenant->page);
+	wakeup_close(&tenant->wakeup);
 	close(tenant->status);
 }
 
-static void bell_ready(struct source *source, uint64_t now_ns)
+static void wakeup_ready(struct source *source, uint64_t now_ns)
 {
 	struct tenant *tenant =
 		(struct tenant *)((unsigned char *)source - offsetof(struct tenant, source));
 
-	if (!bell_drain(&tenant->bell, now_ns)) {
+	if (!wakeup_drain(&tenant->wakeup, now_ns)) {
 		loop_mute(source);
-		deaf++;
+		muted++;
 	}
 	for (uint32_t number = 0; number < tenant->card_count; number++) {
-		tenant->places[number].rung = true;
-		tenant->places[number].device->rung = true;
+		tenant->cards[number].woken = true;
+		tenant->cards[number].shared->woken = true;
 	}
 }
 
@@ -136,7 +138,7 @@ static int tenant_begin(struct tenant *tenant, const struct schedule_message *me
 	if (error)
 		return error;
 	error = join_cards(tenant, message, now_ns);
-	tenant->source = (struct source){.fd = tenant->bell.fd, .ready = bell_ready};
+	tenant->source = (struct source){.fd = tenant->wakeup.fd, .ready = wakeup_ready};
 	if (!error && !loop_read(&tenant->source)) {
 		error = errno;
 		leave_cards(tenant, now_ns);
@@ -163,12 +165,12 @@ static int tenant_add(const struct schedule_message *message, int directory, uin
 	return error;
 }
 
-static void remove_at(struct tenant **place, uint64_t now_ns)
+static void remove_at(struct tenant **at, uint64_t now_ns)
 {
-	struct tenant *tenant = *place;
+	struct tenant *tenant = *at;
 
-	*place = tenants[--count];
-	deaf -= tenant->bell.deaf_until_ns != 0;
+	*at = tenants[--count];
+	muted -= tenant->wakeup.muted_until_ns != 0;
 	loop_forget(&tenant->source);
 	leave_cards(tenant, now_ns);
 	close_pages(tenant);
@@ -184,7 +186,7 @@ static bool is_same(
 	if (tenant->card_count != message->card_count)
 		return false;
 	for (uint32_t number = 0; number < message->card_count; number++)
-		if (strcmp(tenant->places[number].device->uuid, message->shares[number].uuid) != 0)
+		if (strcmp(tenant->cards[number].shared->uuid, message->shares[number].uuid) != 0)
 			return false;
 	return directory < 0 ||
 	       (fstat(directory, &found) == 0 && found.st_dev == tenant->file_system &&
@@ -204,7 +206,7 @@ int tenant_put(const struct schedule_message *message, int directory, uint64_t n
 	(*known)->named = true;
 	for (uint32_t number = 0; number < message->card_count; number++) {
 		const struct share share = share_of(&message->shares[number], (*known)->gang);
-		device_change(&(*known)->places[number], &share, now_ns);
+		shared_card_change(&(*known)->cards[number], &share, now_ns);
 	}
 	return 0;
 }
@@ -234,21 +236,21 @@ uint32_t tenants_count(void)
 	return count;
 }
 
-uint64_t tenants_hear(uint64_t now_ns)
+uint64_t tenants_unmute(uint64_t now_ns)
 {
 	uint64_t next_ns = UINT64_MAX;
 
-	for (uint32_t at = 0; at < count && deaf; at++) {
-		struct bell *bell = &tenants[at]->bell;
+	for (uint32_t at = 0; at < count && muted; at++) {
+		struct wakeup *wakeup = &tenants[at]->wakeup;
 
-		if (!bell->deaf_until_ns)
+		if (!wakeup->muted_until_ns)
 			continue;
-		if (bell->deaf_until_ns <= now_ns) {
-			bell->deaf_until_ns = 0;
-			deaf--;
-			loop_hear(&tenants[at]->source);
-		} else if (bell->deaf_until_ns < next_ns) {
-			next_ns = bell->deaf_until_ns;
+		if (wakeup->muted_until_ns <= now_ns) {
+			wakeup->muted_until_ns = 0;
+			muted--;
+			loop_unmute(&tenants[at]->source);
+		} else if (wakeup->muted_until_ns < next_ns) {
+			next_ns = wakeup->muted_until_ns;
 		}
 	}
 	return next_ns;

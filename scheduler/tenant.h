@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tenants that gpushared has named: their pages, their bell, their place on each of their
- * cards.
+ * The tenants that gpushared has named: their pages, their wake-ups, and their cards.
  */
 #ifndef GPUSHARE_SCHEDULER_TENANT_H
 #define GPUSHARE_SCHEDULER_TENANT_H
 
-#include "bell.h"
-#include "device.h"
+#include "wakeup.h"
+#include "cards.h"
 #include "loop.h"
 #include "message.h"
-#include "page.h"
+#include "grant_page.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,31 +19,31 @@
 
 struct tenant {
 	char key[24];
-	dev_t file_system; /* of the directory: the same key comes again with other pages */
+	dev_t file_system; /* of the directory: the same key may come again with other pages */
 	ino_t directory;
 	bool named; /* since HELLO */
 	uint32_t card_count;
 	uint32_t gang;
 	int status;
-	struct page page;
-	struct bell bell;
-	struct source source; /* of the bell */
-	struct place places[GPUSHARE_MAX_CARDS];
+	struct grant_page page;
+	struct wakeup wakeup;
+	struct source source; /* of the wake-ups */
+	struct tenant_card cards[GPUSHARE_MAX_CARDS];
 };
 
-/* Do what `message`, which was checked, says of a tenant; `directory` is its descriptor, -1: none
- * came along. 0 or an errno: ENOENT for a tenant that is not known and came without. */
+/* Apply `message`, which was checked, to a tenant; `directory` is its descriptor, or -1. 0 or an
+ * errno: ENOENT for an unknown tenant without a directory. */
 int tenant_put(const struct schedule_message *message, int directory, uint64_t now_ns);
-/* One that is not there is fine. */
+/* An unknown tenant is not an error. */
 void tenant_remove(const char *key, uint64_t now_ns);
 
-/* From here on tenants are named anew ... */
+/* Forget which tenants were named ... */
 void tenants_unname(void);
-/* ... and who was not is forgotten. */
+/* ... and remove those that were not named since. */
 void tenants_forget_unnamed(uint64_t now_ns);
 uint32_t tenants_count(void);
 
-/* Hear those again that were deaf until now. Returns when the next is to be heard again. */
-uint64_t tenants_hear(uint64_t now_ns);
+/* Listen again to tenants that were muted until now. Returns when the next one is due. */
+uint64_t tenants_unmute(uint64_t now_ns);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-/* Whether `ns` from now is now; else it is looked at then. */
+/* Whether `ns` from now has come; otherwise schedules a decision at that time. */
 static bool is_due(struct card *card, int64_t ns)
 {
 	if (ns <= 0)
@@ -16,17 +16,18 @@ static bool is_due(struct card *card, int64_t ns)
 	return false;
 }
 
-/* How long the holder may pause. Longer while it is behind and the next one's pieces are long: what
- * that began in each of the holder's pauses could not be taken back, and would leave it behind. */
+/* How long the holder may pause. Longer while it is behind and the next tenant's units of work are
+ * long: what that starts in each of the holder's pauses could not be withdrawn, and would leave the
+ * holder behind. */
 static int64_t pause_of(
 	const struct card *card, const struct tenant *holder, const struct tenant *next)
 {
 	if (holder->elsewhere)
-		return GANG_PATIENCE * card->slow;
-	if (next && next->piece_ns > SURE * card->slow &&
+		return GANG_PATIENCE * card->time_scale;
+	if (next && next->piece_ns > SURE * card->time_scale &&
 		next->vt - holder->vt > card->round_ns / 2)
-		return PATIENCE * card->slow;
-	return IDLE * card->slow;
+		return PATIENCE * card->time_scale;
+	return IDLE * card->time_scale;
 }
 
 /* Longer than a pause without work. */
@@ -39,13 +40,13 @@ static bool is_idle(struct card *card, const struct tenant *holder, const struct
 	return is_due(card, pause_of(card, holder, next) - elapsed(since_ns, card->now_ns));
 }
 
-/* Threads that wait at an open gate do not run: their process is stopped, or the machine is not
- * coming to it. */
+/* Threads that wait at an open gate do not run: their process is stopped, or the machine is
+ * overloaded. */
 static bool is_unused(struct card *card, struct tenant *holder)
 {
 	if (is_busy(holder) || !holder->seen.waiting || holder->seen.submitted != holder->submitted)
 		return false;
-	if (!is_due(card, UNUSED * card->slow - elapsed(holder->opened_ns, card->now_ns)))
+	if (!is_due(card, UNUSED * card->time_scale - elapsed(holder->opened_ns, card->now_ns)))
 		return false;
 	holder->stopped = true;
 	holder->stopped_ns = card->now_ns;
@@ -57,7 +58,7 @@ static bool is_stuck(struct card *card, const struct tenant *holder)
 	return is_busy(holder) && !holder->gate.hung && is_due(card, progress_grace(card, holder));
 }
 
-/* Who was asleep gets its share back at once, others when they are far behind. */
+/* A tenant that was asleep gets its share back at once, others when they are far behind. */
 static bool is_ahead(struct card *card, const struct tenant *holder, const struct tenant *next)
 {
 	const int64_t far = next->slept ? 0 : card->round_ns * 3 / 2;
@@ -66,7 +67,7 @@ static bool is_ahead(struct card *card, const struct tenant *holder, const struc
 		return true;
 	if (holder->vt - next->vt <= far)
 		return false;
-	return is_due(card, WINDOW_SHORTEST * card->slow - holder->used_ns);
+	return is_due(card, WINDOW_SHORTEST * card->time_scale - holder->used_ns);
 }
 
 static bool is_used_up(struct card *card, struct tenant *holder, const struct tenant *next)
@@ -74,15 +75,15 @@ static bool is_used_up(struct card *card, struct tenant *holder, const struct te
 	const int64_t coming_ns = progress_left(card, holder);
 
 	if (holder->share.capped &&
-		is_due(card, credit_lasts_ns(holder, coming_ns) - LEAD / 2 * card->slow))
+		is_due(card, credit_lasts_ns(holder, coming_ns) - LEAD / 2 * card->time_scale))
 		return true;
 	if (!next) {
-		/* As long as nobody waits for its end. */
+		/* As long as no tenant waits for its end. */
 		holder->window_ns = most(holder->window_ns, holder->used_ns);
 		return false;
 	}
 	const int64_t left_ns = holder->window_ns - holder->used_ns - coming_ns;
-	if (left_ns > LEAD / 2 * card->slow) {
+	if (left_ns > LEAD / 2 * card->time_scale) {
 		look_in(card, left_ns);
 		return false;
 	}
@@ -93,13 +94,13 @@ static bool is_used_up(struct card *card, struct tenant *holder, const struct te
 	return false;
 }
 
-/* Whether the holder's window ends, where `next` waits for it (NULL: nobody). */
+/* Whether the holder's window ends, given that `next` waits for it (NULL: none). */
 static bool is_over(struct card *card, struct tenant *holder, const struct tenant *next)
 {
 	if (holder->share.gang && !holder->granted)
 		return true;
 	if (!next)
-		/* A capped tenant's credit must not run out unseen when it works again. */
+		/* A capped tenant's credit must not run out unnoticed when it works again. */
 		return (holder->share.capped && is_idle(card, holder, NULL)) ||
 		       is_used_up(card, holder, NULL);
 	return next->share.priority < holder->share.priority || is_idle(card, holder, next) ||
@@ -107,21 +108,22 @@ static bool is_over(struct card *card, struct tenant *holder, const struct tenan
 	       is_used_up(card, holder, next);
 }
 
-/* Who was asleep does not wait for what others began meanwhile. */
+/* A tenant that was asleep does not wait for what others started meanwhile. */
 static bool is_reclaimed(struct card *card)
 {
 	const struct tenant *next = pick_next(card, NULL);
 
 	return next && next->slept &&
-	       is_due(card, RECLAIM * card->slow - elapsed(card->closed_ns, card->now_ns));
+	       is_due(card, RECLAIM * card->time_scale - elapsed(card->closed_ns, card->now_ns));
 }
 
-/* Whether the holder's last work has ended, or will in the time it takes to open the next gate. Of
- * long pieces the estimate may be far off: their end is awaited, and its bell. */
+/* Whether the holder's last work has finished, or will within the time it takes to open the next
+ * gate. The estimate of long units of work may be far off: their end is awaited, and its
+ * wake-up. */
 static bool has_drained(struct card *card, struct tenant *holder)
 {
 	const int64_t pending_ns = (int64_t)holder->seen.pending_ns;
-	const int64_t lead_ns = progress_left(card, holder) - LEAD * card->slow;
+	const int64_t lead_ns = progress_left(card, holder) - LEAD * card->time_scale;
 
 	if (!is_busy(holder) || holder->gate.hung)
 		return true;
@@ -132,21 +134,27 @@ static bool has_drained(struct card *card, struct tenant *holder)
 	}
 	if (is_reclaimed(card))
 		return true;
-	if (pending_ns > SURE * card->slow && lead_ns <= 0)
+	if (pending_ns > SURE * card->time_scale && lead_ns <= 0)
 		return false;
 	return is_due(card, lead_ns);
 }
 
-/* How long one piece of work takes, by what the last window was made of, and what is left of it. */
+/* How long one unit of work takes, by what was submitted since the last window opened: what was
+ * done since then and what is left now, without what was left then. A window may have consisted of
+ * few units that were long by chance. */
 static void learn_piece(struct tenant *tenant)
 {
 	const uint64_t pieces = tenant->seen.submitted - tenant->submitted;
+	const int64_t done_ns = elapsed(tenant->opened_busy_ns, tenant->seen.busy_ns);
+	const int64_t left_ns = (int64_t)tenant->seen.pending_ns;
 
-	if (tenant->opened_ns && pieces > 0 && pieces < UINT32_MAX)
-		tenant->piece_ns =
-			elapsed(tenant->opened_busy_ns, tenant->seen.busy_ns) / (int64_t)pieces;
-	/* It runs still. */
-	tenant->piece_ns = most(tenant->piece_ns, (int64_t)tenant->seen.pending_ns);
+	if (!tenant->opened_ns || pieces == 0 || pieces >= UINT32_MAX) {
+		tenant->piece_ns = tenant->piece_ns ? tenant->piece_ns : left_ns;
+		return;
+	}
+	const int64_t piece_ns =
+		most(done_ns + left_ns - tenant->opened_pending_ns, 0) / (int64_t)pieces;
+	tenant->piece_ns = tenant->piece_ns ? (3 * tenant->piece_ns + piece_ns) / 4 : piece_ns;
 }
 
 static void window_open(struct card *card, struct tenant *tenant)
@@ -154,6 +162,7 @@ static void window_open(struct card *card, struct tenant *tenant)
 	learn_piece(tenant);
 	tenant->opened_ns = card->now_ns;
 	tenant->opened_busy_ns = tenant->seen.busy_ns;
+	tenant->opened_pending_ns = (int64_t)tenant->seen.pending_ns;
 	tenant->submitted = tenant->seen.submitted;
 	tenant->used_ns = 0;
 	tenant->slept = false;
@@ -169,7 +178,8 @@ static bool close_if_over(struct card *card, struct tenant *holder)
 {
 	card->closing = is_over(card, holder, pick_next(card, holder));
 	card->closed_ns = card->now_ns;
-	card->awaited_ns = most(holder->window_ns - holder->used_ns, 0) + OVERRUN * card->slow;
+	card->awaited_ns =
+		most(holder->window_ns - holder->used_ns, 0) + OVERRUN * card->time_scale;
 	return card->closing;
 }
 
@@ -179,7 +189,7 @@ void window_withhold(struct card *card)
 	card->closing = false;
 }
 
-/* Whether the card is the holder's still: its gate is open, or its work is awaited. */
+/* Whether the card still belongs to the holder: its gate is open, or its work is awaited. */
 static bool goes_on(struct card *card, struct tenant *holder)
 {
 	if (!card->closing && !close_if_over(card, holder))
@@ -198,7 +208,7 @@ void window_turn(struct card *card)
 	if (!holder)
 		return;
 	window_open(card, holder);
-	/* When to look at it first. What it has pending may be more than a window. */
+	/* The time of the first check. Its pending work may exceed a window. */
 	if (!goes_on(card, holder))
 		look_in(card, 0);
 }
@@ -222,7 +232,7 @@ void window_look_for_gangs(struct card *card)
 
 bool window_is_probe(struct card *card, const struct tenant *tenant)
 {
-	const int64_t every_ns = PROBE * card->slow, for_ns = PROBE_OPEN * card->slow;
+	const int64_t every_ns = PROBE * card->time_scale, for_ns = PROBE_OPEN * card->time_scale;
 
 	if (!tenant->stopped)
 		return false;

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpushare.verify import Tenant
-from gpushare.verify.engine import environment
-from gpushare.verify.stage import GIB, Stage
+from gpushare.verify import ProbeTenant
+from gpushare.verify.runners import environment
+from gpushare.verify.scenario import GIB, ScenarioSteps
 
-#: What HAMi's users write, and what its device plugin would hand to the container for that.
+#: A request as HAMi's users write it, and the variables that its device plugin sets for it.
 POD: Final = """\
 apiVersion: v1
 kind: Pod
@@ -33,26 +33,26 @@ IMAGE: Final = "gpushare-probe"
 
 
 @dataclass
-class Brought(Stage):
-    """A pod for HAMi: understood, rewritten, and a container that asks in HAMi's words.
+class Brought(ScenarioSteps):
+    """A pod for HAMi is converted, and a container with HAMi's variables gets its quota.
 
-    `folder` is where the manifest is written.
+    The manifest is written to `folder`.
     """
 
     folder: Path = Path()
 
     def run(self) -> bool:
-        """Return whether all that was claimed held."""
+        """Run the scenario; return whether all checks passed."""
         self.report.title("Manifests of other systems: HAMi's")
         manifest = self.folder / "hami.yaml"
         manifest.write_text(POD, encoding="utf-8")
         self.report.command(["grep", "nvidia", manifest.name])
         self.report.output("\n".join(line for line in POD.splitlines() if "nvidia" in line))
-        shown = self.cli_said("convert", str(manifest), "--to", "gpushare")
+        shown = self.cli_output("convert", str(manifest), "--to", "gpushare")
         self.report.command(["gpushare", "convert", manifest.name, "--to", "gpushare"])
         self.report.output(shown)
         self.report.check(
-            "what it asks is said by annotations, and its limits are gone",
+            "its request is now in annotations, and its limits are gone",
             "gpushare.io/memory: 4GiB" in shown and "limits" not in shown,
         )
         with ExitStack() as stack:
@@ -62,16 +62,16 @@ class Brought(Stage):
             self.show("ps")
             row = self.tenants()[self.full_name("train")]
         self.report.check(
-            "a container that asks as HAMi's plugin does has its 4 GiB", total == 4 * GIB
+            "a container with the variables of HAMi's plugin gets its 4 GiB", total == 4 * GIB
         )
         self.report.check("and its 30 % of the card's compute", row["cards"][0]["cores"] == 30)
-        return self.report.held
+        return self.report.passed
 
-    def _asking(self) -> Tenant:
+    def _asking(self) -> ProbeTenant:
         name = self.full_name("train")
         argv = self.engine.run(name, {})
         variables = [word for key, value in HANDED.items() for word in ("-e", f"{key}={value}")]
         here = argv.index(IMAGE)
         argv[here:here] = variables
         self.report.command(argv)
-        return Tenant(name, argv, environment(self.engine))
+        return ProbeTenant(name, argv, environment(self.engine))

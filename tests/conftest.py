@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the tests share the machine: see run_tests in ./dev."""
+"""How the tests share the machine (see run_tests in ./dev), and how a run is interrupted."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
+
+from tests import leftovers
+from tests.stack import forked
+from tests.supervise import GRACE_SECONDS, PR_SET_PDEATHSIG
 
 E2E = "tests/e2e/"
 ENGINES = "tests/e2e/engines/"
@@ -43,39 +53,116 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneAtAT
     return OneAtATime(config, log)
 
 
+class Interrupt:
+    """Makes the first SIGINT or SIGTERM a KeyboardInterrupt, and the next ones nothing.
+
+    The fixtures are torn down after it, and a second signal would stop them half-way: a terminal
+    signals the whole group, xdist its workers, and ./dev the process that hands out the tests.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._come)
+        # A script starts its background jobs with it ignored, and children inherit that.
+        if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+            signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+    def _come(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal's
+        if not self.came:
+            self.came = True
+            raise KeyboardInterrupt
+
+
+class Workers:
+    """Interrupts the workers of an interrupted run, and waits for them: xdist gives them 10 s."""
+
+    def __init__(self, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
+        self._nodes: list[WorkerController] = []
+
+    def pytest_testnodeready(self, node: WorkerController) -> None:
+        """Remember a worker."""
+        self._nodes.append(node)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Have the workers tear down their fixtures."""
+        if not self._interrupt.came:
+            return
+        for node in self._nodes:
+            with suppress(ProcessLookupError):
+                os.kill(node.gateway._io.popen.pid, signal.SIGINT)
+        for node in self._nodes:
+            with suppress(OSError, EOFError, node.channel.RemoteError, node.channel.TimeoutError):
+                node.channel.waitclose(GRACE_SECONDS)
+
+
 class Checks:
     """`./dev check` beside the tests, on the time that they leave: most of them wait for others.
 
     What it found is printed before pytest's own count, and fails the run as a test does.
     """
 
-    def __init__(self, said: Path) -> None:
+    def __init__(self, said: Path, options: list[str], interrupt: Interrupt) -> None:
         self._said = said
+        self._interrupt = interrupt
         # Of the idle class: whoever measures time and wakes has the processor at once.
-        command = ["chrt", "--idle", "0", sys.executable, "-m", "tests.check"]
+        command = ["chrt", "--idle", "0", sys.executable, "-m", "tests.check", *options]
+        supervised = [sys.executable, "-m", "tests.supervise", *command]
         with said.open("wb") as file:
-            self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(supervised, stdout=file, stderr=subprocess.STDOUT)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Wait for the checks."""
-        if self._process.wait() and not session.exitstatus:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        """Wait for the checks, or end them where the run was interrupted."""
+        try:
+            if not self._interrupt.came and self._process.wait() and not session.exitstatus:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        except KeyboardInterrupt:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
+        if self._interrupt.came:
+            self._process.terminate()
+            self._process.wait()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print what they said."""
+        """Print their output."""
         terminalreporter.section("checks")
         terminalreporter.write(self._said.read_text(encoding="utf-8"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --checks."""
-    parser.addoption("--checks", action="store_true", help="run ./dev check beside the tests")
+    parser.addoption(
+        "--checks",
+        choices=("all", "changed"),
+        help="run ./dev check beside the tests, or --changed",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the checks, in the process that hands out the tests."""
-    if config.getoption("--checks") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(
-            Checks(config.rootpath / "build/log/check.log"), "gpushare-checks"
-        )
+    """Prepare for an interruption; start the checks, in the process that hands out the tests."""
+    interrupt = Interrupt()
+    if hasattr(config, "workerinput"):
+        # The process that hands out the tests may be killed: then nothing else ends the fixtures.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
+        return
+    plugins = config.pluginmanager
+    if plugins.hasplugin("dsession"):
+        plugins.register(Workers(interrupt), "gpushare-workers")
+    if which := config.getoption("--checks"):
+        log = config.rootpath / "build/log/check.log"
+        options = ["--changed"] if which == "changed" else []
+        plugins.register(Checks(log, options, interrupt), "gpushare-checks")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Note where tests mount something besides their stacks."""
+    config = session.config
+    if not hasattr(config, "workerinput"):
+        leftovers.note_mounts(config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
+
+
+def pytest_unconfigure() -> None:
+    """Leave no process: an interrupted worker's is looked for right after the run."""
+    forked.end()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`./dev demo`: two containers share one GPU under quotas, on a private dockerd, in a minute.
 
-The scenario about memory is gpushare.verify's, that about compute is here: a few seconds of it. The
-stack is that of the e2e tests. With a real driver on the machine the card is the real one, else a
-simulated H200, in slow motion: processes that are late by a few ms, as on a busy machine, change
-little of what they get of it.
+The memory scenario is that of gpushare.verify; the compute scenario is here and takes a few
+seconds. The stack is that of the e2e tests. If the machine has a driver, the card is a real one,
+otherwise a simulated H200 in slow motion: on a busy machine, processes that are late by a few ms
+then change little of the shares.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from rich.console import Console
 from rich.text import Text
 
 from gpushare.quota.size import exact_size
-from gpushare.verify import Docker, Report, Scenario, Tenant
-from gpushare.verify.report import BOLD
-from gpushare.verify.stage import GIB, Stage
+from gpushare.verify import Docker, MemoryScenario, ProbeTenant, Report
+from gpushare.verify.scenario import BOLD, GIB, ScenarioSteps
 
 from . import picture
 from .brought import Brought
@@ -37,7 +36,9 @@ from .stack.program import Missing
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 WIDTH = 112
 WHOLE = "demo.svg"
-SLOW_MOTION = 4
+#: Lines of the first picture: it has to fit a laptop's screen.
+LINES = 34
+TIME_SCALE = 4
 CORES = {"train": 30, "serve": 70}
 BAND = 5  # points
 BUSY_SECONDS = 6
@@ -48,12 +49,12 @@ TRIES = 3
 APART = {"Where is the memory": "why.svg", "Manifests of other systems": "manifests.svg"}
 
 
-class Compute(Stage):
-    """Two containers that both want all of a card's time, and what each gets of it."""
+class Compute(ScenarioSteps):
+    """Two containers keep one card busy, and the usage of each is measured."""
 
     def run(self) -> bool:
-        """Return whether all that was claimed held."""
-        self.report.title("Both want all of the card's time")
+        """Run the scenario; return whether all checks passed."""
+        self.report.title("Both containers keep the card busy")
         with ExitStack() as stack:
             tenants = [
                 self.started(stack, name, {"memory": exact_size(GIB), "cores": str(cores)})
@@ -66,14 +67,14 @@ class Compute(Stage):
                 parts = self._parts(tenants)  # something else had the processors
         for name, cores in CORES.items():
             self.report.check(
-                f"{name} had {cores} % of the time that both had, within {BAND} points",
+                f"{name} got {cores} % of the time of both, within {BAND} points",
                 abs(parts[name] - cores) <= BAND,
                 f"{parts[name]:.1f} %",
             )
-        return self.report.held
+        return self.report.passed
 
-    def _parts(self, tenants: list[Tenant]) -> dict[str, float]:
-        """Return what each has of the card while all are busy, percent of what they have."""
+    def _parts(self, tenants: list[ProbeTenant]) -> dict[str, float]:
+        """Return the usage of each tenant while all are busy, in percent of the sum."""
         for tenant in tenants:
             tenant.tell(f"busy 1000000 {BUSY_SECONDS * 1_000_000_000}")
         time.sleep(WARM_SECONDS)
@@ -88,7 +89,7 @@ class Compute(Stage):
 
     def _charged(self) -> dict[str, int]:
         return {
-            name: row["cards"][0]["spent"]["charged_ns"] for name, row in self.tenants().items()
+            name: row["cards"][0]["compute"]["charged_ns"] for name, row in self.tenants().items()
         }
 
 
@@ -106,7 +107,7 @@ class Tee(io.StringIO):
 def main(argv: list[str] | None = None) -> int:
     options = _options(argv)
     if os.geteuid() != 0:
-        print("gpushare demo: needs root, for it starts a dockerd of its own: sudo ./dev demo")
+        print("gpushare demo: requires root, because it starts its own dockerd: sudo ./dev demo")
         return 1
     signal.signal(signal.SIGTERM, _leave)
     screen = Tee()
@@ -117,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"gpushare demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ngpushare demo: stopped; nothing is left behind", file=sys.stderr)
+        print("\ngpushare demo: stopped; everything was removed", file=sys.stderr)
         return 130
     if options.record and held:
         for name, text in pictures(screen.getvalue()).items():
@@ -129,16 +130,14 @@ def main(argv: list[str] | None = None) -> int:
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev demo", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--keep", action="store_true", help="leave it up until Ctrl-C")
-    parser.add_argument(
-        "--record", action="store_true", help="write the pictures that the README shows"
-    )
+    parser.add_argument("--keep", action="store_true", help="keep it running until Ctrl-C")
+    parser.add_argument("--record", action="store_true", help="write the pictures of the README")
     return parser.parse_args(argv)
 
 
 def _demonstrate(report: Report, *, keep: bool) -> bool:
     real = real_card()
-    with Stack(cdi=real, slow_motion=SLOW_MOTION) as stack:
+    with Stack(cdi=real, time_scale=TIME_SCALE) as stack:
         report.title("gpushare: two containers share one GPU")
         report.say(
             "card      "
@@ -158,20 +157,20 @@ def _demonstrate(report: Report, *, keep: bool) -> bool:
     return held
 
 
-def _scenario(docker: Docker, stack: Stack, report: Report) -> Scenario:
-    return Scenario(docker, stack.cli, report)
+def _scenario(docker: Docker, stack: Stack, report: Report) -> MemoryScenario:
+    return MemoryScenario(docker, stack.cli, report)
 
 
 def _wait_to_play(stack: Stack) -> None:
     exports = [f"  export {name}={shlex.quote(value)}" for name, value in stack.env.items()]
     words = [
-        "\nIt is still up. In another shell, as root:\n",
+        "\nThe demo keeps running. In another shell, as root:\n",
         *exports,
         f"  export PATH={Path(sys.executable).parent}:$PATH",
         "  docker run --rm -it --network none --runtime=gpushare -e GPUSHARE_MEMORY=4GiB \\",
         "      --name mine gpushare-probe          # then type: info, fill, free, spin 1000000 100",
         "  gpushare ps; gpushare why mine; gpushare set mine --memory 6GiB",
-        "\nCtrl-C here takes it down.",
+        "\nCtrl-C here stops and removes it.",
     ]
     with suppress(KeyboardInterrupt):
         print("\n".join(words), flush=True)
@@ -179,13 +178,32 @@ def _wait_to_play(stack: Stack) -> None:
 
 
 def pictures(text: str) -> dict[str, str]:
-    """Return what each picture shows of a demonstration that said `text`."""
+    """Return what each picture shows of a demonstration that printed `text`."""
     found: dict[str, list[str]] = {}
     for step in text.strip("\n").split(f"\n\n{BOLD}"):
         title = step.removeprefix(BOLD)
         name = next((name for words, name in APART.items() if title.startswith(words)), WHOLE)
         found.setdefault(name, []).append(f"{BOLD}{title}")
+    found[WHOLE] = _fitting(found[WHOLE])
     return {name: "\n\n".join(steps) for name, steps in found.items()}
+
+
+def _fitting(steps: list[str]) -> list[str]:
+    """Return the first steps that LINES have room for, and the last, which sums them up."""
+    *others, summary = steps
+    fitting = list[str]()
+    left = LINES - _height(summary)
+    for step in others:
+        left -= _height(step) + 1  # an empty line after it
+        if left < 0:
+            break
+        fitting.append(step)
+    return [*fitting, summary]
+
+
+def _height(step: str) -> int:
+    """Return how many lines of WIDTH a step fills."""
+    return len(Text.from_ansi(step.strip("\n")).wrap(Console(width=WIDTH), WIDTH))
 
 
 def record(name: str, text: str) -> None:

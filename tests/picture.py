@@ -42,7 +42,7 @@ TENANTS: Final = (
 
 def main() -> int:
     """Draw it anew."""
-    with Stack(cards=2, slow_motion=SLOW) as stack, ExitStack() as running:
+    with Stack(cards=2, time_scale=SLOW) as stack, ExitStack() as running:
         stack.start_daemon()
         for name, quota, taken in TENANTS:
             tenant = running.enter_context(spawn(stack.host(), name, quota))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m gpushare.cli`, where no script was installed."""
+"""`python -m gpushare.cli`, for an environment without the installed script."""
 
 from gpushare.cli import main
 

@@ -1,52 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare card`: how the cards stand to each other, and what an operator sets for one."""
+"""`gpushare card`: the policies of the cards, their links, cordon and drain."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from gpushare import protocol
 from gpushare.cli import session as shared
-from gpushare.cli.drain import drain
-from gpushare.cli.table import printable, table
+from gpushare.cli.session import REFUSED
+from gpushare.cli.text import count, printable, table
+from gpushare.client import RequestRefused, UnknownTenant
 from gpushare.errors import UserError
 from gpushare.quota.keys import POLICIES
 from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpushare.cli.session import Session
-    from gpushare.protocol import Card
+    from gpushare.client import Client
+    from gpushare.protocol import CardStatus, TenantStatus
 
 LISTED = (
-    *("CARD", "UUID", "MODEL", "TAKES", "POLICY", "CORDONED", "NUMA", "NEAREST", "TENANTS"),
-    "FREE",
+    *("CARD", "UUID", "MODEL", "ALLOWED MODE", "POLICY", "CORDONED", "NUMA", "BEST LINK"),
+    *("TENANTS", "AVAILABLE"),
 )
 POLICY = ("CARD", "MODEL", "POLICY", "CORES", "TENANTS")
-NONE = "there is no card; gpushare doctor says why"
-OWN = "as each asks"
+NONE = "there is no card. To find the cause, run gpushare doctor."
+OWN = "per container"
 NOT_KNOWN = "?"
+DRAINED = ("CONTAINER", "STATE", "MEMORY USED", "PID")
+POLL_SECONDS: Final = 0.5
+INTERRUPTED: Final = 130  # as in a shell: 128 and SIGINT
 
 
-class NoSuchCard(UserError):
-    """A card was named that there is none of."""
+class CardNotFound(UserError):
+    """There is no card with the given index or UUID."""
 
 
 @click.group("card", epilog="Example: gpushare card ls")
 @shared.shared_options
 def command() -> None:
-    """Say how a card is shared, or take it out of service."""
+    """Set a card's sharing policy, or cordon and drain it."""
 
 
 @shared.command("ls", example="gpushare card ls")
 def ls(session: Session) -> None:
-    """List the cards with what an operator set for each, and which are near to which.
+    """List the cards with their settings and links.
 
-    TAKES is which requests may have it: any, shared (no whole card) or exclusive (whole cards
-    only), by `cards` in gpushare.yaml. POLICY is what `gpushare card policy` set, CORDONED whether
-    nothing new is placed on it. NUMA is its node. NEAREST is the best link to another card, and
-    to which: NV4 are four NVLinks, PIX one PCIe switch, PXB several, PHB a host bridge, NODE the
-    same NUMA node, SYS another (as nvidia-smi topo -m; --json has all links).
+    ALLOWED MODE is which requests the card accepts, as set by `cards` in gpushare.yaml: any, shared
+    (no whole cards) or exclusive (only whole cards). POLICY is the policy that `gpushare card
+    policy` set. CORDONED tells whether new containers are kept off the card. NUMA is its NUMA node.
+    BEST LINK is the best link to another card, with that card's index: NV4 means four NVLinks, PIX
+    one PCIe switch, PXB several, PHB a host bridge, NODE the same NUMA node, and SYS another NUMA
+    node (as in nvidia-smi topo -m). --json lists all links.
     """
     session.show_rows(session.client.cards(), _listed, NONE)
 
@@ -54,38 +64,42 @@ def ls(session: Session) -> None:
 @shared.command("policy", example="gpushare card policy 0 burst-share")
 @click.argument("card", required=False)
 @click.argument("policy", type=click.Choice(POLICIES), required=False, metavar="[POLICY]")
-@click.option("--reset", is_flag=True, help="Let each container have the policy that it asks for.")
+@click.option("--reset", is_flag=True, help="Use the policy that each container requests.")
 def policy(session: Session, card: str | None, policy: str | None, reset: bool) -> None:
-    """Show or set the policy by which the containers of a card share its compute.
+    """Show or set the policy by which containers share a card's compute.
 
-    CARD is an index of `gpushare ls` or a UUID; without it all cards are shown. POLICY is
-    fixed-share, burst-share, best-effort or native-burst-share. What is set holds
-    for all containers that have a part of the card, now and later, in place of what they ask; not
-    for those that the operator set another for (`gpushare set`). A container without cores
-    keeps its own policy where fixed-share or burst-share is set. It outlives restarts and reboots.
+    CARD is an index of `gpushare ls` or a UUID. Without CARD, all cards are listed. POLICY is
+    fixed-share, burst-share, best-effort or native-burst-share. It overrides the requests of all
+    current and future containers of the card, except those with a policy from `gpushare set`. With
+    fixed-share or burst-share, a container without cores keeps its own policy. The policy persists
+    across restarts and reboots.
 
-    Where more cores would have to be set aside than the card has, it is refused (exit status 3).
+    If the policy would reserve more cores than the card has, it is refused (exit status 3).
     """
     if reset and (policy or card is None):
-        raise click.UsageError("--reset takes a card and no policy, e.g. card policy 0 --reset")
+        raise click.UsageError(
+            "--reset requires a card and no policy, for example: card policy 0 --reset"
+        )
     if card is not None and (policy or reset):
         cards = [session.client.set_card_policy(card, policy)]
     else:
         cards = [one for one in session.client.cards() if card is None or _is(one, card)]
     if card is not None and not cards:
-        raise NoSuchCard(f"there is no card {card}; see gpushare ls")
+        raise CardNotFound(f"there is no card {card}. See gpushare ls.")
     session.show_rows(cards, _policies, NONE)
 
 
 @shared.command("cordon", example='gpushare card cordon 0 --reason "ECC errors"')
 @click.argument("card")
-@click.option("--reason", metavar="TEXT", help="Shown to whoever is refused the card.")
+@click.option(
+    "--reason", metavar="TEXT", help="Reason to show when a container is refused the card."
+)
 def cordon(session: Session, card: str, reason: str | None) -> None:
-    """Place nothing new on a card; who is on it goes on.
+    """Stop placing containers on a card. Running containers are not affected.
 
-    CARD is an index of `gpushare ls` or a UUID. A container of it that is stopped and started
-    again is placed on another card, or refused. It outlives restarts and reboots, until
-    `gpushare card uncordon`.
+    CARD is an index of `gpushare ls` or a UUID. A container of the card that is stopped and started
+    again is placed on another card, or refused. The card stays cordoned across restarts and
+    reboots, until `gpushare card uncordon`.
     """
     shown = session.client.cordon(card, reason)
     session.show(shown, lambda: _listed([shown]))
@@ -94,63 +108,159 @@ def cordon(session: Session, card: str, reason: str | None) -> None:
 @shared.command("uncordon", example="gpushare card uncordon 0")
 @click.argument("card")
 def uncordon(session: Session, card: str) -> None:
-    """Place on a card again."""
+    """Allow new containers on a card again."""
     shown = session.client.uncordon(card)
     session.show(shown, lambda: _listed([shown]))
 
 
-def _is(card: Card, name: str) -> bool:
+def _is(card: CardStatus, name: str) -> bool:
     short = len(name) >= 8 and card["uuid"].startswith(name)  # as the daemon takes it
     return short or name in {str(card["index"]), card["uuid"]}
 
 
-def _policies(cards: list[Card]) -> str:
+def _policies(cards: list[CardStatus]) -> str:
     return table(POLICY, map(_policy_row, cards))
 
 
-def _policy_row(card: Card) -> tuple[str, ...]:
+def _policy_row(card: CardStatus) -> tuple[str, ...]:
     return (
         str(card["index"]),
         card["model"],
         card["policy"] or OWN,
-        f"{100 - card['cores_free']} %",
-        f"{card['tenants']}/{card['tenants_max']}",
+        f"{100 - card['cores_available']} %",
+        f"{card['tenants']}/{card['max_tenants']}",
     )
 
 
-def _listed(cards: list[Card]) -> str:
+def _listed(cards: list[CardStatus]) -> str:
     return table(LISTED, map(_row, cards))
 
 
-def _row(card: Card) -> tuple[str, ...]:
+def _row(card: CardStatus) -> tuple[str, ...]:
     return (
         str(card["index"]),
         card["uuid"],
         card["model"],
-        card["takes"],
+        card["allowed_mode"],
         card["policy"] or OWN,
         _cordoned(card),
-        NOT_KNOWN if card["numa"] is None else str(card["numa"]),
-        _nearest(card),
-        f"{card['tenants']}/{card['tenants_max']}",
-        format_size(card["free_bytes"]),
+        NOT_KNOWN if card["numa_node"] is None else str(card["numa_node"]),
+        _best_link(card),
+        f"{card['tenants']}/{card['max_tenants']}",
+        format_size(card["available_bytes"]),
     )
 
 
-def _cordoned(card: Card) -> str:
+def _cordoned(card: CardStatus) -> str:
     if not card["cordoned"]:
         return "no"
     return f"yes: {printable(card['cordon_reason'])}" if card["cordon_reason"] else "yes"
 
 
-def _nearest(card: Card) -> str:
-    """Return `NV4 1`: the best link, and the cards that it leads to."""
+def _best_link(card: CardStatus) -> str:
+    """Return `NV4 1`: the best link, and the indices of the cards at its other end."""
     known = [link for link in card["links"] if link["kind"] != NOT_KNOWN]
     if not known:
         return "-"
     least = min(link["distance"] for link in known)
-    near = [link for link in known if link["distance"] == least]
-    return f"{near[0]['kind']} {','.join(str(link['index']) for link in near)}"
+    best = [link for link in known if link["distance"] == least]
+    return f"{best[0]['kind']} {','.join(str(link['index']) for link in best)}"
+
+
+@shared.command("drain", example="gpushare card drain 0 --wait")
+@click.argument("card")
+@click.option(
+    "--reason", metavar="TEXT", help="Reason to show when a container is refused the card."
+)
+@click.option("--wait", is_flag=True, help="Wait until the card is empty.")
+@click.option(
+    "--stop", is_flag=True, help="Stop the containers on the card, as gpushare stop does."
+)
+@click.option(
+    "-t",
+    "--timeout",
+    type=click.IntRange(0, protocol.STOP_TIMEOUT_MAX_SECONDS),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds to wait before --stop kills all processes.",
+)
+def drain(
+    session: Session, card: str, reason: str | None, wait: bool, stop: bool, timeout: int
+) -> None:
+    """Cordon a card, and list or stop its containers.
+
+    CARD is an index of `gpushare ls` or a UUID. gpushare places no new containers on the card.
+    Running containers are not affected unless --stop is given. With --wait the command returns when
+    the last container has exited. A container that its engine starts again is placed on another
+    card, or refused. Ctrl-C ends only the wait: the card stays cordoned until `gpushare card
+    uncordon`.
+
+    If a container cannot be stopped, the others still are, and the exit status is 3.
+    """
+    client = session.client
+    cordoned = client.cordon(card, reason)
+    tenants = list(_on(cordoned, client))
+    why = reason or f"draining card {cordoned['index']}"
+    refused = [one for one in tenants if stop and not _stopped(one, timeout, why, client)]
+    if wait:
+        tenants = _waited(cordoned, tenants, client)
+    session.show({"card": cordoned, "tenants": tenants}, lambda: _text(cordoned, tenants))
+    if refused:
+        click.get_current_context().exit(REFUSED)
+
+
+def _stopped(tenant: TenantStatus, timeout: int, why: str, client: Client) -> bool:
+    """Stop a tenant; return whether that was possible, and report the reason if not."""
+    try:
+        client.stop(tenant["key"], "TERM", timeout, why)
+    except (RequestRefused, UnknownTenant) as error:  # UnknownTenant: it has exited already
+        click.echo(f"gpushare: {printable(str(error))}", err=True)
+        return isinstance(error, UnknownTenant)
+    return True
+
+
+def _on(card: CardStatus, client: Client) -> Iterator[TenantStatus]:
+    for tenant in client.tenants():
+        if any(part["uuid"] == card["uuid"] for part in tenant["cards"]):
+            yield tenant
+
+
+def _waited(card: CardStatus, tenants: list[TenantStatus], client: Client) -> list[TenantStatus]:
+    """Return when the card is empty; list the remaining containers on stderr as they change."""
+    shown: list[str] = []
+    try:
+        while tenants:
+            names = [tenant["name"] for tenant in tenants]
+            if names != shown:
+                waiting = f"waiting for {count(len(names), 'container')}: {', '.join(names)}"
+                click.echo(printable(f"card {card['index']}: {waiting}"), err=True)
+                shown = names
+            time.sleep(POLL_SECONDS)
+            tenants = list(_on(card, client))
+    except KeyboardInterrupt:
+        index = card["index"]
+        click.echo(
+            f"card {index} stays cordoned, with {count(len(tenants), 'container')} still on it. "
+            f"To undo this, run: gpushare card uncordon {index}",
+            err=True,
+        )
+        click.get_current_context().exit(INTERRUPTED)
+    return tenants
+
+
+def _text(card: CardStatus, tenants: list[TenantStatus]) -> str:
+    index = card["index"]
+    if not tenants:
+        return f"card {index} is cordoned and empty"
+    rows = (_drained_row(card, tenant) for tenant in tenants)
+    return f"card {index} is cordoned; still on it:\n{table(DRAINED, rows)}"
+
+
+def _drained_row(card: CardStatus, tenant: TenantStatus) -> tuple[str, ...]:
+    used = sum(part["used_bytes"] for part in tenant["cards"] if part["uuid"] == card["uuid"])
+    pid = str(tenant["pid"]) if tenant["pid"] else "-"
+    return tenant["name"], tenant["state"], format_size(used), pid
 
 
 for one in (ls, policy, cordon, uncordon, drain):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare cdi`: the driver of this host as a CDI spec, and the specs that there are."""
+"""`gpushare cdi`: generate the CDI specification of the driver, and list specifications."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from gpushare import config
 from gpushare.cli import session as shared
-from gpushare.cli.table import table
+from gpushare.cli.text import table
 from gpushare.errors import UserError
 from gpushare.host import cdi_files, driver
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.cli.session import Session
-    from gpushare.host.cdi_files import Found
+    from gpushare.host.cdi_files import CdiFile
 
 CHANNELS: Final = Path("/etc/cdi/gpushare-imex.json")
 STDOUT: Final = Path("-")
@@ -27,7 +27,7 @@ STDOUT: Final = Path("-")
 @click.group("cdi", epilog="Example: gpushare cdi generate --output -")
 @shared.shared_options
 def command() -> None:
-    """Describe this machine's driver for container engines."""
+    """Generate or list CDI specifications."""
 
 
 @shared.command("generate", example="gpushare cdi generate --output - --format yaml")
@@ -35,22 +35,24 @@ def command() -> None:
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help=f"Where to write it, - for stdout; else {cdi_files.OWN}.",
+    help=f"Output file, or - for stdout. Default: {cdi_files.OWN}.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(("json", "yaml")),
-    help="Else by the file's name, else JSON.",
+    help="Output format. Default: by the suffix of the file, otherwise JSON.",
 )
 @click.option(
     "--driver-root",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     default=Path("/"),
     metavar="DIR",
-    help="The root of the machine to look at, where it is not this one's.",
+    help="Root directory of the machine with the driver.",
 )
-@click.option("--imex-channels", is_flag=True, help="The IMEX channels instead of the cards.")
+@click.option(
+    "--imex-channels", is_flag=True, help="Describe the IMEX channels instead of the cards."
+)
 def generate(
     session: Session,
     output: Path | None,
@@ -58,10 +60,9 @@ def generate(
     driver_root: Path,
     imex_channels: bool,
 ) -> None:
-    """Write the CDI spec of the driver that is installed.
+    """Generate the CDI specification of the installed driver.
 
-    It needs no other program of NVIDIA's. gpushared writes a file of this name again when the
-    driver has changed.
+    No NVIDIA tool is required. When the driver changes, gpushared writes the default file again.
     """
     found = driver.find(driver_root)
     document = found.channels_cdi() if imex_channels else found.cdi()
@@ -69,28 +70,28 @@ def generate(
         raise UserError("the kernel has no IMEX channels: nvidia-caps-imex-channels is not loaded")
     if not document["devices"]:
         raise UserError(
-            f"driver {found.version} is installed, and the kernel shows no card in "
-            "/proc/driver/nvidia/gpus: load it (modprobe nvidia), or see nvidia-smi"
+            f"driver {found.version} is installed, but /proc/driver/nvidia/gpus has no card. "
+            "Load the driver (modprobe nvidia), or see nvidia-smi."
         )
     if output is None:
         output = CHANNELS if imex_channels else cdi_files.OWN
     as_yaml = form == "yaml" or (form is None and output.suffix in {".yaml", ".yml"})
     if as_yaml and form is None and output.suffix == ".yml":
         raise UserError(f"{output}: engines read .yaml and .json only")
-    text = cdi_files.as_text(document, as_yaml=as_yaml)
+    text = cdi_files.format_spec(document, as_yaml=as_yaml)
     if output == STDOUT:
         click.echo(text, nl=False)
         return
     if not imex_channels:
         cdi_files.refuse_conflict(output)
-    changed = cdi_files.write(output, text)
+    changed = cdi_files.write_spec(output, text)
     names = [device["name"] for device in document["devices"]]
     data = {"output": str(output), "driver": found.version, "changed": changed, "devices": names}
     session.show(data, lambda: "\n".join(_written(found, output, names, changed=changed)))
 
 
 def _written(
-    found: driver.Driver, output: Path, names: list[str], *, changed: bool
+    found: driver.InstalledDriver, output: Path, names: list[str], *, changed: bool
 ) -> Iterator[str]:
     parts = ", ".join(f"{name} {count}" for name, count in sorted(found.parts().items()))
     yield f"{'wrote' if changed else 'unchanged'}: {output}"
@@ -100,35 +101,36 @@ def _written(
 
 @shared.command("list", example="gpushare cdi list")
 def list_devices(session: Session) -> None:
-    """Show the devices of every CDI spec, and the file each is from.
+    """List the devices of all CDI specifications.
 
-    These are the specs that engines read, and the one that gpushare.yaml names (driver.cdi).
+    These are the specifications that engines read, and the one named in gpushare.yaml
+    (driver.cdi_spec).
     """
     specs = _specs()
     rows = [row for spec in specs for row in _rows(spec)]
     session.show_rows(
         rows,
         lambda rows: table(
-            ("DEVICE", "NODES", "FROM", "STATE"),
+            ("DEVICE", "NODES", "SOURCE", "STATE"),
             [(row["device"], row["nodes"], row["from"], row["state"]) for row in rows],
         ),
-        "no CDI spec: gpushare cdi generate writes one",
+        "there is no CDI specification. To create one, run gpushare cdi generate.",
     )
 
 
-def _specs() -> list[Found]:
-    specs = cdi_files.found()
+def _specs() -> list[CdiFile]:
+    specs = cdi_files.installed_specs()
     named = config.load().cdi
     if named is not None and named not in {spec.path for spec in specs}:
-        specs.append(cdi_files.read(named))
+        specs.append(cdi_files.read_spec(named))
     return specs
 
 
-def _rows(spec: Found) -> list[dict[str, Any]]:
+def _rows(spec: CdiFile) -> list[dict[str, Any]]:
     if spec.spec is None:
         return [{"device": "-", "nodes": "-", "from": str(spec.path), "state": spec.fault}]
     missing = spec.missing
-    state = f"of another driver: no {missing[0]}" if missing else "ok"
+    state = f"of another driver: {missing[0]} does not exist" if missing else "ok"
     return [
         {
             "device": f"{spec.spec.kind}={name}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare convert`: manifests in the words of another system."""
+"""`gpushare convert`: convert the GPU requests in a manifest to another system's keys."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gpushare.cli.failure import ERROR, say
+from gpushare.cli.session import ERROR, print_error
 from gpushare.cli.session import command as make_command
-from gpushare.convert import TARGETS, convert
 from gpushare.manifest import STDIN, read
+from gpushare.manifest.convert import TARGETS, convert
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
-    from gpushare.convert import Converted
+    from gpushare.manifest.convert import Converted
 
-#: What a line on stderr begins with, by what it says.
-_WORDS: Final = {"lost": "no equivalent", "left": "left as it is", "note": "note"}
+#: How the kind of a note is printed on stderr.
+_KINDS: Final = {"lost": "no equivalent", "left": "not changed", "note": "note"}
 
 
 @make_command("convert", example="gpushare convert train.yaml --to gpushare --in-place")
 @click.argument("file", metavar="FILE")
 @click.option(
-    "--to", "target", type=click.Choice(tuple(TARGETS)), required=True, help="Whose keys."
+    "--to", "target", type=click.Choice(tuple(TARGETS)), required=True, help="Target keys."
 )
-@click.option("-i", "--in-place", is_flag=True, help="Write FILE itself.")
+@click.option("-i", "--in-place", is_flag=True, help="Write the result to FILE.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="Where to write it; else stdout.",
+    help="Output file. Default: stdout.",
 )
-@click.option("--strict", is_flag=True, help="Write nothing where something has no equivalent.")
+@click.option("--strict", is_flag=True, help="Write nothing if a key has no equivalent.")
 def command(
     session: Session, file: str, target: str, in_place: bool, output: Path | None, strict: bool
 ) -> None:
-    """Rewrite a manifest: requests of any known system in the keys of one.
+    """Convert GPU requests in a manifest to another system's keys.
 
-    FILE is what kubectl or docker compose would read, an ECS task definition or a config.json; - is
-    stdin. Only what asks for GPUs changes; comments, order and quotes stay. What the target has no
-    key for is told on stderr, with its line.
+    FILE is a manifest of Kubernetes or docker compose, an ECS task definition or a config.json, or
+    - for stdin. Only GPU requests change. Comments, order and quotes are kept. On stderr, convert
+    lists each key that the target does not support, with its line.
 
-    --to gpushare writes annotations and the runtime class, for docker compose and ECS variables.
-    --to hami writes limits nvidia.com/gpu, gpumem and gpucores, and annotations. --to qgpu writes
-    limits tke.cloud.tencent.com/qgpu-memory and qgpu-core.
+    --to gpushare writes annotations and the runtime class, or variables for docker compose and ECS.
+    --to hami writes the limits nvidia.com/gpu, gpumem and gpucores, and annotations. --to qgpu
+    writes the limits tke.cloud.tencent.com/qgpu-memory and qgpu-core.
 
-    The exit status is 1 where nothing could be written, or with --strict where something has no
+    The exit status is 1 if nothing could be written, or if --strict finds a key without an
     equivalent.
     """
     if in_place and (file == STDIN or output is not None):
-        raise click.UsageError("--in-place needs a FILE that is no -, and no --output.")
+        raise click.UsageError("--in-place requires a FILE other than -, and no --output.")
     made = convert(read(file), TARGETS[target])
-    for one in made.said:
+    for one in made.notes:
         click.echo(
-            f"{made.file.path}:{one.line}: {_WORDS[one.what]}: {one.key}: {one.why}", err=True
+            f"{made.file.path}:{one.line}: {_KINDS[one.what]}: {one.key}: {one.why}", err=True
         )
     if strict and made.lost:
-        say(f"{len(made.lost)} of it without an equivalent, and --strict: nothing was written")
+        print_error(f"nothing was written: {len(made.lost)} without an equivalent (--strict)")
         click.get_current_context().exit(ERROR)
     written = Path(file) if in_place else output
     if written is not None and (made.changed or not in_place):
@@ -82,18 +82,18 @@ def _data(made: Converted, written: Path | None) -> dict[str, Any]:
         "containers": [
             {"name": one.name, "of": str(one.document), "line": one.line} for one in made.containers
         ],
-        "said": [
+        "notes": [
             {"line": one.line, "key": one.key, "what": one.what, "why": one.why}
-            for one in made.said
+            for one in made.notes
         ],
         **({"text": made.text} if written is None else {"output": str(written)}),
     }
 
 
 def _write(path: Path, text: str) -> None:
-    """Write `path` whole or not at all; a file that is there keeps its mode, a link stays one.
+    """Write `path` atomically; an existing file keeps its mode, and a link stays a link.
 
-    What is there and no regular file is written to: /dev/null is not to become one.
+    A file that is not a regular one, such as /dev/null, is written to instead of replaced.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():

@@ -1,32 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare doctor`: what is well on this machine, what is not, and what to do."""
+"""`gpushare doctor`: check this machine and suggest fixes."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpushare import checks
+import gpushare
+from gpushare import config
+from gpushare.checks import Check, driver, engines, machine
 from gpushare.cli import session as shared
-from gpushare.cli.failure import DEGRADED
-from gpushare.cli.table import printable
+from gpushare.cli.session import DEGRADED
+from gpushare.cli.text import printable
+from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused
+from gpushare.engines import ENGINES
+from gpushare.host import cgroups
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpushare.cli.session import Session
+    from gpushare.client import Client
+    from gpushare.protocol import DaemonStatus
 
 COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @shared.command("doctor", example="gpushare doctor")
 def command(session: Session) -> None:
-    """Check this machine; each line says how to put it right.
+    """Check this machine and suggest fixes.
 
-    The exit status is 4 when a check fails; a warning changes nothing.
+    The exit status is 4 if a check fails. Warnings do not change it.
     """
     found = []
-    for check in checks.run(session.client):
+    for check in run_checks(session.client):
         found.append(check)
         if not session.json:
             word = click.style(f"{check.level:<6}", fg=COLOURS[check.level])
@@ -36,3 +46,76 @@ def command(session: Session) -> None:
         session.show([asdict(check) for check in found], str)
     if any(check.level == "fail" for check in found):
         click.get_current_context().exit(DEGRADED)
+
+
+def run_checks(client: Client) -> Iterator[Check]:
+    """Yield the result of every check, the daemon first: it has the driver's current state."""
+    status: DaemonStatus | None = None
+    try:
+        status = client.status()
+    except (DaemonUnreachable, DaemonError, RequestRefused) as error:
+        yield Check("fail", f"daemon: {error}")
+        yield from machine.check_orphaned_scheduler(client.path.parent, Path("/proc/net/unix"))
+    else:
+        yield from _daemon(status)
+    file = Path(status["config"]) if status and status["config"] else None
+    if status is None and machine.is_simulated(file):
+        yield Check("ok", "simulated driver: as configured")
+    else:
+        yield from driver.check_driver(status)
+    yield from driver.check_placeholders()
+    yield from machine.check_configuration(file)
+    copies = machine.used_installation(status)
+    yield from machine.check_installation(copies)
+    if status is not None and _private(status):
+        yield Check(
+            "ok",
+            f"{', '.join(ENGINES)}: not checked: this gpushared is not the machine's own",
+        )
+    else:
+        yield from engines.check_engines(copies.launcher if copies else None)
+    yield from machine.check_machine()
+    yield _cgroups(cgroups.layout(cgroups.mountinfo()))
+    if status is not None:
+        yield from _without_gpu(client)
+
+
+def _daemon(status: DaemonStatus) -> Iterator[Check]:
+    yield Check("ok", f"gpushared {status['version']}, pid {status['pid']}, {status['run_dir']}")
+    if status["version"] != gpushare.__version__:
+        yield Check(
+            "warn",
+            f"gpushared is {status['version']}, this command {gpushare.__version__}",
+            "systemctl restart gpushared",
+        )
+    if status["scheduler_pid"]:
+        yield Check("ok", f"scheduler, pid {status['scheduler_pid']}: enforces compute shares")
+    yield from (Check("warn", warning) for warning in status["warnings"])
+
+
+def _private(status: DaemonStatus) -> bool:
+    """Whether this is not the machine's own gpushared (--socket, GPUSHARE_SOCKET).
+
+    Its containers come from engines that were started for it, with unknown configuration files.
+    """
+    machines = status["config"] == str(config.DEFAULT_FILE)
+    return not machines and status["run_dir"] != str(config.Config().run_dir)
+
+
+def _cgroups(layout: str) -> Check:
+    if layout == "hybrid":
+        return Check(
+            "warn",
+            "cgroup: hybrid hierarchy (v1 and v2), which runc supports and crun does not",
+            "boot with systemd.unified_cgroup_hierarchy=1",
+        )
+    if layout == "none":
+        return Check("fail", "cgroup: no hierarchy is mounted", "mount cgroup2 at /sys/fs/cgroup")
+    return Check("ok", f"cgroup {layout}")
+
+
+def _without_gpu(client: Client) -> Iterator[Check]:
+    for tenant in client.tenants(everything=True):
+        if tenant["state"] == "none":
+            name = tenant["name"] or tenant["id"][:12]
+            yield Check("warn", f"container {name} has no GPU", tenant["reason"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare inspect`: everything that is known of one container."""
+"""`gpushare inspect`: the details of one container."""
 
 from __future__ import annotations
 
@@ -9,51 +9,59 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from gpushare.cli import session as shared
-from gpushare.cli.ps import cores, got, level, memory, name, share, throttled
-from gpushare.cli.summary import count
-from gpushare.cli.table import printable
+from gpushare.cli.ps import (
+    RUN_STATES,
+    cores,
+    cores_used,
+    latency_class,
+    memory,
+    share,
+    tenant_name,
+    throttled,
+)
+from gpushare.cli.text import count, printable
 from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.cli.session import Session
-    from gpushare.protocol import Held, Tenant, TenantCard
+    from gpushare.protocol import Intervention, TenantCard, TenantStatus
 
-KEY_WIDTH: Final = len("memory-percent") + 2  # the longest key of a quota
+KEY_WIDTH: Final = len("over-quota action") + 2  # the longest label
 
 
 @shared.command("inspect", example="gpushare inspect train")
 @click.argument("container")
 def command(session: Session, container: str) -> None:
-    """Show everything about one container.
+    """Show the details of a container.
 
-    That is its quota and where it came from, its cards, its processes. Where its memory is, byte by
-    byte, says `gpushare why`. CONTAINER is its engine's name, the start of its id, or
-    namespace/pod/container.
+    That is its quota, with the source of each key, its cards and its processes. For a breakdown of
+    its memory, run `gpushare why`. CONTAINER is the engine's name of the container, the start of
+    its id, or namespace/pod/container.
     """
     tenant = session.client.tenant(container)
     session.show(tenant, lambda: "\n".join(_lines(tenant)))
 
 
-def _lines(tenant: Tenant) -> Iterator[str]:
-    created = dt.datetime.fromtimestamp(tenant["created"], dt.timezone.utc)
-    yield _line("name", name(tenant))
+def _lines(tenant: TenantStatus) -> Iterator[str]:
+    created = dt.datetime.fromtimestamp(tenant["created_at"], dt.timezone.utc)
+    yield _line("name", tenant_name(tenant))
     yield _line("id", tenant["id"])
     yield _line("engine", tenant["engine"])
     yield _line("state", tenant["state"])
-    for hold in tenant["held"]:
-        yield _line("held", _held(hold))
-    if tenant["why"]:
-        yield _line("why", tenant["why"])
+    for intervention in tenant["interventions"]:
+        yield _line(RUN_STATES.get(intervention["by"], "frozen"), _since(intervention))
+    if tenant["reason"]:
+        yield _line("reason", tenant["reason"])
     yield _line("pid", str(tenant["pid"] or "-"))
     yield _line("created", created.astimezone().isoformat(" ", "seconds"))
     yield _line("policy", tenant["policy"] or "-")
     yield _line("isolation", tenant["isolation"] or "-")
-    yield _line("class", level(tenant))
-    yield _line("on over", tenant["on_over"] or "-")
-    for key, asked in sorted(tenant["quota"].items()):
-        value, _, source = asked.partition(" ")
+    yield _line("class", latency_class(tenant))
+    yield _line("over-quota action", tenant["over_quota_action"] or "-")
+    for key, text in sorted(tenant["quota"].items()):
+        value, _, source = text.partition(" ")
         yield _line(key, f"{value}   ({source})" if source else value)
     for note in tenant["notes"]:
         yield _line("note", note)
@@ -62,67 +70,69 @@ def _lines(tenant: Tenant) -> Iterator[str]:
     for card in tenant["cards"]:
         yield from _card(tenant, card)
     for process in tenant["processes"]:
-        held = "-" if process["bytes"] is None else format_size(process["bytes"])
-        inside = process["container_pid"]
-        where = "" if inside == process["pid"] else f" (in the container {inside})"
-        yield _line("process", f"{process['pid']}{where}  {process['name']}  {held}")
+        used = "-" if process["bytes"] is None else format_size(process["bytes"])
+        inner = process["container_pid"]
+        where = "" if inner == process["pid"] else f" (in the container {inner})"
+        yield _line("process", f"{process['pid']}{where}  {process['name']}  {used}")
 
 
-def _held(held: Held) -> str:
-    since = dt.datetime.fromtimestamp(held["since"], dt.timezone.utc).astimezone()
-    how = {"operator": "paused", "audit": "frozen"}.get(held["by"], "is to end")
-    why = f": {held['why']}" if held["why"] else ""
-    return f"{how} since {since.isoformat(' ', 'seconds')} ({held['by']}{why})"
+def _since(intervention: Intervention) -> str:
+    since = dt.datetime.fromtimestamp(intervention["since"], dt.timezone.utc).astimezone()
+    reason = f", reason: {intervention['reason']}" if intervention["reason"] else ""
+    return f"since {since.isoformat(' ', 'seconds')}, by {intervention['by']}{reason}"
 
 
-def _card(tenant: Tenant, card: TenantCard) -> Iterator[str]:
+def _card(tenant: TenantStatus, card: TenantCard) -> Iterator[str]:
     whole = tenant["isolation"] == "exclusive"
     yield f"card {card['index']}  {card['uuid']}"
     yield _line("  memory", memory(card))
     if not whole:
-        if card["memory_limit_bytes"] > card["memory_bytes"]:
-            lent = format_size(card["limit_bytes"] - card["memory_bytes"])
-            most = format_size(card["memory_limit_bytes"])
-            yield _line("  lent", f"{lent} now, up to {most} with the quota while the card has it")
-            yield _line("  borrowed", format_size(card["borrowed_bytes"]))
-        if card["over_bytes"]:
-            freed = f"it gets nothing more until it frees {format_size(card['over_bytes'])}"
-            yield _line("  over", freed)
-        yield _line("  allocated", format_size(card["buffer_bytes"]))
+        if card["burst_limit_bytes"] > card["quota_bytes"]:
+            now = format_size(card["current_limit_bytes"])
+            most = format_size(card["burst_limit_bytes"])
+            yield _line("  burst limit", f"{most}, currently {now}")
+            yield _line("  burst used", format_size(card["burst_used_bytes"]))
+        if card["over_limit_bytes"]:
+            over = format_size(card["over_limit_bytes"])
+            yield _line("  over quota", f"allocations fail until it frees {over}")
+        yield _line("  tracked", format_size(card["tracked_bytes"]))
         yield _line("  overhead", f"{format_size(card['overhead_bytes'])}: {_overhead(card)}")
     yield _line("  cores", cores(card))
     yield from _compute(tenant, card, whole=whole)
     if not whole:
-        yield _line("  denied", f"{count(card['denied'], 'allocation')} over the quota")
+        yield _line("  denied", f"{count(card['denied_allocations'], 'allocation')} over quota")
 
 
-def _compute(tenant: Tenant, card: TenantCard, *, whole: bool) -> Iterator[str]:
-    spent = card["spent"]
-    figures = ", ".join(f"{got(card, window)} % in {window}" for window in spent["got"])
-    of_driver = "; the driver's figures: nothing is counted" if spent["source"] == "driver" else ""
-    yield _line("  got", f"{figures}{of_driver}")
+def _compute(tenant: TenantStatus, card: TenantCard, *, whole: bool) -> Iterator[str]:
+    usage = card["compute"]
+    figures = ", ".join(
+        f"{cores_used(card, window)} % in {window}" for window in usage["cores_used"]
+    )
+    source = " (reported by the driver)" if usage["cores_source"] == "driver" else ""
+    yield _line("  cores used", f"{figures}{source}")
     if whole:
         return
     yield _line("  share", share(tenant, card))
-    waits = ", ".join(f"{throttled(card, window)} in {window}" for window in spent["throttled"])
-    yield _line("  throttled", waits)
-    yield _line("  gate", f"{spent['gate'] or '-'}, {_counts(card)}")
-    seen = spent["driver_percent"]
-    if seen is not None and spent["source"] == "gate":
-        yield _line("  driver saw", f"{seen:.1f} % in 10s")
+    fractions = ", ".join(f"{throttled(card, window)} in {window}" for window in usage["throttled"])
+    yield _line("  throttled", fractions)
+    yield _line("  gate", f"{usage['gate'] or '-'}, {_counts(card)}")
+    utilization = usage["driver_utilization"]
+    if utilization is not None and usage["cores_source"] == "gate":
+        yield _line("  utilization", f"{utilization:.1f} % in 10s (reported by the driver)")
 
 
 def _counts(card: TenantCard) -> str:
-    spent = card["spent"]
-    waited = f"threads waited {spent['waited_ns'] / 1e9:.1f} s"
+    usage = card["compute"]
+    hung = ", hung" if usage["is_hung"] else ""
+    waited = f"threads waited {usage['throttled_ns'] / 1e9:.1f} s"
     return (
-        f"{count(spent['windows'], 'window')}, {count(spent['overruns'], 'overrun')}, "
-        f"{spent['forced']} forced, {waited}{', hung' if spent['hung'] else ''}"
+        f"{count(usage['windows'], 'window')}, {count(usage['overruns'], 'overrun')}, "
+        f"{count(usage['forced_launches'], 'forced launch', 'es')}, {waited}{hung}"
     )
 
 
 def _overhead(card: TenantCard) -> str:
-    return f"{count(card['contexts'], 'context')}, modules, the driver's own"
+    return f"{count(card['contexts'], 'context')}, modules, driver overhead"
 
 
 def _line(key: str, value: str) -> str:

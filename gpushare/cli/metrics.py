@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare metrics`: what gpushare-exporter serves, once."""
+"""`gpushare metrics`: the metrics of gpushare-exporter, printed once."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
-from gpushare.cli.failure import DEGRADED
+from gpushare.cli.session import DEGRADED
 from gpushare.errors import UserError
 from gpushare.exporter import NO_LIBRARY
-from gpushare.exporter.snapshot import Source
+from gpushare.exporter.snapshot import SnapshotSource
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
 
 
 class NoLibrary(UserError):
-    """The library that writes the text is not installed."""
+    """The library that renders the metrics is not installed."""
 
 
 @shared.command("metrics", example="gpushare metrics --node gpu-7")
-@click.option("--node", metavar="NAME", help="The label node of every series, else this host's.")
+@click.option("--node", metavar="NAME", help="Value of the label node. Default: the host name.")
 def command(session: Session, node: str | None) -> None:
-    """Print the metrics once, as gpushare-exporter serves them.
+    """Print the Prometheus metrics once.
 
-    For the textfile collector of node_exporter, and to look at. What there is:
-    docs/reference/metrics.md. With --json the figures as gpushared says them.
+    The output is what gpushare-exporter serves, for example for the textfile collector of
+    node_exporter. docs/reference/metrics.md lists the metrics. --json prints the figures as
+    gpushared reports them.
 
-    Where gpushared does not answer gpushare_up is 0, which is printed, and the exit status is 4.
+    If gpushared does not respond, gpushare_up is 0 and the exit status is 4.
     """
     if session.json:
         figures = session.client.metrics()
         session.show(vars(figures), str)
         return
-    source = Source(session.socket, node or socket.gethostname())
+    source = SnapshotSource(session.socket, node or socket.gethostname())
     try:
         from gpushare.exporter.exposition import expose  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise NoLibrary(NO_LIBRARY) from error
     text, _ = expose(source.snapshot())
     click.echo(text, nl=False)
-    if source.why:
-        click.echo(f"gpushare: {source.why}", err=True)
+    if source.error:
+        click.echo(f"gpushare: {source.error}", err=True)
         click.get_current_context().exit(DEGRADED)

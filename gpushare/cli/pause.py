@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare pause`: freeze containers."""
+"""`gpushare pause`: pause containers."""
 
 from __future__ import annotations
 
@@ -8,31 +8,34 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
-from gpushare.cli.each import ask_each, names
-from gpushare.cli.ps import name
-from gpushare.cli.table import printable
+from gpushare.cli.ps import tenant_name
+from gpushare.cli.session import containers_argument, for_each_container
+from gpushare.cli.text import printable
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
-    from gpushare.protocol import Tenant
+    from gpushare.protocol import TenantStatus
 
 
-@shared.command("pause", example='gpushare pause train --reason "card 0 is looked at"')
-@names
-@click.option("--reason", default="", metavar="TEXT", help="Why; shown by ps and in the history.")
+@shared.command("pause", example='gpushare pause train --reason "inspecting card 0"')
+@containers_argument
+@click.option(
+    "--reason", default="", metavar="TEXT", help="Reason, shown by ps and in the history."
+)
 def command(session: Session, containers: tuple[str, ...], reason: str) -> None:
-    """Freeze all processes of containers, until `gpushare resume`.
+    """Pause all processes of one or more containers.
 
-    They keep their memory, and it stays promised to them; their part of the compute goes to the
-    others. Work that was given to the card before is done. It holds through restarts of gpushared,
-    not of the container. An engine that lets it go on meanwhile is overruled some seconds later. A
-    container that is stopped or removed by its engine ends, as otherwise.
+    A paused container keeps its memory and its allocation. Other containers get its share of the
+    compute. Work that was already submitted to the card completes. The pause lasts until
+    `gpushare resume`, also across restarts of gpushared, but not of the container. If the engine
+    unpauses the container, gpushare pauses it again some seconds later. The engine can stop or
+    remove a paused container as usual.
 
-    Refused (exit status 3) is who does not run yet, or shares its cgroup with others: a command of
-    `gpushare run` without root.
+    A container that is not running yet, or that shares its cgroup with other processes (`gpushare
+    run` without root), is refused with exit status 3.
     """
-    ask_each(session, containers, lambda one: session.client.pause(one, reason), _line)
+    for_each_container(session, containers, lambda one: session.client.pause(one, reason), _line)
 
 
-def _line(tenant: Tenant) -> str:
-    return printable(f"{name(tenant)}: paused")
+def _line(tenant: TenantStatus) -> str:
+    return printable(f"{tenant_name(tenant)}: paused")

@@ -1,31 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare resume`: let containers go on."""
+"""`gpushare resume`: resume paused or frozen containers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gpushare.cli import session as shared
-from gpushare.cli.each import ask_each, names
-from gpushare.cli.ps import name
-from gpushare.cli.table import printable
+from gpushare.cli.ps import tenant_name
+from gpushare.cli.session import containers_argument, for_each_container
+from gpushare.cli.text import printable
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
-    from gpushare.protocol import Tenant
+    from gpushare.protocol import TenantStatus
 
 
 @shared.command("resume", example="gpushare resume train")
-@names
+@containers_argument
 def command(session: Session, containers: tuple[str, ...]) -> None:
-    """Let containers go on that `gpushare pause` or the audit froze.
+    """Resume containers that were paused, or frozen by the audit.
 
-    One that the audit froze is above its quota: it is looked at from the beginning, warned first,
-    and frozen again if it stays so. Give it more (`gpushare set`), or have it end
-    (`gpushare kick`). What an engine has paused is the engine's: `docker unpause`.
+    The audit freezes a container that is over quota. After a resume it warns first, and freezes the
+    container again if it stays over quota. Increase the quota with `gpushare set`, or stop the
+    container with `gpushare stop`. To resume a container that an engine paused, use the engine, for
+    example `docker unpause`.
     """
-    ask_each(session, containers, session.client.resume, _line)
+    for_each_container(session, containers, session.client.resume, _line)
 
 
-def _line(tenant: Tenant) -> str:
-    return printable(f"{name(tenant)}: goes on")
+def _line(tenant: TenantStatus) -> str:
+    return printable(f"{tenant_name(tenant)}: resumed")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpushare run`: a host process as a tenant, without a container.
 
-The process that was called becomes the command: signals, exit status and the terminal are the
-command's own, and the daemon watches the pid that the caller already knows.
+This process becomes the command through exec. Signals, exit status and terminal are therefore the
+command's own, and the daemon watches a PID that the caller already knows. A supervisor beside it
+is for the time in which the command is frozen.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import click
 
 from gpushare import abi
 from gpushare.cli import session as shared
+from gpushare.cli import supervisor
 from gpushare.errors import UserError
-from gpushare.host import cgroups, namespace
+from gpushare.host import cgroups, mount_namespace
 from gpushare.quota.errors import quoted
 from gpushare.quota.keys import KEYS
 
@@ -27,30 +29,32 @@ if TYPE_CHECKING:
 
     from gpushare.cli.session import Session
     from gpushare.client import Client
-    from gpushare.protocol import Opened
+    from gpushare.protocol import HostProcessGrant
 
-# As docker's: ours, found but not to be executed, not found.
+# As in docker run: an error of gpushare, a command that cannot be executed, one that is not found.
 OURS: Final = 125
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 
 HINTS: Final = {
-    "memory": "Per card: 4GiB, 512MiB, 4g.",
-    "memory-limit": "What it may be lent with its memory; from memory up.",
-    "cores": "Percent of a card, 1 to 100.",
-    "count": "How many cards.",
-    "devices": "Which cards: indices or UUIDs.",
-    "policy": "What happens with idle cores: fixed-share, burst-share, ...",
-    "class": "online: it never waits for its turn; or offline.",
+    "memory": "Memory quota on each card, for example 4GiB.",
+    "memory-limit": "Burst limit: how much memory the command may use while the card has "
+    "unreserved memory. Must be at least --memory.",
+    "cores": "Percent of each card's compute, 1 to 100.",
+    "count": "Number of cards.",
+    "devices": "Indices or UUIDs of the allowed cards.",
+    "policy": "Sharing policy for compute: fixed-share, burst-share, best-effort or "
+    "native-burst-share.",
+    "class": "Latency class: online commands are never throttled for offline ones.",
 }
 _DRIVER: Final = Path("/opt/gpushare/driver/libcuda.so.1")
 
 
 class RunCommand(click.Command):
-    """A command whose own mistakes must not look like its command's exit status."""
+    """A command whose usage errors must not be mistaken for the exit status of what it runs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; a usage error exits with 125."""
+        """Parse the arguments; exit with 125 on a usage error."""
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -78,76 +82,78 @@ def _quota_options(function: Callable[..., Any]) -> Callable[..., Any]:
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
 )
 @_quota_options
-@click.option("--name", metavar="NAME", help="What ps calls it; else the command's name.")
+@click.option("--name", metavar="NAME", help="Name shown by ps. Default: the command's name.")
 @click.argument("argv", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(session: Session, argv: tuple[str, ...], name: str | None, **quota: str | None) -> None:
     """Run a command on this host under a quota.
 
-    As root it gets a cgroup and a mount namespace of its own. Without root the quota is advice: it
-    holds as long as the command keeps the LD_LIBRARY_PATH that it is given. Every key of the
-    GPUSHARE_ variables is an option (--placement, --weight, ...).
+    As root, the command gets its own cgroup and mount namespace. Without root, the quota is only
+    advisory: it applies as long as the command keeps the LD_LIBRARY_PATH that gpushare sets. Every
+    key of the GPUSHARE_ variables is also an option (--placement, --weight, ...).
 
-    The exit status is the command's; 125, 126 and 127 are gpushare's, as docker's.
+    The exit status is that of the command. As in docker run, 125 is an error of gpushare, 126 a
+    command that cannot be executed, and 127 a command that is not found.
     """
-    given = {key.name: quota[f"quota_{key.field}"] for key in KEYS.values()}
-    asked = {name: value for name, value in given.items() if value is not None}
+    values = {key.name: quota[f"quota_{key.field}"] for key in KEYS.values()}
+    request = {name: value for name, value in values.items() if value is not None}
     try:
-        environment = _become_tenant(session.client, asked, name or Path(argv[0]).name)
+        environment = _become_tenant(session.client, request, name or Path(argv[0]).name)
     except (UserError, OSError) as error:
-        told = str(error) if isinstance(error, UserError) else f"{error.filename}: {error.strerror}"
-        click.echo(f"gpushare: {told.removeprefix('gpushare: ')}", err=True)
+        text = str(error) if isinstance(error, UserError) else f"{error.filename}: {error.strerror}"
+        click.echo(f"gpushare: {text.removeprefix('gpushare: ')}", err=True)
         click.get_current_context().exit(OURS)
     _execute(argv, environment)
 
 
-def _become_tenant(client: Client, asked: dict[str, str], name: str) -> dict[str, str]:
-    """Make this process the tenant; return the environment of the command."""
+def _become_tenant(client: Client, request: dict[str, str], name: str) -> dict[str, str]:
+    """Make this process a tenant; return the environment of the command."""
     pid, rootless = os.getpid(), os.geteuid() != 0
-    opened = client.open(asked, name=name, pid=pid, rootless=rootless)
-    environment = {**os.environ, **opened["env"]}
+    grant = client.open(request, name=name, pid=pid, rootless=rootless)
+    environment = {**os.environ, **grant["env"]}
     try:
         if rootless:
-            environment |= _advice(opened)
+            environment |= _advisory_variables(grant)
         else:
-            cgroups.join(opened["id"])
-            namespace.enter(opened["mounts"], environment.get("LD_LIBRARY_PATH", ""))
-        client.bind(opened["key"], opened["id"], pid)
+            supervisor.start(client, supervisor.Command(pid, grant["key"], grant["id"]))
+            cgroups.join(grant["id"])
+            mount_namespace.enter(grant["mounts"], environment.get("LD_LIBRARY_PATH", ""))
+        client.bind(grant["key"], grant["id"], pid)
     except BaseException:
         if not rootless:
-            cgroups.leave(opened["id"])
+            cgroups.leave(grant["id"])
         with contextlib.suppress(UserError):
-            client.release(opened["key"], opened["id"])
+            client.release(grant["key"], grant["id"])
         raise
     return environment
 
 
-def _advice(opened: Opened) -> dict[str, str]:
-    """Return the variables that lead an unprivileged process to the filters."""
-    filters = namespace.filters(opened["mounts"])
-    if not filters:
+def _advisory_variables(grant: HostProcessGrant) -> dict[str, str]:
+    """Return the variables by which an unprivileged process loads the interposer libraries."""
+    libraries = mount_namespace.filters(grant["mounts"])
+    if not libraries:
         return {}
     if not _DRIVER.exists():
-        raise UserError(f"without root {_DRIVER} must be there; run `sudo gpushare setup` once")
+        raise UserError(f"without root, {_DRIVER} is required. Run `sudo gpushare setup` once.")
     click.echo(
-        "gpushare: not root: the quota is advice (LD_LIBRARY_PATH); use sudo for one that holds",
+        "gpushare: not root: the quota is only advisory (LD_LIBRARY_PATH); use sudo to enforce it",
         err=True,
     )
-    folders = dict.fromkeys(str(source.parent) for source in filters.values())
+    folders = dict.fromkeys(str(source.parent) for source in libraries.values())
     search = [*folders, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     return {
         "LD_LIBRARY_PATH": ":".join(search),
-        abi.TENANT_DIR_ENV: opened["directory"],
+        abi.TENANT_DIR_ENV: grant["directory"],
     }
 
 
 def _execute(argv: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
-    # Python ignores these, and what is ignored stays so in the command (execve(2)).
+    # Python ignores these signals, and ignored signals stay ignored across execve(2).
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvpe(argv[0], argv, environment)  # noqa: S606 - a shell is what it must not be
-    except (FileNotFoundError, ValueError):  # ValueError: it is called ""
-        status, why = NOT_FOUND, "there is no such command"
+        os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell, on purpose
+    except (FileNotFoundError, ValueError):  # ValueError: an empty name
+        status, why = NOT_FOUND, "command not found"
     except OSError as error:
         status, why = NOT_EXECUTABLE, str(error.strerror)
     click.echo(f"gpushare: {argv[0] or quoted('')}: {why}", err=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare runtime`: the runtime in an engine's configuration."""
+"""`gpushare runtime`: register the runtime in an engine's configuration."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ import click
 
 from gpushare import install
 from gpushare.cli import session as shared
-from gpushare.cli.failure import DEGRADED
-from gpushare.cli.table import table
-from gpushare.engines import dockerd, registration, status
-from gpushare.engines.engine import ENGINES, find
-from gpushare.setup import lowlevel
+from gpushare.cli.session import DEGRADED
+from gpushare.cli.text import table
+from gpushare.engines import ENGINES, docker_config, engine_status, find, registration
+from gpushare.setup import InstallRecord, low_level_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpushare.cli.session import Session
-    from gpushare.engines.answer import Answer
-    from gpushare.engines.engine import Engine
-    from gpushare.engines.place import Place
-    from gpushare.engines.registration import Change
-    from gpushare.engines.status import Status
+    from gpushare.engines import Engine, EngineStatus
+    from gpushare.engines.config_files import ConfigLocation
+    from gpushare.engines.query import RuntimeReport
+    from gpushare.engines.registration import FileChange
 
 
 @click.group("runtime", epilog="Example: gpushare runtime configure --runtime docker --dry-run")
 @shared.shared_options
 def command() -> None:
-    """Register the runtime with docker, containerd, CRI-O or podman."""
+    """Register the runtime with Docker, containerd, CRI-O or Podman."""
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--dry-run", is_flag=True, help="Show the change as a diff; make none."),
+        click.option(
+            "--dry-run", is_flag=True, help="Print the change as a diff without making it."
+        ),
         click.option(
             "--config",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="The engine's configuration, where it is not the usual file.",
+            help="The engine's configuration file. Default: the engine's usual one.",
         ),
         click.option(
             "--runtime",
@@ -60,12 +60,12 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     "configure", example="gpushare runtime configure --runtime containerd --set-as-default"
 )
 @_options
-@click.option("--set-as-default", is_flag=True, help="Containers get it without asking.")
+@click.option("--set-as-default", is_flag=True, help="Make gpushare the engine's default runtime.")
 @click.option(
     "--launcher",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="gpushare-runtime, where it is not the one that `gpushare setup` installed.",
+    help="Path of gpushare-runtime. Default: the one that `gpushare setup` installed.",
 )
 def configure(
     session: Session,
@@ -75,58 +75,64 @@ def configure(
     set_as_default: bool,
     launcher: Path | None,
 ) -> None:
-    """Register the runtime in the engine's configuration.
+    """Register the runtime in an engine's configuration.
 
-    What the file says besides stays, and the file as it was is kept beside it. For containerd and
-    CRI-O the handler is a copy of the present default's with our launcher. An engine that is a unit
-    of systemd's is started after gpushared's socket from the next boot on. The running engine is
-    asked afterwards whether it knows the runtime.
+    Other settings of the file are not changed, and a copy of the original file is kept next to it.
+    For containerd and CRI-O, the handler is a copy of the current default's, with gpushare-runtime.
+    If the engine is a systemd unit, it starts after the socket of gpushared from the next boot on.
+    Afterwards, the command asks the running engine whether it has loaded the runtime.
     """
     found = find(engine)
-    place = found.place(Path("/"), config.absolute() if config else None)
+    place = found.locate(Path("/"), config.absolute() if config else None)
     program = _installed() if launcher is None else launcher.absolute()
     changes = registration.configure(place, program, default=set_as_default)
-    remarks = [*_of_launcher(program, engine), *lowlevel.differs(program, place.default)]
+    remarks = [
+        *_of_launcher(program, engine),
+        *_low_level_remarks(program, place.default),
+    ]
     if not dry_run:
         _apply(changes)
     answer = None
     if config is None and not dry_run:
-        answer = _fresh(found.ask(place), program, default=set_as_default)
-    _tell(session, found, place, changes, answer, remarks, dry_run=dry_run)
+        answer = _fresh(found.query(place), program, default=set_as_default)
+    _report(session, found, place, changes, answer, remarks, dry_run=dry_run)
 
 
 @shared.command("unconfigure", example="gpushare runtime unconfigure --runtime docker")
 @_options
 def unconfigure(session: Session, engine: str, config: Path | None, dry_run: bool) -> None:
-    """Take the runtime out again.
+    """Remove the runtime from an engine's configuration.
 
-    A file that nobody edited since is then as it was, byte for byte.
+    If the file was not edited in the meantime, it is restored byte for byte.
     """
     found = find(engine)
-    place = found.place(Path("/"), config.absolute() if config else None)
+    place = found.locate(Path("/"), config.absolute() if config else None)
     changes = registration.unconfigure(place)
-    if not dockerd.reload_forgets(place, changes):
+    if not docker_config.reload_suffices(place, changes):
         place = replace(place, apply=place.restart, reloads=False)
     if not dry_run:
         _apply(changes)
-    _tell(session, found, place, changes, None, [], dry_run=dry_run)
+    _report(session, found, place, changes, None, [], dry_run=dry_run)
 
 
 @shared.command("status", example="gpushare runtime status --runtime containerd")
 @click.option(
-    "--runtime", "engine", type=click.Choice(list(ENGINES)), help="This engine; else every one."
+    "--runtime",
+    "engine",
+    type=click.Choice(list(ENGINES)),
+    help="The engine to show. Default: all engines.",
 )
 def show(session: Session, engine: str | None) -> None:
-    """Show which engines have the runtime, and whether they know it.
+    """Show which engines have the runtime registered and loaded.
 
-    What the files say is compared with what the running engine says. The exit status is 4 where
-    something is left to do: an engine that has not read its file, a launcher that is gone, an
-    engine of --runtime without the runtime, or no engine with it.
+    The command compares the configuration files with the running engines. The exit status is 4 if
+    an engine has not read its file, a launcher is missing, the engine of --runtime does not have
+    the runtime, or no engine has it.
     """
     engines = [find(engine)] if engine else list(ENGINES.values())
     installation = install.current()
     launcher = installation.launcher if installation else None
-    found = [status.look(one, launcher) for one in engines]
+    found = [engine_status(one, launcher) for one in engines]
     session.show([_row(one) for one in found], lambda: "\n".join(_shown(found)))
     bad = any(one.word in {"broken", "unread"} for one in found)
     if bad or not any(one.well for one in found):
@@ -142,36 +148,43 @@ def _installed() -> Path:
     installation = install.current()
     if installation is None:
         raise install.InstallError(
-            f"no gpushare-runtime in {install.PREFIX}; run `gpushare setup` or use --launcher"
+            f"no gpushare-runtime in {install.PREFIX}. Run `gpushare setup`, or use --launcher."
         )
     return installation.launcher
+
+
+def _low_level_remarks(launcher: Path, default: str | None) -> list[str]:
+    """Return a warning where engine and launcher differ, unless the user chose it with setup."""
+    if InstallRecord.read().low_level:
+        return []
+    return low_level_runtime.runtime_mismatch(launcher, default)
 
 
 def _of_launcher(program: Path, engine: str) -> list[str]:
     if os.access(program, os.X_OK):
         return []
-    return [f"{program} is not there; {engine} can start no container with it until it is"]
+    return [f"{program} does not exist. {engine} cannot start containers with it until it does."]
 
 
-def _apply(changes: list[Change]) -> None:
+def _apply(changes: list[FileChange]) -> None:
     for change in changes:
         change.apply()
 
 
-def _fresh(answer: Answer, program: Path, *, default: bool) -> Answer:
-    """Return `answer`, as not known where the engine knows another launcher, or default."""
+def _fresh(answer: RuntimeReport, program: Path, *, default: bool) -> RuntimeReport:
+    """Return `answer`; not loaded if the engine has another launcher or default runtime loaded."""
     other = answer.launcher is not None and answer.launcher.resolve() != program.resolve()
     if answer.known and (other or (default and answer.default is False)):
         return replace(answer, known=False)
     return answer
 
 
-def _tell(
+def _report(
     session: Session,
     engine: Engine,
-    place: Place,
-    changes: list[Change],
-    answer: Answer | None,
+    place: ConfigLocation,
+    changes: list[FileChange],
+    answer: RuntimeReport | None,
     remarks: list[str],
     *,
     dry_run: bool,
@@ -195,7 +208,7 @@ def _tell(
     session.show(data, lambda: "\n".join(lines))
 
 
-def _changed(changes: list[Change], *, dry_run: bool) -> list[str]:
+def _changed(changes: list[FileChange], *, dry_run: bool) -> list[str]:
     lines: list[str] = []
     for change in changes:
         if change.needed and dry_run:
@@ -203,39 +216,39 @@ def _changed(changes: list[Change], *, dry_run: bool) -> list[str]:
         elif change.needed:
             lines.append(f"{change.path}: {'written' if change.after is not None else 'removed'}")
         if change.needed and not dry_run and change.backup is not None:
-            lines.append(f"as it was: {registration.backup_of(change.path)}")
+            lines.append(f"original: {registration.backup_path(change.path)}")
     return lines or [f"{changes[0].path}: nothing to change"]
 
 
 def _next(
-    engine: Engine, place: Place, answer: Answer | None, due: str, *, dry_run: bool
+    engine: Engine, place: ConfigLocation, answer: RuntimeReport | None, due: str, *, dry_run: bool
 ) -> list[str]:
     lines: list[str] = []
     what = "reload" if place.reloads else "restart"
     if answer is not None and answer.known:
-        lines.append(f"ok: the running {place.owner or engine.name} knows it")
+        lines.append(f"ok: the running {place.owner or engine.name} has loaded it")
     elif answer is not None and answer.known is False:
-        why = f": {answer.why}" if answer.why else f" yet: {what} it"
-        lines.append(f"warn: registered, but the running engine does not know it{why}")
-    elif answer is not None and answer.why:
-        lines.append(f"not known whether the running engine has it: {answer.why}")
+        why = f": {answer.reason}" if answer.reason else f" yet: {what} it"
+        lines.append(f"warn: registered, but the running engine has not loaded it{why}")
+    elif answer is not None and answer.reason:
+        lines.append(f"cannot determine whether the running engine has loaded it: {answer.reason}")
     if due:
-        then = "containers run on"
+        then = "containers keep running"
         if place.reloads:
-            then = "nothing that runs is disturbed"
+            then = "running containers are not affected"
         elif place.restart:
-            then = "a reload takes nothing back"
+            then = "a reload does not remove a runtime"
         before = "the same without --dry-run, then " if dry_run else ""
         lines.append(f"next: {before}{due} ({what}: {then})")
     return lines
 
 
-def _row(one: Status) -> dict[str, Any]:
+def _row(one: EngineStatus) -> dict[str, Any]:
     paths = {"file": one.file and str(one.file), "launcher": one.launcher and str(one.launcher)}
     return {**asdict(one), **paths, "remarks": list(one.remarks)}
 
 
-def _shown(found: list[Status]) -> list[str]:
+def _shown(found: list[EngineStatus]) -> list[str]:
     rows = [
         (
             one.engine,
@@ -246,10 +259,10 @@ def _shown(found: list[Status]) -> list[str]:
         )
         for one in found
     ]
-    lines = [table(("ENGINE", "RUNTIME", "FILE", "DEFAULT", "KNOWN"), rows)]
-    alone = len(found) == 1  # asked for by name
+    lines = [table(("ENGINE", "RUNTIME", "CONFIG FILE", "DEFAULT", "LOADED"), rows)]
+    by_name = len(found) == 1
     for one in found:
-        if one.word in {"refused", "broken", "unread"} or (one.word == "absent" and alone):
+        if one.word in {"refused", "broken", "unread"} or (one.word == "absent" and by_name):
             lines.append(f"{one.engine}: {one.text}")
         lines += [f"{one.engine}: {remark}" for remark in one.remarks]
         if one.fix:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare setup`: from an installed package to an engine that shares the cards, and back."""
+"""`gpushare setup`: set up GPU sharing on this machine, or undo it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
-from gpushare.client import DaemonUnreachable, Refused
-from gpushare.engines.engine import ENGINES, find
-from gpushare.setup import exporter
-from gpushare.setup.made import Made
-from gpushare.setup.plan import SetupError, Step, Wanted, plan, undo
+from gpushare.client import DaemonUnreachable, RequestRefused
+from gpushare.engines import ENGINES, find
+from gpushare.setup import InstallRecord, exporter
+from gpushare.setup.plan import SetupError, SetupOptions, SetupStep, plan_setup, plan_undo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpushare.cli.session import Session
-    from gpushare.engines.engine import Engine
+    from gpushare.engines import Engine
 
 
 @shared.command("setup", example="gpushare setup --runtime docker --dry-run")
@@ -30,57 +29,69 @@ if TYPE_CHECKING:
     "runtimes",
     multiple=True,
     type=click.Choice(list(ENGINES)),
-    help="The engine to register with; else the first that is there of docker, containerd, "
-    "crio and podman.",
+    help="The engine to use. Default: the first one found of docker, containerd, crio and podman.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
-@click.option("--undo", "undoing", is_flag=True, help="Take away what setup made.")
-@click.option("--metrics", is_flag=True, help="gpushare-exporter too, for Prometheus.")
-@click.option("--simulate", metavar="PROFILE", help="Simulated cards as the driver, e.g. h200.")
+@click.option(
+    "--low-level",
+    metavar="RUNTIME",
+    default="",
+    help="The low-level runtime: runc, crun, or a path. Default: what the engine uses.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the steps without performing them.")
+@click.option("--undo", "undoing", is_flag=True, help="Remove everything that setup created.")
+@click.option("--metrics", is_flag=True, help="Also set up gpushare-exporter, for Prometheus.")
+@click.option(
+    "--simulate",
+    metavar="PROFILE",
+    help="Use simulated cards instead of a driver, for example h200.",
+)
 @click.option(
     "--root",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     default=Path("/"),
     metavar="DIR",
-    help="Set up the system beneath DIR (an image), starting nothing.",
+    help="Set up the system in DIR (an image) without starting anything.",
 )
 def command(
     session: Session,
     runtimes: tuple[str, ...],
+    low_level: str,
     dry_run: bool,
     undoing: bool,
     metrics: bool,
     simulate: str | None,
     root: Path,
 ) -> None:
-    """Make this machine share its cards, or undo that.
+    """Set up GPU sharing on this machine, or undo it.
 
-    What is done already is left as it is. Copies programs and libraries to /usr/local/lib/gpushare,
-    finds the driver and the low-level runtime, writes /etc/gpushare/gpushare.yaml and the systemd
-    units, and registers the runtime. gpushared is started by its socket, which the engine is
-    started after: no container that asks for a GPU comes too early. --undo takes exactly that away,
-    and an engine's configuration is as it was, byte for byte.
+    setup copies programs and libraries to /usr/local/lib/gpushare, finds the driver and the
+    low-level runtime, writes /etc/gpushare/gpushare.yaml and the systemd units, and registers the
+    runtime. Steps that are already done are skipped. gpushared is started by its socket, and the
+    engine starts after that socket, so no container can request a GPU too early. --undo removes
+    exactly what setup created, and restores the engine's configuration byte for byte.
     """
     root = root.resolve()
     if root == Path("/") and os.geteuid() != 0 and not dry_run:
-        raise SetupError("setup writes to this system; use sudo, or see --dry-run")
-    made = Made.read(root)
+        raise SetupError(
+            "setup changes this system. Use sudo, or --dry-run to only print the steps."
+        )
+    made = InstallRecord.read(root)
     if undoing:
         if root == Path("/"):
             _refuse_while_used(session)
-        steps = chain(exporter.undo(made), undo(made, ENGINES))
+        steps = chain(exporter.plan_exporter_undo(made), plan_undo(made, ENGINES))
     else:
-        wanted = Wanted(_engines(runtimes, root), simulate)
-        for _ in chain(plan(made, wanted), exporter.steps(made) if metrics else ()):
-            pass  # what is in the way is said before anything is done
-        steps = chain(plan(made, wanted), exporter.steps(made) if metrics else ())
+        wanted = SetupOptions(_engines(runtimes, root), simulate, low_level)
+        for _ in chain(plan_setup(made, wanted), exporter.plan_exporter(made) if metrics else ()):
+            pass  # raises what prevents the setup before the first step is performed
+        steps = chain(plan_setup(made, wanted), exporter.plan_exporter(made) if metrics else ())
     done = _carry_out(session, steps, dry_run=dry_run)
     if session.json:
         session.show(done, lambda: "")
     elif not done:
-        click.echo("nothing was set up here")
+        click.echo("gpushare is not set up on this machine")
     elif dry_run:
-        click.echo("nothing was changed; next: the same without --dry-run")
+        click.echo("nothing was changed; next: run it without --dry-run")
     elif not undoing:
         click.echo("next: gpushare doctor")
 
@@ -88,8 +99,8 @@ def command(
 def _engines(names: tuple[str, ...], root: Path) -> tuple[Engine, ...]:
     if names:
         return tuple(find(name) for name in names)
-    # Docker's containerd is there too; its CRI is off, so docker is who must know.
-    present = [engine for engine in ENGINES.values() if engine.present(root)]
+    # Docker brings containerd, with its CRI plugin disabled: only Docker must be registered.
+    present = [engine for engine in ENGINES.values() if engine.is_present(root)]
     return tuple(present[:1])
 
 
@@ -100,13 +111,13 @@ def _refuse_while_used(session: Session) -> None:
         return
     if tenants:
         names = ", ".join(tenant["name"] or tenant["id"][:12] for tenant in tenants)
-        raise Refused(f"these still have a share: {names}; stop them first")
+        raise RequestRefused(f"these containers still have a GPU: {names}. Stop them first.")
 
 
 def _carry_out(
-    session: Session, steps: Iterable[Step], *, dry_run: bool
+    session: Session, steps: Iterable[SetupStep], *, dry_run: bool
 ) -> list[dict[str, object]]:
-    """Do each step before the next is looked at; return what was done."""
+    """Perform each step before the next is computed; return what was done."""
     done: list[dict[str, object]] = []
     for step in steps:
         word = _word(step, dry_run=dry_run)
@@ -121,7 +132,7 @@ def _carry_out(
     return done
 
 
-def _word(step: Step, *, dry_run: bool) -> str:
+def _word(step: SetupStep, *, dry_run: bool) -> str:
     if step.yours:
         return "next"
     if step.do is None:

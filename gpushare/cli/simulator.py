@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare simulator`: cards that are not there."""
+"""`gpushare simulator`: simulated cards, and faults in them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,24 @@ Changed = TypeVar("Changed")
 @click.group("simulator", epilog="Example: gpushare simulator create ./cards --profile h200")
 @shared.shared_options
 def command() -> None:
-    """Make simulated cards, to try without a GPU, and let them go wrong."""
+    """Create simulated cards and inject faults."""
 
 
 @shared.command("create", example="gpushare simulator create ./cards --profile t4 --cards 2")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--profile", default="h200", show_default=True, help="A model, or a JSON file.")
+@click.option("--profile", default="h200", show_default=True, help="Card model, or a JSON file.")
 @click.option("--cards", type=click.IntRange(1, 16), default=1, show_default=True)
-@click.option("--driver-version", metavar="VERSION", help="Else the profile's, e.g. 580.159.04.")
+@click.option(
+    "--driver-version",
+    metavar="VERSION",
+    help="Driver version, for example 580.159.04. Default: that of the profile.",
+)
 def create(
     session: Session, directory: Path, profile: str, cards: int, driver_version: str | None
 ) -> None:
-    """Make simulated cards in a folder.
+    """Create simulated cards in a folder.
 
-    That is a device file and a CDI spec, which is to be named in gpushare.yaml.
+    The folder gets a device file and a CDI specification, which you set in gpushare.yaml.
     """
     try:
         made = simulator.create(directory, profile, cards=cards, driver_version=driver_version)
@@ -47,7 +51,7 @@ def create(
         lambda: "\n".join(
             [
                 f"device {made.device} (GPUSHARE_SIM_DEVICE, for programs on this host)",
-                f"next: in /etc/gpushare/gpushare.yaml, driver.cdi: {made.cdi}",
+                f"next: in /etc/gpushare/gpushare.yaml, driver.cdi_spec: {made.cdi}",
             ]
         ),
     )
@@ -59,11 +63,12 @@ def create(
 @click.argument("value", default="")
 @click.option("--card", type=click.IntRange(0, 15), default=0, show_default=True)
 def fault(session: Session, device: Path, kind: str, value: str, card: int) -> None:
-    """Let something go wrong with a simulated card, or nothing any more.
+    """Inject a fault into a simulated card, or remove it.
 
-    lost: it has fallen off the bus. hang: NVML does not answer about it. slow MILLISECONDS: late.
-    lie: bytes, twice, used, total, unsaid, pid or uuid, several with commas. unlisted: NVML does
-    not list it. Programs that run meet it at once.
+    none removes the fault. lost: the card has fallen off the bus. hang: NVML calls for the card
+    hang. slow MILLISECONDS: NVML calls are delayed. lie: NVML reports false figures; the value is
+    bytes, twice, used, total, unsaid, pid or uuid, several separated by commas. unlisted: NVML does
+    not list the card. The fault takes effect at once, also for running programs.
     """
     faults = _faults(kind, value)
     _live(lambda: simulator.fail(device, card, **faults))
@@ -75,7 +80,7 @@ def fault(session: Session, device: Path, kind: str, value: str, card: int) -> N
 @click.argument("number", type=click.IntRange(1, 999))
 @click.option("--card", type=click.IntRange(0, 15), default=0, show_default=True)
 def xid(session: Session, device: Path, number: int, card: int) -> None:
-    """Let a simulated card report an XID."""
+    """Make a simulated card report an XID."""
     _live(lambda: simulator.raise_xid(device, number, card))
     session.show({"card": card, "xid": number}, lambda: f"card {card}: XID {number}")
 
@@ -83,9 +88,13 @@ def xid(session: Session, device: Path, number: int, card: int) -> None:
 @shared.command("driver", example="gpushare simulator driver ./cards/device 590.10.01")
 @click.argument("device", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("version", default="")
-@click.option("--mismatch", is_flag=True, help="Whoever loads it is refused, as in an upgrade.")
+@click.option(
+    "--mismatch",
+    is_flag=True,
+    help="Make the driver refuse programs that load it, as during an upgrade.",
+)
 def driver(session: Session, device: Path, version: str, mismatch: bool) -> None:
-    """Let the simulated driver be another version, beneath programs that run."""
+    """Change the version of the simulated driver while programs run."""
     error = simulator.MISMATCH if mismatch else 0
     _live(lambda: simulator.change_driver(device, version, error))
     session.show({"version": version, "mismatch": mismatch}, f"driver {version}".rstrip)
@@ -94,15 +103,15 @@ def driver(session: Session, device: Path, version: str, mismatch: bool) -> None
 @shared.command("mig", example="gpushare simulator mig ./cards/device 3g.71gb 1g.18gb")
 @click.argument("device", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("instances", nargs=-1)
-@click.option("--profile", default="h200", show_default=True, help="What the cards are.")
+@click.option("--profile", default="h200", show_default=True, help="Card model.")
 def mig(session: Session, device: Path, instances: tuple[str, ...], profile: str) -> None:
-    """Partition the simulated cards, or join them again where no instance is named."""
+    """Partition the simulated cards into MIG instances, or undo that without INSTANCES."""
     made = _live(lambda: simulator.partition(device, instances, profile))
     session.show({"instances": list(made)}, lambda: "\n".join(made) or "no card is partitioned")
 
 
 def _faults(kind: str, value: str) -> dict[str, int]:
-    """Return what `simulator.fail` is to be told; UserError for a value that `kind` has not."""
+    """Return the arguments of `simulator.fail`. Raises UserError for an invalid value of `kind`."""
     plain = {"none": {}, "lost": {"lost": 1}, "hang": {"nvml_hangs": 1}}
     plain["unlisted"] = {"listed": simulator.NOWHERE}
     if kind in plain and not value:
@@ -110,11 +119,11 @@ def _faults(kind: str, value: str) -> dict[str, int]:
     if kind == "slow" and value.isdecimal():
         return {"nvml_delay_ms": int(value)}
     names = [name.upper() for name in value.split(",")]
-    if kind == "lie" and all(name in simulator.Lie.__members__ for name in names):
-        return {"lies": sum(simulator.Lie[name] for name in set(names))}
-    known = ", ".join(simulator.Lie.__members__).lower()
-    rules = {"slow": "is followed by milliseconds", "lie": f"is followed by {known}"}
-    raise UserError(f'"{kind} {value}": {kind} {rules.get(kind, "is followed by nothing")}')
+    if kind == "lie" and all(name in simulator.FalseReading.__members__ for name in names):
+        return {"lies": sum(simulator.FalseReading[name] for name in set(names))}
+    known = ", ".join(simulator.FalseReading.__members__).lower()
+    rules = {"slow": "requires milliseconds", "lie": f"requires one or more of {known}"}
+    raise UserError(f'"{kind} {value}": {kind} {rules.get(kind, "takes no value")}.')
 
 
 def _live(change: Callable[[], Changed]) -> Changed:

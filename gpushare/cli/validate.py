@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare validate`: what is wrong with manifests, before anybody starts them."""
+"""`gpushare validate`: check the GPU requests in manifests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gpushare.cli import session as shared
-from gpushare.cli.table import printable
+from gpushare.cli.text import count, printable
 from gpushare.manifest import STDIN, ManifestError, read
-from gpushare.manifest.check import ERROR, INFO, WARNING, Checked, check, unreadable
-from gpushare.marks import at
+from gpushare.manifest.check import ERROR, INFO, WARNING, Checked, check, report_unreadable
+from gpushare.text_position import at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,18 +30,19 @@ SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 @click.option(
     "--strict/--lenient",
     default=True,
-    help="Hold every vendor's own rules, as its product does; or only what a node here refuses.",
+    help="Apply every vendor's own rules, or only those by which gpushare refuses a container.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Without what is only to be known (info).")
+@click.option("--quiet", "-q", is_flag=True, help="Omit informational findings.")
 def command(session: Session, files: tuple[str, ...], strict: bool, quiet: bool) -> None:
-    """Check what manifests ask of GPUs, and tell every problem at once.
+    """Check the GPU requests in manifests.
 
-    FILE is one of Kubernetes, of docker compose, a task definition of ECS, a container's
-    config.json, a device plugin's configuration; - is standard input, and of a folder every .yaml,
-    .yml and .json is looked at. Each problem is FILE:LINE:COLUMN: KEY: "VALUE" RULE; FIX. What
-    reaches no container runtime is told as info and is no problem. No daemon is asked.
+    FILE is a manifest of Kubernetes or docker compose, an ECS task definition, a container's
+    config.json or a device plugin's configuration, - for standard input, or a folder, of which all
+    .yaml, .yml and .json files are checked. All problems are reported, each with file, line,
+    column, key, value, rule and fix. A key that is not passed to the container runtime is reported
+    as info and is not a problem. gpushared is not needed.
 
-    The exit status is 1 where there is a problem, and 4 where --strict has only warnings.
+    The exit status is 1 if there is a problem, and 4 if --strict finds only warnings.
     """
     checked = [_checked(path, strict=strict) for path in _paths(files)]
     levels = (ERROR, WARNING) if quiet else (ERROR, WARNING, INFO)
@@ -56,7 +57,7 @@ def command(session: Session, files: tuple[str, ...], strict: bool, quiet: bool)
 
 
 def _paths(files: tuple[str, ...]) -> list[str]:
-    """Return the files to look at, those of folders in order."""
+    """Return the files to check, those of folders in order."""
     found: list[str] = []
     for name in files:
         path = Path(name)
@@ -65,7 +66,7 @@ def _paths(files: tuple[str, ...]) -> list[str]:
             continue
         within = sorted(one for one in path.rglob("*") if one.suffix in SUFFIXES and one.is_file())
         if not within:
-            raise click.UsageError(f"{name} has no .yaml, .yml or .json in it")
+            raise click.UsageError(f"{name} contains no .yaml, .yml or .json file")
         found += map(str, within)
     return list(dict.fromkeys(found))
 
@@ -74,7 +75,7 @@ def _checked(path: str, *, strict: bool) -> Checked:
     try:
         return check(read(path), strict=strict)
     except ManifestError as error:
-        return unreadable(error)
+        return report_unreadable(error)
 
 
 def _data(checked: Checked, levels: tuple[str, ...]) -> dict[str, Any]:
@@ -95,15 +96,8 @@ def _lines(checked: Checked, levels: tuple[str, ...]) -> Iterator[str]:
     for finding in checked.findings:
         if finding.level in levels:
             yield f"{printable(at(checked.path, finding.line, finding.column))}: {finding}"
-    looked = f"{_number(checked.containers, 'container')}, {checked.asking} asking for a GPU"
-    problems, warnings = checked.count(ERROR), checked.count(WARNING)
-    told = [
-        _number(count, what)
-        for count, what in ((problems, "problem"), (warnings, "warning"))
-        if count
-    ]
-    yield f"{printable(checked.path)}: {', '.join(told) or 'ok'} ({looked})"
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    request = "requests" if checked.asking == 1 else "request"
+    scope = f"{count(checked.containers, 'container')}, {checked.asking} {request} a GPU"
+    found = {"problem": checked.count(ERROR), "warning": checked.count(WARNING)}
+    summary = ", ".join(count(number, what) for what, number in found.items() if number)
+    yield f"{printable(checked.path)}: {summary or 'ok'} ({scope})"

@@ -1,38 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpushared: decides what each tenant gets of the cards, and watches that it stays so.
+"""gpushared: decides what each tenant gets of the cards, and audits that it gets no more.
 
-Threads and what each alone touches:
+Threads, and what each of them alone touches:
 
 | thread | owns |
 |---|---|
-| door | the control socket until the daemon is ready |
-| main (`server`) | every socket and pidfd, signals, timers |
-| decide | the ledger, tenants' pages and directories, overrides: all that changes a promise |
-| read | nothing; answers from the ledger's last published entries and the last sample |
-| truth | the overhead, utilisation and heartbeat fields of grant pages, the last sample |
+| starting socket | the control socket until the daemon is ready |
+| main | every socket and pidfd, signals, timers |
+| decide | the ledger, tenants' pages and directories, overrides: all that changes an allocation |
+| read | nothing; answers from the ledger's last published records and the last sample |
+| truth | the overhead, utilization and heartbeat fields of grant pages, the last sample |
 | schedule | the scheduler: its process, its connection, what it was told |
 | history | the history's file |
-| names | nothing; asks engines what a container is called, and removes libraries that nobody has |
+| names | nothing; asks engines for container names, and removes unused library folders |
 | calibration | nothing; ends when it has measured what a context takes |
-| driver (`cards/nvml`) | the process that calls NVML; everybody else asks it with a deadline |
-| turns | one for each tenant that runs for a part of the time: the freezing of its cgroup |
-| mounts | its place in the host's mount namespace |
+| driver (`cards/nvml_client`) | the process that calls NVML; other threads ask it with a deadline |
+| duty cycle | one for each tenant in a duty cycle: the freezing of its cgroup |
+| mounts (up to 16) | the place of each in the host's mount namespace, the spare directories |
 
 What one thread publishes for others is an immutable object behind one attribute.
 
-| folder | what is in it |
+Layers, the lowest first; a package never imports a higher one (pyproject.toml has the contract):
+
+| package | what is in it |
 |---|---|
-| service | the loop, the control socket and its operations, tenants' sockets |
-| store | what survives the daemon |
-| cards | what is there, what it can promise, what a context takes of it |
-| placement | which card: pure |
-| policy | who is to get what, and what is to be done: pure |
-| life | asked for, reserved, bound, released |
-| pages | what is shared with a tenant's processes |
-| identity | which process is whose, and what it is called |
-| control | what an operator changes of a running tenant |
-| memory | what is lent; the driver's own limits |
-| compute | shares, and the scheduler that is told them |
-| audit | the driver's figures beside the tenants' |
+| core | loop, workers, clock, log, privileges |
+| policy | shares of compute, escalation, duty cycle: pure |
+| placement | which card a request gets: pure |
+| cards, store, pages | the driver; what survives the daemon; what is shared with tenants |
+| identity | which process belongs to which tenant, and what it is called |
+| state | configuration, ledger, tenants, cards, overrides, and what was observed: plain |
+| observe | samples of the driver beside the tenants' claims |
+| freezer, limits, compute | freeze and kill; burst and the driver's own limits; the scheduler |
+| audit | the driver's figures against the quotas, and what follows |
+| lifecycle, operator | create, bind, release; what an operator changes of a running tenant |
 | views | what clients are shown |
+| service | the control socket and its operations |
+| `__main__` | builds all of it |
 """

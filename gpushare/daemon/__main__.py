@@ -9,34 +9,55 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import gpushare
 from gpushare import config as configuration
+from gpushare import wait_policy
 from gpushare.config import Config
-from gpushare.daemon import privileges, startup
-from gpushare.daemon.audit.rest import Rest
-from gpushare.daemon.compute.schedule import Schedule
-from gpushare.daemon.control import reload
-from gpushare.daemon.life import release
-from gpushare.daemon.log import detach, log
-from gpushare.daemon.memory import lack
-from gpushare.daemon.memory.lend import Lending
-from gpushare.daemon.node import Node
-from gpushare.daemon.service import systemd
-from gpushare.daemon.service.door import Door
-from gpushare.daemon.service.loop import Loop
-from gpushare.daemon.service.pulse import Pulse
-from gpushare.daemon.service.server import Server
-from gpushare.daemon.service.worker import Worker
-from gpushare.daemon.store import installations
+from gpushare.daemon.audit.audit import Audit, IdleBackoff
+from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.compute.scheduler_sync import SchedulerSync
+from gpushare.daemon.core import clock, privileges
+from gpushare.daemon.core.log import (
+    attach_listener,
+    detach_listener,
+    log,
+    report_suppressed,
+    set_owner_lookup,
+)
+from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
+from gpushare.daemon.freezer.freezer import Freezer
+from gpushare.daemon.lifecycle import old_installations, release
+from gpushare.daemon.lifecycle.driver_loader import DriverLoader
+from gpushare.daemon.limits.burst import BurstUpdater, handle_shortfall
+from gpushare.daemon.observe.compute_usage import ComputeMeter
+from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
+from gpushare.daemon.operator import reload
+from gpushare.daemon.operator.run_state import RunControl
+from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.pages.process_watch import ProcessWatch
+from gpushare.daemon.pages.tenants import SIZE_BYTES, Tenants
+from gpushare.daemon.service import control_server, systemd
+from gpushare.daemon.service.control_server import ControlServer
+from gpushare.daemon.service.systemd import StartingSocket, Watchdog
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.history import History
+from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
+from gpushare.daemon.store.overrides import Overrides
 from gpushare.errors import UserError
-from gpushare.host.driver import ready
-from gpushare.host.tree import Tree
+from gpushare.host.driver import prepare
+from gpushare.host.rooted_tree import RootedTree
+from gpushare.oci import elf
 
 _FINISH_SECONDS: Final = 5.0
 _FEED_SECONDS: Final = 60.0  # where no watchdog asks: a thread that hangs is logged all the same
+_SHORT_CREATES: Final = 4
+_MOST_CREATES: Final = 64  # at once; one whose file system never answers keeps its thread
+_MOST_REQUESTS: Final = 8
+_REPORT_SECONDS: Final = 60.0
 _SWEEP_SECONDS: Final = 600.0  # all of /proc is read, if there is anything to remove
 
 
@@ -56,7 +77,9 @@ def main() -> None:
     )
     parser.add_argument("--check", action="store_true", help="check the configuration and exit")
     parser.add_argument(
-        "--foreground", action="store_true", help="accepted for other daemons' habits: it always is"
+        "--foreground",
+        action="store_true",
+        help="for compatibility: gpushared never forks",
     )
     parser.add_argument("--version", action="version", version=f"gpushared {gpushare.__version__}")
     arguments = parser.parse_args()
@@ -73,78 +96,93 @@ def main() -> None:
 
 def _make_nodes() -> None:
     """Make a driver that is installed ready for use; never a reason for gpushared not to start."""
-    made = ready.make_ready(Tree())
+    made = prepare.prepare_driver(RootedTree())
     if made.ran or made.nodes:
-        log("driver-made-ready", ran=made.ran, nodes=made.nodes)
+        log("driver-prepared", ran=made.ran, nodes=made.nodes)
     for why in made.problems:
-        log("driver-not-ready", "warning", why=why)
+        log("driver-preparation-failed", "warning", reason=why)
+
+
+class CannotStart(UserError):
+    """The daemon cannot run with this configuration on this machine."""
 
 
 def run(config: Config) -> None:
     """Serve until SIGTERM or SIGINT; UserError when it cannot start."""
     privileges.require_root()
-    lock = startup.lock(config)
     os.umask(0o022)
+    lock = _lock(config)
+    os.umask(0o077)  # what others may read is made so explicitly, file by file
     privileges.raise_descriptors()
-    # Before any other thread is there: capabilities are each thread's own.
-    _drop_privileges()
-    # Who asks before there is anything to read again for does not end us.
+    # Before any other thread is there: both are each thread's own.
+    privileges.settle()
+    # A SIGHUP that arrives before there is a configuration to reload must not end the daemon.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    door = Door(config.socket, startup.read_gid(config))
+    listener = StartingSocket(config.socket, reload.read_gid(config))
     try:
         loop = Loop()
-        node = startup.build(config, loop)
+        state = _build_state(config, loop)
         try:
-            _serve(config, node, loop, door)
+            _serve(config, state, loop, listener)
         finally:
-            node.ledger.close()
-            if node.history is not None:
-                detach(node.history.note)
-                node.history.close(_FINISH_SECONDS)
+            state.ledger.close()
+            if state.history is not None:
+                detach_listener(state.history.note)
+                state.history.close(_FINISH_SECONDS)
     finally:
-        door.close()
+        listener.close()
         os.close(lock)
 
 
-def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
-    stop = threading.Event()
-    _on_signals(loop, node)
-    node.regroup = lambda gid: loop.call(lambda: door.regroup(gid))
-    node.watch.ended = lambda key: node.decide.submit(lambda: release.process_ended(key, node))
-    node.watch.lacks = lambda key, card, size: node.decide.submit(
-        lambda: lack.heard(key, card, size, node)
+def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
+    stop, decide = threading.Event(), state.decide
+    loader = DriverLoader(state)
+    loader.load()
+    _on_signals(loop, state)
+    freezer = Freezer(state.ledger, lambda: decide.submit(state.shares_changed))
+    state.ledger.freezes.store = lambda key: decide.submit(partial(state.ledger.store_freezes, key))
+    audit = Audit(state, freezer)
+    bypass = BypassControl(state, freezer)
+    state.regroup = lambda gid: loop.call(lambda: listener.regroup(gid))
+    state.watch.ended = lambda key: decide.submit(lambda: release.handle_process_end(key, state))
+    state.watch.shortfall = lambda key, card, size: decide.submit(
+        lambda: handle_shortfall(key, card, size, state)
     )
-    # Everything that is promised is known before anybody can ask. A tenant whose process has ended
-    # meanwhile is released by a job of the decide thread, which alone may use the ledger.
-    node.decide.run(lambda: release.adopt(node))
-    node.decide.run(lambda: release.reconcile(node))
-    schedule = Schedule(node)
-    node.shares_changed = schedule.changed
-    schedule.check()
-    lending = Lending(node)
+    # Every allocation is known before the first request. A tenant whose process has ended meanwhile
+    # is released by a job of the decide thread, which alone may use the ledger.
+    decide.run(lambda: release.adopt_tenants(state, freezer))
+    decide.run(lambda: release.reconcile_tenants(state, freezer))
+    scheduler = SchedulerSync(state)
+    state.shares_changed = scheduler.changed
+    scheduler.check()
     readers = Worker("read")
-    server = Server(door, node, readers)
+    operations = control_server.all_operations(RunControl(state, freezer, audit, bypass))
+    server = ControlServer(listener, state, readers, operations)
     again = (
-        lambda: node.decide.submit(lambda: release.reconcile(node)),
-        lambda: node.decide.submit(lambda: startup.load_driver_late(node)),
+        lambda: decide.submit(lambda: release.reconcile_tenants(state, freezer)),
+        lambda: decide.submit(loader.load_late),
         server.rebind_if_lost,
-        schedule.check,
+        scheduler.check,
     )
     for job in again:
-        loop.every(lambda: node.config.timing.reconcile, job)
-    pulse = Pulse(("decide", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
-    _start_thread("truth", lambda: _look(node, lending, stop, pulse))
-    node.names.submit(lambda: installations.sweep(node))
-    loop.every(lambda: _SWEEP_SECONDS, lambda: node.names.submit(lambda: installations.sweep(node)))
+        loop.every(lambda: state.config.timing.reconcile_interval_seconds, job)
+    watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
+    sampling = _Sampling(state, loader, audit, bypass, watchdog)
+    _start_thread("truth", lambda: sampling.run(stop))
+    state.names.submit(lambda: old_installations.sweep_installations(state))
+    loop.every(
+        lambda: _SWEEP_SECONDS,
+        lambda: state.names.submit(lambda: old_installations.sweep_installations(state)),
+    )
     log(
         "daemon-ready",
         version=gpushare.__version__,
         pid=os.getpid(),
         run_dir=str(config.run_dir),
-        generation=node.ledger.generation,
+        generation=state.ledger.generation,
     )
-    loop.every(pulse.period, lambda: node.decide.submit(lambda: pulse.beat("decide")))
-    loop.every(pulse.period, lambda: pulse.feed(systemd.notify))
+    loop.every(lambda: _REPORT_SECONDS, report_suppressed)
+    _watch_threads(state, watchdog)
     # What is there by now stays: it need not be looked through for garbage again and again.
     gc.collect()
     gc.freeze()
@@ -154,62 +192,176 @@ def _serve(config: Config, node: Node, loop: Loop, door: Door) -> None:
     finally:
         systemd.notify("STOPPING=1")
         server.stop_accepting()
-        node.decide.submit(node.freezer.end_all_turns)
-        # Who was acknowledged is answered.
-        node.decide.finish(_FINISH_SECONDS)
-        node.freezer.thaw_turns()
+        _finish_threads(state, freezer)
         readers.finish(_FINISH_SECONDS)
         loop.settle()
         server.close()
-        schedule.close(_FINISH_SECONDS)
+        scheduler.close(_FINISH_SECONDS)
         stop.set()
-        node.audit.hurry.set()
-        node.watch.close()
-        node.mounts.close()
-        log("daemon-stopped", tenants=len(node.tenants.pages))
+        state.sample_now.set()
+        state.watch.close()
+        state.mounts.close()
+        log("daemon-stopped", tenants=len(state.tenants.pages))
 
 
-def _look(node: Node, lending: Lending, stop: threading.Event, pulse: Pulse) -> None:
-    """Look at the driver again and again; the truth thread."""
-    rest = Rest(node)
-    while True:
-        hurried = node.audit.wait(rest.slower)
-        pulse.beat("truth")
-        if stop.is_set():
-            return
-        if node.driver is None or (not hurried and rest.look()):
-            continue
-        node.driver.truth.look()
-        node.peaks.look(node.driver.truth.view)
-        node.spending.look(node.driver.truth.view)
-        node.audit.look(node.driver.truth.last)
-        node.overuse.look()
-        rest.note()
-        if not node.driver.truth.view.stale:
-            lending.again()
+def _finish_threads(state: DaemonState, freezer: Freezer) -> None:
+    """Answer every request that was acknowledged, and end the threads that change something.
+
+    Those come first that have the next ones do something.
+    """
+    state.creates.finish(_FINISH_SECONDS)
+    state.requests.finish(_FINISH_SECONDS)
+    state.freezing.submit(freezer.end_duty_cycles)
+    state.freezing.finish(_FINISH_SECONDS)
+    state.decide.finish(_FINISH_SECONDS)
+    freezer.thaw_duty_cycles()
 
 
-def _on_signals(loop: Loop, node: Node) -> None:
+def _watch_threads(state: DaemonState, watchdog: Watchdog) -> None:
+    """Have the threads that everything waits for show that they move, and the watchdog fed."""
+    every, period = state.loop.every, watchdog.period
+    every(period, lambda: state.decide.submit(lambda: watchdog.beat("decide")))
+    every(period, lambda: state.freezing.submit(lambda: watchdog.beat("freeze")))
+    every(period, lambda: watchdog.feed(systemd.notify))
+
+
+class _Sampling:
+    """Samples the driver again and again, and has what follows from it done; the truth thread."""
+
+    def __init__(
+        self,
+        state: DaemonState,
+        loader: DriverLoader,
+        audit: Audit,
+        bypass: BypassControl,
+        watchdog: Watchdog,
+    ) -> None:
+        self._state = state
+        self._loader = loader
+        self._audit = audit
+        self._bypass = bypass
+        self._watchdog = watchdog
+        self._meter = ComputeMeter(
+            state.ledger, state.tenants, state.observed, corrected=state.shares_changed
+        )
+        self._burst = BurstUpdater(state)
+        self._idle = IdleBackoff(state)
+
+    def run(self, stop: threading.Event) -> None:
+        """Sample until `stop` is set."""
+        while True:
+            hurried = self._audit.wait(self._idle.slower)
+            self._watchdog.beat("truth")
+            if stop.is_set():
+                return
+            sampler = self._loader.sampler
+            if self._state.driver is None or sampler is None:
+                continue
+            if hurried or not self._idle.look(sampler):
+                self._sample(sampler)
+
+    def _sample(self, sampler: UsageSampler) -> None:
+        observed = self._state.observed
+        sampler.look()
+        observed.peaks = update_peaks(observed.peaks, observed.usage)
+        self._meter.look()
+        self._audit.look(sampler.resolver)
+        self._bypass.look()
+        self._idle.note()
+        if not observed.usage.stale:
+            self._burst.again()
+
+
+def _lock(config: Config) -> int:
+    """Return the lock that one daemon per run_dir holds; CannotStart where another has it."""
+    for folder in (config.run_dir, config.state_dir):
+        try:
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotStart(f"{folder}: {error.strerror}; set run_dir and state_dir") from error
+    _refuse_writable(config.run_dir)
+    fd = os.open(config.run_dir / wait_policy.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        wait_policy.take_lock(fd)
+    except BlockingIOError:
+        holder = os.pread(fd, 16, 0).decode(errors="replace").strip()
+        os.close(fd)
+        raise CannotStart(
+            f"another gpushared (pid {holder or 'unknown'}) has {config.run_dir}; "
+            "stop it first, or set run_dir"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _refuse_writable(folder: Path) -> None:
+    """Refuse a directory that other users can write: they could replace our socket."""
+    found = folder.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise CannotStart(f"{folder} can be written by others than root; chmod 755 it")
+
+
+def _build_state(config: Config, loop: Loop) -> DaemonState:
+    """Return the state; what an earlier daemon left is in the ledger, and not adopted yet."""
+    try:
+        machine = elf.this_platform()
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
+    history = _history(config)  # before the rest, which may log something
+    integrity = IntegrityCheck(config.run_dir / "integrity-lost", clock.boot_id())
+    ledger = Ledger(config.run_dir / "ledger", clock.boot_id(), integrity)
+    set_owner_lookup(ledger.owner_of)
+    history.name_of = ledger.name_of
+    state = DaemonState(
+        config=config,
+        platform=machine,
+        ledger=ledger,
+        integrity=integrity,
+        mounts=TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES),
+        overrides=Overrides(config.state_dir),
+        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
+        tenants=Tenants(),
+        loop=loop,
+        watch=ProcessWatch(loop),
+        decide=Worker("decide"),
+        creates=WorkerPool("create", _MOST_CREATES, _SHORT_CREATES),
+        requests=WorkerPool("request", _MOST_REQUESTS),
+        freezing=Worker("freeze"),
+        names=Worker("names"),
+        history=history,
+    )
+    if state.mounts.warning:
+        log("mount-namespace-isolated", "warning", note=state.mounts.warning)
+    return state
+
+
+def _history(config: Config) -> History:
+    """Return the history, which keeps every event from now on."""
+    history = History(
+        config.state_dir,
+        clock.boot_id(),
+        days=config.history_days,
+        most_bytes=config.history_bytes,
+    )
+    attach_listener(history.note)
+    return history
+
+
+def _on_signals(loop: Loop, state: DaemonState) -> None:
     """Have signals wake the loop; Python runs their handlers on this thread, between callbacks."""
 
     def stop(number: int, _frame: Any) -> None:
-        log("signal", signal=signal.Signals(number).name)
+        log("signal-received", signal=signal.Signals(number).name)
         loop.stop()
 
     def read_again(_number: int, _frame: Any) -> None:
-        node.decide.submit(lambda: reload.reload_quietly(node))
+        state.decide.submit(lambda: reload.reload_on_signal(state))
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGHUP, read_again)
     signal.set_wakeup_fd(loop.signal_fd, warn_on_full_buffer=False)
-
-
-def _drop_privileges() -> None:
-    try:
-        privileges.drop()
-    except OSError as error:
-        log("privileges-kept", "warning", error=str(error))
 
 
 def _start_thread(name: str, run_it: Any) -> None:

@@ -1,25 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runtime in one of containerd's files, for CRI (Kubernetes, crictl).
 
-Source: containerd docs/cri/config.md; the CRI plugin has another name in each version of the file.
-Which file that is: `imports` and `clusters`.
+The CRI plugin has a different name in each version of the file. `containerd_imports` and
+`kubernetes_distributions` locate the file. Source: containerd docs/cri/config.md.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gpushare.engines import toml_text
-from gpushare.engines.errors import BadConfiguration
-from gpushare.engines.place import NAME
-from gpushare.engines.toml_text import Name, Tree
+from gpushare.engines.config_files import (
+    NAME,
+    BadConfiguration,
+    ConfigFile,
+    ConfigLocation,
+    EngineError,
+    read_text,
+    under_root,
+)
+from gpushare.engines.toml_text import TomlKey, TomlTable
 from gpushare.quota.dialects import TABLES
 
 ANNOTATIONS: Final = "gpushare.io/*"
-MARK: Final = "# gpushare: `gpushare runtime unconfigure --runtime containerd` takes this away"
+MARK: Final = "# gpushare: `gpushare runtime unconfigure --runtime containerd` removes this"
 DEFAULT: Final = "default_runtime_name"
 _PLUGINS: Final = {
     1: "cri",
@@ -29,128 +37,130 @@ _PLUGINS: Final = {
 }
 _RUNC: Final = "runc"
 _RUNC_TYPE: Final = "io.containerd.runc.v2"
-MERGES_SINCE: Final = 3  # the version of a file that only a containerd that merges (2.x) can read
+MERGES_SINCE: Final = 3  # file version that only containerd 2.x, which merges, can read
 
 
 @dataclass(frozen=True)
 class Configuration:
     """A file of plain TOML.
 
-    `around` is what holds besides it, where it is a drop-in of another: whose default handler is
-    copied. `version` is a new file's. `keeps_runc`: the handler `runc` stays without being written;
-    in a file of containerd 1.x a first handler takes the place of containerd's own.
+    For a drop-in, `around` is the content of the other files; their default handler is copied.
+    `version` is the version of a new file. `keeps_runc`: the handler `runc` need not be written.
+    In a file of containerd 1.x, the first handler replaces containerd's built-in ones.
     """
 
-    around: Tree | None = field(default=None, repr=False)
+    around: TomlTable | None = field(default=None, repr=False)
     version: int = 2
     keeps_runc: bool = False
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:
-        """Return `text` with the handler in it, as CRI's default where that is asked.
+        """Return `text` with the handler, as CRI's default if requested.
 
-        The handler is a copy of the present default with our BinaryName and annotations: what the
-        administrator chose there (SystemdCgroup) holds for ours too.
+        The handler is a copy of the current default with gpushare's BinaryName and annotations, so
+        that the administrator's settings (SystemdCgroup) apply to it too.
         """
         found = toml_text.parse(text)
         wanted = found or {"version": self.version}
         edited = text if found else toml_text.append(text, f"version = {self.version}")
-        base = plugin(wanted)
-        section = toml_text.at(wanted, base)
+        base = plugin_key(wanted)
+        section = toml_text.table_at(wanted, base)
         runtimes = section.setdefault("runtimes", {})
         around = self._around() or section
-        handler = handler_like(around, runtimes.get(NAME), launcher)
+        handler = make_handler(around, runtimes.get(NAME), launcher)
         if self._would_lose_runc(around, wanted):
             runtimes[_RUNC] = {"runtime_type": _RUNC_TYPE}
             edited = _with_table(edited, (*base, "runtimes", _RUNC), runtimes[_RUNC])
         if runtimes.get(NAME) != handler:
             name = (*base, "runtimes", NAME)
             runtimes[NAME] = handler
-            edited = _with_table(toml_text.without(edited, name, MARK), name, handler)
+            edited = _with_table(toml_text.remove_table(edited, name, MARK), name, handler)
         if default and section.get(DEFAULT) != NAME:
             section[DEFAULT] = NAME
-            edited = toml_text.assign(edited, base, DEFAULT, NAME)
-        return toml_text.proven(edited, wanted)
+            edited = toml_text.set_string(edited, base, DEFAULT, NAME)
+        return toml_text.verified(edited, wanted)
 
     def unregister(self, text: str, original: str) -> str:
-        """Return `text` without the handler; the default becomes what it is in `original`."""
+        """Return `text` without the handler; the default as in `original`."""
         wanted = toml_text.parse(text)
-        base = plugin(wanted)
-        section = toml_text.at(wanted, base)
+        base = plugin_key(wanted)
+        section = toml_text.table_at(wanted, base)
         runtimes = section.get("runtimes", {})
-        edited = toml_text.without(text, (*base, "runtimes", NAME), MARK)
+        edited = toml_text.remove_table(text, (*base, "runtimes", NAME), MARK)
         runtimes.pop(NAME, None)
         name = (*base, "runtimes", _RUNC)
-        if runtimes.get(_RUNC) == {"runtime_type": _RUNC_TYPE} and toml_text.marked(
+        if runtimes.get(_RUNC) == {"runtime_type": _RUNC_TYPE} and toml_text.is_marked(
             text, name, MARK
         ):
             del runtimes[_RUNC]
-            edited = toml_text.without(edited, name, MARK)
+            edited = toml_text.remove_table(edited, name, MARK)
         if section.get(DEFAULT) == NAME:
-            before = section_of(toml_text.parse(original)).get(DEFAULT)
+            before = cri_section(toml_text.parse(original)).get(DEFAULT)
             if before in {None, NAME}:
                 del section[DEFAULT]
                 before = None
             else:
                 section[DEFAULT] = before
-            edited = toml_text.assign(edited, base, DEFAULT, before)
-        return toml_text.proven(edited, wanted)
+            edited = toml_text.set_string(edited, base, DEFAULT, before)
+        return toml_text.verified(edited, wanted)
 
     def registered(self, text: str) -> Path | None:
-        """Return the launcher that `text` names, None when the handler is not in it."""
-        return launcher_in(toml_text.parse(text))
+        """Return the launcher in `text`, None if it has no handler for gpushare."""
+        return registered_launcher(toml_text.parse(text))
 
     def is_default(self, text: str) -> bool:
         """Return whether pods get the handler without a RuntimeClass."""
-        return bool(section_of(toml_text.parse(text)).get(DEFAULT) == NAME)
+        return bool(cri_section(toml_text.parse(text)).get(DEFAULT) == NAME)
 
     def remarks(self, text: str) -> list[str]:
-        """Return what the user should know of this configuration."""
+        """Return warnings about this configuration."""
         disabled = set(toml_text.parse(text).get("disabled_plugins", []))
         disabled |= set((self.around or {}).get("disabled_plugins", []))
         if disabled & {"cri", *_PLUGINS.values()}:
-            return ["the CRI plugin is disabled here (disabled_plugins): Kubernetes cannot use it"]
+            return [
+                "the CRI plugin is disabled (disabled_plugins): Kubernetes cannot use containerd"
+            ]
         return []
 
-    def _around(self) -> Tree | None:
-        return section_of(self.around) if self.around is not None else None
+    def _around(self) -> TomlTable | None:
+        return cri_section(self.around) if self.around is not None else None
 
-    def _would_lose_runc(self, around: Tree, wanted: Tree) -> bool:
-        """Whether CRI's own handler `runc` would be gone once ours is in the file."""
+    def _would_lose_runc(self, around: TomlTable, wanted: TomlTable) -> bool:
+        """Whether adding the handler would remove CRI's built-in handler `runc`."""
         merges = self.keeps_runc or wanted.get("version", 1) >= MERGES_SINCE
         return not merges and not set(around.get("runtimes", {})) - {NAME}
 
 
-def _with_table(text: str, name: Name, content: Tree) -> str:
-    return toml_text.append(text, f"\n{MARK}\n{toml_text.table(name, content)}")
+def _with_table(text: str, name: TomlKey, content: TomlTable) -> str:
+    return toml_text.append(text, f"\n{MARK}\n{toml_text.format_table(name, content)}")
 
 
-def plugin(found: Tree) -> Name:
-    """Return where CRI's runtimes are in a file of that version."""
+def plugin_key(found: TomlTable) -> TomlKey:
+    """Return the key of CRI's runtimes in a file of this version."""
     version = found.get("version", 1 if found else 2)
     if version not in _PLUGINS:
         raise BadConfiguration(
-            f"version = {version} is not known here ({min(_PLUGINS)} to {max(_PLUGINS)} are)"
+            f"version = {version} is not supported ({min(_PLUGINS)} to {max(_PLUGINS)} are)"
         )
     return ("plugins", _PLUGINS[version], "containerd")
 
 
-def section_of(found: Tree) -> Tree:
-    """Return CRI's table of runtimes in `found`, empty where it has none."""
-    return toml_text.at(copy.deepcopy(found), plugin(found))
+def cri_section(found: TomlTable) -> TomlTable:
+    """Return CRI's table of runtimes in `found`, empty if there is none."""
+    return toml_text.table_at(copy.deepcopy(found), plugin_key(found))
 
 
-def launcher_in(found: Tree) -> Path | None:
-    """Return the launcher of the handler in `found`, None where there is no handler."""
-    handler = section_of(found).get("runtimes", {}).get(NAME)
+def registered_launcher(found: TomlTable) -> Path | None:
+    """Return the launcher of gpushare's handler in `found`, None if there is no handler."""
+    handler = cri_section(found).get("runtimes", {}).get(NAME)
     return Path(handler.get("options", {}).get("BinaryName", "")) if handler else None
 
 
-def handler_like(section: Tree, ours: Tree | None, launcher: Path) -> Tree:
-    """Return our handler: `ours` as it is there, or a copy of the default one of `section`."""
+def make_handler(section: TomlTable, ours: TomlTable | None, launcher: Path) -> TomlTable:
+    """Return gpushare's handler: `ours` if it exists, otherwise a copy of `section`'s default."""
     runtimes = section.get("runtimes", {})
-    handler: Tree = copy.deepcopy(ours or default_handler(section))
+    handler: TomlTable = copy.deepcopy(ours or default_handler(section))
     if handler.get("runtime_type", _RUNC_TYPE) != _RUNC_TYPE:
-        # Kata and gVisor have no BinaryName: our launcher is of the runc kind.
+        # Kata and gVisor have no BinaryName: gpushare's launcher is a runc-type runtime.
         handler = copy.deepcopy(runtimes.get(_RUNC) or {})
     handler["runtime_type"] = _RUNC_TYPE
     for key, globs in (
@@ -163,10 +173,132 @@ def handler_like(section: Tree, ours: Tree | None, launcher: Path) -> Tree:
     return handler
 
 
-def default_handler(section: Tree) -> Tree:
-    """Return the handler that a pod without a RuntimeClass gets, but for ours."""
+def default_handler(section: TomlTable) -> TomlTable:
+    """Return the handler of a pod without a RuntimeClass, other than gpushare's."""
     runtimes = section.get("runtimes", {})
     chosen = section.get(DEFAULT, _RUNC)
-    # microk8s' template names ${RUNTIME}, and ours may be the default already.
-    found: Tree = (runtimes.get(chosen) if chosen != NAME else None) or runtimes.get(_RUNC) or {}
+    # microk8s' template contains ${RUNTIME}, and gpushare may already be the default.
+    found: TomlTable = (
+        (runtimes.get(chosen) if chosen != NAME else None) or runtimes.get(_RUNC) or {}
+    )
     return found
+
+
+MAIN: Final = Path("/etc/containerd/config.toml")
+SOCKET: Final = Path("/run/containerd/sock")
+RESTART: Final = "systemctl restart containerd"
+DROP_IN: Final = f"99-{NAME}.toml"
+
+
+def locate(root: Path = Path("/"), main: Path | None = None) -> ConfigLocation:
+    """Return the files for the handler of a containerd that is started with `main`."""
+    main = main or under_root(root, MAIN)
+    files = read_files(root, main)
+    version = int(files[main].get("version", 1)) if files[main] else 2
+    dropped = drop_in_path(root, main, files[main]) if version >= MERGES_SINCE else None
+    around = merge_files(
+        [found for path, found in files.items() if path != dropped],
+        deep=version >= MERGES_SINCE,
+    )
+    syntax = Configuration(around, version)
+    have = [path for path in files if registered_launcher(files[path]) is not None]
+    if version >= MERGES_SINCE:
+        path = next(iter([*have, *([dropped] if dropped else [])]), main)
+    else:
+        path = _last_with_cri(files)
+    later = _later_default(files, path)
+    return ConfigLocation(
+        (ConfigFile(path, syntax),),
+        RESTART,
+        main=main,
+        socket=SOCKET,
+        default=runtime_path(default_handler(cri_section(around))),
+        remarks=(later,) if later else (),
+        left=tuple(ConfigFile(other, syntax) for other in have if other != path),
+    )
+
+
+def read_files(root: Path, main: Path) -> dict[Path, toml_text.TomlTable]:
+    """Return the content of each file in the order in which containerd reads them, `main` first."""
+    found: dict[Path, toml_text.TomlTable] = {}
+    pending = [main]
+    while pending:
+        path = pending.pop(0)
+        if path in found:
+            continue
+        try:
+            found[path] = toml_text.parse(read_text(path))
+        except BadConfiguration as error:
+            line = f":{error.line}" if error.line else ""
+            raise EngineError(f"{path}{line}: {error}. Nothing was changed") from error
+        for pattern in _patterns(found[path], root, path):
+            pending += sorted(Path("/").glob(pattern.lstrip("/")))
+    return found
+
+
+def drop_in_path(root: Path, main: Path, content: toml_text.TomlTable) -> Path | None:
+    """Return gpushare's own file that `main` already imports, None if it imports no folder."""
+    for pattern in _patterns(content, root, main):
+        folder, name = os.path.split(pattern)
+        if name == "*.toml" and "*" not in folder:
+            return Path(folder) / DROP_IN
+    return None
+
+
+def merge_files(files: list[toml_text.TomlTable], *, deep: bool) -> toml_text.TomlTable:
+    """Return the configuration that containerd builds from its files, in reading order."""
+    result: toml_text.TomlTable = copy.deepcopy(files[0])
+    for found in files[1:]:
+        plugins = result.setdefault("plugins", {})
+        for name, content in found.get("plugins", {}).items():
+            plugins[name] = _deep(plugins.get(name), content) if deep else copy.deepcopy(content)
+        disabled = found.get("disabled_plugins", [])
+        result["disabled_plugins"] = [*result.get("disabled_plugins", []), *disabled]
+    return result
+
+
+def runtime_path(handler: toml_text.TomlTable) -> str | None:
+    """Return the low-level runtime of a handler, None for containerd's choice."""
+    return handler.get("options", {}).get("BinaryName") or None
+
+
+def _deep(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{key: _deep(old.get(key), value) for key, value in new.items()}}
+    return copy.deepcopy(new)
+
+
+def _patterns(content: toml_text.TomlTable, root: Path, parent: Path) -> list[str]:
+    """Return the imports of a file as absolute patterns; relative ones start at its folder."""
+    patterns: list[str] = []
+    for name in content.get("imports", []):
+        absolute = Path(name).is_absolute()
+        patterns.append(str(under_root(root, Path(name)) if absolute else parent.parent / name))
+    return patterns
+
+
+def _last_with_cri(files: dict[Path, toml_text.TomlTable]) -> Path:
+    """Return the last file that configures CRI, or the first file if none does."""
+    paths = list(files)
+    for path in reversed(paths):
+        if cri_section(files[path]) or _plugin_named(files[path]):
+            return path
+    return paths[0]
+
+
+def _plugin_named(found: toml_text.TomlTable) -> bool:
+    return plugin_key(found)[1] in found.get("plugins", {})
+
+
+def _later_default(files: dict[Path, toml_text.TomlTable], ours: Path) -> str:
+    """Return a warning if a file that is read after `ours` sets another default."""
+    order = sorted({*files, ours}, key=list(files).index) if ours in files else [*files, ours]
+    if ours not in files:  # a folder's files are read by name
+        order.sort(
+            key=lambda path: (path.parent == ours.parent, path.name * (path.parent == ours.parent))
+        )
+    for path in order[order.index(ours) + 1 :]:
+        chosen = cri_section(files[path]).get(DEFAULT)
+        if chosen not in {None, NAME}:
+            return f"{path} is read later and sets {DEFAULT} = {chosen}"
+    return ""

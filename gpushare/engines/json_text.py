@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits of JSON text that leave every other byte as it is."""
+"""Edits JSON text without changing any other byte."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gpushare.engines.errors import BadConfiguration
+from gpushare.engines.config_files import BadConfiguration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,8 @@ _INDENT: Final = re.compile(r"\n([ \t]+)\S")
 
 
 @dataclass(frozen=True)
-class Member:
-    """A member of an object, by its places in the text."""
+class JsonMember:
+    """A member of an object, with its positions in the text."""
 
     name: str
     start: int  # of the name's quote
@@ -28,7 +28,7 @@ class Member:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the object that `text` is; BadConfiguration where it is none, or says a key twice."""
+    """Return the object in `text`; BadConfiguration for other JSON, or a duplicate key."""
     try:
         found = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
@@ -38,10 +38,10 @@ def parse(text: str) -> dict[str, Any]:
     return found
 
 
-def put(text: str, path: Sequence[str], value: Any) -> str:
-    """Return `text` with the member at `path` set; objects on the way are made.
+def set_member(text: str, path: Sequence[str], value: Any) -> str:
+    """Return `text` with the member at `path` set; missing objects on the path are created.
 
-    `text` is a valid object (see `parse`), and so is every value on the way that is there.
+    `text` must be a valid object (see `parse`), and so must every existing value on the path.
     """
     start, depth = _SPACE.match(text).end(), 1  # type: ignore[union-attr]
     for number, name in enumerate(path):
@@ -60,7 +60,7 @@ def put(text: str, path: Sequence[str], value: Any) -> str:
     raise AssertionError(path)
 
 
-def drop(text: str, path: Sequence[str]) -> str:
+def remove_member(text: str, path: Sequence[str]) -> str:
     """Return `text` without the member at `path`, which may be absent."""
     start = _SPACE.match(text).end()  # type: ignore[union-attr]
     for number, name in enumerate(path):
@@ -87,20 +87,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise BadConfiguration(f'the key "{twice}" is there twice')
+        raise BadConfiguration(f'duplicate key "{twice}"')
     return found
 
 
-def _members(text: str, start: int) -> list[Member]:
+def _members(text: str, start: int) -> list[JsonMember]:
     """Return the members of the object that begins at `start`."""
     decode = json.JSONDecoder().raw_decode
-    members: list[Member] = []
+    members: list[JsonMember] = []
     at = _skip(text, start + 1)
     while text[at] != "}":
         name, after = decode(text, at)
         value = _skip(text, _skip(text, after) + 1)  # over the colon
         _, end = decode(text, value)
-        members.append(Member(name, at, value, end))
+        members.append(JsonMember(name, at, value, end))
         at = _skip(text, end)
         if text[at] == ",":
             at = _skip(text, at + 1)

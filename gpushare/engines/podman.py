@@ -1,24 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runtime in a drop-in of containers.conf, which each start of podman reads.
+"""The runtime in a drop-in of containers.conf, which podman reads at each start.
 
-podman calls a runtime by its name, or by the base name of a path that it was given: both are in the
-lists by which it knows what a runtime can. A list of a file takes the place of the one before, and
-of podman's own, so what there was is written again with ours at its end.
+podman identifies a runtime by its name or by the base name of its path, and lists of such names
+define a runtime's features. A list in one file replaces the lists of earlier files and podman's
+built-in list, so gpushare writes the existing list again with its own names at the end.
 Source: containers.conf(5); podman's libpod/oci_conmon_common.go.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.engines import toml_text
-from gpushare.engines.errors import BadConfiguration, EngineError
-from gpushare.engines.hooks_d import HookFile
-from gpushare.engines.place import NAME, File, Place, beneath, text_of
-from gpushare.engines.toml_text import Tree
+from gpushare.engines import json_text, toml_text
+from gpushare.engines.config_files import (
+    NAME,
+    BadConfiguration,
+    ConfigFile,
+    ConfigLocation,
+    EngineError,
+    read_text,
+    under_root,
+)
+from gpushare.engines.toml_text import TomlTable
 
 FILES: Final = (
     Path("/usr/share/containers/containers.conf"),
@@ -29,9 +36,9 @@ FOLDERS: Final = (
     Path("/etc/containers/containers.conf.d"),
 )
 DROP_IN: Final = FOLDERS[-1] / f"99-{NAME}.conf"
-HOOKS: Final = Path("/usr/share/containers/oci/hooks.d")  # the one that podman reads unasked
-MARK: Final = "# gpushare: `gpushare runtime unconfigure --runtime podman` takes this away"
-# podman's own lists, 4.3 to 5.8; a name that one does not have yet makes no difference.
+HOOKS: Final = Path("/usr/share/containers/oci/hooks.d")  # podman's default
+MARK: Final = "# gpushare: `gpushare runtime unconfigure --runtime podman` removes this"
+# podman's built-in lists, 4.3 to 5.8; unknown names have no effect.
 JSON: Final = ("crun", "runc", "kata", "runsc", "youki", "krun", "ocijail", "crun-vm")
 _BASE_NAME: Final = "gpushare-runtime"
 _JSON: Final = "runtime_supports_json"
@@ -39,44 +46,44 @@ _JSON: Final = "runtime_supports_json"
 
 @dataclass(frozen=True)
 class ContainersConf:
-    """A drop-in; `json` are the runtimes of which podman thinks without it that they log JSON."""
+    """A drop-in; `json` are the runtimes that podman would treat as logging JSON without it."""
 
     json: tuple[str, ...] = JSON
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:
-        """Return `text` with the runtime in it, as podman's default where that is asked."""
+        """Return `text` with the runtime, as podman's default if requested."""
         wanted = toml_text.parse(text)
-        engine = toml_text.at(wanted, ("engine",))
+        engine = toml_text.table_at(wanted, ("engine",))
         if engine and MARK not in text:
             raise BadConfiguration(
-                "has a table [engine] of its own; leave --config out, and a drop-in is written"
+                "the file has its own table [engine]. Omit --config to write a drop-in"
             )
-        ours: Tree = {"runtime": NAME} if default else {}
+        ours: TomlTable = {"runtime": NAME} if default else {}
         ours[_JSON] = _with_ours(engine.get(_JSON) or self.json)
         ours["runtimes"] = {**engine.get("runtimes", {}), NAME: [str(launcher)]}
         meant = {**engine, **ours}
         if meant == engine:
             return text
         wanted["engine"] = meant
-        edited = toml_text.without(text, ("engine",), MARK)
-        block = f"{MARK}\n{toml_text.table(('engine',), meant)}"
-        return toml_text.proven(toml_text.append(edited, f"\n{block}"), wanted)
+        edited = toml_text.remove_table(text, ("engine",), MARK)
+        block = f"{MARK}\n{toml_text.format_table(('engine',), meant)}"
+        return toml_text.verified(toml_text.append(edited, f"\n{block}"), wanted)
 
     def unregister(self, text: str, original: str) -> str:  # noqa: ARG002 - was none
-        """Return `text` without the runtime; what else was written into [engine] since stays."""
+        """Return `text` without the runtime; other settings added to [engine] since are kept."""
         wanted = toml_text.parse(text)
-        engine = toml_text.at(wanted, ("engine",))
+        engine = toml_text.table_at(wanted, ("engine",))
         if engine.get("runtime") == NAME:
             del engine["runtime"]
         others = [name for name in engine.pop(_JSON, []) if name not in {*JSON, NAME, _BASE_NAME}]
         if others:
             engine[_JSON] = [*self.json, *(name for name in others if name not in self.json)]
         engine.get("runtimes", {}).pop(NAME, None)
-        edited = toml_text.without(text, ("engine",), MARK)
+        edited = toml_text.remove_table(text, ("engine",), MARK)
         left = {key: value for key, value in engine.items() if value != {}}
         if left:
-            edited = toml_text.append(edited, toml_text.table(("engine",), left))
-        return toml_text.proven(edited, wanted)
+            edited = toml_text.append(edited, toml_text.format_table(("engine",), left))
+        return toml_text.verified(edited, wanted)
 
     def registered(self, text: str) -> Path | None:
         """Return the launcher that `text` names, None when the runtime is not in it."""
@@ -92,29 +99,40 @@ class ContainersConf:
         return ["containers of users without root get no GPU: gpushare serves root's podman only"]
 
 
-def place(root: Path = Path("/"), file: Path | None = None) -> Place:
-    """Return where podman is told; one file that the user names is changed alone."""
-    ours = file or beneath(root, DROP_IN)
-    said = _said(root, ours)
-    default = str(said.get("runtime") or "")
-    syntax = ContainersConf(tuple(said.get(_JSON) or JSON))
-    hooks = beneath(root, Path(next(iter(said.get("hooks_dir") or [HOOKS])))) / f"{NAME}.json"
-    files = (File(ours, syntax),) if file else (File(ours, syntax), File(hooks, HookFile()))
-    paths = said.get("runtimes", {}).get(default) if default != NAME else None
-    return Place(files, "", default=(paths[0] if paths else default.replace(NAME, "")) or None)
+def locate(root: Path = Path("/"), file: Path | None = None) -> ConfigLocation:
+    """Return podman's files; if the user names a file, only that file is changed."""
+    ours = file or under_root(root, DROP_IN)
+    engine_table = _engine_table(root, ours)
+    default = str(engine_table.get("runtime") or "")
+    syntax = ContainersConf(tuple(engine_table.get(_JSON) or JSON))
+    hooks = (
+        under_root(root, Path(next(iter(engine_table.get("hooks_dir") or [HOOKS]))))
+        / f"{NAME}.json"
+    )
+    files = (
+        (ConfigFile(ours, syntax),)
+        if file
+        else (ConfigFile(ours, syntax), ConfigFile(hooks, HookFile()))
+    )
+    paths = engine_table.get("runtimes", {}).get(default) if default != NAME else None
+    return ConfigLocation(
+        files, "", default=(paths[0] if paths else default.replace(NAME, "")) or None
+    )
 
 
-def _said(root: Path, ours: Path) -> Tree:
-    """Return the table `engine` as podman's files but ours say it together."""
-    drop_ins = [path for folder in FOLDERS for path in sorted(beneath(root, folder).glob("*.conf"))]
-    result: Tree = {}
-    for path in (*(beneath(root, file) for file in FILES), *drop_ins):
+def _engine_table(root: Path, ours: Path) -> TomlTable:
+    """Return the table `engine` that results from podman's files other than `ours`."""
+    drop_ins = [
+        path for folder in FOLDERS for path in sorted(under_root(root, folder).glob("*.conf"))
+    ]
+    result: TomlTable = {}
+    for path in (*(under_root(root, file) for file in FILES), *drop_ins):
         if path == ours:
             continue
         try:
-            engine = toml_text.parse(text_of(path)).get("engine", {})
+            engine = toml_text.parse(read_text(path)).get("engine", {})
         except BadConfiguration as error:
-            raise EngineError(f"{path}:{error.line}: {error}; nothing was changed") from error
+            raise EngineError(f"{path}:{error.line}: {error}. Nothing was changed") from error
         runtimes = {**result.get("runtimes", {}), **engine.get("runtimes", {})}
         supports = _appended(result.get(_JSON, JSON), engine.get(_JSON, []))
         result |= {**engine, "runtimes": runtimes, _JSON: supports}
@@ -122,7 +140,7 @@ def _said(root: Path, ours: Path) -> Tree:
 
 
 def _appended(old: Iterable[Any], new: list[Any]) -> list[str]:
-    """Return a list of names after a file; it says `{append = true}` where it adds to the others.
+    """Return the list of names after a file, which adds to `old` if it has `{append = true}`.
 
     Source: containers.conf(5), "attributed string slices", podman 5.
     """
@@ -134,3 +152,48 @@ def _appended(old: Iterable[Any], new: list[Any]) -> list[str]:
 def _with_ours(names: Iterable[str]) -> list[str]:
     kept = list(names)
     return [*kept, *(name for name in (NAME, _BASE_NAME) if name not in kept)]
+
+
+HOOK: Final = "gpushare-hook"
+_TIMEOUT_SECONDS: Final = 60
+_PATH: Final = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class HookFile:
+    """A file that gpushare owns as a whole."""
+
+    def register(self, text: str, launcher: Path, *, default: bool) -> str:  # noqa: ARG002
+        """Return the file for the hook next to `launcher`."""
+        return json.dumps(_content(launcher.with_name(HOOK)), indent="\t") + "\n"
+
+    def unregister(self, text: str, original: str) -> str:  # noqa: ARG002
+        """Return `original`: gpushare owns the whole file."""
+        return original
+
+    def registered(self, text: str) -> Path | None:
+        """Return the launcher next to the hook in `text`."""
+        hook = json_text.parse(text).get("hook", {}) if text.strip() else {}
+        return Path(str(hook["path"])).with_name("gpushare-runtime") if hook.get("path") else None
+
+    def is_default(self, text: str) -> bool:  # noqa: ARG002
+        """Return False: a hook applies to every runtime."""
+        return False
+
+    def remarks(self, text: str) -> list[str]:  # noqa: ARG002
+        """Return no warnings."""
+        return []
+
+
+def _content(hook: Path) -> dict[str, Any]:
+    return {
+        "version": "1.0.0",
+        "hook": {
+            "path": str(hook),
+            "args": [HOOK, "createRuntime"],
+            "env": [_PATH],
+            "timeout": _TIMEOUT_SECONDS,
+        },
+        "when": {"annotations": {r"^gpushare\.io/.*$": ".*"}},
+        "stages": ["createRuntime"],
+    }

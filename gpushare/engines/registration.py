@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers the runtime in an engine's configuration files, and takes it out again.
+"""Registers the runtime in an engine's configuration files, and removes it again.
 
-The file as it was is kept beside it (`<name>.before-gpushare`). Taking the runtime out puts those
-bytes back when nobody has edited the file since; else only our entries go, and the rest stays as it
-was edited. "Nobody has edited" needs no record: it is so when registering in the kept file gives
-the present one.
+The original file is kept as a backup next to it (`<name>.before-gpushare`). If the file has not
+been edited since, removing the runtime restores the backup byte for byte. Otherwise only gpushare's
+entries are removed. No record is needed for this: the file is unedited if registering the runtime
+in the backup gives the current file.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from gpushare.engines.errors import BadConfiguration, EngineError
+from gpushare.engines.config_files import BadConfiguration, EngineError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpushare.engines.place import File, Place
+    from gpushare.engines.config_files import ConfigFile, ConfigLocation
 
 SUFFIX: Final = ".before-gpushare"
 
 
 @dataclass(frozen=True)
-class Change:
-    """What happens to one file: None is a file that is not there."""
+class FileChange:
+    """A change of one file; None means that the file does not exist."""
 
     path: Path
     before: str | None
     after: str | None
-    backup: str | None  # to be kept beside it; None: nothing is kept
+    backup: str | None  # content of the backup to write; None: no backup
     remarks: tuple[str, ...] = ()
 
     @property
@@ -42,7 +42,7 @@ class Change:
         return self.before != self.after
 
     def diff(self) -> str:
-        """Return the change as a unified diff, empty when there is none."""
+        """Return the change as a unified diff, empty if nothing changes."""
         return "".join(
             difflib.unified_diff(
                 (self.before or "").splitlines(keepends=True),
@@ -53,15 +53,15 @@ class Change:
         )
 
     def apply(self) -> None:
-        """Write the file and what is kept beside it; OSError names the file that cannot be."""
+        """Write the file and its backup; OSError names a file that cannot be written."""
         if not self.needed:
             return
-        kept = backup_of(self.path)
+        kept = backup_path(self.path)
         if self.backup is not None:
             _write(kept, self.backup, like=self.path)
         if self.after is None:
             self.path.unlink(missing_ok=True)
-            if self.path.parent.name.endswith(".service.d"):  # made for the drop-in in it
+            if self.path.parent.name.endswith(".service.d"):  # created for the drop-in
                 with contextlib.suppress(OSError):
                     self.path.parent.rmdir()
         else:
@@ -70,20 +70,20 @@ class Change:
             kept.unlink(missing_ok=True)
 
 
-def configure(place: Place, launcher: Path, *, default: bool) -> list[Change]:
-    """Return the changes that register `launcher`; the engine's own file is the first."""
-    changes = [_configured(file, launcher, default=default) for file in place.files]
-    first = replace(changes[0], remarks=(*changes[0].remarks, *place.remarks))
+def configure(location: ConfigLocation, launcher: Path, *, default: bool) -> list[FileChange]:
+    """Return the changes that register `launcher`, the engine's own file first."""
+    changes = [_configured(file, launcher, default=default) for file in location.files]
+    first = replace(changes[0], remarks=(*changes[0].remarks, *location.remarks))
     return [first, *changes[1:]]
 
 
-def unconfigure(place: Place) -> list[Change]:
-    """Return the changes that take the runtime out, wherever it was put."""
-    return [_unconfigured(file) for file in (*place.files, *place.left)]
+def unconfigure(location: ConfigLocation) -> list[FileChange]:
+    """Return the changes that remove the runtime from every file that contains it."""
+    return [_unconfigured(file) for file in (*location.files, *location.left)]
 
 
-def registered(file: File) -> Path | None:
-    """Return the launcher that `file` names, None when it names none."""
+def registered_launcher(file: ConfigFile) -> Path | None:
+    """Return the launcher that `file` names, or None."""
     text = _read(file.path)
     try:
         return file.syntax.registered(text) if text is not None else None
@@ -91,50 +91,50 @@ def registered(file: File) -> Path | None:
         raise _named(file.path, error) from error
 
 
-def _configured(file: File, launcher: Path, *, default: bool) -> Change:
+def _configured(file: ConfigFile, launcher: Path, *, default: bool) -> FileChange:
     before = _read(file.path)
     text = before or ""
     syntax = file.syntax
     try:
         known = syntax.registered(text)
-        # Again, or after an upgrade: what is kept is the file from before the first time.
+        # If it is registered again, or after an upgrade, keep the backup of the first time.
         original = before if known is None else _original(file, text)
         after = syntax.register(text, launcher, default=default)
         remarks = tuple(syntax.remarks(after))
     except BadConfiguration as error:
         raise _named(file.path, error) from error
-    return Change(file.path, before, after, original, remarks)
+    return FileChange(file.path, before, after, original, remarks)
 
 
-def _unconfigured(file: File) -> Change:
+def _unconfigured(file: ConfigFile) -> FileChange:
     before = _read(file.path)
     try:
         if before is None or file.syntax.registered(before) is None:
-            return Change(file.path, before, before, None)
+            return FileChange(file.path, before, before, None)
         original = _original(file, before)
     except BadConfiguration as error:
         raise _named(file.path, error) from error
-    return Change(file.path, before, original, None)
+    return FileChange(file.path, before, original, None)
 
 
-def backup_of(path: Path) -> Path:
-    """Return where the file as it was is kept."""
+def backup_path(path: Path) -> Path:
+    """Return the path of the file's backup."""
     return path.with_name(path.name + SUFFIX)
 
 
-def _original(file: File, text: str) -> str | None:
-    """Return what `text`, which has the runtime in it, is without: None for no file."""
+def _original(file: ConfigFile, text: str) -> str | None:
+    """Return `text`, which contains the runtime, without it; None if no file remains."""
     syntax = file.syntax
     launcher, default = syntax.registered(text), syntax.is_default(text)
     assert launcher is not None
-    kept = _read(backup_of(file.path))
+    kept = _read(backup_path(file.path))
     if syntax.register(kept or "", launcher, default=default) == text:
         return kept
     left = syntax.unregister(text, kept or "")
     if kept is None and left == syntax.unregister(
         syntax.register("", launcher, default=default), ""
     ):
-        return None  # nobody has written anything into the file that we made
+        return None  # gpushare created the file, and it contains nothing else
     return left
 
 
@@ -144,12 +144,12 @@ def _read(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
-        raise EngineError(f"{path} is not UTF-8 text; nothing was changed") from error
+        raise EngineError(f"{path} is not UTF-8 text. Nothing was changed") from error
 
 
 def _write(path: Path, text: str, *, like: Path) -> None:
-    """Replace `path` in one rename, with the mode and owner of `like` where that is there."""
-    target = path.resolve()  # a link stays one
+    """Replace `path` in one rename, with the mode and owner of `like` if that exists."""
+    target = path.resolve()  # a symbolic link is kept
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
@@ -170,5 +170,5 @@ def _write(path: Path, text: str, *, like: Path) -> None:
 
 
 def _named(path: Path, error: BadConfiguration) -> EngineError:
-    place = f"{path}:{error.line}" if error.line else str(path)
-    return EngineError(f"{place}: {error}; nothing was changed")
+    position = f"{path}:{error.line}" if error.line else str(path)
+    return EngineError(f"{position}: {error}. Nothing was changed")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits of TOML text, table by table, that leave every other byte as it is.
+"""Edits TOML text, table by table, without changing any other byte.
 
-The text is understood with tomlkit and edited as text, so that comments and layout stay; what comes
-out is parsed again and must say exactly what was meant (`proven`).
+tomlkit parses the text, and the edits are made in the text, which keeps comments and layout. The
+result is parsed again and must have exactly the wanted content (`verified`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Final
 import tomlkit
 from tomlkit.exceptions import ParseError, TOMLKitError
 
-from gpushare.engines.errors import BadConfiguration
+from gpushare.engines.config_files import BadConfiguration
 
-Tree = dict[str, Any]
-Name = tuple[str, ...]
+TomlTable = dict[str, Any]
+TomlKey = tuple[str, ...]
 
 _HEADER: Final = re.compile(r"\s*\[(?!\[)(?P<name>.+)\]\s*(#.*)?")
 
@@ -27,13 +27,13 @@ _HEADER: Final = re.compile(r"\s*\[(?!\[)(?P<name>.+)\]\s*(#.*)?")
 class Section:
     """A table of the file: its name in parts, its header's line and the line after its last."""
 
-    name: Name
+    name: TomlKey
     start: int
     end: int
 
 
-def parse(text: str) -> Tree:
-    """Return what `text` says; BadConfiguration with the line where it is no TOML."""
+def parse(text: str) -> TomlTable:
+    """Return the content of `text`; BadConfiguration with the line if it is not TOML."""
     try:
         return tomlkit.parse(text).unwrap()
     except ParseError as error:
@@ -42,8 +42,8 @@ def parse(text: str) -> Tree:
         raise BadConfiguration(str(error)) from error
 
 
-def at(found: Tree, path: Name) -> Tree:
-    """Return the table at `path`, made where it is not there."""
+def table_at(found: TomlTable, path: TomlKey) -> TomlTable:
+    """Return the table at `path`, which is created if it does not exist."""
     for name in path:
         found = found.setdefault(name, {})
         if not isinstance(found, dict):
@@ -51,8 +51,8 @@ def at(found: Tree, path: Name) -> Tree:
     return found
 
 
-def table(name: Name, content: Tree) -> str:
-    """Return `content` as text under the header `name`, the tables in it after it."""
+def format_table(name: TomlKey, content: TomlTable) -> str:
+    """Return `content` as text with the header `name`, followed by its subtables."""
     lines = [f"[{'.'.join(_key(part) for part in name)}]"]
     lines += [
         f"  {_key(key)} = {tomlkit.item(value).as_string()}"
@@ -60,7 +60,9 @@ def table(name: Name, content: Tree) -> str:
         if not isinstance(value, dict)
     ]
     inner = [
-        table((*name, key), value) for key, value in content.items() if isinstance(value, dict)
+        format_table((*name, key), value)
+        for key, value in content.items()
+        if isinstance(value, dict)
     ]
     return "\n".join([*lines, *inner])
 
@@ -72,8 +74,8 @@ def append(text: str, block: str) -> str:
     return text + ("" if text.endswith("\n") else "\n") + block + "\n"
 
 
-def without(text: str, name: Name, mark: str) -> str:
-    """Return `text` without the table `name`, those in it and the comment `mark` before it."""
+def remove_table(text: str, name: TomlKey, mark: str) -> str:
+    """Return `text` without the table `name`, its subtables and the comment `mark` before it."""
     lines = text.splitlines(keepends=True)
     for section in reversed(_sections([line.rstrip("\r\n") for line in lines])):
         if section.name[: len(name)] != name:
@@ -81,22 +83,22 @@ def without(text: str, name: Name, mark: str) -> str:
         start, end = section.start, section.end
         if start and lines[start - 1].strip() == mark:
             start -= 2 if start > 1 and not lines[start - 2].strip() else 1
-        # Comments and blank lines before the next header belong to that.
+        # Comments and blank lines before the next header belong to that header.
         while end > section.start + 1 and _is_aside(lines[end - 1]):
             end -= 1
         del lines[start:end]
     return "".join(lines)
 
 
-def marked(text: str, name: Name, mark: str) -> bool:
+def is_marked(text: str, name: TomlKey, mark: str) -> bool:
     """Return whether the comment `mark` is before the table `name`."""
     lines = text.splitlines()
     starts = [section.start for section in _sections(lines) if section.name == name]
     return any(start and lines[start - 1].strip() == mark for start in starts)
 
 
-def only(text: str, name: Name) -> Tree:
-    """Return what the tables `name` and those in it say, in a text whose rest need not be TOML."""
+def parse_table(text: str, name: TomlKey) -> TomlTable:
+    """Return the table `name` of a text whose other parts need not be TOML."""
     lines = text.splitlines()
     kept = [
         line
@@ -110,13 +112,13 @@ def only(text: str, name: Name) -> Tree:
     return found
 
 
-def assign(text: str, name: Name, key: str, value: str | None) -> str:
-    """Return `text` with `key` of the table `name` set to a string, or without it for None."""
+def set_string(text: str, name: TomlKey, key: str, value: str | None) -> str:
+    """Return `text` with `key` of the table `name` set to a string, or removed if it is None."""
     lines = text.splitlines(keepends=True)
     plain = [line.rstrip("\r\n") for line in lines]
     section = next((found for found in _sections(plain) if found.name == name), None)
     if section is None:
-        return text if value is None else append(text, table(name, {key: value}))
+        return text if value is None else append(text, format_table(name, {key: value}))
     line = re.compile(rf"(\s*{re.escape(key)}\s*=\s*)(\"[^\"]*\"|'[^']*')(.*)")
     for number in range(section.start + 1, section.end):
         if match := line.fullmatch(plain[number]):
@@ -137,16 +139,16 @@ def assign(text: str, name: Name, key: str, value: str | None) -> str:
     return "".join(lines)
 
 
-def proven(edited: str, wanted: Tree) -> str:
-    """Return `edited` when it says what is `wanted`, whatever the shape of the file was."""
+def verified(edited: str, wanted: TomlTable) -> str:
+    """Return `edited` if its content is `wanted`; BadConfiguration if the layout prevents that."""
     try:
-        said = tomlkit.parse(edited).unwrap()
+        content = tomlkit.parse(edited).unwrap()
     except TOMLKitError:
-        said = {}
-    if _filled(said) != _filled(wanted):
+        content = {}
+    if _filled(content) != _filled(wanted):
         raise BadConfiguration(
-            "is written in a way that cannot be edited safely; use --config with "
-            "a file of plain [tables], or import one"
+            "the file's layout cannot be edited safely. Use --config with a file of plain "
+            "[tables], or import one"
         )
     return edited
 
@@ -156,7 +158,7 @@ def _key(part: str) -> str:
 
 
 def _sections(lines: list[str]) -> list[Section]:
-    starts: list[tuple[int, Name]] = []
+    starts: list[tuple[int, TomlKey]] = []
     for number, line in enumerate(lines):
         if _HEADER.fullmatch(line):
             starts.append((number, _parts(line)))
@@ -166,11 +168,11 @@ def _sections(lines: list[str]) -> list[Section]:
     return [Section(name, start, end) for (start, name), end in zip(starts, ends, strict=False)]
 
 
-def _parts(header: str) -> Name:
+def _parts(header: str) -> TomlKey:
     try:
         found = tomlkit.parse(header.strip() + "\n").unwrap()
     except TOMLKitError:
-        return ()  # a line of an array or a string that looks like one
+        return ()  # a line of an array or a string that looks like a header
     parts: list[str] = []
     while found:
         ((name, found),) = found.items()
@@ -183,13 +185,13 @@ def _is_aside(line: str) -> bool:
 
 
 def _is_only(lines: list[str], section: Section, number: int) -> bool:
-    """Return whether line `number` is all that `section` says."""
+    """Return whether line `number` is the only content of `section`."""
     others = [*lines[section.start + 1 : number], *lines[number + 1 : section.end]]
     return all(not line.strip() for line in others)
 
 
 def _filled(found: Any) -> Any:
-    """Return `found` without empty tables: whether one is written makes no difference."""
+    """Return `found` without empty tables, which have no effect."""
     if not isinstance(found, dict):
         return found
     kept = {name: _filled(value) for name, value in found.items()}

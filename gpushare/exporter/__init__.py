@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpushare-exporter: what gpushared says in figures, for Prometheus.
+"""gpushare-exporter: gpushared's metrics for Prometheus.
 
-A process of its own, without privileges: it asks the control socket as the command line does, and
-listens where gpushared never does. So "the daemon is down" can be told too.
+It is a separate process without privileges, which queries the control socket as the command line
+does. gpushared itself never listens on a network, and the exporter can report that it is down.
 
-| file | what is in it |
+| module | content |
 |---|---|
-| snapshot | asks the daemon, seldom enough |
-| family | what a family is, and the labels |
-| cards, containers, node | the families, by what they are about: tables |
-| compat | the names that others have for the same figures |
+| snapshot | queries the daemon, with a rate limit |
+| metric_family | the type of a metric family, and the labels |
+| node, containers | tables of the metric families |
+| aliases | names of other exporters for the same metrics |
 | exposition | the text that Prometheus reads |
-| http | requests of strangers: bounded in size, time and number |
-| address | where it may listen, and who then has to show a token |
+| http_server | listen addresses; HTTP requests of untrusted clients, bounded in size and time |
 """
 
 import sys
 from typing import Final
 
-#: What to say where there is none: an extra is not installed with the package.
+#: The error if the library, an optional dependency, is missing.
 NO_LIBRARY: Final = (
-    f"prometheus_client is not installed; {sys.executable} -m pip install prometheus_client (the "
-    "extra `metrics` of gpushare-runtime), or for a Python of Debian's python3-prometheus-client"
+    f"prometheus_client is not installed. Run {sys.executable} -m pip install prometheus_client "
+    "(the extra `metrics` of gpushare-runtime), or install Debian's python3-prometheus-client"
 )

@@ -16,24 +16,25 @@ from typing import Any, Final
 import gpushare
 from gpushare.client import DEFAULT_SOCKET
 from gpushare.errors import UserError
-from gpushare.exporter import NO_LIBRARY, address, token
-from gpushare.exporter.compat import COMPAT
-from gpushare.exporter.http import Request, Response, Server
-from gpushare.exporter.snapshot import Source
+from gpushare.exporter import NO_LIBRARY, http_server
+from gpushare.exporter.aliases import COMPAT
+from gpushare.exporter.http_server import HttpRequest, HttpServer, Response
+from gpushare.exporter.snapshot import SnapshotSource
 
-_WELCOME: Final = b"gpushare-exporter: /metrics is for Prometheus\n"
+_WELCOME: Final = b"gpushare-exporter: Prometheus metrics are at /metrics\n"
 _RESTRICTED: Final = (
-    "gpushare.yaml has a read_group: not everybody on this machine may ask, and whoever connects "
-    "here is not known. Give gpushare-exporter --token-file FILE, or --listen unix:/PATH\n"
+    "gpushare.yaml sets read_group, so not every user may read, and the exporter cannot identify "
+    "clients on this address. Start gpushare-exporter with --token-file FILE or --listen "
+    "unix:/PATH\n"
 )
 
 
-class Site:
-    """What there is to ask for, and of whom."""
+class ExporterServer:
+    """Answers requests for the metrics of a daemon."""
 
     def __init__(
         self,
-        source: Source,
+        source: SnapshotSource,
         token_file: Path | None,
         *,
         open_to_all: bool,
@@ -44,8 +45,8 @@ class Site:
         self._token_file = token_file
         self._open_to_all = open_to_all
 
-    def answer(self, request: Request) -> Response:
-        """Return the answer to a request."""
+    def answer(self, request: HttpRequest) -> Response:
+        """Return the response to a request."""
         if request.method not in {"GET", "HEAD"}:
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
         refused = self._refused(request)
@@ -62,35 +63,35 @@ class Site:
         )
         return Response(body=text, content_type=content_type)
 
-    def _refused(self, request: Request) -> Response | None:
+    def _refused(self, request: HttpRequest) -> Response | None:
         if self._token_file is None:
-            if self._open_to_all and address.is_restricted(self._source.socket):
+            if self._open_to_all and http_server.is_restricted(self._source.socket):
                 return Response(HTTPStatus.FORBIDDEN, body=_RESTRICTED.encode())
             return None
         try:
-            wanted = token.read(self._token_file)
-        except token.BadToken as error:
+            wanted = http_server.read_token(self._token_file)
+        except http_server.BadToken as error:
             sys.stderr.write(f"gpushare-exporter: {error}\n")
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR)
-        if token.is_shown(request.headers.get("authorization", ""), wanted):
+        if http_server.is_authorized(request.headers.get("authorization", ""), wanted):
             return None
         return Response(HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
 
 
 def main() -> None:
-    """Serve; exit status 0 after SIGTERM, 1 when it cannot, 2 for a bad call."""
+    """Serve; exit status 0 after SIGTERM, 1 for an error, 2 for invalid options."""
     arguments = _parser().parse_args()
     try:
         _check_library()
-        where = address.parse(arguments.listen)
-        address.refuse_open(where, arguments.token_file)
+        where = http_server.parse_address(arguments.listen)
+        http_server.refuse_open(where, arguments.token_file)
         if arguments.token_file is not None:
-            token.read(arguments.token_file)
-        listener = address.listen(where)
+            http_server.read_token(arguments.token_file)
+        listener = http_server.listen(where)
     except UserError as error:
         sys.exit(f"gpushare-exporter: {error}")
-    source = Source(arguments.socket, arguments.node)
-    site = Site(
+    source = SnapshotSource(arguments.socket, arguments.node)
+    site = ExporterServer(
         source, arguments.token_file, open_to_all=where.path is None, compat=arguments.compat
     )
     sys.stderr.write(f"gpushare-exporter: http://{where}/metrics of {source.socket}\n")
@@ -101,52 +102,53 @@ def main() -> None:
             where.path.unlink(missing_ok=True)
 
 
-def _serve(listener: socket.socket, site: Site) -> None:
+def _serve(listener: socket.socket, site: ExporterServer) -> None:
     def stop(_number: int, _frame: Any) -> None:
         sys.exit(0)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    Server(listener, site.answer).serve()
+    HttpServer(listener, site.answer).serve()
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpushare-exporter",
-        description="Serves what gpushared says in figures as /metrics, for Prometheus.",
+        description="Serves gpushared's metrics at /metrics, for Prometheus.",
         epilog="Example: gpushare-exporter --listen 0.0.0.0:10418 --token-file /etc/gpushare/token",
     )
     parser.add_argument(
         "--listen",
         metavar="ADDRESS",
-        default=address.DEFAULT,
+        default=http_server.DEFAULT,
         help="HOST:PORT or unix:/PATH; all but loopback takes a token (default: %(default)s)",
     )
     parser.add_argument(
         "--token-file",
         type=Path,
         metavar="FILE",
-        help="answer only those who show the bearer token in FILE, which is read each time",
+        help="require the bearer token in FILE, which is read for each request",
     )
     parser.add_argument(
         "--socket",
         type=Path,
         metavar="PATH",
         default=Path(os.environ.get("GPUSHARE_SOCKET", DEFAULT_SOCKET)),
-        help="gpushared's control socket, else GPUSHARE_SOCKET, else /run/gpushare/control.sock",
+        help="control socket of gpushared (default: $GPUSHARE_SOCKET, otherwise "
+        "/run/gpushare/control.sock)",
     )
     parser.add_argument(
         "--node",
         metavar="NAME",
         default=socket.gethostname(),
-        help="the label node of every series (default: this host's name)",
+        help="value of the label node (default: this host's name)",
     )
     parser.add_argument(
         "--compat",
         type=_compat,
         metavar="NAMES",
         default=(),
-        help=f"also the names that others have for the same figures: {', '.join(COMPAT)}",
+        help=f"also export under the names of other exporters: {', '.join(COMPAT)}",
     )
     parser.add_argument(
         "--version", action="version", version=f"gpushare-exporter {gpushare.__version__}"
@@ -159,14 +161,15 @@ def _compat(text: str) -> tuple[str, ...]:
     unknown = [name for name in found if name not in COMPAT]
     if unknown:
         raise argparse.ArgumentTypeError(
-            f"{unknown[0]!r} is none of {', '.join(COMPAT)}; write e.g. --compat=hami,dcgm"
+            f"{unknown[0]!r} is not one of {', '.join(COMPAT)}. Use, for example, "
+            "--compat=hami,dcgm"
         )
     return found
 
 
 def _check_library() -> None:
     try:
-        import prometheus_client  # noqa: F401, PLC0415 - it is an extra
+        import prometheus_client  # noqa: F401, PLC0415 - an optional dependency
     except ImportError as error:
         raise UserError(NO_LIBRARY) from error
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The families of a container, for each of its cards. Pure.
+"""The metric families of containers, for each of their cards. Pure.
 
-There from the grant on, before a container has used anything, and gone with the first scrape after
-its end. Counters begin with 0 again when gpushared was started anew, and never go back otherwise.
+The series exist from the allocation on, before the container has used anything, until the first
+scrape after its exit. Counters restart at 0 when gpushared restarts, and never decrease otherwise.
 """
 
 from __future__ import annotations
@@ -10,148 +10,160 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from gpushare.exporter.family import (
+from gpushare.exporter.metric_family import (
     OF_CONTAINER,
     OF_TENANT,
     Family,
-    Sample,
+    MetricSample,
     Snapshot,
-    of_parts,
-    of_parts_by,
-    part_labels,
+    container_family,
+    container_labels,
+    labeled_container_family,
     tenant_labels,
 )
 
 if TYPE_CHECKING:
-    from gpushare.figures import TenantCardFigures, TenantFigures
+    from gpushare.metrics_schema import TenantCardMetrics, TenantMetrics
 
-HOLDERS: Final = ("operator", "audit", "kill")
-LEVELS: Final = ("driver", "interposer", "audit", "advice", "exclusive")
+FROZEN_BY: Final = ("operator", "audit")
+LEVELS: Final = ("driver", "interposer", "audited", "advisory", "exclusive")
 
 
-def _utilization(snapshot: Snapshot) -> Iterable[Sample]:
+def _utilization(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant, part in snapshot.parts:
-        if part["utilisation"] is not None:
-            labels = part_labels(snapshot, tenant, part)
-            yield (*labels, part["source"]), part["utilisation"] / 100
+        if part["utilization"] is not None:
+            labels = container_labels(snapshot, tenant, part)
+            yield (*labels, part["source"]), part["utilization"] / 100
 
 
-def _denied(snapshot: Snapshot) -> Iterable[Sample]:
+def _denied(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
-        yield (*tenant_labels(snapshot, tenant), "over-limit"), tenant["denied"]
+        yield (*tenant_labels(snapshot, tenant), "over-quota"), tenant["denied"]
 
 
-def _held(snapshot: Snapshot) -> Iterable[Sample]:
+def _frozen(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
-        for by in HOLDERS:
+        for by in FROZEN_BY:
             yield (*tenant_labels(snapshot, tenant), by), float(by in tenant["held"])
 
 
-def _level(tenant: TenantFigures, _part: TenantCardFigures) -> Iterable[tuple[str, float]]:
+def _stopping(snapshot: Snapshot) -> Iterable[MetricSample]:
+    for tenant in snapshot.tenants:
+        yield tenant_labels(snapshot, tenant), float("stop" in tenant["held"])
+
+
+def _level(tenant: TenantMetrics, _part: TenantCardMetrics) -> Iterable[tuple[str, float]]:
     for level in LEVELS:
         yield level, float(tenant["isolation"] == level)
 
 
 FAMILIES: Final = (
-    of_parts(
-        "gpushare_container_memory_request_bytes",
-        "Memory that the container was promised.",
+    container_family(
+        "gpushare_container_memory_quota_bytes",
+        "Memory quota of the container on the card.",
         lambda _, part: part["memory_bytes"],
     ),
-    of_parts(
+    container_family(
         "gpushare_container_memory_limit_bytes",
-        "Memory that it may use now: its promise and what it is lent.",
+        "Memory that the container may use now: its quota and its burst memory.",
         lambda _, part: part["limit_bytes"],
     ),
-    of_parts_by(
+    labeled_container_family(
         "gpushare_container_memory_used_bytes",
-        "Memory that counts against its quota, by what it is for; the sum is what it uses.",
+        "Charged memory by kind; the kinds add up to what the container uses.",
         "kind",
         lambda _, part: part["kinds"].items(),
     ),
-    of_parts(
+    container_family(
         "gpushare_container_memory_peak_bytes",
-        "The most that it was seen to use, four times a second, since gpushared was started.",
+        "Highest memory usage, sampled four times a second, since gpushared started.",
         lambda _, part: part["peak_bytes"],
     ),
     Family(
-        "gpushare_container_alloc_denied_total",
+        "gpushare_container_allocations_denied_total",
         "counter",
         (*OF_TENANT, "reason"),
-        "Allocations that its quota refused, on all of its cards together.",
+        "Allocations denied by the quota, on all cards of the container.",
         _denied,
     ),
-    of_parts(
-        "gpushare_container_cores_granted_ratio",
-        "Part of the card's compute that it asked for; 0 where it asked for none.",
+    container_family(
+        "gpushare_container_cores_quota_ratio",
+        "Requested share of the card's compute; 0 if none was requested.",
         lambda _, part: part["cores"] / 100,
     ),
     Family(
         "gpushare_container_cores_utilization_ratio",
         "gauge",
         (*OF_CONTAINER, "source"),
-        "Part of the card that it had over ten seconds: as the driver says (nvml), else its gate.",
+        "Share of the card used over ten seconds, by the driver (nvml) or the launch gate (gate).",
         _utilization,
     ),
-    of_parts(
+    container_family(
         "gpushare_container_gpu_time_seconds_total",
-        "The card's time that it had: charged by the scheduler, through an open gate the driver's.",
+        "Card time used: charged by the scheduler, or reported by the driver if the gate is open.",
         lambda _, part: part["gpu_seconds"],
         "counter",
     ),
-    of_parts(
+    container_family(
         "gpushare_container_throttled_seconds_total",
-        "Time that its threads waited at the gate, each thread's counted.",
+        "Time that threads waited at the launch gate, summed over threads.",
         lambda _, part: part["throttled_seconds"],
         "counter",
     ),
-    of_parts(
+    container_family(
         "gpushare_container_forced_launches_total",
-        "Launches that went ahead after waiting too long at the gate.",
+        "Launches that continued after waiting too long at the gate.",
         lambda _, part: part["forced"],
         "counter",
     ),
-    of_parts(
+    container_family(
         "gpushare_container_last_active_timestamp_seconds",
-        "When it was last seen to use the card; its start, or gpushared's, where it was not yet.",
+        "Last time the container used the card; before that, its start or the start of gpushared.",
         lambda _, part: part["active"],
     ),
-    of_parts(
-        "gpushare_container_memory_over_bytes",
-        "What it has above what it may, as the audit sees it in the driver's figures.",
+    container_family(
+        "gpushare_container_memory_over_quota_bytes",
+        "Memory above the limit, by the driver's figures.",
         lambda _, part: part["over_bytes"],
     ),
     Family(
-        "gpushare_container_held",
+        "gpushare_container_frozen",
         "gauge",
         (*OF_TENANT, "by"),
-        "1 for who stopped it: the operator or the audit; kill: it is being ended.",
-        _held,
+        "1 if the container is frozen, by the operator or by the audit.",
+        _frozen,
     ),
-    of_parts(
-        "gpushare_container_bypassed",
-        "1 where the driver sees clearly more work of it than passes its gate.",
+    Family(
+        "gpushare_container_stopping",
+        "gauge",
+        OF_TENANT,
+        "1 if all processes of the container are to exit: stopped or killed by gpushare.",
+        _stopping,
+    ),
+    container_family(
+        "gpushare_container_gate_bypassed",
+        "1 if the driver sees clearly more work than passes the launch gate.",
         lambda _, part: float(part["bypassed"]),
     ),
-    of_parts(
+    container_family(
         "gpushare_container_hung",
-        "1 where work of it is pending that seems never to end.",
+        "1 if the container has pending work that does not seem to end.",
         lambda _, part: float(part["hung"]),
     ),
-    of_parts(
+    container_family(
         "gpushare_container_priority",
-        "Of those that are offline, 0 comes first.",
+        "Priority among offline containers, 0 first.",
         lambda tenant, _: tenant["priority"],
     ),
-    of_parts_by(
+    labeled_container_family(
         "gpushare_container_class_info",
-        "1, with its class: online never waits.",
+        "1, with the latency class: online is never throttled.",
         "class",
         lambda tenant, _: [(tenant["class_"], 1.0)],
     ),
-    of_parts_by(
-        "gpushare_container_isolation_level",
-        "1 for what holds its quota, 0 for the others.",
+    labeled_container_family(
+        "gpushare_container_isolation",
+        "1 for the isolation level that enforces the quota, 0 for the others.",
         "level",
         _level,
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The families of a snapshot as the text that Prometheus reads, in the format that it asks for."""
+"""The metric families of a snapshot as text, in the format that Prometheus requests."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from gpushare.exporter import cards, containers, node
-from gpushare.exporter.compat import COMPAT
-from gpushare.exporter.family import Family, Snapshot
+from gpushare.exporter import containers, node
+from gpushare.exporter.aliases import COMPAT
+from gpushare.exporter.metric_family import Family, Snapshot
 
-FAMILIES: Final[tuple[Family, ...]] = (*node.FAMILIES, *cards.FAMILIES, *containers.FAMILIES)
+FAMILIES: Final[tuple[Family, ...]] = (
+    *node.NODE_FAMILIES,
+    *node.CARD_FAMILIES,
+    *containers.FAMILIES,
+)
 
 
 class _Collected(Collector):
-    """One snapshot, as the library collects it."""
+    """One snapshot, for collection by the library."""
 
     def __init__(self, snapshot: Snapshot, compat: Sequence[str]) -> None:
         self._snapshot = snapshot
         self._families = [*FAMILIES, *(family for name in compat for family in COMPAT[name])]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family; one without a series is there all the same."""
+        """Yield every family, also those without a series."""
         for family in self._families:
             yield _metric(family, self._snapshot)
 
 
 def expose(snapshot: Snapshot, accept: str = "", compat: Sequence[str] = ()) -> tuple[bytes, str]:
-    """Return the text, and its content type; `accept` is the header of who asks.
+    """Return the text and its content type; `accept` is the client's header.
 
-    `compat` are keys of COMPAT, whose families come beside our own.
+    `compat` are keys of COMPAT, whose families are added to gpushare's own.
     """
     try:
         encode, content_type = choose_encoder(accept)

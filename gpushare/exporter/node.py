@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The families of the node and its daemon. Pure."""
+"""The metric families of the node, its daemon and its cards. Pure."""
 
 from __future__ import annotations
 
@@ -7,109 +7,217 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from gpushare.exporter.family import OF_NODE, Family, Kind, Sample, Snapshot
-from gpushare.figures import BOUNDS
+from gpushare.exporter.metric_family import (
+    OF_CARD,
+    OF_NODE,
+    Family,
+    MetricSample,
+    MetricType,
+    Snapshot,
+    card_family,
+    card_labels,
+)
+from gpushare.metrics_schema import BOUNDS
 
 if TYPE_CHECKING:
-    from gpushare.figures import NodeFigures
+    from gpushare.metrics_schema import NodeMetrics
 
-#: What a refusal of an operation may be for, gpushare/protocol, and late: nobody waited for it.
-REASONS: Final = ("refused", "usage", "unknown", "forbidden", "error", "late")
+#: XIDs after which a card is unhealthy. Their series start with 0, because a series that starts
+#: with 1 is not an increase to Prometheus.
+WATCHED: Final = (*("46", "48", "62", "64", "79", "95", "109", "119", "120", "136", "140", "143"),)
+
+
+def _non_tenant(snapshot: Snapshot) -> Iterable[MetricSample]:
+    for card in snapshot.cards:
+        for action, count in card["non_tenant_processes"].items():
+            yield (*card_labels(snapshot, card), action), count
+
+
+def _drift(snapshot: Snapshot) -> Iterable[MetricSample]:
+    for card in snapshot.cards:
+        found = [
+            part["drift_bytes"]
+            for _, part in snapshot.parts
+            if part["uuid"] == card["uuid"] and part["drift_bytes"] is not None
+        ]
+        yield card_labels(snapshot, card), sum(found)
+
+
+def _xids(snapshot: Snapshot) -> Iterable[MetricSample]:
+    for card in snapshot.cards:
+        for xid in sorted({*WATCHED, *card["xids"]}, key=int):
+            yield (*card_labels(snapshot, card), xid), card["xids"].get(xid, 0)
+
+
+CARD_FAMILIES: Final = (
+    card_family(
+        "gpushare_card_memory_capacity_bytes",
+        "Memory of the card, without what the driver reserves.",
+        lambda card: card["memory_bytes"],
+    ),
+    card_family(
+        "gpushare_card_memory_used_bytes",
+        "Memory used by all processes, as the driver reports it.",
+        lambda card: card["used_bytes"],
+    ),
+    card_family(
+        "gpushare_card_memory_allocated_bytes",
+        "Memory allocated to containers: the sum of their quotas.",
+        lambda card: card["allocated_bytes"],
+    ),
+    card_family(
+        "gpushare_card_memory_available_bytes",
+        "Memory available to new containers.",
+        lambda card: card["available_bytes"],
+    ),
+    card_family(
+        "gpushare_card_cores_allocated_ratio",
+        "Share of the card's compute allocated to containers.",
+        lambda card: card["cores_allocated"] / 100,
+    ),
+    card_family(
+        "gpushare_card_utilization_ratio",
+        "Share of time the card was busy, as the driver reports it.",
+        lambda card: None if card["utilization"] is None else card["utilization"] / 100,
+    ),
+    card_family("gpushare_card_tenants", "Containers on the card.", lambda card: card["tenants"]),
+    card_family(
+        "gpushare_card_max_tenants",
+        "Maximum number of containers on the card.",
+        lambda card: card["max_tenants"],
+    ),
+    card_family(
+        "gpushare_card_cordoned",
+        "1 if the card is cordoned.",
+        lambda card: float(card["cordoned"]),
+    ),
+    card_family(
+        "gpushare_card_healthy",
+        "1 if the card is healthy.",
+        lambda card: float(card["healthy"]),
+    ),
+    Family(
+        "gpushare_card_xid_errors_total",
+        "counter",
+        (*OF_CARD, "xid"),
+        "XID errors that the driver reported for the card, by number.",
+        _xids,
+    ),
+    Family(
+        "gpushare_card_non_tenant_processes",
+        "gauge",
+        (*OF_CARD, "action"),
+        "Processes that use memory of the card and belong to no tenant, by action: processes of "
+        "the host are ignored, for those of containers audit.unallocated applies.",
+        _non_tenant,
+    ),
+    Family(
+        "gpushare_card_accounting_drift_bytes",
+        "gauge",
+        OF_CARD,
+        "Memory expected by the accounting of the containers, less what the driver reports.",
+        _drift,
+    ),
+)
+
+
+#: The refusal codes of gpushare/protocol, and `late`: the client had given up.
+CODES: Final = ("refused", "invalid", "not-found", "forbidden", "internal", "late")
 _BOUNDS: Final = (*(repr(float(bound)) for bound in BOUNDS), "+Inf")
 
 
 def _of_node(
-    name: str, text: str, value: Callable[[NodeFigures], float], kind: Kind = "gauge"
+    name: str, text: str, value: Callable[[NodeMetrics], float], kind: MetricType = "gauge"
 ) -> Family:
-    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+    def samples(snapshot: Snapshot) -> Iterable[MetricSample]:
         if snapshot.metrics is not None:
             yield (snapshot.node,), value(snapshot.metrics.node)
 
     return Family(name, kind, OF_NODE, text, samples)
 
 
-def _up(snapshot: Snapshot) -> Iterable[Sample]:
+def _up(snapshot: Snapshot) -> Iterable[MetricSample]:
     yield (snapshot.node,), float(snapshot.metrics is not None)
 
 
-def _durations(snapshot: Snapshot) -> Iterable[Sample]:
+def _durations(snapshot: Snapshot) -> Iterable[MetricSample]:
     if snapshot.metrics is None:
         return
-    for stage, row in snapshot.metrics.node["operations"].items():
+    for operation, row in snapshot.metrics.node["operations"].items():
         counts = map(float, accumulate(row["buckets"]))
         buckets = list(zip(_BOUNDS, counts, strict=True))
-        yield (snapshot.node, stage), (buckets, row["seconds"])
+        yield (snapshot.node, operation), (buckets, row["seconds"])
 
 
-def _failures(snapshot: Snapshot) -> Iterable[Sample]:
+def _failures(snapshot: Snapshot) -> Iterable[MetricSample]:
     if snapshot.metrics is None:
         return
-    for stage, row in snapshot.metrics.node["operations"].items():
-        for reason in REASONS:
-            yield (snapshot.node, stage, reason), row["failures"].get(reason, 0)
+    for operation, row in snapshot.metrics.node["operations"].items():
+        for code in CODES:
+            yield (snapshot.node, operation, code), row["failures"].get(code, 0)
 
 
-def _events(snapshot: Snapshot) -> Iterable[Sample]:
+def _events(snapshot: Snapshot) -> Iterable[MetricSample]:
     if snapshot.metrics is not None:
         for event, count in snapshot.metrics.node["events"].items():
             yield (snapshot.node, event), count
 
 
-def _build(snapshot: Snapshot) -> Iterable[Sample]:
+def _build(snapshot: Snapshot) -> Iterable[MetricSample]:
     if snapshot.metrics is not None:
-        said = snapshot.metrics.node
-        versions = (said["version"], said["driver_version"], said["cuda_version"])
+        node = snapshot.metrics.node
+        versions = (node["version"], node["driver_version"], node["cuda_version"])
         yield (snapshot.node, *versions), 1.0
 
 
-FAMILIES: Final = (
-    Family("gpushare_up", "gauge", OF_NODE, "1 where gpushared answers.", _up),
+NODE_FAMILIES: Final = (
+    Family("gpushare_up", "gauge", OF_NODE, "1 if gpushared answers.", _up),
     Family(
         "gpushare_build_info",
         "gauge",
         (*OF_NODE, "version", "driver", "cuda"),
-        "1, with the versions of gpushared and of the driver.",
+        "1, with the versions of gpushared and the driver.",
         _build,
     ),
     _of_node(
-        "gpushare_start_time_seconds",
-        "When gpushared was started: from there its counters count.",
+        "gpushare_daemon_start_time_seconds",
+        "Start time of gpushared, from which its counters count.",
         lambda node: node["started"],
     ),
     _of_node(
         "gpushare_driver_up",
-        "1 where the driver is loaded and its figures are not old.",
+        "1 if the driver is loaded and its figures are current.",
         lambda node: float(node["driver_up"]),
     ),
     _of_node(
         "gpushare_scheduler_up",
-        "1 where the scheduler holds shares of compute.",
+        "1 if the scheduler enforces compute shares.",
         lambda node: float(node["scheduler_up"]),
     ),
     Family(
-        "gpushare_hook_duration_seconds",
+        "gpushare_operation_duration_seconds",
         "histogram",
-        (*OF_NODE, "stage"),
-        "How long gpushared took for what the start or the end of a container waits for.",
+        (*OF_NODE, "operation"),
+        "Duration of the operations that a container start or exit waits for.",
         _durations,
     ),
     Family(
-        "gpushare_hook_failures_total",
+        "gpushare_operation_failures_total",
         "counter",
-        (*OF_NODE, "stage", "reason"),
-        "How often it was not done, by the code of the refusal; late: nobody waited any more.",
+        (*OF_NODE, "operation", "code"),
+        "Failed operations by refusal code; late: the client had given up.",
         _failures,
     ),
     Family(
         "gpushare_events_total",
         "counter",
         (*OF_NODE, "event"),
-        "How often each event was logged that the node's history keeps.",
+        "Events by name: those that the node's history keeps, and refused callers.",
         _events,
     ),
     _of_node(
-        "gpushare_history_lost_events_total",
-        "Events that could not be kept in the node's history.",
+        "gpushare_history_events_dropped_total",
+        "Events that could not be written to the node's history.",
         lambda node: node["history_lost"],
         "counter",
     ),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host as its kernel and loader show it: mounts, namespaces, cgroups, the driver's files."""
+"""The host: mounts, namespaces, cgroups, the dynamic loader and the driver's files."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CDI specs of this host: which files engines read, and which of them are gpushare's own.
+"""The CDI specs of this host: the files that engines read, and gpushare's own among them.
 
-An engine reads every spec in these folders; what two files of one folder both define it refuses to
-give. gpushare's own are known by their name, which begins with `gpushare`, and are written again
-when the driver has changed. Everybody else's are read and never touched.
+An engine reads every spec in these folders, and refuses devices that two files of one folder
+define. gpushare's own specs have names that begin with `gpushare`, and are written again after a
+driver change. gpushare reads all other specs, but never changes them.
 Source: CDI SPEC.md, "CDI JSON spec" and "Conflict resolution".
 """
 
@@ -26,47 +26,42 @@ from gpushare.oci.cdi import CdiError, CdiSpec
 
 FOLDERS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
 OWN: Final = Path("/etc/cdi/gpushare.json")
-KEPT: Final = "driver.json"  # in the state directory, where engines have no spec
+KEPT: Final = "driver.json"  # in the state directory, used if engines have no spec
 _DRIVERS: Final = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/etc/cdi/gpushare*.json")
 _SUFFIXES: Final = (".json", ".yaml")
 
 
 class CdiConflict(UserError):
-    """Another spec of this machine has the same devices; names it."""
+    """Another spec of this machine defines the same devices; the message names it."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """A spec of this machine. `spec` is None, and `fault` says why, where it cannot be read."""
+class CdiFile:
+    """A spec of this machine. If it cannot be read, `spec` is None and `fault` is the reason."""
 
     path: Path
     spec: CdiSpec | None = None
     fault: str = ""
 
     @property
-    def is_own(self) -> bool:
-        """Whether gpushare wrote it, and may again."""
-        return self.path.name.startswith("gpushare")
-
-    @property
     def missing(self) -> tuple[str, ...]:
-        """The files that it mounts and that are not there: it is of an earlier driver."""
+        """The mounted files that do not exist: the spec then belongs to an earlier driver."""
         mounts = () if self.spec is None else self.spec.everything.mounts
         return tuple(m.host_path for m in mounts if not Path(m.host_path).exists())
 
 
-def read(path: Path) -> Found:
+def read_spec(path: Path) -> CdiFile:
     """Return the spec at `path`."""
     try:
-        return Found(path, cdi.load(path, yaml.safe_load))
+        return CdiFile(path, cdi.load(path, yaml.safe_load))
     except (CdiError, yaml.YAMLError) as error:
-        return Found(path, None, str(error))
+        return CdiFile(path, None, str(error))
     except OSError as error:
-        return Found(path, None, f"{path}: {error.strerror}")
+        return CdiFile(path, None, f"{path}: {error.strerror}")
 
 
-def found() -> list[Found]:
-    """Return every spec that an engine reads, in the order of their folders and names."""
+def installed_specs() -> list[CdiFile]:
+    """Return every spec that an engine reads, in the order of folders and names."""
     paths = [
         path
         for folder in FOLDERS
@@ -74,13 +69,13 @@ def found() -> list[Found]:
         for path in sorted(folder.iterdir())
         if path.suffix in _SUFFIXES and not path.name.startswith(".")
     ]
-    return [read(path) for path in paths]
+    return [read_spec(path) for path in paths]
 
 
-def of_node(configured: Path | None, state: Path) -> Path:
-    """Return the spec that gpushared works by: `configured`, where one is, else its own.
+def driver_spec_path(configured: Path | None, state: Path) -> Path:
+    """Return the path of the spec that gpushared uses: `configured`, or otherwise its own.
 
-    `state` is its state directory.
+    `state` is the state directory.
     """
     if configured is not None:
         return configured
@@ -91,10 +86,10 @@ def of_node(configured: Path | None, state: Path) -> Path:
 
 
 def refuse_conflict(path: Path) -> None:
-    """Raise CdiConflict where engines would find the cards in `path` and in another spec."""
+    """Raise CdiConflict if engines would find the cards both in `path` and in another spec."""
     if path.parent not in FOLDERS:
         return
-    for other in found():
+    for other in installed_specs():
         if (
             other.path != path
             and other.path.parent == path.parent
@@ -102,22 +97,22 @@ def refuse_conflict(path: Path) -> None:
             and other.spec.kind == GPU
         ):
             raise CdiConflict(
-                f"{other.path} has {GPU} already, and engines refuse what two specs have; it is "
-                "used as it is. Remove it, or write elsewhere with --output"
+                f"{other.path} already defines {GPU}, and engines refuse devices that two specs "
+                "define. gpushare uses that spec unchanged. Remove it, or use another --output"
             )
 
 
-def as_text(document: dict[str, Any], *, as_yaml: bool = False) -> str:
-    """Return a spec as a file has it."""
+def format_spec(document: dict[str, Any], *, as_yaml: bool = False) -> str:
+    """Return a spec as the text of a file."""
     if as_yaml:
         return str(yaml.safe_dump(document, sort_keys=False))
     return json.dumps(document, indent=2) + "\n"
 
 
-def write(path: Path, text: str) -> bool:
-    """Put `text` at `path` in one rename; False where it was so already. OSError.
+def write_spec(path: Path, text: str) -> bool:
+    """Write `text` to `path` in one rename; False if the file is unchanged. OSError.
 
-    What is there and no regular file is written to: /dev/null is not to become one.
+    An existing file that is not regular is written in place: /dev/null must stay a device.
     """
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
@@ -127,13 +122,15 @@ def write(path: Path, text: str) -> bool:
             return False
     except (FileNotFoundError, UnicodeDecodeError):
         pass
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True)
+        path.parent.chmod(0o755)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(draft, flags, 0o644)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o644)  # whatever the umask
+            os.fchmod(file.fileno(), 0o644)  # independent of the umask
             file.write(text)
         draft.rename(path)
     except BaseException:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cgroup of a host process started by `gpushare run`: made, joined, removed.
+"""The cgroup of a host process started by `gpushare run`: created, joined, removed.
 
-A container's cgroup is its low-level runtime's business. A host process gets `/gpushare/<id>` in
-every hierarchy that lets it: the unified one of cgroup v2, and each of v1's but cpuset, whose new
-groups have no CPU until somebody writes one (cgroup-v1/cpusets.rst). What it is for is naming: its
-processes are told from others by it, and it is gone when the last of them is.
+For a container, the low-level runtime manages the cgroup. A host process gets `/gpushare/<id>` in
+every possible hierarchy: the unified one of cgroup v2, and those of v1 except cpuset, in which new
+groups have no CPUs (cgroup-v1/cpusets.rst). The cgroup identifies the processes, and can be removed
+when the last of them has exited.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ _WITHOUT: Final = frozenset({"cpuset"})
 
 
 def hierarchies(mountinfo: str) -> list[Path]:
-    """Return where each cgroup hierarchy of `mountinfo` (proc(5)) is mounted from its root."""
+    """Return the mount points of the cgroup hierarchies in `mountinfo` (proc(5)).
+
+    Only mounts of a hierarchy's root count.
+    """
     found: list[Path] = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, rest = before.split(), after.split()
-        # Field 4 is the part of the hierarchy that is mounted: a container sees its own group only.
+        # Field 4 is the mounted part of the hierarchy: in a container, only its own group.
         if len(rest) < 3 or not rest[0].startswith("cgroup") or fields[3] != "/":
             continue
         if rest[0] == "cgroup" and _WITHOUT & set(rest[2].split(",")):
@@ -34,7 +37,7 @@ def hierarchies(mountinfo: str) -> list[Path]:
 
 
 def layout(mountinfo: str) -> str:
-    """Return "v2", "v1" or "hybrid" (v1 controllers with a unified tree beside them), or "none"."""
+    """Return "v2", "v1", "hybrid" (v1 controllers and a unified tree) or "none"."""
     kinds = {line.partition(" - ")[2].split(" ")[0] for line in mountinfo.splitlines()}
     if "cgroup" in kinds:
         return "hybrid" if "cgroup2" in kinds else "v1"
@@ -42,9 +45,9 @@ def layout(mountinfo: str) -> str:
 
 
 def join(identity: str, pid: int = 0) -> list[Path]:
-    """Make `/gpushare/<identity>` and move `pid` (0: the caller) there; return the groups joined.
+    """Create `/gpushare/<identity>` and move `pid` (0: the caller) there; return the groups joined.
 
-    OSError when no hierarchy could be joined at all.
+    OSError if no hierarchy could be joined.
     """
     joined: list[Path] = []
     refused: OSError | None = None
@@ -60,7 +63,7 @@ def join(identity: str, pid: int = 0) -> list[Path]:
 
 
 def leave(identity: str) -> None:
-    """Move the caller out of `/gpushare/<identity>`, to the root, and remove the groups."""
+    """Move the caller from `/gpushare/<identity>` to the root group, and remove the groups."""
     for root in hierarchies(mountinfo()):
         if (root / PARENT / identity).is_dir():
             _enter(root, 0)
@@ -68,18 +71,21 @@ def leave(identity: str) -> None:
 
 
 def remove(identity: str) -> bool:
-    """Remove the groups of `identity`; False when a process is still in one of them."""
+    """Remove the groups of `identity`; False if a process is still in one of them."""
     gone = True
     for root in hierarchies(mountinfo()):
         parent = root / PARENT
         gone = _remove(parent / identity) and gone
-        _remove(parent)  # stays as long as another's group is in it
+        _remove(parent)  # fails as long as it contains another group
     return gone
 
 
 def _enter(group: Path, pid: int) -> OSError | None:
     try:
-        group.mkdir(parents=True, exist_ok=True)
+        for folder in (group.parent, group):
+            if not folder.is_dir():
+                folder.mkdir(exist_ok=True)
+                folder.chmod(0o755)  # whatever the umask is
         (group / "cgroup.procs").write_text(f"{pid}\n", encoding="ascii")
     except OSError as error:
         return error
@@ -87,7 +93,7 @@ def _enter(group: Path, pid: int) -> OSError | None:
 
 
 def _remove(group: Path) -> bool:
-    """Remove one group; False when it is in use, or a hardened unit may not write here."""
+    """Remove one group; False if it is in use, or if the unit's sandbox forbids writing."""
     try:
         group.rmdir()
     except FileNotFoundError:

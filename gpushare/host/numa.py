@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This machine's NUMA nodes, and what of CPUs and memory a new cgroup may have.
+"""This machine's NUMA nodes, and the CPUs and memory nodes that a new cgroup may use.
 
 Sources: Linux, Documentation/ABI/stable/sysfs-devices-node, sysfs-bus-pci (numa_node),
 admin-guide/cgroup-v2.rst and cgroup-v1/cpusets.rst (effective CPUs).
@@ -26,20 +26,20 @@ _FILES: Final = {
 
 @dataclass(frozen=True)
 class Numa:
-    """The nodes as the kernel at `sys` and `proc` has them; what cannot be read is not there."""
+    """The nodes according to `sys` and `proc`; unreadable files count as missing."""
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
 
     def node_of(self, address: str) -> int:
-        """Return the node of a PCI address, `0000:18:00.0`; NO_NODE where the kernel knows none."""
+        """Return the node of a PCI address, `0000:18:00.0`; NO_NODE if the kernel has none."""
         try:
             return int(_text(self.sys / "bus/pci/devices" / address / "numa_node"))
         except ValueError:
             return NO_NODE
 
     def of(self, nodes: Iterable[int]) -> Cpuset:
-        """Return the CPUs of `nodes` that are online, and those of them that have memory."""
+        """Return the online CPUs of `nodes`, and those of the nodes that have memory."""
         wanted = frozenset(nodes)
         folder = self.sys / "devices/system/node"
         cpus = frozenset[int]().union(
@@ -48,10 +48,9 @@ class Numa:
         return Cpuset(cpus, wanted & _list(folder / "has_memory"))
 
     def allowed(self, cgroups_path: str) -> Cpuset:
-        """Return what a container of `linux.cgroupsPath` may have where its spec does not say.
+        """Return the CPUs and nodes of a container with `linux.cgroupsPath` and no cpuset.
 
-        That is what the nearest of the groups above it that are there has, and where there is none,
-        what this process has.
+        They are those of its nearest existing parent group, or otherwise of this process.
         """
         for root, kind in self._hierarchies():
             for group in _above(root, cgroups_path):
@@ -69,7 +68,7 @@ class Numa:
         )
 
     def _hierarchies(self) -> Iterator[tuple[Path, str]]:
-        """Yield where cpusets are mounted from their root, and by which of the two cgroups."""
+        """Yield the mount points of hierarchies with cpusets, and the type of each file system."""
         for line in _text(self.proc / "self/mountinfo").splitlines():
             before, _, after = line.partition(" - ")
             fields, rest = before.split(), after.split()
@@ -80,9 +79,9 @@ class Numa:
 
 
 def _above(root: Path, cgroups_path: str) -> Iterator[Path]:
-    """Yield the groups above a container's, the nearest first.
+    """Yield the parent groups of a container's group, the nearest first.
 
-    `system.slice:docker:ID` is systemd's form: a slice is below those that its name has
+    `system.slice:docker:ID` is systemd's form: the name of a slice contains its parents
     (systemd.slice(5)).
     """
     slice_, colon, _ = cgroups_path.partition(":")

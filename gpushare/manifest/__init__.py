@@ -1,29 +1,129 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests as people write them, with where everything stands.
+"""Manifests as people write them, with the position of everything in them.
 
-`nodes` is text to nodes, bounded; `file` says what there is to find; `read` finds it: `kubernetes`
-with `pods`, `compose_file`, `ecs`, `oci`. What a container asks by it is in `request`.
+`read` finds the documents, pods and containers of a file (`model`): `kubernetes`, `compose_file`
+and `ecs`, and a container's config.json. `request` is what a container requests by them.
 """
 
-from gpushare.manifest.errors import ManifestError
-from gpushare.manifest.file import STDIN, Container, Document, File, Pod, Value, Values
-from gpushare.manifest.own import Refusal
-from gpushare.manifest.read import read
-from gpushare.manifest.request import Found, Request, request_of, settings_of
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from gpushare.manifest import compose_file, ecs, kubernetes
+from gpushare.manifest.model import (
+    STDIN,
+    Container,
+    Document,
+    ManifestError,
+    ManifestFile,
+    ManifestValue,
+    ManifestValues,
+    Pod,
+    values_of_mapping,
+    values_of_pairs,
+)
+from gpushare.manifest.request import (
+    KeyRefusal,
+    LocatedValue,
+    ManifestRequest,
+    request_of,
+    settings_of,
+)
+from gpushare.quota import pod_of
+from gpushare.text_position import UnreadableText, decode, read_text
+from gpushare.yaml_nodes import MAX_BYTES, YamlNode, fields, parse, text_at, value_at
 
 __all__ = [
     "STDIN",
     "Container",
     "Document",
-    "File",
-    "Found",
+    "KeyRefusal",
+    "LocatedValue",
     "ManifestError",
+    "ManifestFile",
+    "ManifestRequest",
+    "ManifestValue",
+    "ManifestValues",
     "Pod",
-    "Refusal",
-    "Request",
-    "Value",
-    "Values",
     "read",
     "request_of",
     "settings_of",
 ]
+
+_WHAT: Final = "manifest"
+
+
+def read(path: str | Path, text: str | None = None) -> ManifestFile:
+    """Return what the file at `path` describes, or `text` under that name; `-` is standard input.
+
+    ManifestError: it cannot be read, is no YAML or JSON, or is too much of it.
+    """
+    path = str(path)
+    try:
+        text = _text(path) if text is None else text
+        parsed = parse(text)
+    except UnreadableText as error:
+        raise ManifestError(path, error.fault) from error
+    kinds = kubernetes.KubernetesReader(text)
+    documents = [document for root in parsed.roots for document in _documents(root, kinds)]
+    _give_claims(documents)
+    return ManifestFile(path, text, parsed.roots, tuple(documents), parsed.duplicates)
+
+
+def _text(path: str) -> str:
+    if path == STDIN:
+        return decode(sys.stdin.buffer, MAX_BYTES, _WHAT)
+    return read_text(Path(path), MAX_BYTES, _WHAT)
+
+
+def _documents(root: YamlNode, kinds: kubernetes.KubernetesReader) -> Iterator[Document]:
+    if root.kind != "mapping":
+        return  # nothing between two lines of dashes, or a text that is no manifest
+    if is_oci(root):
+        yield read_oci(root)
+    elif compose_file.is_compose(root):
+        yield compose_file.read_compose(root)
+    elif ecs.is_ecs(root):
+        yield ecs.read_ecs(root)
+    elif "kind" not in fields(root) and (settings := kubernetes.plugin_settings(root, ())):
+        yield Document("device-plugin", root, plugin=settings)
+    else:
+        yield from kinds.read(root)
+
+
+def _give_claims(documents: list[Document]) -> None:
+    """Give each container what the claims ask that it names, where they are in the same file."""
+    claims = {
+        (document.kind, document.name): document.claim
+        for document in documents
+        if document.kind in {"ResourceClaim", "ResourceClaimTemplate"}
+    }
+    for container in (one for document in documents for one in document.containers):
+        for name in container.claims:
+            requested = claims.get(container.pod.claims.get(name, ("", "")), {})
+            container.claim = {**container.claim, **requested}
+
+
+def is_oci(root: YamlNode) -> bool:
+    """Whether `root` is that of a config.json."""
+    return "ociVersion" in fields(root) and "process" in fields(root)
+
+
+def read_oci(root: YamlNode) -> Document:
+    """Return the document of a config.json, with its one container."""
+    document = Document("oci", root)
+    annotations = values_of_mapping(value_at(root, "annotations"), ("annotations",))
+    pod = Pod(document, (), root, annotations)
+    around = pod_of({name: value.text for name, value in annotations.items()})
+    pod.containers.append(
+        Container(
+            name=around.container if around else text_at(root, "hostname"),
+            place=(),
+            node=root,
+            pod=pod,
+            env=values_of_pairs(value_at(root, "process", "env"), ("process", "env")),
+        )
+    )
+    document.pods.append(pod)
+    return document

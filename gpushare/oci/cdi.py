@@ -2,7 +2,7 @@
 """A CDI spec: the device nodes, mounts and variables that make a driver work in a container.
 
 Of versions 0.3 to 1.x the parts that nvidia-ctk writes are read. Hooks are reported and never run:
-what they are for (links, the loader's cache) is done here without running anything in a rootfs.
+this package does their work (links, the loader's cache) without running anything in a rootfs.
 Source: container-device-interface, SPEC.md.
 """
 
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from gpushare.oci.bounded_read import parse_object
 from gpushare.oci.edits import Device
-from gpushare.oci.strict_json import parse_object
 
 MAX_BYTES: Final = 4 << 20
 
@@ -31,7 +31,7 @@ class CdiError(ValueError):
 
 
 @dataclass(frozen=True)
-class Node:
+class CdiDeviceNode:
     """A device node; without `major` and `minor` it is what the host has at `host_path`."""
 
     path: str
@@ -68,7 +68,7 @@ class CdiEdits:
     """One `containerEdits`. `not_taken` names what is in it and is not done, hooks above all."""
 
     env: tuple[str, ...] = ()
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[CdiDeviceNode, ...] = ()
     mounts: tuple[CdiMount, ...] = ()
     not_taken: tuple[str, ...] = ()
 
@@ -92,9 +92,9 @@ class CdiSpec:
     devices: Mapping[str, CdiEdits]
 
     def edits_for(self, cards: Sequence[Sequence[str]]) -> CdiEdits:
-        """Return the edits for `cards`, each the names it may have here: `("GPU-4f1c...", "0")`.
+        """Return the edits for `cards`, each a tuple of its possible names: `("GPU-4f1c...", "0")`.
 
-        CdiError names the card that the spec has not.
+        CdiError names the card that is missing in the spec.
         """
         edits = self.edits
         for names in cards:
@@ -148,7 +148,7 @@ def from_document(document: object) -> CdiSpec:
     for entry in _objects(top, "devices"):
         name = _text(entry, "name")
         if name in devices:
-            raise CdiError(f"the device {name!r} is there twice")
+            raise CdiError(f"device {name!r} is listed twice")
         devices[name] = _edits(entry.get("containerEdits"), f"device {name}")
     return CdiSpec(version, kind, _edits(top.get("containerEdits"), "the spec"), devices)
 
@@ -170,19 +170,19 @@ def _edits(value: object, where: str) -> CdiEdits:
     )
 
 
-def _node(entry: Mapping[str, Any]) -> Node:
+def _node(entry: Mapping[str, Any]) -> CdiDeviceNode:
     path = _absolute(entry, "path")
     host_path = _absolute(entry, "hostPath") if entry.get("hostPath") else path
     kind = entry.get("type")
     if kind not in (None, "", "c", "u", "b"):
-        raise CdiError(f"{path}: type {kind!r} is no device")
+        raise CdiError(f"{path}: type {kind!r} is not a device type")
     major, minor = entry.get("major"), entry.get("minor")
     for number in (major, minor):
         if number is not None and (type(number) is not int or not 0 <= number < 1 << 20):
-            raise CdiError(f"{path}: {number!r} is no device number")
+            raise CdiError(f"{path}: {number!r} is not a device number")
     if major is None or minor is None or (major, minor) == (0, 0):
-        return Node(path, host_path)
-    return Node(path, host_path, "b" if kind == "b" else "c", major, minor)
+        return CdiDeviceNode(path, host_path)
+    return CdiDeviceNode(path, host_path, "b" if kind == "b" else "c", major, minor)
 
 
 def _mount(entry: Mapping[str, Any]) -> CdiMount:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that a container with a GPU gets, put together.
+"""Builds the spec edits for a container with a GPU.
 
 A pass over a bundle:
 
     loaded = spec.load(bundle_fd)
     original = edits.strip(loaded)              # what the engine wrote
-    request = nvidia.find(original, driver)     # the GPU that the engine had put there
-    ...                                         # quota.read_quota, quota.give, placement
+    request = injected_gpu.find(original, driver)  # the GPU that the engine had put there
+    ...                                         # quota.parse_request, resolve_request, placement
     wanted = container.shared(...)              # or whole(...), or Wanted() for no GPU
     cache = container.install_cache(...)        # None, or one more mount
     edited = edits.apply(original, wanted.with_mount(cache), request.taken)
@@ -19,22 +19,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gpushare.oci import capabilities, loader
-from gpushare.oci import driver as drivers
-from gpushare.oci.cdi import CdiEdits, CdiMount, Node
-from gpushare.oci.driver import CUDA, NVML, Driver
-from gpushare.oci.edits import Device, Edits, Hook, Mount, Stage
+from gpushare.oci import driver_capabilities, loader
+from gpushare.oci import driver_files as drivers
+from gpushare.oci.cdi import CdiDeviceNode, CdiEdits, CdiMount
+from gpushare.oci.driver_files import CUDA, NVML, DriverFiles
+from gpushare.oci.edits import Device, Edits, Hook, Mount
+from gpushare.oci.elf import Platform
 from gpushare.oci.loader import CacheEntry, Filters, install_cache
-from gpushare.oci.platform import Platform
 from gpushare.oci.rootfs import Rootfs
 
 __all__ = [
     "CacheEntry",
+    "ContainerEdits",
     "Filters",
-    "Host",
-    "Wanted",
+    "HostFiles",
+    "binding_hook",
     "driver_mounts",
-    "hooks",
     "install_cache",
     "shared",
     "tenant_mounts",
@@ -46,31 +46,35 @@ TENANT_DIR: Final = "/opt/gpushare/tenant"  # GPUSHARE_TENANT_DIR
 STATUS_NAME: Final = "status"  # GPUSHARE_STATUS_NAME
 
 _HOOK_ENV: Final = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
-# With the seconds after which the runtime kills the hook: later than the hook itself gives up (30 s
-# for a daemon that is starting, 1 s for the acknowledgement and 10 s for the answer, and those once
-# more of a daemon that ends over it, runtime/client.h; 1 s at the end, hooks/hook.c), so that what
-# is shown is its own message and not the runtime's about a timeout.
-_STAGES: Final[tuple[tuple[Stage, int], ...]] = (("createRuntime", 60), ("poststop", 5))
+# Seconds after which the runtime kills the hook: later than the hook itself gives up (30 s for a
+# daemon that is starting, 1 s for the acknowledgement and 10 s for the answer, and those once more
+# of a daemon that ends over it, runtime/client.h), so that what is shown is its own message and not
+# the runtime's about a timeout.
+_HOOK_SECONDS: Final = 60
 _FILE: Final = ("bind", "ro", "nosuid", "nodev")
 _TENANT: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
 _STATUS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
 
 
 @dataclass(frozen=True)
-class Host:
+class HostFiles:
     """What is the same for every container of this machine."""
 
-    driver: Driver
+    driver: DriverFiles
     filters: Filters
     platform: Platform
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a container gets: edits of its spec, and names for its loader's cache."""
+class ContainerEdits:
+    """What a container gets: edits of its spec, and names for its loader's cache.
+
+    `nodes` are what the devices of its edits were made from.
+    """
 
     edits: Edits = field(default_factory=Edits)
     cache: tuple[CacheEntry, ...] = ()
+    nodes: tuple[CdiDeviceNode, ...] = ()
 
     def with_mount(self, mount: Mount | None) -> Edits:
         """Return the edits with `mount` as the last one; as they are for None."""
@@ -80,14 +84,14 @@ class Wanted:
 
 
 def shared(  # noqa: PLR0913 - a container is put together from all there is
-    host: Host,
+    host: HostFiles,
     cards: Sequence[Sequence[str]],
     *,
     rootfs: Rootfs,
     hooks: tuple[Hook, ...],
     tenant_directory: str,
     extra: frozenset[str] = frozenset(),
-) -> Wanted:
+) -> ContainerEdits:
     """Return what a container with a share of `cards` gets.
 
     Each card is the names that the CDI spec may have for it: `("GPU-4f1c...", "0")`. The filters go
@@ -107,20 +111,20 @@ def shared(  # noqa: PLR0913 - a container is put together from all there is
         *tenant_mounts(tenant_directory),
     )
     names = (CUDA, "libcuda.so", NVML, *(library.soname for library in libraries))
-    return Wanted(
-        Edits(_env(edits), mounts, _devices(drivers.shared_nodes(edits, extra)), hooks),
-        places.cache_entries(names),
+    nodes = drivers.shared_nodes(edits, extra)
+    return ContainerEdits(
+        Edits(_env(edits), mounts, devices(nodes), hooks), places.cache_entries(names), nodes
     )
 
 
 def whole(
-    host: Host,
+    host: HostFiles,
     cards: Sequence[Sequence[str]],
     *,
     rootfs: Rootfs,
     hooks: tuple[Hook, ...],
-    wanted: frozenset[str] = frozenset(capabilities.ALL),
-) -> Wanted:
+    wanted: frozenset[str] = frozenset(driver_capabilities.ALL),
+) -> ContainerEdits:
     """Return what a container with whole `cards` gets: the driver as it is, and no filter.
 
     Of the driver it gets the capabilities `wanted`. CdiError as `shared`.
@@ -140,30 +144,22 @@ def whole(
     )
     names = [library.soname for library in native]
     names += ["libcuda.so"] if driver.cuda in native else []
-    return Wanted(
-        Edits(_env(edits), mounts, _devices(drivers.wanted_nodes(edits, wanted)), hooks),
-        places.cache_entries(names),
+    nodes = drivers.wanted_nodes(edits, wanted)
+    return ContainerEdits(
+        Edits(_env(edits), mounts, devices(nodes), hooks), places.cache_entries(names), nodes
     )
 
 
-def hooks(program: str, socket: str, key: str) -> tuple[Hook, ...]:
-    """Return our hooks: createRuntime says the container's pid, poststop that it is over.
+def binding_hook(program: str, socket: str, key: str) -> Hook:
+    """Return the hook that tells gpushared the container's process.
 
     `program` is gpushare-hook's absolute path, `socket` the daemon's, `key` the tenant's.
     """
-    return tuple(
-        Hook(
-            stage,
-            program,
-            ("gpushare-hook", stage, "--socket", socket, "--key", key),
-            _HOOK_ENV,
-            seconds,
-        )
-        for stage, seconds in _STAGES
-    )
+    words = ("gpushare-hook", "createRuntime", "--socket", socket, "--key", key)
+    return Hook("createRuntime", program, words, _HOOK_ENV, _HOOK_SECONDS)
 
 
-def driver_mounts(driver: Driver) -> tuple[Mount, ...]:
+def driver_mounts(driver: DriverFiles) -> tuple[Mount, ...]:
     """Return the mounts of the real libraries, where the filters' DT_NEEDED names them."""
     return (
         Mount(driver.cuda.host_path, f"{DRIVER_DIR}/{CUDA}", _FILE),
@@ -190,7 +186,8 @@ def _cdi_mount(mount: CdiMount, rootfs: Rootfs) -> Mount:
     return Mount(mount.host_path, rootfs.resolve(mount.container_path), options)
 
 
-def _devices(nodes: Iterable[Node]) -> tuple[Device, ...]:
+def devices(nodes: Iterable[CdiDeviceNode]) -> tuple[Device, ...]:
+    """Return the devices that `nodes` are now; CdiError where the host does not have one."""
     return tuple(node.device() for node in nodes)
 
 

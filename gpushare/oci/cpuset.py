@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which CPUs and which NUMA nodes' memory a container may have: pure.
+"""The CPUs and memory nodes that a container may use: pure functions.
 
 As cpuset(7) has them, under "List format": `0-3,8`. In a spec they are `linux.resources.cpu.cpus`
 and `.mems` (OCI runtime-spec, config-linux.md, "CPU").
@@ -20,7 +20,7 @@ _MOST: Final = 8192  # CONFIG_NR_CPUS of x86-64 at most
 
 @dataclass(frozen=True)
 class Cpuset:
-    """CPUs, and the nodes whose memory there may be, by number."""
+    """CPUs and memory nodes, by number."""
 
     cpus: frozenset[int] = frozenset()
     mems: frozenset[int] = frozenset()
@@ -28,7 +28,7 @@ class Cpuset:
 
 @dataclass(frozen=True)
 class Bound:
-    """What to write into a spec (empty: leave what is there), and what its user should know."""
+    """The values to write into a spec (empty: no change), and notes for its user."""
 
     cpus: str = ""
     mems: str = ""
@@ -36,9 +36,9 @@ class Bound:
 
 
 def bind(spec: Spec, nodes: Cpuset, allowed: Cpuset) -> Bound:
-    """Return what is left of what `spec` has, or else of `allowed`, on `nodes`; never more.
+    """Return the part on `nodes` of what `spec` allows, or else of `allowed`; never more.
 
-    Where nothing is left there is a note, and the container has what it had.
+    If nothing is left, the result is a note, and the spec stays as it is.
     """
     cpus, without_cpus = _narrowed(spec, CPUS, nodes.cpus, allowed.cpus)
     mems, without_mems = _narrowed(spec, MEMS, nodes.mems, allowed.mems)
@@ -46,19 +46,21 @@ def bind(spec: Spec, nodes: Cpuset, allowed: Cpuset) -> Bound:
 
 
 def _narrowed(
-    spec: Spec, path: tuple[str, ...], near: frozenset[int], allowed: frozenset[int]
+    spec: Spec, path: tuple[str, ...], nodes: frozenset[int], allowed: frozenset[int]
 ) -> tuple[str, tuple[str, ...]]:
     what = "CPUs" if path == CPUS else "memory nodes"
-    said = spec.at(*path)
+    text = spec.at(*path)
     try:
-        given = parse(said) if isinstance(said, str) and said.strip() else allowed
+        available = parse(text) if isinstance(text, str) and text.strip() else allowed
     except ValueError:
-        return "", (f"numa: bind: {'.'.join(path)} {said!r:.64} is no list of {what}: left as is",)
-    left = given & near
+        return "", (
+            f"numa: bind: {'.'.join(path)} {text!r:.64} is not a list of {what}: left unchanged",
+        )
+    left = available & nodes
     if not left:
-        has = f"it may have {what} {shown(given)}" if given else f"it has no {what}"
-        near_to = f"its cards are near to {shown(near) or 'none'}"
-        return "", (f"numa: bind: {has}, and {near_to}: left as is",)
+        has = f"it may have {what} {shown(available)}" if available else f"it has no {what}"
+        cards = f"its cards are on {shown(nodes) or 'none'}"
+        return "", (f"numa: bind: {has}, but {cards}: left unchanged",)
     return shown(left), ()
 
 

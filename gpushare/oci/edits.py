@@ -19,14 +19,13 @@ from gpushare.oci.spec import Spec, SpecError
 
 RECORD: Final = "x-gpushare"
 
-Stage: TypeAlias = Literal["prestart", "createRuntime", "poststop"]
-Path: TypeAlias = tuple[str, ...]
-Entry: TypeAlias = Any  # an element of one of a spec's lists: an object, or a string of env
+SpecPath: TypeAlias = tuple[str, ...]
+SpecItem: TypeAlias = Any  # an element of one of a spec's lists: an object, or a string of env
 
-ENV: Final[Path] = ("process", "env")
-MOUNTS: Final[Path] = ("mounts",)
-DEVICES: Final[Path] = ("linux", "devices")
-RULES: Final[Path] = ("linux", "resources", "devices")
+ENV: Final[SpecPath] = ("process", "env")
+MOUNTS: Final[SpecPath] = ("mounts",)
+DEVICES: Final[SpecPath] = ("linux", "devices")
+RULES: Final[SpecPath] = ("linux", "resources", "devices")
 STAGES: Final = (
     "prestart",
     "createRuntime",
@@ -35,24 +34,25 @@ STAGES: Final = (
     "poststart",
     "poststop",
 )
-HOOKS: Final[tuple[Path, ...]] = tuple(("hooks", stage) for stage in STAGES)
-LISTS: Final[tuple[Path, ...]] = (ENV, MOUNTS, DEVICES, RULES, *HOOKS)
-TEXTS: Final[tuple[Path, ...]] = (CPUS, MEMS)
+HOOKS: Final[tuple[SpecPath, ...]] = tuple(("hooks", stage) for stage in STAGES)
+LISTS: Final[tuple[SpecPath, ...]] = (ENV, MOUNTS, DEVICES, RULES, *HOOKS)
+TEXTS: Final[tuple[SpecPath, ...]] = (CPUS, MEMS)
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A bind mount. `destination` is a path in the container, without links in it."""
+    """A mount. `destination` is a path in the container, without links in it."""
 
     source: str
     destination: str
     options: tuple[str, ...]
+    type: str = "bind"
 
     def entry(self) -> dict[str, Any]:
         """Return it as the spec's `mounts` has it."""
         return {
             "destination": self.destination,
-            "type": "bind",
+            "type": self.type,
             "source": self.source,
             "options": list(self.options),
         }
@@ -106,7 +106,7 @@ class Hook:
     (CVE-2025-23266), and an empty list is dropped when a Go program writes the spec again.
     """
 
-    stage: Stage
+    stage: Literal["createRuntime"]
     path: str
     args: tuple[str, ...]
     env: tuple[str, ...]
@@ -143,7 +143,7 @@ class Edits:
     mems: str = ""
 
 
-def apply(spec: Spec, edits: Edits, taken: Mapping[Path, Sequence[int]] | None = None) -> Spec:
+def apply(spec: Spec, edits: Edits, taken: Mapping[SpecPath, Sequence[int]] | None = None) -> Spec:
     """Return `spec` with `edits` in it and without the entries that `taken` names by index.
 
     `spec` must have been through `strip`. A name of `edits.env` that is set already is replaced; a
@@ -200,8 +200,8 @@ def seen(spec: Spec) -> Spec:
     return spec.with_value((RECORD,), {})
 
 
-def _added(edits: Edits) -> dict[Path, list[Entry]]:
-    added: dict[Path, list[Entry]] = {
+def _added(edits: Edits) -> dict[SpecPath, list[SpecItem]]:
+    added: dict[SpecPath, list[SpecItem]] = {
         ENV: [f"{name}={value}" for name, value in edits.env.items()],
         MOUNTS: [mount.entry() for mount in edits.mounts],
         DEVICES: [device.entry() for device in edits.devices],
@@ -217,8 +217,8 @@ def _added(edits: Edits) -> dict[Path, list[Entry]]:
 class _Change:
     """What happens to one list of the spec."""
 
-    path: Path
-    added: list[Entry]
+    path: SpecPath
+    added: list[SpecItem]
     taken: set[int]
 
     def apply(self, spec: Spec, edits: Edits, record: dict[str, Any]) -> Spec:
@@ -236,7 +236,7 @@ class _Change:
         kept = [entry for index, entry in enumerate(before) if index not in taken]
         return spec.with_value(self.path, kept + self.added)
 
-    def _replaced(self, before: list[Entry], edits: Edits) -> set[int]:
+    def _replaced(self, before: list[SpecItem], edits: Edits) -> set[int]:
         if self.path == ENV:
             return {i for i, entry in enumerate(before) if entry.partition("=")[0] in edits.env}
         if self.path == DEVICES:
@@ -245,7 +245,7 @@ class _Change:
         return set()
 
 
-def _missing(spec: Spec, path: Path) -> list[tuple[int, bool]]:
+def _missing(spec: Spec, path: SpecPath) -> list[tuple[int, bool]]:
     """Return the parts of `path` that are not there, each with what stands in its place.
 
     `null` is not the same as missing, and must come back as what it was.
@@ -259,7 +259,7 @@ def _missing(spec: Spec, path: Path) -> list[tuple[int, bool]]:
     return made
 
 
-def _set(spec: Spec, path: Path, text: str, record: dict[str, Any]) -> Spec:
+def _set(spec: Spec, path: SpecPath, text: str, record: dict[str, Any]) -> Spec:
     """Put `text` at `path`, and note what was there."""
     note: dict[str, Any] = {"set": text}
     missing = _missing(spec, path)
@@ -271,8 +271,8 @@ def _set(spec: Spec, path: Path, text: str, record: dict[str, Any]) -> Spec:
     return spec.with_value(path, text)
 
 
-def _unset(spec: Spec, path: Path, change: Mapping[str, Any]) -> Spec:
-    """Put back what was there; what somebody else has written since stays."""
+def _unset(spec: Spec, path: SpecPath, change: Mapping[str, Any]) -> Spec:
+    """Put back what was there; what another program has written since stays."""
     if spec.at(*path) != change["set"]:
         return spec
     if "was" in change:
@@ -280,11 +280,11 @@ def _unset(spec: Spec, path: Path, change: Mapping[str, Any]) -> Spec:
     return _unmake(spec, path, change["made"], text=True)
 
 
-def _undo(spec: Spec, path: Path, change: Mapping[str, Any]) -> Spec:
+def _undo(spec: Spec, path: SpecPath, change: Mapping[str, Any]) -> Spec:
     entries = list(spec.entries(*path))
     for entry in change.get("added", ()):
         if entry in entries:
-            # From the end: an equal entry of somebody else's stands before ours.
+            # From the end: an equal entry of another program stands before ours.
             del entries[len(entries) - 1 - entries[::-1].index(entry)]
     for index, entry in change.get("taken", ()):
         entries.insert(index, entry)
@@ -295,7 +295,7 @@ def _undo(spec: Spec, path: Path, change: Mapping[str, Any]) -> Spec:
 
 
 def _unmake(
-    spec: Spec, path: Path, made: Sequence[tuple[int, bool]], *, text: bool = False
+    spec: Spec, path: SpecPath, made: Sequence[tuple[int, bool]], *, text: bool = False
 ) -> Spec:
     stripped = spec.with_value(path, None) if text else spec
     for length, was_null in sorted(made, reverse=True):
@@ -307,7 +307,7 @@ def _unmake(
     return stripped
 
 
-def _with_null(spec: Spec, path: Path) -> Spec:
+def _with_null(spec: Spec, path: SpecPath) -> Spec:
     parent = dict(spec.at(*path[:-1]) if len(path) > 1 else spec.document)
     parent[path[-1]] = None
     return spec.with_value(path[:-1], parent) if len(path) > 1 else Spec(parent)

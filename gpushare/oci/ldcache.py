@@ -8,7 +8,7 @@ Source: glibc, sysdeps/generic/dl-cache.h and elf/cache.c.
     header   48 bytes: magic, version, entries, bytes of strings, endianness, extension's offset
     entries  24 bytes each: flags, offset of name, offset of path, kernel version, hwcap
     strings
-    extension (glibc 2.33): who wrote it, and the names of the glibc-hwcaps sub-directories
+    extension (glibc 2.33): its program, and the names of the glibc-hwcaps folders
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _GENERATOR: Final = b"gpushare"
 
 
 class LoaderCacheError(ValueError):
-    """Bytes that are no loader's cache, or one of a format not known here."""
+    """Bytes that are no loader's cache, or one of an unknown format."""
 
 
-class Entry(NamedTuple):
+class LdCacheEntry(NamedTuple):
     """A library: the name programs ask for, and its path. `flags` tell its architecture.
 
     `hwcaps` is the glibc-hwcaps sub-directory it was found in, None outside of one; `hwcap` the
@@ -64,7 +64,7 @@ class Entry(NamedTuple):
 class LoaderCache:
     """A cache, its entries in the order that the loader searches."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LdCacheEntry, ...] = ()
     generator: bytes = _GENERATOR
 
     def with_first(self, wanted: Iterable[tuple[str, str]], flags: int) -> LoaderCache:
@@ -76,7 +76,7 @@ class LoaderCache:
         ours = {name.encode(): path.encode() for name, path in wanted}
         kept = [e for e in self.entries if not (e.name in ours and e.flags == flags)]
         for name, path in ours.items():
-            entry = Entry(name, path, flags)
+            entry = LdCacheEntry(name, path, flags)
             kept.insert(_place(kept, entry), entry)
         return replace(self, entries=tuple(kept))
 
@@ -147,7 +147,7 @@ def _start(data: bytes) -> int:
     return (_OLD_HEADER + int(count) * _OLD_ENTRY + 7) & ~7
 
 
-def _entry(strings: _Read, raw: tuple[int, ...], hwcaps: Sequence[bytes]) -> Entry:
+def _entry(strings: _Read, raw: tuple[int, ...], hwcaps: Sequence[bytes]) -> LdCacheEntry:
     flags, name, path, os_version, hwcap = raw
     found = None
     if hwcap & _HWCAP_EXTENSION:
@@ -155,7 +155,7 @@ def _entry(strings: _Read, raw: tuple[int, ...], hwcaps: Sequence[bytes]) -> Ent
         if index >= len(hwcaps):
             raise LoaderCacheError("names a sub-directory that it does not list")
         found, hwcap = hwcaps[index], 0
-    return Entry(strings.at(name), strings.at(path), flags, os_version, hwcap, found)
+    return LdCacheEntry(strings.at(name), strings.at(path), flags, os_version, hwcap, found)
 
 
 class _Read:
@@ -254,12 +254,12 @@ def _extension(offset: int, generator: bytes, hwcaps: bytes) -> bytes:
     return head + sections + hwcaps + generator
 
 
-def _place(entries: Sequence[Entry], entry: Entry) -> int:
+def _place(entries: Sequence[LdCacheEntry], entry: LdCacheEntry) -> int:
     """Return where `entry` goes: before the first of `entries` that does not precede it."""
     return bisect_left(entries, True, key=lambda other: not _precedes(other, entry))
 
 
-def _precedes(one: Entry, other: Entry) -> bool:
+def _precedes(one: LdCacheEntry, other: LdCacheEntry) -> bool:
     """Whether `one` stands before `other`.
 
     The loader searches by halves: names falling, then flags falling (elf/cache.c, compare).

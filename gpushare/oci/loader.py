@@ -10,15 +10,16 @@ import itertools
 import os
 import re
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gpushare.oci import ldcache
-from gpushare.oci.driver import CUDA, NVML, Driver, Library
+from gpushare.oci.driver_files import CUDA, NVML, DriverFiles, Library
 from gpushare.oci.edits import Mount
-from gpushare.oci.platform import Platform
+from gpushare.oci.elf import Platform
 from gpushare.oci.rootfs import Rootfs, RootfsError
 
 CACHE: Final = "/etc/ld.so.cache"
@@ -32,6 +33,10 @@ _KEPT: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
 _MOST_TOOLKITS: Final = 16
 _MOST_CACHED: Final = 32
 _MOST_PLACES: Final = 256
+# Of caches that are kept on the host for images with a read-only layer.
+_MOST_KEPT: Final = 512
+_MOST_KEPT_BYTES: Final = 256 << 20
+_MAKING: Final = 600.0  # seconds in which a container that was given one has been made
 _READ_ONLY: Final = frozenset({errno.EROFS, errno.EXDEV, errno.EACCES, errno.EPERM})
 
 
@@ -54,7 +59,7 @@ class CacheEntry:
 class Places:
     """The places of one rootfs where the driver's libraries go; each is a path without links."""
 
-    def __init__(self, rootfs: Rootfs, platform: Platform, driver: Driver) -> None:
+    def __init__(self, rootfs: Rootfs, platform: Platform, driver: DriverFiles) -> None:
         self._rootfs = rootfs
         self._driver = driver
         self.primary = _libc_directory(rootfs, platform) or driver.cuda.directory
@@ -168,43 +173,72 @@ def compat_directories(rootfs: Rootfs) -> tuple[str, ...]:
     )
 
 
-def install_cache(
-    rootfs: Rootfs, entries: Sequence[CacheEntry], platform: Platform, keep: Path
-) -> Mount | None:
-    """Make `entries` what the image's loader finds by its cache; where possible by replacing it.
+@dataclass(frozen=True)
+class MergedCache:
+    """An image's loader cache `before` (None: it has none), and `after` our entries came in.
 
-    Where the layer is read-only the result is kept in the folder `keep` under its hash, and the
-    mount that puts it over the image's is returned. An image without glibc's loader needs nothing.
-    One whose cache is not understood keeps it: the loader's directories have the filters too.
-    Of a container whose root is the host's nothing is replaced: it gets the mount. OSError as
-    write(2).
+    `required`: the libraries are not in the loader's directories, so only the cache leads to them.
     """
-    if not rootfs.is_file(platform.loader):
+
+    before: bytes | None
+    after: bytes
+    required: bool = False
+
+
+def merge_cache(
+    rootfs: Rootfs, entries: Sequence[CacheEntry], platform: Platform, *, required: bool = False
+) -> MergedCache | None:
+    """Return the cache by which the image's loader finds `entries`; None: it stays as it is.
+
+    An image without glibc's loader needs nothing. One whose cache is not understood keeps it: the
+    loader's directories have the filters too. If the cache is `required`, the loader need not be in
+    the image, and RootfsError or LoaderCacheError say why there is no cache.
+    """
+    if not required and not rootfs.is_file(platform.loader):
         return None
     try:
         before = rootfs.read(CACHE, ldcache.MAX_BYTES)
         wanted = tuple((entry.name, entry.path) for entry in entries)
         after = _merged(before, wanted, platform.cache_flags)
     except (RootfsError, ldcache.LoaderCacheError):
+        if required:
+            raise
         return None
-    if after == before:
-        return None
-    if not _is_hosts(rootfs):
+    return None if after == before else MergedCache(before, after, required)
+
+
+def put_cache(rootfs: Rootfs, merged: MergedCache, keep: Path) -> Mount | None:
+    """Put the cache into the image, or return the mount that puts it over the image's.
+
+    Where the layer is read-only, it is kept in the folder `keep` under its hash, and mounted. Of a
+    container whose root is the host's nothing is replaced: it gets the mount. OSError as write(2);
+    RootfsError where a cache that is required cannot be there.
+    """
+    if not rootfs.is_hosts():
         try:
-            rootfs.replace(CACHE, after)
+            rootfs.replace(CACHE, merged.after)
         except OSError as error:
             if error.errno not in _READ_ONLY:
                 raise
         else:
             return None
     # A mount needs something to go over, and in a read-only layer nothing can be made.
-    return None if before is None else Mount(str(_kept(keep, after)), CACHE, _KEPT)
+    if merged.before is None and merged.required:
+        raise RootfsError(errno.EROFS, f"{CACHE} cannot be created", CACHE)
+    return None if merged.before is None else Mount(str(_kept(keep, merged.after)), CACHE, _KEPT)
 
 
-def _is_hosts(rootfs: Rootfs) -> bool:
-    """Whether the root is the host's own, in whatever mount namespace we are."""
-    here, host = os.fstat(rootfs.fd), Path("/").stat()
-    return (here.st_dev, here.st_ino) == (host.st_dev, host.st_ino)
+def install_cache(
+    rootfs: Rootfs,
+    entries: Sequence[CacheEntry],
+    platform: Platform,
+    keep: Path,
+    *,
+    required: bool = False,
+) -> Mount | None:
+    """Make `entries` what the image's loader finds by its cache: merge_cache, then put_cache."""
+    merged = merge_cache(rootfs, entries, platform, required=required)
+    return None if merged is None else put_cache(rootfs, merged, keep)
 
 
 def _merged(cache: bytes | None, wanted: tuple[tuple[str, str], ...], flags: int) -> bytes:
@@ -221,8 +255,11 @@ def _merged_kept(cache: bytes | None, wanted: tuple[tuple[str, str], ...], flags
 def _kept(directory: Path, content: bytes) -> Path:
     path = directory / hashlib.sha256(content).hexdigest()
     if path.exists():
+        os.utime(path)  # it is in use: `_drop_oldest` goes by the time
         return path
-    directory.mkdir(mode=0o755, exist_ok=True)
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o755)  # the caches are mounted into containers
+    _drop_oldest(directory, len(content))
     temporary = directory / f".{path.name}.{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o644)
@@ -235,6 +272,27 @@ def _kept(directory: Path, content: bytes) -> Path:
         temporary.unlink()
         raise
     return path
+
+
+def _drop_oldest(directory: Path, size: int) -> None:
+    """Make room for a file of `size`: every image may bring a cache of its own.
+
+    A file that a container has mounted stays there when its name is gone. Files of the last moments
+    stay, because their containers may not have been made yet.
+    """
+    files = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            files.append((status.st_mtime, status.st_size, entry.path))
+    files.sort()
+    total, count = sum(own for _, own, _ in files) + size, len(files) + 1
+    recent = time.time() - _MAKING
+    for used, own, path in files:
+        if used > recent or (total <= _MOST_KEPT_BYTES and count <= _MOST_KEPT):
+            return
+        Path(path).unlink(missing_ok=True)
+        total, count = total - own, count - 1
 
 
 def _cached_directories(rootfs: Rootfs, platform: Platform) -> tuple[str, ...]:

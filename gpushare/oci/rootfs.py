@@ -17,16 +17,18 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
-from gpushare.oci.bounded import read_at_most
+from gpushare.oci.bounded_read import read_at_most
 
 _SYS_OPENAT2: Final = 437  # the same on every architecture (asm-generic/unistd.h)
 _RESOLVE_NO_XDEV: Final = 0x01
 _RESOLVE_NO_MAGICLINKS: Final = 0x02
+_RESOLVE_NO_SYMLINKS: Final = 0x04
 _RESOLVE_IN_ROOT: Final = 0x10
 _BENEATH: Final = _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
-_MOST_LINKS: Final = 40  # MAXSYMLINKS of the kernel
+MOST_LINKS: Final = 40  # MAXSYMLINKS of the kernel
 _MOST_NAMES: Final = 4096
 _RACES: Final = 128  # EAGAIN: a rename somewhere on the system while `..` was being resolved
 
@@ -76,11 +78,11 @@ class Rootfs:
         finally:
             os.close(fd)
 
-    def stat(self, path: str) -> os.stat_result | None:
-        """Return what `path` leads to, None where that is nothing; nothing is opened for it.
+    def close(self) -> None:
+        """Close what was opened for the answers; the root is the caller's."""
 
-        Asked many times while a container's start waits: no exception, no context.
-        """
+    def _stat(self, path: str) -> os.stat_result | None:
+        """Return what `path` leads to, None where that is nothing; nothing is opened for it."""
         fd = _tried(self.fd, path, os.O_PATH | os.O_CLOEXEC, _BENEATH)
         if fd < 0:
             return None
@@ -89,27 +91,30 @@ class Rootfs:
         finally:
             os.close(fd)
 
+    def exists(self, path: str) -> bool:
+        """Whether `path` leads to anything."""
+        return self._stat(path) is not None
+
     def is_directory(self, path: str) -> bool:
         """Whether `path` leads to a directory."""
-        found = self.stat(path)
+        found = self._stat(path)
         return found is not None and stat.S_ISDIR(found.st_mode)
 
     def is_file(self, path: str) -> bool:
         """Whether `path` leads to a regular file."""
-        found = self.stat(path)
+        found = self._stat(path)
         return found is not None and stat.S_ISREG(found.st_mode)
+
+    def directory_stamp(self, path: str) -> tuple[int, ...]:
+        """Return what the directory at `path` and its names are known by; empty: it is none."""
+        found = self._stat(path)
+        return () if found is None or not stat.S_ISDIR(found.st_mode) else _stamp(found)
 
     def names(self, directory: str) -> list[str]:
         """Return the names in `directory`, sorted; empty where it is none, or absurdly large."""
         try:
-            with self.open(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
-                names = []
-                with os.scandir(fd) as entries:
-                    for entry in entries:
-                        names.append(entry.name)
-                        if len(names) > _MOST_NAMES:
-                            return []
-                return sorted(names)
+            with self.open(directory, os.O_PATH | os.O_DIRECTORY) as fd:
+                return names_in(fd)
         except OSError:
             return []
 
@@ -120,10 +125,7 @@ class Rootfs:
         """
         try:
             with self.open(path, os.O_PATH) as found:
-                # Looked at before it is opened: opening a device or a pipe already does something.
-                if not stat.S_ISREG(os.fstat(found).st_mode):
-                    raise RootfsError(errno.EINVAL, "not a regular file", path)
-                return _read(found, path, limit)
+                return read_regular(found, path, limit)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -131,9 +133,7 @@ class Rootfs:
         """Return the first `size` bytes of the regular file at `path`; None where there is none."""
         try:
             with self.open(path, os.O_PATH) as found:
-                if not stat.S_ISREG(os.fstat(found).st_mode):
-                    return None
-                return _head(found, size)
+                return read_regular(found, path, size, whole=False)
         except OSError:
             return None
 
@@ -150,14 +150,67 @@ class Rootfs:
         ) as directory_fd:
             _replace(directory_fd, name, data, mode)
 
+    def make_directory(self, path: str) -> None:
+        """Create the directory at `path`, which contains no link, and its parents; OSError."""
+        with self._made(path):
+            pass
+
+    def make_file(self, path: str) -> None:
+        """Create an empty file at `path`, which contains no link, and its parents; OSError."""
+        directory, _, name = path.rpartition("/")
+        with self._made(directory) as fd:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            made = os.open(name, flags, 0o600, dir_fd=fd)
+            _own_as_above(fd, made, 0o644)
+            os.close(made)
+
+    def make_link(self, path: str, target: str) -> None:
+        """Create a symbolic link to `target` at `path`, which contains no link; OSError."""
+        directory, _, name = path.rpartition("/")
+        with self._made(directory) as fd:
+            os.symlink(target, name, dir_fd=fd)
+            above = os.fstat(fd)
+            if (above.st_uid, above.st_gid) != (os.geteuid(), os.getegid()):
+                os.chown(name, above.st_uid, above.st_gid, dir_fd=fd, follow_symlinks=False)
+
+    def is_hosts(self) -> bool:
+        """Whether the root is the host's own, whatever gpushared's mount namespace is."""
+        root, host = os.fstat(self.fd), Path("/").stat()
+        return (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino)
+
+    @contextmanager
+    def _made(self, path: str) -> Iterator[int]:
+        """Open the directory at `path`, and create what is missing of it on the root's mount."""
+        fd = self._open_made(path.strip("/") or ".")
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _open_made(self, path: str) -> int:
+        resolve = _BENEATH | _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS
+        flags = os.O_PATH | os.O_DIRECTORY
+        try:
+            return _openat2(self.fd, path, flags, resolve)
+        except FileNotFoundError:
+            above, _, name = path.rpartition("/")
+            directory = self._open_made(above or ".")
+        try:
+            os.mkdir(name, 0o700, dir_fd=directory)
+            made = _openat2(directory, name, os.O_RDONLY | os.O_DIRECTORY, resolve)
+            _own_as_above(directory, made, 0o755)
+        finally:
+            os.close(directory)
+        return made
+
     def resolve(self, path: str) -> str:
         """Return where a mount at `path` really lands: an absolute path without links.
 
         Parts that do not exist stay as they are: the runtime makes them. A dangling link leads to
         the name that it points to (crun fails on the link itself). OSError: ELOOP after 40 links,
-        EILSEQ where the path is no UTF-8 and so cannot be said in a spec.
+        EILSEQ where the path is no UTF-8 and so cannot be written in a spec.
         """
-        todo = _parts(path)
+        todo = parts_of(path)
         done: list[str] = []
         fds = [os.dup(self.fd)]
         links = 0
@@ -177,21 +230,30 @@ class Rootfs:
                     done.append(name)
                     continue
                 links += 1
-                if links > _MOST_LINKS:
+                if links > MOST_LINKS:
                     raise RootfsError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                 if target.startswith("/"):
                     done.clear()
                     for fd in fds[1:]:
                         os.close(fd)
                     del fds[1:]
-                todo += _parts(target)
+                todo += parts_of(target)
         finally:
             for fd in fds:
                 os.close(fd)
-        return _spoken("/" + "/".join(done))
+        return spoken("/" + "/".join(done))
 
 
-def _spoken(path: str) -> str:
+def _own_as_above(directory_fd: int, fd: int, mode: int) -> None:
+    """Give the new file at `fd` the owner of its directory, and `mode` whatever the umask is."""
+    above = os.fstat(directory_fd)
+    if (above.st_uid, above.st_gid) != (os.geteuid(), os.getegid()):
+        os.fchown(fd, above.st_uid, above.st_gid)
+    os.fchmod(fd, mode)
+
+
+def spoken(path: str) -> str:
+    """Return `path`; RootfsError EILSEQ where it cannot be written in a spec."""
     try:
         path.encode()
     except UnicodeEncodeError as error:
@@ -199,7 +261,8 @@ def _spoken(path: str) -> str:
     return path
 
 
-def _parts(path: str) -> list[str]:
+def parts_of(path: str) -> list[str]:
+    """Return the names of `path`, the last one first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
@@ -259,19 +322,48 @@ def _how(flags: int, resolve: int) -> Any:
     return ctypes.byref(_OpenHow(flags, 0, resolve))
 
 
-def _head(found: int, size: int) -> bytes:
-    # As in _read.
-    fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+def names_in(directory: int) -> list[str]:
+    """Return the names in the directory open at `directory`, sorted; empty where it is too large.
+
+    OSError where it cannot be read.
+    """
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     try:
-        return os.pread(fd, size, 0)
+        names: list[str] = []
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) > _MOST_NAMES:
+                    return []
     finally:
         os.close(fd)
+    return sorted(names)
 
 
-def _read(found: int, path: str, limit: int) -> bytes:
+def stamp_of(directory: int) -> tuple[int, ...]:
+    """Return what the directory open at `directory` and its names are known by."""
+    return _stamp(os.fstat(directory))
+
+
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    # Not the device: each container has an overlay of its own, and a directory of a lower layer
+    # keeps its inode in all of them.
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def read_regular(found: int, path: str, limit: int, *, whole: bool = True) -> bytes:
+    """Return at most `limit` bytes of the file at `path`, which `found` names (O_PATH).
+
+    RootfsError where it is no regular file, or has more bytes and the `whole` of it is wanted.
+    """
+    # Looked at before it is opened: opening a device or a pipe already does something.
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        raise RootfsError(errno.EINVAL, "not a regular file", path)
     # The descriptor names the file that was looked at; /proc opens that file, by no name again.
     fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
     try:
+        if not whole:
+            return os.pread(fd, limit, 0)
         data = read_at_most(fd, limit + 1)
     finally:
         os.close(fd)

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.oci.bounded import read_at_most
-from gpushare.oci.strict_json import parse_object
+from gpushare.oci.bounded_read import parse_object, read_at_most
 
 CONFIG: Final = "config.json"
 MAX_BYTES: Final = 4 << 20
@@ -28,9 +27,9 @@ _SANDBOX: Final = (
 
 
 class SpecError(ValueError):
-    """A config.json that cannot be worked on; the message names the file, the fault and the fix."""
+    """An unusable config.json; the message names the file, the fault and the fix."""
 
-    def __init__(self, fault: str, fix: str = "create the bundle again") -> None:
+    def __init__(self, fault: str, fix: str = "recreate the bundle") -> None:
         super().__init__(f"{CONFIG}: {fault}; {fix}")
 
 
@@ -57,7 +56,7 @@ class Spec:
 
     @property
     def variables(self) -> dict[str, str]:
-        """process.env by name; of a name that is there twice the last counts, as in runc."""
+        """process.env by name; the last of several with one name counts, as in runc."""
         return {name: value for name, _, value in (entry.partition("=") for entry in self.env)}
 
     @property
@@ -79,7 +78,7 @@ class Spec:
         return any(self.annotations.get(name) == value for name, value in _SANDBOX)
 
     def is_kubernetes(self) -> bool:
-        """Whether a kubelet asked for this container."""
+        """Whether a kubelet requested this container."""
         return any(name.startswith("io.kubernetes.cri") for name in self.annotations)
 
     def is_podman(self) -> bool:
@@ -92,6 +91,11 @@ class Spec:
             if rule.get("type", "a") in ("a", "") and rule.get("major") in (None, -1):
                 return rule.get("allow") is True
         return False
+
+    def may_mount(self) -> bool:
+        """Whether the container has CAP_SYS_ADMIN, in any of its sets."""
+        sets = self.at("process", "capabilities") or {}
+        return "CAP_SYS_ADMIN" in json.dumps(sets).upper()  # crun takes small letters too
 
     def at(self, *path: str) -> Any:
         """Return the value at `path`; None where it, or a part of the way, is missing or null."""
@@ -155,7 +159,7 @@ def load(bundle_fd: int) -> Spec:
 def parse(data: bytes) -> Spec:
     """Return the spec that `data` is; SpecError where it is none."""
     if len(data) > MAX_BYTES:
-        raise SpecError(f"over {MAX_BYTES >> 20} MiB", "make annotations and env smaller")
+        raise SpecError(f"over {MAX_BYTES >> 20} MiB", "reduce the annotations and the environment")
     try:
         return Spec(parse_object(data))
     except ValueError as error:
@@ -197,7 +201,7 @@ def store(bundle_fd: int, spec: Spec, loaded: Spec) -> bool:
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    """write(2) may write less than asked, on a full disk without an error."""
+    """write(2) may write less than requested, on a full disk without an error."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]

@@ -1,99 +1,109 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control socket's language: who may ask what, and what comes back.
+"""The control socket's protocol: operations, callers and replies.
 
 Transport: `SOCK_SEQPACKET` on `<run_dir>/control.sock`, one JSON object per packet. A request is at
 most `MAX_REQUEST_BYTES`, a reply packet at most `MAX_REPLY_BYTES`. The daemon answers
-`{"ack": true}` at once (a client gives up when that takes `ACK_SECONDS`), or `{"starting": true}`
-and the acknowledgement when it is ready (within `START_SECONDS`), then any number of
-`{"row": {...}}`, then one final `{"ok": true, ...}` or `{"ok": false, "code": ..., "error": ...}`
-within `REPLY_SECONDS`. The C side of the same is `runtime/client.c`.
+`{"ack": true}` at once, or `{"starting": true}` and the acknowledgement when it is ready (within
+`START_SECONDS`), then any number of `{"row": {...}}`, then one final `{"ok": true, ...}` or
+`{"ok": false, "code": ..., "error": ...}` within `REPLY_SECONDS`. While other requests are before
+it, the daemon repeats the acknowledgement every two seconds, for at most `START_SECONDS`, and
+`REPLY_SECONDS` begin anew with each. The C side of the same is `runtime/client.c`.
 
-| op | from | fields | rows / result |
+A client without an acknowledgement gives up once the daemon has not served any client for
+`ACK_SECONDS`. The daemon sets the modification time of its socket while it serves clients.
+
+`hello` is answered without an acknowledgement. The launcher sends it before `create`: descriptors
+that lie in the queue of a daemon that hangs keep the container's mounts busy.
+
+| op | from | fields | rows or result |
 |---|---|---|---|
-| create | launcher, root | id, bundle (path), verb, marker; fds: bundle, rootfs | given, key |
-| bind | hook: root; `gpushare run`: who opened it | key, id, pid | - |
-| release | hook: root; `gpushare run`: who opened it | key, id | - |
-| open | `gpushare run`, root or own uid | quota {NAME: text}, name, pid, rootless | Opened |
-| cards | anyone | - | Card rows |
-| tenants | anyone | all (also what got no GPU, and why) | Tenant rows |
-| tenant | anyone | name | tenant: Tenant |
+| hello | anyone | - | - |
+| create | launcher: root | id, bundle, verb, marker, bind; fds: bundle, rootfs | mode, key, bind |
+| bind | hook: root; `gpushare run`: the opener | key, id, pid | - |
+| bind | the launcher that created it: root | key, id; fds: pidfd | - |
+| release | hook: root; `gpushare run`: the opener | key, id | - |
+| open | `gpushare run`: root or own uid | quota (texts), name, pid, rootless | HostProcessGrant |
+| cards | anyone | - | CardStatus rows |
+| tenants | anyone | all (also without a GPU) | TenantStatus rows |
+| tenant | anyone | name | tenant: TenantStatus |
 | why | anyone | name | WhyProcess rows; why: Why |
-| set | root | name; SET_FIELDS, texts, or reset: which, or "all" | tenant: Tenant, as it is now |
-| pause | root | name; why (a text, or not) | tenant: Tenant, as it is now |
-| resume | root | name | tenant: Tenant, as it is now |
-| kick | root | name; signal (TERM, ...), grace (seconds); why (or not) | tenant: Tenant |
-| reload | root | - | changed: the keys of gpushare.yaml that hold anew |
-| card-policy | root | card (index or UUID), policy (none: as they ask) | card: Card, as it is now |
-| card-cordon | root | card, reason (may be left out) | card: Card, as it is now |
-| card-uncordon | root | card | card: Card, as it is now |
-| status | anyone | - | Status's keys beside `ok` |
-| metrics | anyone | - | CardFigures and TenantFigures rows, as card and tenant; node: NodeFigures |
-| history | anyone | name (may be empty), since (epoch), after (a number) | HistoryEvent rows |
+| set | root | name; SET_FIELDS, texts, or reset: keys, or "all" | tenant: TenantStatus, updated |
+| pause | root | name; reason (optional) | tenant: TenantStatus, updated |
+| resume | root | name | tenant: TenantStatus, updated |
+| stop | root | name; signal (TERM, ...), timeout (s), reason | tenant: TenantStatus |
+| reload | root | - | changed: keys of gpushare.yaml |
+| card-policy | root | card (index or UUID), policy (none: as requested) | card: CardStatus |
+| card-cordon | root | card, reason (optional) | card: CardStatus |
+| card-uncordon | root | card | card: CardStatus |
+| status | anyone | - | DaemonStatus's keys next to `ok` |
+| metrics | anyone | - | CardMetrics and TenantMetrics rows, as card and tenant; node: NodeMetrics |
+| history | anyone | name (may be empty), since (epoch), after (number) | HistoryEvent rows |
 
-`marker` is "strong" or "weak"; `given` is "none", "shared" or "whole".
+`marker` is "strong" or "weak"; `mode` is "none", "shared" or "exclusive".
+
+A user other than root has at most 64 connections at a time, 20 requests a second that change
+something (256 at once) and 50 that only read (512 at once). Others are `refused` without an
+acknowledgement.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import json
+import math
+from typing import Any, Final, TypedDict
 
-from gpushare.protocol.cards import Card, CardLink, ForeignProcess
-from gpushare.protocol.daemon import HistoryEvent, Status
-from gpushare.protocol.opened import MountRow, Opened
-from gpushare.protocol.packets import (
-    MAX_REPLY_BYTES,
-    MAX_REQUEST_BYTES,
-    ProtocolError,
-    decode,
-    encode,
-)
 from gpushare.protocol.tenants import (
-    CardSpent,
-    Held,
+    CardComputeUsage,
+    DeniedAllocation,
+    Intervention,
     ProcessCard,
-    Tenant,
+    ShortfallReport,
     TenantCard,
     TenantProcess,
+    TenantStatus,
+    Why,
+    WhyCard,
+    WhyProcess,
+    WhyProcessCard,
 )
-from gpushare.protocol.why import Denied, Why, WhyCard, WhyHeld, WhyLack, WhyProcess
 
 __all__ = [
     "ACK_SECONDS",
-    "CODE_ERROR",
     "CODE_FORBIDDEN",
+    "CODE_INTERNAL",
+    "CODE_INVALID",
+    "CODE_NOT_FOUND",
     "CODE_REFUSED",
-    "CODE_UNKNOWN",
-    "CODE_USAGE",
     "HISTORY_ROWS",
-    "KICK_MOST_SECONDS",
-    "KICK_SIGNALS",
     "MAX_REPLY_BYTES",
     "MAX_REQUEST_BYTES",
     "REPLY_SECONDS",
     "RESET_ALL",
     "SET_FIELDS",
     "START_SECONDS",
+    "STOP_SIGNALS",
+    "STOP_TIMEOUT_MAX_SECONDS",
     "VERSION",
-    "Card",
+    "CardComputeUsage",
     "CardLink",
-    "CardSpent",
-    "Denied",
-    "ForeignProcess",
-    "Held",
+    "CardStatus",
+    "DaemonStatus",
+    "DeniedAllocation",
     "HistoryEvent",
+    "HostProcessGrant",
+    "Intervention",
     "MountRow",
-    "Opened",
+    "NonTenantProcessStatus",
     "ProcessCard",
     "ProtocolError",
-    "Status",
-    "Tenant",
+    "ShortfallReport",
     "TenantCard",
     "TenantProcess",
+    "TenantStatus",
     "Why",
     "WhyCard",
-    "WhyHeld",
-    "WhyLack",
     "WhyProcess",
+    "WhyProcessCard",
     "decode",
     "encode",
 ]
@@ -103,7 +113,10 @@ ACK_SECONDS: Final = 1.0
 START_SECONDS: Final = 30.0
 REPLY_SECONDS: Final = 10.0
 
-HISTORY_ROWS: Final = 500  # the most in one answer; fewer: there are no more
+MAX_REQUEST_BYTES: Final = 4096
+MAX_REPLY_BYTES: Final = 65536
+
+HISTORY_ROWS: Final = 500  # maximum per reply; a reply with fewer rows is the last
 
 SET_FIELDS: Final = (
     "memory",
@@ -113,16 +126,180 @@ SET_FIELDS: Final = (
     "weight",
     "priority",
     "class",
-    "on_over",
+    "over_quota_action",
 )
 RESET_ALL: Final = "all"
 
-#: What a container's first process may be sent by `kick`; KILL ends all of them at once.
-KICK_SIGNALS: Final = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL")
-KICK_MOST_SECONDS: Final = 3600
+#: Signals that `stop` may send to a container's first process; KILL kills all processes at once.
+STOP_SIGNALS: Final = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL")
+STOP_TIMEOUT_MAX_SECONDS: Final = 3600
 
-CODE_REFUSED: Final = "refused"  # the quota cannot be given: no room, bad key, bad value
-CODE_USAGE: Final = "usage"  # the request itself is malformed
-CODE_UNKNOWN: Final = "unknown"  # no such tenant, or several: `candidates` lists their names
-CODE_FORBIDDEN: Final = "forbidden"  # not for this caller
-CODE_ERROR: Final = "error"  # the daemon could not do it
+CODE_REFUSED: Final = "refused"  # the quota is refused: no room, bad key, bad value
+CODE_INVALID: Final = "invalid"  # the request itself is malformed
+CODE_NOT_FOUND: Final = (
+    "not-found"  # no tenant of that name, or several: `candidates` are similar names, or keys
+)
+CODE_FORBIDDEN: Final = "forbidden"  # not allowed for this caller
+CODE_INTERNAL: Final = "internal"  # the daemon failed
+
+
+class ProtocolError(ValueError):
+    """A packet that is not one JSON object of this protocol."""
+
+
+def encode(message: dict[str, Any], limit: int = MAX_REPLY_BYTES) -> bytes:
+    """Return the packet of `message`; ProtocolError when it is longer than `limit` bytes."""
+    packet = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+    if len(packet) > limit:
+        raise ProtocolError(f"a packet of {len(packet)} bytes is over the limit of {limit}")
+    return packet
+
+
+def decode(packet: bytes) -> dict[str, Any]:
+    """Return the object in `packet`; duplicate keys, NaN and deep nesting are ProtocolErrors."""
+    try:
+        message = json.loads(
+            packet,
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not a JSON object: {error}") from error
+    if not isinstance(message, dict):
+        raise ProtocolError("not a JSON object")
+    return message
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f'the key "{key}" is a duplicate')
+        found[key] = value
+    return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large a number")
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number in this protocol")
+
+
+class DaemonStatus(TypedDict):
+    """The state of the daemon."""
+
+    version: str
+    pid: int
+    generation: int  # number of gpushared starts since boot
+    scheduler_pid: int  # the process that enforces compute shares; 0: none
+    driver_version: str
+    cuda_version: str
+    cards: int
+    tenants: int
+    simulated: bool
+    time_scale: float  # factor for durations of a simulated card; otherwise 1
+    config: str
+    library_dir: str
+    run_dir: str
+    warnings: list[str]
+
+
+class HistoryEvent(TypedDict):
+    """An event of the node's history (docs/reference/events.md); numbers only grow."""
+
+    number: int
+    time: float  # seconds since the epoch, by the clock at the time
+    boot_id: str  # the boot's id (random(4))
+    generation: int  # number of gpushared starts on this history
+    event: str
+    level: str
+    key: str  # the tenant's; empty: no tenant
+    id: str
+    name: str
+    card: str  # UUID; empty: no card
+    fields: dict[str, Any]  # the remaining fields of the log line
+
+
+class NonTenantProcessStatus(TypedDict):
+    """A non-tenant process that uses memory of a card."""
+
+    pid: int
+    name: str
+    bytes: int
+    container: str  # its container, as "docker 4f5e6d7c8b9a"; empty: a host process
+
+
+class CardLink(TypedDict):
+    """The connection from a card to another card."""
+
+    index: int
+    uuid: str
+    kind: str  # NV4 (number of NVLinks) | PIX | PXB | PHB | NODE | SYS | ?, as nvidia-smi topo -m
+    distance: int  # 1 (nearest) to 70
+
+
+class CardStatus(TypedDict):
+    """One card: its memory and compute, allocated and available."""
+
+    index: int
+    uuid: str
+    model: str
+    brand: str  # as NVIDIA_REQUIRE_ variables name it: tesla, nvidia, geforce; empty: unknown
+    compute_capability: str  # compute capability, "9.0"; empty: unknown
+    is_datacenter: bool  # a card that cuda-compat packages support
+    memory_bytes: int  # NVML's total minus what the driver reserves
+    system_reserved_bytes: int  # reserved for the system by the node's configuration
+    allocated_bytes: int
+    burst_used_bytes: int  # memory in use above the tenants' quotas
+    burst_granted_bytes: int  # usable above quotas now, including burst_used_bytes
+    non_tenant_bytes: int  # memory of non-tenant processes, high-water mark
+    non_tenant_processes: list[NonTenantProcessStatus]
+    unattributed_bytes: int  # in use, but the driver reports no process: attributed to no tenant
+    available_bytes: int
+    cores_available: int  # percent of the card
+    tenants: int
+    max_tenants: int
+    mode: str  # "shared" | "exclusive" | "unused"
+    utilization: int | None  # percent of time busy, by NVML; None: unknown
+    health: str  # "ok", or the fault
+    policy: str  # compute policy set for its tenants; empty: as requested
+    allowed_mode: str  # accepted requests (node configuration): "any" | "shared" | "exclusive"
+    cordoned: bool  # no new containers are placed on it
+    cordon_reason: str
+    numa_node: int | None  # its NUMA node; None: unknown
+    links: list[CardLink]  # to each other card
+
+
+class MountRow(TypedDict):
+    """One bind mount; `destination` is a path as the tenant sees it."""
+
+    source: str
+    destination: str
+    read_only: bool
+
+
+class HostProcessGrant(TypedDict):
+    """The allocation of a host process; `gpushare run` mounts it in a separate mount namespace.
+
+    `mounts`, in order: the driver's own libraries under /opt/gpushare/driver, the interposer under
+    /opt/gpushare/lib, the tenant's folder at /opt/gpushare/tenant and its `status` over that. The
+    caller itself mounts the interposer over the names that this host's own loader uses. A whole
+    card has no mounts. `env` has CUDA_VISIBLE_DEVICES and a simulated device.
+
+    The caller then joins the cgroup /gpushare/<id> in every hierarchy that it can (host/cgroups.py)
+    and sends `bind` with its own pid, and only then executes the command. Whoever releases the
+    tenant removes that cgroup. A reservation that is never bound expires as a container's does.
+    """
+
+    key: str
+    id: str  # "host-" and the key's first characters
+    directory: str  # the tenant's, on the host: a rootless process reads it instead of the mounts
+    mounts: list[MountRow]
+    env: dict[str, str]
+    isolation: str  # as in TenantStatus

@@ -1,102 +1,190 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container, or a process of the host, and what it got."""
+"""Containers and host processes, and their allocations."""
 
 from __future__ import annotations
 
 from typing import TypedDict
 
 
-class CardSpent(TypedDict):
-    """What a tenant got of one card's compute. `got` and `throttled` are by "1s", "10s", "60s".
+class CardComputeUsage(TypedDict):
+    """A tenant's use of one card's compute. `cores_used` and `throttled` are by "1s", "10s", "60s".
 
-    The counts begin with the tenant; those that its processes claim, with gpushared.
+    Counters start with the tenant; those that its processes claim start with gpushared.
     """
 
-    source: str  # of got: gate (charged) | driver (NVML's: open gates and whole cards) | "" (none)
+    cores_source: str  # gate (charged) | driver (NVML: open gates, whole cards) | "" (none)
     gate: str  # open | metered | window | closed; empty: a whole card
-    got: dict[str, float | None]  # percent of the card; None: not known
-    throttled: dict[str, float | None]  # of the time: it wanted the card and did not have it, 0..1
-    charged_ns: int  # of the card's time, while its gate counted
+    cores_used: dict[str, float | None]  # percent of the card; None: unknown
+    throttled: dict[str, float | None]  # fraction of the time spent waiting for the card, 0..1
+    charged_ns: int  # card time, while its gate was metered
     windows: int
-    overruns: int  # windows whose work did not end in time
-    forced: int  # claimed: launches that went ahead after waiting too long
-    waited_ns: int  # claimed: threads' time at the gate, those that wait now not yet
-    hung: bool  # work is pending that seems never to end
-    driver_percent: float | None  # what the driver saw, over 10 s; None: it does not say
-    bypassed: bool  # that is clearly more than was charged: work goes round the gate
+    overruns: int  # windows in which work did not complete in time
+    forced_launches: int  # claimed: launches that proceeded after waiting too long
+    throttled_ns: int  # claimed: time that threads waited at the launch gate
+    is_hung: bool  # work is pending that appears never to complete
+    driver_utilization: float | None  # by the driver, over 10 s; None: not reported
+    gate_bypassed: bool  # clearly more than it claims, or launched at a closed gate
 
 
 class TenantCard(TypedDict):
-    """A tenant's part of one card."""
+    """A tenant's allocation on one card."""
 
     index: int
     uuid: str
-    memory_bytes: int  # quota: what is promised
-    memory_limit_bytes: int  # what it may use while the card has it to lend; memory_bytes: no more
-    limit_bytes: int  # what it may use now: memory_bytes and what it is lent
+    quota_bytes: int  # the memory quota
+    burst_limit_bytes: int  # equal to quota_bytes: no burst
+    current_limit_bytes: int  # usable now: quota_bytes and current burst
     used_bytes: int  # as the formula in gpushare_abi.h
-    borrowed_bytes: int  # of used_bytes, above memory_bytes
-    over_bytes: int  # of used_bytes, above limit_bytes: nothing more before it has freed as much
-    buffer_bytes: int  # all that was allocated; `why` has it by what it was allocated for
-    overhead_bytes: int  # contexts, modules, and what the driver has beside the account
+    burst_used_bytes: int  # of used_bytes, above quota_bytes
+    over_limit_bytes: int  # of used_bytes, above current_limit_bytes; allocations fail meanwhile
+    tracked_bytes: int  # all allocations; `why` breaks them down by kind
+    overhead_bytes: int  # contexts, modules, and memory that only the driver reports
     contexts: int
-    cores: int  # percent asked; 0: none
-    policy: str  # what holds here: the card's, or the tenant's own; empty: a whole card
-    share: float | None  # percent it is to get while all want theirs; None: all there is
-    capped: bool  # and never more than that
-    cores_got: float | None  # percent over the last second, None: not known
-    spent: CardSpent
-    denied: int  # allocations over the quota, of ended processes too; since gpushared started
-    audit: str  # above by the driver's figures: seen | frozen | killed; empty: it is not
+    cores: int  # percent requested; 0: none
+    policy: str  # policy in effect: the card's or the tenant's; empty: a whole card
+    share_percent: float | None  # percent of the card while all tenants compete; None: all of it
+    is_capped: bool  # share_percent is also a cap
+    cores_used_1s: float | None  # percent over the last second; None: unknown
+    compute: CardComputeUsage
+    denied_allocations: int  # claimed; since gpushared started, including exited processes
+    over_quota_state: str  # by the driver's figures: seen | frozen | killed; empty: not over
 
 
 class ProcessCard(TypedDict):
-    """What the driver says that a process has of one card."""
+    """A process's use of one card, by the driver."""
 
     index: int
     bytes: int | None
-    utilisation: int | None  # percent of the card's time; None: nothing ran, or it does not say
+    utilization: int | None  # percent of the card's time; None: nothing ran, or not reported
 
 
 class TenantProcess(TypedDict):
-    """A process of a tenant that holds the driver."""
+    """A process of a tenant that uses the driver."""
 
     pid: int  # the host's
     container_pid: int
     name: str
-    bytes: int | None  # of all cards together
+    bytes: int | None  # on all cards together
     cards: list[ProcessCard]
 
 
-class Held(TypedDict):
-    """Who holds a tenant still, or ends it."""
+class Intervention(TypedDict):
+    """A pause, freeze or stop of a tenant."""
 
-    by: str  # operator (pause) | audit | kill: all its processes are to end
-    why: str
+    by: str  # operator (paused) | audit (frozen) | stop (all processes are to exit)
+    reason: str
     since: float  # seconds since the epoch
 
 
-class Tenant(TypedDict):
-    """A container (or host process) and what it got."""
+class TenantStatus(TypedDict):
+    """A container or host process, and its allocation."""
 
     key: str
     id: str
     name: str
     engine: str  # docker | containerd | podman | runc | host
-    state: str  # reserved | bound | none (all=True: asked for nothing)
-    why: str  # for state none: what to add to get a GPU
+    state: str  # reserved | bound | none (with all=True: no GPU requested)
+    reason: str  # for state none: what to add to get a GPU
     pid: int
     policy: str  # its own
-    online: bool  # of class online: it never waits
-    priority: int  # of those that are offline, 0 comes first
-    weight: int  # under native-burst-share; 0: none asked
+    online: bool  # class online: never waits for its turn
+    priority: int  # among offline tenants, 0 is served first
+    weight: int  # under native-burst-share; 0: none requested
     isolation: str  # driver | interposer | audit | advice | exclusive
-    on_over: str  # how far it goes where it has more memory: observe | warn | freeze | kill
-    throttled: float  # the most that its cards say for the last second, 0..1; not known: 0
-    created: float  # seconds since the epoch
+    over_quota_action: str  # action when over quota: observe | warn | freeze | kill
+    throttled_ratio: float  # maximum of its cards over the last second, 0..1; unknown: 0
+    created_at: float  # seconds since the epoch
     cards: list[TenantCard]
     processes: list[TenantProcess]
-    held: list[Held]  # while anybody of operator and audit is there, it is frozen
-    quota: dict[str, str]  # canonical keys as asked, each with its source after a space
-    notes: list[str]  # what was asked and not taken, why, and what is not mediated
-    warnings: list[str]  # what its user should know: that it is over its quota, on which card
+    interventions: list[Intervention]  # frozen while there is one by operator or audit
+    quota: dict[str, str]  # canonical keys as requested, each with its source after a space
+    notes: list[str]  # requests that were not applied and why, and capabilities without interposer
+    warnings: list[str]  # for its user, for example that it is over quota and on which card
+
+
+class ShortfallReport(TypedDict):
+    """Memory within the quota that the driver did not have; `times` since gpushared started."""
+
+    bytes: int  # of the last shortfall
+    seen: float  # seconds since the epoch
+    times: int
+
+
+class WhyCard(TypedDict):
+    """A tenant's memory on one card by kind: `kinds` add up to `used_bytes`.
+
+    The kinds are buffers, managed, pools, physical (VMM), arrays, graphs, modules, context_limits
+    (heap, stack and FIFO), external and contexts, by the tenant's own account; orphaned, shared
+    memory whose allocating process exited; and unaccounted, what only the driver reports. On a
+    whole card, which has no account, all memory is unaccounted.
+    """
+
+    index: int
+    uuid: str
+    model: str
+    card_memory_bytes: int  # 0: unknown
+    quota_bytes: int  # quota
+    burst_limit_bytes: int  # equal to quota_bytes: no burst
+    current_limit_bytes: int  # usable now: quota_bytes and current burst
+    used_bytes: int
+    kinds: dict[str, int]
+    contexts: int
+    bytes_per_context: int  # memory of one context
+    pool_cached_bytes: int  # of pools: free, retained for the next allocation
+    exported_bytes: int  # of used: the tenant's other processes may map it
+    imported_bytes: int  # maximum mapped by one process; charged where allocated
+    expected_bytes: int  # expected driver usage, by the account
+    driver_bytes: int | None  # driver usage of the tenant's processes; None: not reported
+    drift_bytes: int | None  # driver_bytes - expected_bytes
+    drift_text: str  # the same as text
+    shortfall: ShortfallReport | None  # None: no shortfall
+
+
+class WhyProcessCard(TypedDict):
+    """A process's memory on one card: `kinds` other than 0 add up to `bytes`."""
+
+    index: int
+    bytes: int
+    kinds: dict[str, int]
+    contexts: int
+    exported_bytes: int
+    imported_bytes: int
+    driver_bytes: int | None
+
+
+class WhyProcess(TypedDict):
+    """A process with an account, or reported by the driver; `cards` lists the cards it uses."""
+
+    pid: int | None  # on the host; None: exited, or not among the container's processes
+    container_pid: int
+    name: str
+    accounted: bool  # False: reported by the driver, without an account
+    denied: int
+    denied_bytes: int  # size of the last one
+    cards: list[WhyProcessCard]
+
+
+class DeniedAllocation(TypedDict):
+    """An allocation that was refused because of the quota."""
+
+    bytes: int
+    container_pid: int
+    seen: float | None  # seconds since the epoch; None: before this daemon observed it
+
+
+class Why(TypedDict):
+    """A tenant's memory usage, with advice."""
+
+    key: str
+    id: str
+    name: str
+    state: str
+    reason: str  # for state none: what to add to get a GPU
+    isolation: str
+    stale_reason: str  # why the driver's figures are stale; empty: they are current
+    cards: list[WhyCard]
+    denied: int  # since gpushared started, including exited processes
+    last_denied_allocation: DeniedAllocation | None
+    advice: list[str]
+    notes: list[str]  # requests that were changed or not applied
+    processes: list[WhyProcess]  # sent as rows

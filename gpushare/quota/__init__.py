@@ -1,46 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas: from annotations and environment to what is given. Pure, standard library only."""
+"""Quotas: from annotations and environment to an effective request. Standard library only."""
 
-from gpushare.quota.cards import Cards
-from gpushare.quota.ceilings import Ceilings, Terms, Together, Total
-from gpushare.quota.defaults import Defaults
+from gpushare.quota.annotations import PodIdentity, pod_of, without_pod
+from gpushare.quota.effective_request import (
+    DEFAULT_PRIORITY,
+    Defaults,
+    EffectiveRequest,
+    SharingMode,
+    resolve_request,
+    whole_cards_refused,
+)
 from gpushare.quota.errors import BadValue, QuotaError
-from gpushare.quota.given import DEFAULT_PRIORITY, Given, Kind, give, refuse_whole
-from gpushare.quota.others import Dialects
-from gpushare.quota.pod import Pod, pod_of, without_pod
-from gpushare.quota.quota import Asked, Quota, Source
+from gpushare.quota.keys import request_from
+from gpushare.quota.parse import (
+    change_recorded,
+    default_trust,
+    parse_change,
+    parse_manifest,
+    parse_request,
+)
+from gpushare.quota.request import (
+    EngineCards,
+    QuotaRequest,
+    RecordedValue,
+    RequestedValue,
+    RequestRecord,
+    ValueSource,
+    recorded_text,
+    to_record,
+    visible_devices,
+)
+from gpushare.quota.request_policy import (
+    Dialects,
+    EnvTrust,
+    MaxPerCard,
+    MaxPerNode,
+    MaxPerRequest,
+    RequestPolicy,
+)
 from gpushare.quota.size import exact_size, format_size, format_use, parse_size
-from gpushare.quota.sources import Trust, default_trust, read_again, read_quota
-from gpushare.quota.visible import visible_devices
 
 __all__ = [
     "DEFAULT_PRIORITY",
-    "Asked",
     "BadValue",
-    "Cards",
-    "Ceilings",
     "Defaults",
     "Dialects",
-    "Given",
-    "Kind",
-    "Pod",
-    "Quota",
+    "EffectiveRequest",
+    "EngineCards",
+    "EnvTrust",
+    "MaxPerCard",
+    "MaxPerNode",
+    "MaxPerRequest",
+    "PodIdentity",
     "QuotaError",
-    "Source",
-    "Terms",
-    "Together",
-    "Total",
-    "Trust",
+    "QuotaRequest",
+    "RecordedValue",
+    "RequestPolicy",
+    "RequestRecord",
+    "RequestedValue",
+    "SharingMode",
+    "ValueSource",
+    "change_recorded",
     "default_trust",
     "exact_size",
     "format_size",
     "format_use",
-    "give",
+    "parse_change",
+    "parse_manifest",
+    "parse_request",
     "parse_size",
     "pod_of",
-    "read_again",
-    "read_quota",
-    "refuse_whole",
+    "recorded_text",
+    "request_from",
+    "resolve_request",
+    "to_record",
     "visible_devices",
+    "whole_cards_refused",
     "without_pod",
 ]

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a quota is refused, in the words the user reads."""
+"""Errors for refused quotas, as users read them."""
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+_PLAIN: Final = re.compile(r"[\w.,:;/%@+*=|-]+", re.ASCII).fullmatch
+
 
 class BadValue(ValueError):
-    """A text that is no value of its kind: `rule` says why, `fix` what to write instead.
+    """An invalid text: `rule` is the reason, `fix` what to write instead.
 
     The parsers of single values raise it; they do not know where the text came from.
     """
@@ -17,18 +22,31 @@ class BadValue(ValueError):
 
 
 class QuotaError(ValueError):
-    """A quota that is refused: where it was asked, the value, the rule it breaks and the fix.
+    """A refused quota: where it was requested, the value, the rule that it breaks and the fix.
 
     `str()` is one line without the leading `gpushare: `, which the program that prints it adds.
     """
 
     def __init__(self, where: str, value: str | None, rule: str, fix: str) -> None:
-        shown = rule if value is None else f"{quoted(value)} {rule}"
-        super().__init__(f"{printable(where)}: {shown}; {fix}")
+        super().__init__(refusal(where, value, rule, fix))
         self.where = where
         self.value = value
         self.rule = rule
         self.fix = fix
+
+
+def refusal(where: str, value: str | None, rule: str, fix: str) -> str:
+    """Return a refusal such as `GPUSHARE_MEMORY=4Q: not a size. Write e.g. 4GiB.`, one line.
+
+    `rule` is a predicate (`is not a size`), so that notes can put it into a sentence; after the
+    colon its `is` is left out.
+    """
+    key, opening, title = printable(where).partition(" (")
+    if value is not None:
+        key += f"={printable(value, 80) if _PLAIN(value) else quoted(value)}"
+    stop = "" if fix.endswith(("?", ".")) else "."
+    advice = f" {fix[0].upper()}{fix[1:]}{stop}" if fix else ""
+    return f"{key}{opening}{title}: {rule.removeprefix('is ')}.{advice}"
 
 
 def quoted(value: str, limit: int = 80) -> str:

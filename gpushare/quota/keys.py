@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The canonical keys: their names, what a value may be, which of two values asks for less."""
+"""The canonical keys: their names, what a value may be, which of two values requests less."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from difflib import get_close_matches
 from typing import Final
 
 from gpushare.quota.errors import BadValue, QuotaError
-from gpushare.quota.quota import Asked, Source, Value
+from gpushare.quota.request import (
+    Diagnostic,
+    Layer,
+    QuotaRequest,
+    RequestedValue,
+    RequestRecord,
+    Value,
+    ValueSource,
+)
 from gpushare.quota.size import parse_size
 
 ANNOTATION_PREFIX: Final = "gpushare.io/"
@@ -18,7 +26,7 @@ ENV_PREFIX: Final = "GPUSHARE_"
 MAX_CARDS: Final = 16  # GPUSHARE_MAX_CARDS of gpushare_abi.h
 POLICIES: Final = ("fixed-share", "burst-share", "best-effort", "native-burst-share")
 
-# Environment variables of ours that ask for nothing.
+# Environment variables of ours that request nothing.
 _NOT_QUOTAS: Final = frozenset(
     {
         "GPUSHARE_DISABLE",
@@ -40,10 +48,10 @@ _CARD: Final = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z-]{1,64}", re.ASCII)
 
 @dataclass(frozen=True)
 class Key:
-    """One canonical key and the field of Quota that it fills.
+    """One canonical key and the field of QuotaRequest that it fills.
 
     `narrow(higher, lower)` is what is left of a higher source's value when a lower source says
-    another; it never asks for more than `higher`. `meaning` is for the reference: what it is, and
+    another; it never requests more than `higher`. `meaning` is for the reference: what it is, and
     how far this version goes with it.
     """
 
@@ -55,12 +63,12 @@ class Key:
 
     @property
     def annotation(self) -> str:
-        """The annotation that asks for it."""
+        """The annotation that requests it."""
         return ANNOTATION_PREFIX + self.name
 
     @property
     def env(self) -> str:
-        """The environment variable that asks for it."""
+        """The environment variable that requests it."""
         return ENV_PREFIX + self.name.upper().replace("-", "_")
 
 
@@ -81,7 +89,7 @@ def _choice(*choices: str) -> Callable[[str], Value]:
     def parse(text: str) -> Value:
         value = text.strip()
         if value not in choices:
-            raise BadValue("is not one of its values", "write " + _either(choices))
+            raise BadValue("is not a valid value", "write " + _either(choices))
         return value
 
     return parse
@@ -94,11 +102,9 @@ def _either(choices: tuple[str, ...]) -> str:
 def _list(text: str) -> tuple[str, ...]:
     items = tuple(item.strip() for item in text.split(","))
     if not all(items):
-        raise BadValue(
-            "has an empty place in its list", "write the names with single commas between"
-        )
+        raise BadValue("has an empty item in its list", "separate the names with single commas")
     if len(set(items)) != len(items):
-        raise BadValue("names something twice", "write each name once")
+        raise BadValue("lists a name twice", "write each name once")
     return items
 
 
@@ -167,121 +173,174 @@ KEYS: Final[Mapping[str, Key]] = {
     key.name: key
     for key in (
         Key("memory", "memory_bytes", parse_size, _less, "Memory of each card."),
-        Key("memory-percent", "memory_percent", _PERCENT, _less, "The same, of what a card has."),
+        Key(
+            "memory-percent",
+            "memory_percent",
+            _PERCENT,
+            _less,
+            "Memory of each card, in percent of the card's memory.",
+        ),
         Key(
             "memory-limit",
             "memory_limit_bytes",
             parse_size,
             _less,
-            "Up to this it may use what is promised to nobody, as long as that lasts.",
+            "Burst limit: how much memory it may use on each card while the card has "
+            "unallocated memory.",
         ),
         Key(
             "cores",
             "cores",
             _CORES,
             _less,
-            "Percent of a card's compute: a guarantee, a cap or a weight, as the policy says. "
+            "Percent of a card's compute: a guarantee, a cap or a weight, depending on the policy. "
             "100 is a whole card.",
         ),
-        Key("count", "count", _COUNT, _less, "How many cards; without memory, whole ones."),
-        Key("devices", "devices", _devices, _subset, "Which cards; without memory, whole ones."),
+        Key(
+            "count",
+            "count",
+            _COUNT,
+            _less,
+            "Number of cards; whole cards if no memory is requested.",
+        ),
+        Key(
+            "devices",
+            "devices",
+            _devices,
+            _subset,
+            "Cards to use; whole cards if no memory is requested.",
+        ),
         Key("allow", "allow", _models, _subset, "Only cards of these models or UUIDs."),
-        Key("deny", "deny", _models, _union, "No card of these models or UUIDs."),
+        Key("deny", "deny", _models, _union, "No cards of these models or UUIDs."),
         Key(
             "policy",
             "policy",
             _choice(*POLICIES),
             _same,
-            "fixed-share: its cores and no more. burst-share: its cores, and more while others "
-            "leave it. best-effort: an equal part of what nobody is guaranteed. "
-            "native-burst-share: a part of that by weight.",
+            "fixed-share: its cores and no more. burst-share: its cores, and more while other "
+            "containers leave compute idle. best-effort: an equal part of the compute that is "
+            "not guaranteed to others. native-burst-share: a part of that compute by weight.",
         ),
         Key(
             "weight",
             "weight",
             _number(1, 1000, "a weight"),
             _less,
-            "Under native-burst-share: how many times the part of a best-effort one it gets. "
-            "Without it, its cores.",
+            "Relative weight under native-burst-share: a multiple of the part of a best-effort "
+            "container. Default: its cores.",
         ),
         Key(
             "priority",
             "priority",
             _number(0, 9, "a priority"),
             _later,
-            "Of those offline, 0 is served first, and none while one before it wants the card. "
-            "Without it 5.",
+            "Strict priority among offline containers: 0 is served first, and a container waits "
+            "while one with a higher priority wants the card. Default: 5.",
         ),
         Key(
             "class",
             "class_",
             _choice("online", "offline"),
             _prefer("offline"),
-            "online: somebody waits for it, so it never waits itself, and the others do while it "
-            "works (under fixed-share no longer than its cores last). Without it offline.",
+            "online: a latency-sensitive container that never waits for its turn; the others wait "
+            "while it works (under fixed-share only as long as its cores last). Default: offline.",
         ),
         Key(
             "placement",
             "placement",
             _choice("binpack", "spread", "topology"),
             _same,
-            "The fullest card that fits (binpack), the emptiest (spread), or of several those "
-            "nearest to each other (topology). Without it binpack for a share of one card, else "
-            "topology.",
+            "Use the fullest card that fits (binpack), the emptiest (spread), or several cards "
+            "that are close to each other (topology). Default: binpack for a share of one card, "
+            "otherwise topology.",
         ),
         Key(
             "numa",
             "numa",
             _choice("none", "bind"),
             _prefer("bind"),
-            "bind: only the CPUs and the memory of its cards' NUMA nodes, of those that it may "
-            "have anyway. Without it none.",
+            "bind: use only those CPUs and NUMA nodes of the container's set that its cards are "
+            "on. Default: none.",
         ),
         Key(
             "oversubscribe",
             "oversubscribe",
             _choice("none", "host"),
             _prefer("none"),
-            "Memory beyond the card's, in the host's. host is refused in this version.",
+            "Use host memory beyond the card's memory. host is refused in this version.",
         ),
         Key(
             "backend",
             "backend",
             _choice("driver", "mig", "interposer", "mps", "exclusive"),
             _same,
-            "What holds the quota: driver (refused where the driver has no limits of its own) or "
-            "interposer; exclusive is a whole card. Without it the best there is; mps and mig are "
-            "refused in this version.",
+            "Backend that enforces the quota: driver (refused if the driver has no limits of its "
+            "own), interposer, or exclusive, a whole card. Default: the best available. mps "
+            "and mig are refused in this version.",
         ),
     )
 }
-#: What an operator alone says, of a container that runs (`gpushare set`): no request has them.
+#: Keys that only an operator may set, on a running container (`gpushare set`).
 OPERATORS: Final[Mapping[str, Key]] = {
-    "on-over": Key(
-        "on-over",
-        "on_over",
+    "over-quota-action": Key(
+        "over-quota-action",
+        "over_quota_action",
         _choice("observe", "warn", "freeze", "kill"),
         _same,
-        "How far the audit goes with it when it has more memory than it may.",
+        "Action when the container exceeds its memory quota by bypassing the interposer library.",
     )
 }
 BY_ENV: Final[Mapping[str, Key]] = {key.env: key for key in KEYS.values()}
 
 
-def read(name: str, source: Source, text: str, known: Mapping[str, Key]) -> Asked:
-    """Return what `text` asks for under `name`; QuotaError for no such key, or no such value."""
+def read(name: str, source: ValueSource, text: str, known: Mapping[str, Key]) -> RequestedValue:
+    """Return what `text` requests under `name`; QuotaError for an unknown key or a bad value."""
     key = known.get(name)
     if key is None:
         raise _unknown(name, source, text, known)
     try:
-        return Asked(text, key.parse(text), source)
+        return RequestedValue(text, key.parse(text), source)
     except BadValue as bad:
         raise QuotaError(str(source), text, bad.rule, bad.fix) from bad
 
 
-def _unknown(name: str, source: Source, text: str, known: Mapping[str, Key]) -> QuotaError:
+class Diagnostics(list[Diagnostic]):
+    """The problems of one request, in the order in which they were found."""
+
+    def read(
+        self, name: str, source: ValueSource, text: str, known: Mapping[str, Key]
+    ) -> RequestedValue | None:
+        """Return what `text` requests under `name`; None where it is refused, which is added."""
+        try:
+            return read(name, source, text, known)
+        except QuotaError as error:
+            self.append(Diagnostic(error, source))
+            return None
+
+    def raise_first(self) -> None:
+        """Raise the first problem that refuses this container."""
+        for one in self:
+            if one.applies:
+                raise one.error
+
+
+def from_record(record: RequestRecord) -> Layer:
+    """Return the values that `to_record` recorded; each source has the name of its key."""
+    return {
+        key: read(key, ValueSource(one["source"], key), one["value"], KEYS)
+        for key, one in record.items()
+    }
+
+
+def request_from(values: Mapping[str, RequestedValue]) -> QuotaRequest:
+    """Return the request that `values` make, by canonical key."""
+    fields = {KEYS[key].field: one.value for key, one in values.items()}
+    return QuotaRequest(**fields, requested=values)  # type: ignore[arg-type]
+
+
+def _unknown(name: str, source: ValueSource, text: str, known: Mapping[str, Key]) -> QuotaError:
     shown = source.name[: len(source.name) - len(name)]
     folded = {key.casefold(): key for key in known}
     close = get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     fix = f"did you mean {shown}{folded[close[0]]}?" if close else "the keys are " + ", ".join(KEYS)
-    return QuotaError(str(source), text, "is for a key that gpushare does not know", fix)
+    return QuotaError(str(source), text, "unknown key", fix)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of memory: text to bytes and back. All units are binary.
+"""Memory sizes: text to bytes and back. All units are binary.
 
 `4GiB`, `4Gi` and docker's `4g` are 4 x 2^30 bytes. `4G` and `4GB` are powers of ten to some
 programs and of two to others, `4` is bytes to docker and GiB to some schedulers: all are refused.
@@ -19,20 +19,22 @@ _SIZE: Final = re.compile(r"([0-9]{1,20})(\.[0-9]{1,20})?\s?([A-Za-z]{0,3})", re
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that `text` says, at least 1; BadValue says why it is no size."""
+    """Return the number of bytes in `text`, at least 1; BadValue if it is not a valid size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise BadValue("is not a size", "write e.g. 4GiB")
     whole, decimals, unit = match.groups()
     amount = Fraction(whole + (decimals or ""))
     if not amount:
-        raise BadValue("is no memory at all", "write e.g. 4GiB, or leave it out for no GPU")
+        raise BadValue(
+            "must be greater than zero", "write e.g. 4GiB, or omit the key to request no GPU"
+        )
     size = amount * _unit_bytes(whole + (decimals or ""), amount, unit)
     if size.denominator != 1:
         near = int(size) >> 20 << 20 or int(size) or 1  # whole MiB are easier to read
         raise BadValue("is not a whole number of bytes", f"write e.g. {exact_size(near)}")
     if size > MAX_BYTES:
-        raise BadValue("is more than any card has", "write e.g. 4GiB")
+        raise BadValue("exceeds the memory of any card", "write e.g. 4GiB")
     return int(size)
 
 
@@ -41,7 +43,7 @@ def _unit_bytes(number: str, amount: Fraction, unit: str) -> int:
     if lower == "b":
         return 1
     if not unit:
-        fix = f"write {number}GiB, or {number}B if bytes are meant"
+        fix = f"write {number}GiB, or {number}B for bytes"
         raise BadValue(f"has no unit: {number} bytes or {number} GiB", fix)
     shift = _SHIFTS.get(lower[0])
     if shift is None or lower[1:] not in ("", "b", "i", "ib"):
@@ -55,7 +57,7 @@ def _two_readings(number: str, amount: Fraction, letter: str, shift: int) -> Bad
     binary, decimal = int(amount * (1 << shift)), int(amount * 1000 ** (shift // 10))
     prefix = letter.upper()
     return BadValue(
-        f"has two readings: {number} {prefix}iB = {binary} bytes, or {decimal} bytes",
+        f"is ambiguous: {number} {prefix}iB = {binary} bytes, or {decimal} bytes",
         f"write {number}{prefix}iB or {decimal}B",
     )
 
@@ -71,7 +73,7 @@ def exact_size(size: int) -> str:
 def format_size(size: int) -> str:
     """Return `size` bytes for a table: `126 GiB`, `1.1 GiB`, `512 MiB`.
 
-    Rounded down, so that what is shown as free can be asked for.
+    Rounded down, so that the amount shown as available can be requested.
     """
     shift, unit = _shown_unit(size)
     tenths = size * 10 >> shift
@@ -83,11 +85,11 @@ def format_size(size: int) -> str:
 def format_use(used: int, quota: int, limit: int = 0) -> str:
     """Return `3.9/4.0 GiB`: both rounded down, in the unit of the quota.
 
-    Where `limit` is above the quota, what is lent stands beside it: `5.0/4.0+2.0 GiB`.
+    If `limit` is above the quota, the burst is added: `5.0/4.0+2.0 GiB`.
     """
     shift, unit = _shown_unit(quota)
-    lent = f"+{_tenths(limit - quota, shift)}" if limit > quota else ""
-    return f"{_tenths(used, shift)}/{_tenths(quota, shift)}{lent} {unit}"
+    burst = f"+{_tenths(limit - quota, shift)}" if limit > quota else ""
+    return f"{_tenths(used, shift)}/{_tenths(quota, shift)}{burst} {unit}"
 
 
 def _tenths(size: int, shift: int) -> str:

@@ -1,40 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of gpushare.yaml: what it says, of whom it says it, and what is wrong with it.
+"""The text of gpushare.yaml: its content, its sections and its errors.
 
-`document` reads the text and knows the line of everything, `rules` and `sections` say what is
-wrong, `read` makes sure of both, `show` says what holds and which line says so. What comes of it is
-in gpushare/config.py.
+`document` reads the text and knows the line of every key, `schema` and `sections` check it.
+gpushare/config.py has the result.
 """
 
-from gpushare.settings.cards import CardRule, CardSection, card_sections, rule_of
-from gpushare.settings.document import ConfigError, Problem
-from gpushare.settings.read import checked, text_of
-from gpushare.settings.rules import schema
+from gpushare.settings.document import ConfigError, ConfigProblem, text_of
+from gpushare.settings.schema import load_schema
 from gpushare.settings.sections import (
+    ANY,
     USERS,
-    USERS_CEILINGS,
-    USERS_TOGETHER,
+    USERS_MAX_PER_CARD,
+    USERS_MAX_PER_REQUEST,
+    CardRule,
+    CardSection,
+    card_sections,
+    checked,
     namespaces,
     of_namespace,
-    section_of,
     terms,
 )
 
 __all__ = [
+    "ANY",
     "USERS",
-    "USERS_CEILINGS",
-    "USERS_TOGETHER",
+    "USERS_MAX_PER_CARD",
+    "USERS_MAX_PER_REQUEST",
     "CardRule",
     "CardSection",
     "ConfigError",
-    "Problem",
+    "ConfigProblem",
     "card_sections",
     "checked",
+    "load_schema",
     "namespaces",
     "of_namespace",
-    "rule_of",
-    "schema",
-    "section_of",
     "terms",
     "text_of",
 ]

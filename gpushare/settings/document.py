@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A YAML text of ours: what it says, and in which line it says it.
+"""A YAML text: its content, and the line of each value.
 
 Less than YAML, so that what is read is what was meant: a scalar is text unless it is null, `true`,
 `false` or a decimal number (YAML 1.1 takes `on` for true, `010` for eight and `1:30` for ninety),
@@ -10,29 +10,33 @@ be a huge one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from gpushare.errors import UserError
-from gpushare.marks import Place, at, fault_of, key_of
+from gpushare.text_position import KeyPath, UnreadableText, at, key_of, read_text
+from gpushare.yaml_nodes import YamlNode, YamlRules, parse
 
-__all__ = ["MAX_DEPTH", "ConfigError", "Document", "Place", "Problem", "at", "key_of"]
+__all__ = ["MAX_DEPTH", "ConfigDocument", "ConfigError", "ConfigProblem", "KeyPath", "at", "key_of"]
 
+MAX_BYTES: Final = 1 << 18
 MAX_DEPTH: Final = 16
 
-_NULL: Final = "tag:yaml.org,2002:null"
-_BOOL: Final = "tag:yaml.org,2002:bool"
-_INT: Final = "tag:yaml.org,2002:int"
-_FLOAT: Final = "tag:yaml.org,2002:float"
+RULES: Final = YamlRules(MAX_DEPTH, plain=True)
+
+_SCALARS: Final[tuple[tuple[re.Pattern[str], Callable[[str], object]], ...]] = (
+    (re.compile(r"~|null|Null|NULL|"), lambda _: None),
+    (re.compile(r"true|True|TRUE|false|False|FALSE"), lambda text: text.lower() == "true"),
+    (re.compile(r"-?(0|[1-9][0-9]{0,17})"), int),
+    (re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?"), float),
+)
 
 
 @dataclass(frozen=True, order=True)
-class Problem:
-    """One thing that is wrong: the line (0: of no one line), the key, the rule and the fix."""
+class ConfigProblem:
+    """One problem: the line (0: no single line), the key, the rule and the fix."""
 
     line: int
     key: str
@@ -45,68 +49,41 @@ class Problem:
 class ConfigError(UserError):
     """The configuration cannot be used; the text has a line for each problem, with its fix."""
 
-    def __init__(self, file: Path, *problems: Problem) -> None:
+    def __init__(self, file: Path, *problems: ConfigProblem) -> None:
         self.file = file
         self.problems = problems
         super().__init__("\n".join(f"{at(file, found.line)}: {found}" for found in problems))
 
 
-class _Loader(yaml.SafeLoader):
-    """Composes nodes of the part of YAML that we take."""
-
-    # What SafeLoader would resolve to dates, sets, octal numbers and the rest stays text.
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own class attribute
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose the next node; ComposerError for an alias and for what is too deep."""
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        told = ""
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            told = "anchors and aliases (&name, *name) are not taken; write the value out"
-        elif getattr(event, "tag", None):
-            told = "tags (!name) are not taken; write the value alone"
-        elif self._depth >= MAX_DEPTH:
-            told = f"nested more than {MAX_DEPTH} deep"
-        if told:
-            raise yaml.composer.ComposerError(None, None, told, event.start_mark)
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+def text_of(file: Path) -> str:
+    """Return the text of `file`; ConfigError if it cannot be read."""
+    try:
+        return read_text(file, MAX_BYTES, "gpushare.yaml")
+    except UnreadableText as error:
+        problem = ConfigProblem(error.fault.line, "", error.fault.message)
+        raise ConfigError(file, problem) from error
 
 
-for _tag, _pattern, _first in (
-    (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    (_BOOL, r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    (_INT, r"-?(0|[1-9][0-9]{0,17})", list("-0123456789")),
-    (_FLOAT, r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?", list("-0123456789")),
-):
-    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
-
-
-class Document:
-    """What a text says. Problems are collected, so that all of them can be told at once."""
+class ConfigDocument:
+    """The content of a text. Problems are collected, so that all are reported at once."""
 
     def __init__(self, text: str, file: Path) -> None:
         self.file = file
-        self.lines: dict[Place, int] = {}
-        self.problems: list[Problem] = []
+        self.lines: dict[KeyPath, int] = {}
+        self.problems: list[ConfigProblem] = []
         try:
-            node = _Loader(text).get_single_node()
-        except yaml.YAMLError as error:
-            fault = fault_of(error, text)
-            raise ConfigError(file, Problem(fault.line, "", fault.told)) from error
-        content = None if node is None else self._value(node, ())
+            roots = parse(text, RULES).roots
+        except UnreadableText as error:
+            raise ConfigError(
+                file, ConfigProblem(error.fault.line, "", error.fault.message)
+            ) from error
+        content = self._value(roots[0], ()) if roots else None
         if content is not None and not isinstance(content, dict):
-            told = "not a mapping; write lines like `max_shares: 16`"
-            raise ConfigError(file, Problem(1, "", told))
+            text = "not a mapping; write lines like `max_tenants: 16`"
+            raise ConfigError(file, ConfigProblem(1, "", text))
         self.content: dict[str, Any] = content or {}
 
-    def at(self, place: Place) -> Any:
+    def at(self, place: KeyPath) -> Any:
         """Return the value at `place`; None where it, or a part of the way, is not there."""
         found: Any = self.content
         for part in place:
@@ -118,48 +95,43 @@ class Document:
                 return None
         return found
 
-    def section(self, place: Place) -> Mapping[str, Any]:
+    def section(self, place: KeyPath) -> Mapping[str, Any]:
         """Return the mapping at `place`; empty where it is not there."""
         found = self.at(place)
         return found if isinstance(found, dict) else {}
 
-    def line(self, place: Place) -> int:
+    def line(self, place: KeyPath) -> int:
         """Return the line of the value at `place`, or of the nearest that is there around it."""
         around = (place[:length] for length in range(len(place), 0, -1))
         return next((self.lines[known] for known in around if known in self.lines), 0)
 
-    def problem(self, place: Place, text: str) -> None:
-        """Note what is wrong at `place`."""
-        self.problems.append(Problem(self.line(place), key_of(place), text))
+    def problem(self, place: KeyPath, text: str) -> None:
+        """Record a problem at `place`."""
+        self.problems.append(ConfigProblem(self.line(place), key_of(place), text))
 
-    def _value(self, node: yaml.Node, place: Place) -> Any:
-        if isinstance(node, yaml.MappingNode):
+    def _value(self, node: YamlNode, place: KeyPath) -> Any:
+        if node.kind == "mapping":
             return self._mapping(node, place)
-        if isinstance(node, yaml.SequenceNode):
-            items = [((*place, number), item) for number, item in enumerate(node.value)]
-            self.lines |= {here: item.start_mark.line + 1 for here, item in items}
-            return [self._value(item, here) for here, item in items]
-        text = str(node.value)
-        if node.tag == _NULL:
-            return None
-        if node.tag == _BOOL:
-            return text.lower() == "true"
-        if node.tag == _INT:
-            return int(text)
-        return float(text) if node.tag == _FLOAT else text
+        if node.kind == "sequence":
+            items = [((*place, number), item) for number, item in enumerate(node.items)]
+            self.lines |= {path: item.line for path, item in items}
+            return [self._value(item, path) for path, item in items]
+        read = next((read for known, read in _SCALARS if known.fullmatch(node.text)), str)
+        return node.text if node.style else read(node.text)
 
-    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
+    def _mapping(self, node: YamlNode, place: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
-                self.problems.append(Problem(line, key_of(place), "a key is one word of text"))
+        for entry in node.entries:
+            line = entry.key.line
+            if entry.key.kind != "scalar":
+                problem = ConfigProblem(line, key_of(place), "a key must be plain text")
+                self.problems.append(problem)
                 continue
-            here = (*place, key.value)
-            if here in self.lines:
-                first = f"is there twice, first in line {self.lines[here]}; keep one"
-                self.problems.append(Problem(line, key_of(here), first))
+            path = (*place, entry.key.text)
+            if path in self.lines:
+                first = f"is a duplicate of line {self.lines[path]}; keep one"
+                self.problems.append(ConfigProblem(line, key_of(path), first))
                 continue
-            self.lines[here] = line
-            found[key.value] = self._value(value, here)
+            self.lines[path] = line
+            found[entry.key.text] = self._value(entry.value, path)
         return found

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of `gpushare setup`, each with what it would do before it is done.
+"""The steps of `gpushare setup`, each with a description.
 
-Nothing here runs before its step: a plan only looks. The order is that of need: an engine is told
-of the launcher once everything that the launcher asks is there.
+A plan only reads; changes happen when a step is performed. Every step comes after the steps that it
+depends on: the runtime is registered last, when everything that the launcher needs is in place.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import yaml
 
 import gpushare
 from gpushare import config, install, simulator
-from gpushare.engines import dockerd, registration
-from gpushare.engines.place import beneath
+from gpushare.engines import docker_config, registration
+from gpushare.engines.config_files import under_root
 from gpushare.errors import UserError
 from gpushare.host import driver
-from gpushare.setup import lowlevel
+from gpushare.setup import low_level_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from gpushare.engines.engine import Engine
-    from gpushare.engines.place import Place
-    from gpushare.engines.registration import Change
-    from gpushare.setup.made import Made
+    from gpushare.engines import Engine
+    from gpushare.engines.config_files import ConfigLocation
+    from gpushare.engines.registration import FileChange
+    from gpushare.setup import InstallRecord
 
 CDI: Final = Path("/var/lib/gpushare/driver.json")
 SIMULATOR: Final = Path("/var/lib/gpushare/simulator")
@@ -46,43 +46,52 @@ NVIDIA_CDI: Final = (
     Path("/etc/cdi/nvidia.json"),
     Path("/var/run/cdi/nvidia.yaml"),
 )
-_NOTE: Final = "# Written by `gpushare setup`; yours to edit. Every key: gpushare config show."
+_NOTE: Final = "# Written by `gpushare setup`. You can edit it. All keys: gpushare config show."
 
 
 class SetupError(UserError):
-    """Setup cannot go on; says what is in the way."""
+    """Setup cannot continue; the message has the reason."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """One thing to do: `text` says what; `do` is None where it is done already."""
+class SetupStep:
+    """One step: its description, and `do`, which is None if the step is already done."""
 
     text: str
     do: Callable[[], object] | None = None
     detail: str = ""  # a diff
-    yours: bool = False  # setup cannot; the user has to
+    yours: bool = False  # a step that the user has to perform
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the user asked for. `simulate` is a profile of simulated cards, None the real driver."""
+class SetupOptions:
+    """The user's options. `simulate` is a profile of simulated cards, None for the real driver."""
 
     engines: tuple[Engine, ...] = ()
     simulate: str | None = None
-    source: install.Source | None = None  # None: this Python package's own C parts
+    low_level: str = ""  # the low-level runtime, a name or path; "": as before, or as found
+    source: install.InstallSource | None = None  # None: the C programs of this Python package
 
 
-def plan(made: Made, wanted: Wanted) -> Iterator[Step]:
-    """Yield the steps for the machine beneath `made.root`; each must be done before the next.
+def plan_setup(made: InstallRecord, wanted: SetupOptions) -> Iterator[SetupStep]:
+    """Yield the steps for the machine under `made.root`; each must be performed before the next.
 
-    Gone through without doing any, it raises what is in the way before anything is half done.
+    Iterating without performing any step raises every error before anything is changed.
     """
-    root, units = made.root, unit_texts()
-    places = {engine.name: engine.place(root, None) for engine in wanted.engines}
-    defaults = [place.default for place in places.values() if place.default]
-    runtime = lowlevel.find(root, next(iter(defaults), None))
-    shown = lowlevel.version(runtime) if root == Path("/") else "not run: another root"
-    yield Step(f"low-level runtime {runtime} ({shown})")
+    root, units = made.root, unit_files()
+    locations = {engine.name: engine.locate(root, None) for engine in wanted.engines}
+    defaults = [location.default for location in locations.values() if location.default]
+    named = wanted.low_level or made.low_level
+    if named:
+        runtime = low_level_runtime.chosen_runtime(named, root)
+    else:
+        runtime = low_level_runtime.find_runtime(root, next(iter(defaults), None))
+    shown = (
+        low_level_runtime.runtime_version(runtime) if root == Path("/") else "not run: another root"
+    )
+    yield SetupStep(f"low-level runtime {runtime} ({shown})")
+    if offer := low_level_runtime.faster_runtime(runtime, root):
+        yield SetupStep(offer)
     yield from _programs(made, runtime, wanted)
     if wanted.simulate is not None:
         yield from _simulated(made, wanted.simulate)
@@ -95,49 +104,50 @@ def plan(made: Made, wanted: Wanted) -> Iterator[Step]:
     yield from _command(made)
     yield from _configuration(made, cdi)
     yield from _units(made, units)
-    for name, place in places.items():
-        yield from _registration(made, name, place)
+    for name, location in locations.items():
+        yield from _registration(made, name, location)
 
 
-def undo(made: Made, engines: dict[str, Engine]) -> Iterator[Step]:
-    """Yield the steps that take away what was made."""
+def plan_undo(made: InstallRecord, engines: dict[str, Engine]) -> Iterator[SetupStep]:
+    """Yield the steps that remove everything that setup created."""
     for name, file in made.engines.items():
-        place = _recorded(engines[name], made.root, beneath(made.root, Path(file)))
-        changes = registration.unconfigure(place)
+        location = _recorded(engines[name], made.root, under_root(made.root, Path(file)))
+        changes = registration.unconfigure(location)
         diff = "".join(change.diff() for change in changes)
-        forgets = dockerd.reload_forgets(place, changes)  # asked before the files are changed
-        yield Step(f"{name}: take the runtime out of {file}", _each(changes), diff)
+        # Before the files change.
+        forgets = docker_config.reload_suffices(location, changes)
+        yield SetupStep(f"{name}: remove the runtime from {file}", _each(changes), diff)
         if forgets or made.root != Path("/"):
-            yield from _reread(made, name, place)
+            yield from _reread(made, name, location)
         else:
-            yield Step(f"let {name} forget it: {place.restart}", yours=True)
+            yield SetupStep(f"restart {name} to unload it: {location.restart}", yours=True)
     unit = str(UNITS / SERVICE) in made.files
     booted = made.root == Path("/") and SYSTEMD.is_dir()
     if unit and booted:
-        yield Step("stop gpushared", _stop)
+        yield SetupStep("stop gpushared", _stop)
     elif unit and made.root == Path("/"):
-        yield Step("stop the gpushared that you started (no systemd here)", yours=True)
+        yield SetupStep("stop the gpushared that you started (systemd is not running)", yours=True)
     edited = made.edited()
     things = [*(name for name in made.files if name not in edited), *made.links, *made.trees]
     if not made.empty:
         left: list[str] = []
-        yield from (Step(f"{name} was edited since; it stays") for name in edited)
-        yield Step("remove " + ", ".join(things), lambda: left.extend(made.remove()))
-        yield from (Step(line) for line in left)
+        yield from (SetupStep(f"{name} was edited since setup; keep it") for name in edited)
+        yield SetupStep("remove " + ", ".join(things), lambda: left.extend(made.remove()))
+        yield from (SetupStep(line) for line in left)
     if booted and (unit or made.engines):
-        yield Step("systemctl daemon-reload", lambda: systemctl("daemon-reload"))
+        yield SetupStep("systemctl daemon-reload", lambda: systemctl("daemon-reload"))
 
 
-def _recorded(engine: Engine, root: Path, file: Path) -> Place:
-    """Return where setup registered, which may no longer be where it would today."""
+def _recorded(engine: Engine, root: Path, file: Path) -> ConfigLocation:
+    """Return the files in which setup registered, even if it would use other files today."""
     try:
-        place = engine.place(root, None)
+        location = engine.locate(root, None)
     except UserError:
-        return engine.place(root, file)
-    return place if place.path == file else engine.place(root, file)
+        return engine.locate(root, file)
+    return location if location.path == file else engine.locate(root, file)
 
 
-def _each(changes: list[Change]) -> Callable[[], None]:
+def _each(changes: list[FileChange]) -> Callable[[], None]:
     def apply() -> None:
         for change in changes:
             change.apply()
@@ -145,31 +155,32 @@ def _each(changes: list[Change]) -> Callable[[], None]:
     return apply
 
 
-def _programs(made: Made, runtime: Path, wanted: Wanted) -> Iterator[Step]:
+def _programs(made: InstallRecord, runtime: Path, wanted: SetupOptions) -> Iterator[SetupStep]:
     socket = config.Config().socket
-    prefix = beneath(made.root, install.PREFIX)
+    prefix = under_root(made.root, install.PREFIX)
     source = wanted.source
     target = install.planned(prefix, runtime=runtime, socket=socket, source=source)
     where = install.PREFIX / target.root.name
     active = prefix / install.CURRENT
     if active.is_symlink() and str(active.readlink()) == target.root.name:
-        yield Step(f"programs and libraries in {where}")
+        yield SetupStep(f"programs and libraries in {where}")
         return
 
     def copy() -> None:
+        made.low_level = wanted.low_level or made.low_level
         made.tree(install.PREFIX)
         install.activate(install.install(prefix, runtime=runtime, socket=socket, source=source))
 
-    yield Step(f"copy programs and libraries to {where}", copy)
+    yield SetupStep(f"copy programs and libraries to {where}", copy)
 
 
-def _simulated(made: Made, profile: str) -> Iterator[Step]:
-    folder = beneath(made.root, SIMULATOR)
+def _simulated(made: InstallRecord, profile: str) -> Iterator[SetupStep]:
+    folder = under_root(made.root, SIMULATOR)
     if (folder / "cdi.json").exists():
-        yield Step(f"simulated cards in {SIMULATOR}, as made before (for others: --undo first)")
+        yield SetupStep(f"simulated cards in {SIMULATOR} exist (for other cards, run --undo first)")
         return
     try:
-        simulator.load_profile(profile)  # names those there are
+        simulator.load_profile(profile)  # its error lists the known profiles
     except (simulator.ProfileError, FileNotFoundError) as error:
         raise SetupError(f"--simulate: {error}") from error
 
@@ -177,12 +188,12 @@ def _simulated(made: Made, profile: str) -> Iterator[Step]:
         made.tree(SIMULATOR)
         _create_cards(made.root, folder, profile)
 
-    yield Step(f"make the simulated cards of profile {profile} in {SIMULATOR}", create)
+    yield SetupStep(f"create simulated cards of profile {profile} in {SIMULATOR}", create)
 
 
 def _create_cards(root: Path, folder: Path, profile: str) -> None:
-    """Make the cards, their driver the installed one, by its path on the machine."""
-    installed = install.Installation(beneath(root, install.PREFIX) / install.CURRENT)
+    """Create the cards with the installed simulated driver, by its path on the machine."""
+    installed = install.Installation(under_root(root, install.PREFIX) / install.CURRENT)
     try:
         if not profile.endswith(".json"):
             profile = str(simulator.libraries() / "profiles" / f"{profile}.json")
@@ -192,9 +203,9 @@ def _create_cards(root: Path, folder: Path, profile: str) -> None:
     cdi.write_text(cdi.read_text(encoding="utf-8").replace(f'"{root}/'.replace("//", "/"), '"/'))
 
 
-def _simulated_libraries(made: Made) -> dict[str, Path]:
+def _simulated_libraries(made: InstallRecord) -> dict[str, Path]:
     """Return the simulated driver's libraries, by SONAME."""
-    cdi = beneath(made.root, SIMULATOR) / "cdi.json"
+    cdi = under_root(made.root, SIMULATOR) / "cdi.json"
     if not cdi.exists():  # a dry run
         return {name: SIMULATOR / name for name in (driver.CUDA, driver.NVML)}
     spec = json.loads(cdi.read_text(encoding="utf-8"))
@@ -203,95 +214,97 @@ def _simulated_libraries(made: Made) -> dict[str, Path]:
     return {file.name: file for file in files if file.name in {driver.CUDA, driver.NVML}}
 
 
-def _cdi(made: Made, found: driver.Driver) -> Generator[Step, None, Path]:
-    """Yield the step that writes a CDI spec; its value is the path of the one to use."""
+def _cdi(made: InstallRecord, found: driver.InstalledDriver) -> Generator[SetupStep, None, Path]:
+    """Yield the step that writes a CDI spec; return the path of the spec to use."""
     text = json.dumps(found.cdi(), indent=2) + "\n"
     libcuda = _real(made.root, found.library(driver.CUDA))
     for path in NVIDIA_CDI:
-        # One of nvidia-ctk's is as good while it is of this driver.
-        if str(libcuda) in _text(beneath(made.root, path)):
-            yield Step(f"driver {found.version}, CDI spec {path}")
+        # A spec of nvidia-ctk can be used if it belongs to this driver.
+        if str(libcuda) in _text(under_root(made.root, path)):
+            yield SetupStep(f"driver {found.version}, CDI spec {path}")
             return path
-    if _text(beneath(made.root, CDI)) == text:
-        yield Step(f"driver {found.version}, CDI spec {CDI}")
+    if _text(under_root(made.root, CDI)) == text:
+        yield SetupStep(f"driver {found.version}, CDI spec {CDI}")
     else:
-        yield Step(
+        yield SetupStep(
             f"driver {found.version}: write its CDI spec to {CDI}", lambda: made.write(CDI, text)
         )
     return CDI
 
 
-def _links(made: Made, libraries: dict[str, Path]) -> Iterator[Step]:
+def _links(made: InstallRecord, libraries: dict[str, Path]) -> Iterator[SetupStep]:
     for name, target in libraries.items():
         link = driver.LINKS / name
-        place = beneath(made.root, link)
+        place = under_root(made.root, link)
         if place.is_symlink() and place.readlink() == target:
-            yield Step(f"{link} -> {target}")
+            yield SetupStep(f"{link} -> {target}")
         elif place.exists() and not place.is_symlink():
-            raise SetupError(f"{link} is there and not a link of ours; move it away")
+            raise SetupError(f"{link} exists and is not a link created by gpushare. Move it away")
         else:
-            yield Step(f"link {link} -> {target}", _later(made.link, link, target))
+            yield SetupStep(f"link {link} -> {target}", _later(made.link, link, target))
 
 
-def _command(made: Made) -> Iterator[Step]:
-    """Yield the step that puts `gpushare` on everybody's PATH, where it is in an environment."""
+def _command(made: InstallRecord) -> Iterator[SetupStep]:
+    """Yield the step that links `gpushare` into the PATH if it is in a virtual environment."""
     program = Path(sys.prefix) / "bin/gpushare"
-    place = beneath(made.root, COMMAND)
+    place = under_root(made.root, COMMAND)
     if program.parent in {Path("/usr/bin"), COMMAND.parent}:
         return
     if place.is_symlink() and place.readlink() == program:
-        yield Step(f"{COMMAND} -> {program}")
+        yield SetupStep(f"{COMMAND} -> {program}")
     elif (place.exists() or place.is_symlink()) and str(COMMAND) not in made.links:
-        yield Step(f"{COMMAND} is another's; call {program}", yours=True)
+        yield SetupStep(f"{COMMAND} belongs to another program; use {program}", yours=True)
     else:
-        yield Step(f"link {COMMAND} -> {program}", lambda: made.link(COMMAND, program))
+        yield SetupStep(f"link {COMMAND} -> {program}", lambda: made.link(COMMAND, program))
 
 
-def _configuration(made: Made, cdi: Path) -> Iterator[Step]:
+def _configuration(made: InstallRecord, cdi: Path) -> Iterator[SetupStep]:
     path = config.DEFAULT_FILE
-    place = beneath(made.root, path)
-    text = f"{_NOTE}\ndriver:\n  cdi: {cdi}\n"
+    place = under_root(made.root, path)
+    text = f"{_NOTE}\ndriver:\n  cdi_spec: {cdi}\n"
     if not place.exists() or made.owns(path):
         if _text(place) == text:
-            yield Step(f"configuration {path}")
+            yield SetupStep(f"configuration {path}")
         else:
-            yield Step(f"write {path} (driver.cdi: {cdi})", lambda: made.write(path, text))
+            yield SetupStep(
+                f"write {path} (driver.cdi_spec: {cdi})", lambda: made.write(path, text)
+            )
         return
-    said = yaml.safe_load(_text(place)) or {}
-    if (said.get("driver") or {}).get("cdi") != str(cdi):
-        raise SetupError(f"{path} is yours and has another driver.cdi; set it to {cdi}")
-    yield Step(f"configuration {path} (yours)")
+    loaded = yaml.safe_load(_text(place)) or {}
+    if (loaded.get("driver") or {}).get("cdi_spec") != str(cdi):
+        raise SetupError(f"{path} was edited and has another driver.cdi_spec. Set it to {cdi}")
+    yield SetupStep(f"configuration {path} (edited by you)")
 
 
-def _units(made: Made, texts: dict[str, str]) -> Iterator[Step]:
+def _units(made: InstallRecord, texts: dict[str, str]) -> Iterator[SetupStep]:
     for name, text in texts.items():
         path = UNITS / name
-        if _text(beneath(made.root, path)) == text:
-            yield Step(f"unit {path}")
+        if _text(under_root(made.root, path)) == text:
+            yield SetupStep(f"unit {path}")
         else:
-            yield Step(f"write {path}", _later(made.write, path, text))
+            yield SetupStep(f"write {path}", _later(made.write, path, text))
     if made.root != Path("/"):
         yield from (wanted_at_boot(made, name, texts[name]) for name in texts)
     elif SYSTEMD.is_dir():
-        yield Step("start gpushared, now and at boot", _start)
+        yield SetupStep("start gpushared now and at boot", _start)
     else:
         program = Path(sys.prefix) / "bin/gpushared"
-        yield Step(f"start the daemon: {program} (no systemd here)", yours=True)
+        yield SetupStep(f"start the daemon: {program} (systemd is not running)", yours=True)
 
 
-def wanted_at_boot(made: Made, name: str, text: str) -> Step:
-    """Return the step that enables a unit of an image, whose systemd does not run."""
+def wanted_at_boot(made: InstallRecord, name: str, text: str) -> SetupStep:
+    """Return the step that enables a unit in an image, where systemd is not running."""
     found = re.search(r"(?m)^WantedBy=(\S+)$", text)
     target = found[1] if found else "multi-user.target"
     link = UNITS / f"{target}.wants" / name
-    place = beneath(made.root, link)
+    place = under_root(made.root, link)
     if place.is_symlink() and place.readlink() == UNITS / name:
-        return Step(f"{name} is started at boot")
-    return Step(f"start {name} at boot", lambda: made.link(link, UNITS / name))
+        return SetupStep(f"{name} is started at boot")
+    return SetupStep(f"start {name} at boot", lambda: made.link(link, UNITS / name))
 
 
 def _start() -> None:
-    """Start the units; the socket of systemd's takes the place of one that a daemon made itself."""
+    """Start the units; systemd's socket replaces one that a daemon created itself."""
     systemctl("daemon-reload")
     systemctl("enable", SERVICE, SOCKET)
     systemctl("stop", SERVICE)
@@ -302,12 +315,12 @@ def _stop() -> None:
     systemctl("disable", "--now", SOCKET, SERVICE)
 
 
-def _registration(made: Made, name: str, place: Place) -> Iterator[Step]:
+def _registration(made: InstallRecord, name: str, location: ConfigLocation) -> Iterator[SetupStep]:
     launcher = install.Installation(install.PREFIX / install.CURRENT).launcher
-    changes = registration.configure(place, launcher, default=False)
-    shown = Path("/") / place.path.relative_to(made.root)
+    changes = registration.configure(location, launcher, default=False)
+    shown = Path("/") / location.path.relative_to(made.root)
     if not any(change.needed for change in changes):
-        yield Step(f"{name}: runtime gpushare registered ({shown})")
+        yield SetupStep(f"{name}: runtime gpushare registered ({shown})")
         return
 
     def apply() -> None:
@@ -318,31 +331,31 @@ def _registration(made: Made, name: str, place: Place) -> Iterator[Step]:
             change.apply()
 
     diff = "".join(change.diff() for change in changes)
-    yield Step(f"{name}: register the runtime in {shown}", apply, diff)
-    yield from (Step(f"{name}: {remark}") for change in changes for remark in change.remarks)
+    yield SetupStep(f"{name}: register the runtime in {shown}", apply, diff)
+    yield from (SetupStep(f"{name}: {remark}") for change in changes for remark in change.remarks)
     if made.root == Path("/") and SYSTEMD.is_dir():
-        yield Step("systemctl daemon-reload", lambda: systemctl("daemon-reload"))
-    yield from _reread(made, name, place)
+        yield SetupStep("systemctl daemon-reload", lambda: systemctl("daemon-reload"))
+    yield from _reread(made, name, location)
 
 
-def _reread(made: Made, name: str, place: Place) -> Iterator[Step]:
-    """Yield the step by which an engine reads its configuration again, where one is needed."""
-    if not place.apply:
+def _reread(made: InstallRecord, name: str, location: ConfigLocation) -> Iterator[SetupStep]:
+    """Yield the step that makes an engine read its configuration again, if one is needed."""
+    if not location.apply:
         return
     if made.root != Path("/"):
-        yield Step(f"{name} reads it when it starts")
+        yield SetupStep(f"{name} reads it at its next start")
     elif not SYSTEMD.is_dir():
-        how = "kill -HUP $(pidof dockerd)" if place.reloads else f"restart {name}"
-        yield Step(f"let {name} read it: {how}", yours=True)
-    elif place.reloads:
-        # Of an engine that is not running it is no more than a success.
-        yield Step(place.apply, lambda: systemctl("try-reload-or-restart", name))
+        how = "kill -HUP $(pidof dockerd)" if location.reloads else f"restart {name}"
+        yield SetupStep(f"make {name} read it: {how}", yours=True)
+    elif location.reloads:
+        # If the engine is not running, the command succeeds and does nothing.
+        yield SetupStep(location.apply, lambda: systemctl("try-reload-or-restart", name))
     else:
-        yield Step(f"let {name} read it: {place.apply}", yours=True)
+        yield SetupStep(f"make {name} read it: {location.apply}", yours=True)
 
 
-def unit_texts() -> dict[str, str]:
-    """Return the systemd units by name, with this installation's gpushared in them."""
+def unit_files() -> dict[str, str]:
+    """Return the systemd units by name, with the path of this installation's gpushared."""
     folders = [Path(folder) for folder in gpushare.__path__]
     folders += [folder.parent / "packaging/systemd" for folder in folders]
     for folder in folders:
@@ -353,11 +366,11 @@ def unit_texts() -> dict[str, str]:
             }
             started = re.compile(r"(?m)^(Exec\w+=[-+@:!]*)/\S*/gpushared\b")
             return {name: started.sub(rf"\g<1>{program}", text) for name, text in texts.items()}
-    raise SetupError(f"{SERVICE} is not in {folders[0]}; install the package again")
+    raise SetupError(f"{SERVICE} is not in {folders[0]}. Reinstall the package")
 
 
 def systemctl(*words: str) -> None:
-    """Run systemctl; SetupError with its words where it fails."""
+    """Run systemctl; SetupError with its message if it fails."""
     program = shutil.which("systemctl") or "systemctl"
     done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -365,7 +378,7 @@ def systemctl(*words: str) -> None:
 
 
 def _real(root: Path, path: Path) -> Path:
-    """Return `path` as the machine beneath `root` calls it."""
+    """Return `path` as a path of the machine under `root`."""
     return Path("/") / path.relative_to(root.resolve())
 
 

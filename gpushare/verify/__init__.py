@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios that prove on a host what gpushare claims: for `verify`, the demo, the e2e tests.
+"""Scenarios that test on a host that quotas are enforced: for `verify`, the demo and the e2e tests.
 
-from gpushare.verify import Docker, Report, Scenario
-Scenario(Docker(), ["gpushare"], Report(sys.stdout)).run()
+from gpushare.verify import Docker, MemoryScenario, Report
+MemoryScenario(Docker(), ["gpushare"], Report(sys.stdout)).run()
 """
 
-from .cores import Cores, Trial
-from .engine import Containerd, Docker, Engine, Host, spawn
-from .memory import Scenario
-from .report import Check, Report
-from .stage import Sizes
-from .tenant import ProbeFailed, Tenant
+from gpushare.verify.audit import AuditScenario, AuditTrial
+from gpushare.verify.compute import ComputeScenario, ComputeTrial
+from gpushare.verify.memory import MemoryScenario
+from gpushare.verify.probe_tenant import ProbeFailed, ProbeTenant
+from gpushare.verify.runners import Containerd, Docker, HostRunner, TenantRunner, spawn
+from gpushare.verify.scenario import CheckResult, Report, Sizes
 
 __all__ = [
-    "Check",
+    "AuditScenario",
+    "AuditTrial",
+    "CheckResult",
+    "ComputeScenario",
+    "ComputeTrial",
     "Containerd",
-    "Cores",
     "Docker",
-    "Engine",
-    "Host",
+    "HostRunner",
+    "MemoryScenario",
     "ProbeFailed",
+    "ProbeTenant",
     "Report",
-    "Scenario",
     "Sizes",
-    "Tenant",
-    "Trial",
+    "TenantRunner",
     "spawn",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image that scenarios run: the probe and this host's C library, nothing downloaded.
+"""The image of the scenarios: the probe and this host's C library, without any download.
 
 The archive has the layout of `docker save` (manifest.json, a config, one layer), which docker,
 containerd (`ctr image import`) and podman all load.
@@ -18,8 +18,8 @@ from pathlib import Path
 
 TAG = "gpushare-probe:latest"
 PROGRAM = "/usr/bin/gpushare-probe"
-#: What the probe and a driver's user-space library ask of the C library; a name that this host's
-#: glibc has merged into libc.so.6 is still there as a stub, and left out where it is not.
+#: The parts of the C library that the probe and a driver library need. If this host's glibc has
+#: merged one into libc.so.6, its stub is used, or nothing if there is no stub.
 LIBRARIES = ("libc.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6")
 GO_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -31,9 +31,9 @@ def build(
     tag: str = TAG,
     command: tuple[str, ...] = (PROGRAM,),
 ) -> bytes:
-    """Return a loadable image archive holding `probe`, which runs `command` unless told otherwise.
+    """Return a loadable image archive with `probe` and the default command `command`.
 
-    `extra` maps paths in it to contents.
+    `extra` maps paths in the image to contents.
     """
     layer = _layer(probe, extra or {})
     config = json.dumps(
@@ -56,13 +56,13 @@ def build(
 
 
 def unpack(root: Path, probe: Path, extra: dict[str, bytes] | None = None) -> None:
-    """Lay the image's files out under `root`, for a bundle that no engine made."""
+    """Write the files of the image to `root`, for a bundle without an engine."""
     with tarfile.open(fileobj=io.BytesIO(_layer(probe, extra or {}))) as tar:
-        tar.extractall(root)  # noqa: S202 - of our own making
+        tar.extractall(root)  # noqa: S202 - our own archive
 
 
 def loader_files() -> list[Path]:
-    """Return the host's ELF loader and C library files, by the paths its own loader uses."""
+    """Return the host's ELF loader and C library files, by the paths that its loader uses."""
     listing = subprocess.run(
         ["ldconfig", "-p"],
         check=True,
@@ -79,7 +79,7 @@ def loader_files() -> list[Path]:
 
 
 def _interpreter() -> Path:
-    """Return the path that every dynamic program of this machine names as its loader."""
+    """Return the path of the ELF loader in the dynamic programs of this machine."""
     known = {
         "x86_64": "/lib64/ld-linux-x86-64.so.2",
         "aarch64": "/lib/ld-linux-aarch64.so.1",

@@ -1,30 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scenario: two tenants share a card, each held to its quota, neither noticing the other.
+"""The memory scenario: two tenants share a card, each within its quota and isolated from the other.
 
-The same steps are the demo, `gpushare verify --memory` and the engine tests; only the engine and
-the daemon behind them differ. Every figure is read from a tenant or from the daemon; none is
-assumed of the card, so it runs on any card with room.
+The demo, `gpushare verify --memory` and the engine tests run the same steps with different engines
+and daemons. Every figure is read from a tenant or the daemon, none is assumed of the card, so the
+scenario runs on any card with enough memory.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 from gpushare.quota.size import exact_size, format_size
+from gpushare.verify.probe_tenant import ProbeFailed, ProbeTenant
+from gpushare.verify.runners import environment
+from gpushare.verify.scenario import GIB, GRANULE, OUT_OF_MEMORY, ScenarioSteps, wait_until
 
-from . import lending, ways
-from .engine import environment
-from .stage import GIB, OUT_OF_MEMORY, Stage, soon
-from .tenant import ProbeFailed, Tenant
+PLAIN: Final = "cuMemAlloc"
+#: The driver functions that allocate memory, with the kind that `gpushare why` shows.
+PARTS: Final[Mapping[str, str]] = {
+    PLAIN: "buffers",
+    "cuMemAllocPitch": "buffers",
+    "cuMemAllocManaged": "managed",
+    "cuMemAllocAsync": "pools",
+    "cuMemAllocFromPoolAsync": "pools",
+    "cuMemCreate": "physical",
+    "cuArrayCreate": "arrays",
+    "cuGraphLaunch": "graphs",
+    "cuModuleLoadData": "modules",
+}
+_CHUNK_BYTES: Final = 64 << 20
+# Pools and graphs allocate in chunks, and a module has code in addition to its variables.
+_SLACK: Final[Mapping[str, int]] = {
+    "cuMemAllocAsync": _CHUNK_BYTES,
+    "cuMemAllocFromPoolAsync": _CHUNK_BYTES,
+    "cuGraphLaunch": _CHUNK_BYTES,
+    "cuModuleLoadData": _CHUNK_BYTES,
+}
 
 
-class Scenario(Stage):
-    """Goes through every step, in the order in which a reader sees them."""
+class MemoryScenario(ScenarioSteps):
+    """Runs all steps, in the order in which they are printed."""
 
     def run(self) -> bool:
-        """Return whether all that was claimed held."""
+        """Run the scenario; return whether all checks passed."""
         try:
             with ExitStack() as stack:
                 train, serve = self._start_both(stack)
@@ -33,20 +55,22 @@ class Scenario(Stage):
                 self._without_gpu()
                 self._filled(train, self.sizes.small, other=serve)
                 self._filled(serve, self.sizes.large, other=train)
-                ways.every_way(self, train)
-                ways.accounted(self, train)
+                check_limits(self, train)
+                check_breakdown(self, train)
                 self._grown(train)
                 self._shrunk(train)
                 card = self._killed(serve)
-                if card["tenants"] == 1:  # else strangers would be refused for as long
-                    lending.lent_and_taken_back(self, card["index"])
+                if (
+                    card["tenants"] == 1
+                ):  # otherwise containers of others would be refused meanwhile
+                    check_burst(self, card["index"])
         except ProbeFailed as error:
-            self.report.check("every tenant answers", False, error)
-        return self.report.held
+            self.report.check("every tenant responds", False, error)
+        return self.report.passed
 
-    def _start_both(self, stack: ExitStack) -> tuple[Tenant, Tenant]:
+    def _start_both(self, stack: ExitStack) -> tuple[ProbeTenant, ProbeTenant]:
         sizes = self.sizes
-        self.report.title("Two containers ask for parts of one card")
+        self.report.title("Two containers request shares of one card")
         train = self._started(stack, "train", sizes.small, sizes.small_cores)
         serve = self._started(stack, "serve", sizes.large, sizes.large_cores)
         for tenant, quota in ((train, sizes.small), (serve, sizes.large)):
@@ -58,60 +82,60 @@ class Scenario(Stage):
             )
         return train, serve
 
-    def _started(self, stack: ExitStack, name: str, memory: int, cores: int) -> Tenant:
+    def _started(self, stack: ExitStack, name: str, memory: int, cores: int) -> ProbeTenant:
         quota = {"memory": exact_size(memory)} | ({"cores": str(cores)} if cores else {})
         return self.started(stack, name, quota)
 
     def _listed(self) -> None:
-        self.report.title("The host sees both")
+        self.report.title("The host lists both")
         self.show("ls")
         self.show("ps")
         rows = self.tenants()
-        asked = {
+        requested = {
             self.full_name("train"): (self.sizes.small, self.sizes.small_cores),
             self.full_name("serve"): (self.sizes.large, self.sizes.large_cores),
         }
-        seen = {
-            name: (rows[name]["cards"][0]["memory_bytes"], rows[name]["cards"][0]["cores"])
-            for name in asked
+        listed = {
+            name: (rows[name]["cards"][0]["quota_bytes"], rows[name]["cards"][0]["cores"])
+            for name in requested
             if name in rows
         }
-        self.report.check("ps shows both with their quotas", seen == asked, seen)
+        self.report.check("ps shows both with their quotas", listed == requested, listed)
 
     def _too_much_refused(self) -> None:
-        self.report.title("A third that does not fit is refused, and told why")
+        self.report.title("A third container that does not fit is refused, with the reason")
         size = f"{max(card['memory_bytes'] for card in self.cards()) // GIB + 1}GiB"
         with self.spawned("third", {"memory": size}) as third:
             status = third.wait()
         self.report.output(third.errors)
         self.report.check(
-            "it did not start, and the message says what is free and who has the rest",
-            status != 0 and "no card has room" in third.errors and "free" in third.errors,
+            "it did not start, and the message names the available memory and the other containers",
+            status != 0 and "no card has room" in third.errors and "available" in third.errors,
             f"exit status {status}: {third.errors}",
         )
 
     def _without_gpu(self) -> None:
         if self.engine.name == "host":
             return
-        self.report.title("A container that asks for no GPU starts as under runc")
+        self.report.title("A container that requests no GPU starts as under runc")
         with self.spawned("plain", {}) as plain:
             status = plain.wait()
         self.report.check(
-            "it ran, and found no CUDA driver in it",
+            "it ran, without a CUDA driver",
             status == 3 and "libcuda.so.1" in plain.errors,
             f"exit status {status}: {plain.errors}",
         )
 
-    def _filled(self, tenant: Tenant, quota: int, other: Tenant) -> None:
-        self.report.title(f"{tenant.name} takes all that it was told is free")
+    def _filled(self, tenant: ProbeTenant, quota: int, other: ProbeTenant) -> None:
+        self.report.title(f"{tenant.name} allocates all of its free memory")
         before, neighbour = tenant.ask("info"), other.ask("info")
-        fill = self.fill(tenant, ways.PLAIN, before["free"])
+        fill = self.fill(tenant, PLAIN, before["free"])
         after = tenant.ask("info")
         self.report.check(
-            f"{format_size(fill['bytes'])} of {format_size(before['free'])} free taken, to the "
+            f"{format_size(fill['bytes'])} of {format_size(before['free'])} free allocated, to the "
             f"last granule of {format_size(fill['granule'])}",
             0 <= before["free"] - fill["bytes"] < fill["granule"],
-            f"free {before['free']}, taken {fill}",
+            f"free {before['free']}, allocated {fill}",
         )
         self.report.check(
             f"one step more is {OUT_OF_MEMORY}", fill["result"] == OUT_OF_MEMORY, fill
@@ -124,52 +148,53 @@ class Scenario(Stage):
         now = other.ask("info")
         one = other.ask(f"alloc {fill['granule']}")
         self.report.check(
-            f"{other.name} still has what it had and can allocate, unless it is full itself",
+            f"{other.name} still has its memory and can allocate, unless it is full itself",
             now == neighbour and (one["code"] == 0) == (neighbour["free"] >= fill["granule"]),
             f"{neighbour} became {now}, {one}",
         )
         if one["code"] == 0:
             other.ask("free")
 
-    def _grown(self, tenant: Tenant) -> None:
-        self.report.title(f"{tenant.name} is given more while it runs")
+    def _grown(self, tenant: ProbeTenant) -> None:
+        self.report.title(f"The quota of {tenant.name} is increased while it runs")
         more = self.sizes.resized - self.sizes.small
         tenant.ask("free")
         tenant.ask("fill")
-        refused = tenant.ask(f"alloc {more}")
+        denied = tenant.ask(f"alloc {more}")
         self.show("set", self.full_name("train"), "--memory", exact_size(self.sizes.resized))
-        given = tenant.ask(f"alloc {more}")
+        allowed = tenant.ask(f"alloc {more}")
         info = tenant.ask("info")
         self.report.check(
-            f"refused before, given after, and it sees {format_size(self.sizes.resized)} now",
-            refused["result"] == OUT_OF_MEMORY
-            and given["code"] == 0
+            f"denied before, allowed after, and it sees {format_size(self.sizes.resized)}",
+            denied["result"] == OUT_OF_MEMORY
+            and allowed["code"] == 0
             and info["total"] == self.sizes.resized,
-            f"{refused}, then {given}, {info}",
+            f"{denied}, then {allowed}, {info}",
         )
 
-    def _shrunk(self, tenant: Tenant) -> None:
-        self.report.title(f"{tenant.name} is left less than it uses")
+    def _shrunk(self, tenant: ProbeTenant) -> None:
+        self.report.title(f"The quota of {tenant.name} is reduced below its usage")
         self.show("set", self.full_name("train"), "--memory", exact_size(self.sizes.small))
-        refused = tenant.ask("alloc 1")
+        denied = tenant.ask("alloc 1")
         info = tenant.ask("info")
         self.report.check(
-            f"it keeps what it has and gets not a byte more; it sees "
+            f"it keeps its memory and cannot allocate more; it sees "
             f"{format_size(self.sizes.small)}, all of it used",
-            refused["result"] == OUT_OF_MEMORY
+            denied["result"] == OUT_OF_MEMORY
             and (info["total"], info["free"]) == (self.sizes.small, 0),
-            f"{refused}, {info}",
+            f"{denied}, {info}",
         )
         tenant.ask("free")
-        given = tenant.ask(f"alloc {self.sizes.small // 2 - GIB // 4}")
-        self.report.check("once it fits it is given memory again", given["code"] == 0, given)
+        allowed = tenant.ask(f"alloc {self.sizes.small // 2 - GIB // 4}")
+        fits = "once it is within its quota, it can allocate again"
+        self.report.check(fits, allowed["code"] == 0, allowed)
 
-    def _killed(self, tenant: Tenant) -> dict[str, Any]:
-        """Kill `tenant`; return what is left of its card."""
-        self.report.title(f"{tenant.name} is killed with all its memory in use")
+    def _killed(self, tenant: ProbeTenant) -> dict[str, Any]:
+        """Kill `tenant`; return the row of its card after that."""
+        self.report.title(f"{tenant.name} is killed while all its memory is in use")
         index = self.tenants()[tenant.name]["cards"][0]["index"]
         card = self.card(index)
-        wanted = card["free_bytes"] + self.sizes.large
+        wanted = card["available_bytes"] + self.sizes.large
         kill = self.engine.kill(tenant.name)
         self.report.command(kill)
         subprocess.run(kill, check=True, capture_output=True, env=environment(self.engine))
@@ -177,13 +202,122 @@ class Scenario(Stage):
 
         def is_back() -> bool:
             card.update(self.card(index))
-            return bool(card["free_bytes"] >= wanted)
+            return bool(card["available_bytes"] >= wanted)
 
-        back = soon(is_back)
+        back = wait_until(is_back)
         self.show("ls")
         self.report.check(
-            f"its {format_size(self.sizes.large)} are free for others again",
+            f"its {format_size(self.sizes.large)} are available to others again",
             back and tenant.name not in self.tenants(),
-            f"{wanted} should be free, {card['free_bytes']} are",
+            f"{wanted} should be available, {card['available_bytes']} are",
         )
         return card
+
+
+_MIB = 1 << 20
+
+
+def check_burst(steps: ScenarioSteps, index: int) -> None:
+    """Let one tenant burst on card `index` while another reserves and releases the rest of it."""
+    sizes = steps.sizes
+    steps.report.title(
+        "A container can burst into unreserved memory, and is denied first once it is reserved"
+    )
+    quota = {
+        "memory": exact_size(sizes.small),
+        "memory-limit": exact_size(sizes.resized),
+        "devices": str(index),
+    }
+    with ExitStack() as stack:
+        burst = steps.started(stack, "burst", quota)
+        burst.ask("context")
+        before = burst.ask("info")
+        allowed = burst.ask(f"alloc {sizes.small}")
+        steps.show("ps")
+        steps.report.check(
+            f"with a quota of {format_size(sizes.small)}, it sees {format_size(sizes.resized)} and "
+            "can use more than its quota",
+            before["total"] == sizes.resized and allowed["code"] == 0,
+            f"{before}, {allowed}",
+        )
+        rest = steps.card(index)["available_bytes"] // _MIB * _MIB
+        with ExitStack() as other:
+            steps.started(other, "rest", {"memory": exact_size(rest), "devices": str(index)})
+            denied = burst.ask(f"alloc {GRANULE}")
+            now = burst.ask("info")
+            steps.report.check(
+                "when another container reserves the rest of the card, it keeps its memory and "
+                "cannot allocate more",
+                denied["result"] == OUT_OF_MEMORY and now["total"] < sizes.resized,
+                f"{denied}, {now}",
+            )
+        again = wait_until(lambda: burst.ask("info")["total"] == sizes.resized)
+        steps.report.check(
+            "when that container exits, it can burst again", again, burst.ask("info")
+        )
+
+
+def slack_bytes(api: str, granule: int) -> int:
+    """Return how much free memory `api` may leave when it is denied one more granule."""
+    return _SLACK.get(api, granule)
+
+
+def check_limits(steps: ScenarioSteps, tenant: ProbeTenant) -> None:
+    """Allocate all free memory through each path: up to the quota and not beyond it."""
+    steps.report.title(f"Every allocation path of {tenant.name} has the same limit")
+    for api in PARTS:
+        tenant.ask("free")
+        free = tenant.ask("info")["free"]
+        fill = steps.fill(tenant, api, free)
+        slack = slack_bytes(api, fill["granule"])
+        steps.report.check(
+            f"{api}: {format_size(fill['bytes'])}, then {OUT_OF_MEMORY}",
+            0 <= free - fill["bytes"] < slack and fill["result"] == OUT_OF_MEMORY,
+            f"free {free}, {fill}",
+        )
+
+
+def check_breakdown(steps: ScenarioSteps, tenant: ProbeTenant) -> None:
+    """Allocate some memory through each path and check its line in the breakdown."""
+    steps.report.title(f"Where is the memory of {tenant.name}?")
+    one = steps.sizes.small // 32
+    tenant.ask("free")
+    for api in PARTS:
+        tenant.ask(f"alloc {api} {one}")
+    denied = tenant.ask(f"alloc {steps.sizes.small}")
+    found: dict[str, Any] = {}
+
+    def is_explained() -> bool:
+        found.update(json.loads(steps.cli_output("why", tenant.name, "--json")))
+        return _explained(found["cards"][0])
+
+    explained = wait_until(is_explained)
+    steps.show("why", tenant.name)
+    card = found["cards"][0]
+    steps.report.check(
+        "the lines add up to its used memory, which is its quota less its free memory",
+        sum(card["kinds"].values()) == card["used_bytes"]
+        and card["used_bytes"] == card["quota_bytes"] - tenant.ask("info")["free"],
+        card,
+    )
+    taken = {part: one * list(PARTS.values()).count(part) for part in PARTS.values()}
+    steps.report.check(
+        f"each path has its line, with the {format_size(one)} allocated through it",
+        all(card["kinds"][part] >= size for part, size in taken.items()),
+        card["kinds"],
+    )
+    steps.report.check("no memory that the driver reports is missing from the sum", explained, card)
+    last = found["last_denied_allocation"]
+    steps.report.check(
+        f"the denied allocation is reported: {format_size(steps.sizes.small)}",
+        denied["result"] == OUT_OF_MEMORY
+        and last is not None
+        and last["bytes"] >= steps.sizes.small,
+        f"{denied}, {last}",
+    )
+
+
+def _explained(card: Mapping[str, Any]) -> bool:
+    """Whether the driver reports no more than the account and the unaccounted memory."""
+    reported: int | None = card["driver_bytes"]
+    return reported is not None and reported <= card["used_bytes"] - card["kinds"]["managed"]

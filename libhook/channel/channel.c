@@ -25,7 +25,8 @@
 
 static pthread_mutex_t sending = PTHREAD_MUTEX_INITIALIZER;
 static int descriptor = -1;
-static struct stat identity; /* of the socket: its number may be another file's by now */
+static struct stat
+	identity; /* of the socket: the descriptor number may refer to another file by now */
 static time_t last_attempt = -RECONNECT_SECONDS;
 static _Atomic bool greeted;
 
@@ -77,16 +78,17 @@ static bool send_once(const void *message, size_t bytes)
 	       errno == EAGAIN || errno == EWOULDBLOCK;
 }
 
-/* False where there is no daemon to take it. */
+/* False if there is no daemon to receive it. */
 static bool send_bytes(const void *message, size_t bytes)
 {
 	int saved = errno, cancellation;
 
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation); /* the lock would stay */
+	pthread_setcancelstate(
+		PTHREAD_CANCEL_DISABLE, &cancellation); /* otherwise the lock would stay locked */
 	pthread_mutex_lock(&sending);
 	bool sent = descriptor_is_ours() && send_once(message, bytes);
 	if (!sent && descriptor_is_ours()) {
-		close(descriptor); /* the daemon was started anew */
+		close(descriptor); /* the daemon was restarted */
 		descriptor = -1;
 	}
 	if (!sent && reconnect())
@@ -123,15 +125,15 @@ void channel_log(unsigned level, const char *text)
 	send_message(&message);
 }
 
-bool channel_lacks(unsigned card, uint64_t bytes)
+bool channel_report_shortfall(unsigned card, uint64_t bytes)
 {
-	const struct gpushare_lack lack = {.type = GPUSHARE_MESSAGE_LACKS,
+	const struct gpushare_shortfall shortfall = {.type = GPUSHARE_MESSAGE_SHORTFALL,
 		.card = card,
 		.pid = (uint32_t)getpid(),
-		.rest_bytes = sizeof(lack.wanted_bytes),
+		.rest_bytes = sizeof(shortfall.wanted_bytes),
 		.wanted_bytes = bytes};
 
-	return send_bytes(&lack, sizeof(lack));
+	return send_bytes(&shortfall, sizeof(shortfall));
 }
 
 void channel_before_fork(void)
@@ -146,7 +148,7 @@ void channel_after_fork_in_parent(void)
 
 void channel_after_fork_in_child(void)
 {
-	/* The connection is the parent's: the daemon knows its pid by it. */
+	/* The connection belongs to the parent: the daemon identifies the parent's PID by it. */
 	if (descriptor_is_ours())
 		close(descriptor);
 	descriptor = -1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * This process's line to the daemon: a socket of the tenant's own, one way. Nothing here waits, and
- * nothing fails: a daemon that is away misses the message.
+ * This process's connection to the daemon: the tenant's own socket, one way. Nothing here waits or
+ * fails: a daemon that is not running misses the message.
  */
 #ifndef GPUSHARE_CHANNEL_H
 #define GPUSHARE_CHANNEL_H
@@ -9,13 +9,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Say, once, that this process holds the driver now. Needs pages_open. */
+/* Report, once, that this process uses the driver from now on. Needs pages_open. */
 void channel_hello(void);
 
 void channel_log(unsigned level, const char *text);
 
-/* Say that the driver has no `bytes` on `card`, which were promised. Whether a daemon hears it. */
-bool channel_lacks(unsigned card, uint64_t bytes);
+/* Report that the driver could not allocate `bytes` on `card` although they are within the quota.
+ * Returns whether a daemon received the report. */
+bool channel_report_shortfall(unsigned card, uint64_t bytes);
 
 void channel_before_fork(void);
 void channel_after_fork_in_parent(void);

@@ -15,7 +15,7 @@
 
 enum { TO_DAEMON = 0, NOT_READ = -1 };
 
-/* The most that goes to stderr; TO_DAEMON if GPUSHARE_LOG is not set. */
+/* The least severe level that goes to stderr; TO_DAEMON if GPUSHARE_LOG is not set. */
 static int stderr_level(void)
 {
 	static _Atomic int level = NOT_READ;
@@ -28,15 +28,15 @@ static int stderr_level(void)
 	if (atomic_load(&level) != NOT_READ)
 		return atomic_load(&level);
 	const char *text = getenv("GPUSHARE_LOG");
-	int asked = TO_DAEMON;
+	int requested = TO_DAEMON;
 	for (size_t i = 0; text && i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(text, names[i].name) == 0)
-			asked = names[i].level;
-	atomic_store(&level, asked);
-	return asked;
+			requested = names[i].level;
+	atomic_store(&level, requested);
+	return requested;
 }
 
-/* One write, so that lines of several processes do not mix. */
+/* One write, so that lines of several processes do not interleave. */
 static void to_stderr(const char *text)
 {
 	char line[GPUSHARE_MESSAGE_TEXT_BYTES + 16];
@@ -46,7 +46,7 @@ static void to_stderr(const char *text)
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation); /* callers hold locks */
 	ssize_t written = write(STDERR_FILENO, line, (size_t)length);
 	pthread_setcancelstate(cancellation, NULL);
-	(void)written; /* nowhere is left to say so */
+	(void)written; /* there is nowhere to report it */
 }
 
 void log_line(enum log_level level, const char *format, ...)

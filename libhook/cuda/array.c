@@ -11,15 +11,14 @@
 
 static struct allocations arrays; /* mipmapped ones too */
 
-/* Their memory comes from elsewhere, page by page, through cuMemMapArrayAsync, which is refused
- * too. */
+/* Their memory is mapped page by page through cuMemMapArrayAsync, which is refused too. */
 static CUresult refuse_without_memory(void)
 {
-	static _Atomic bool said;
+	static _Atomic bool logged;
 
-	if (!atomic_exchange(&said, true))
-		log_line(LOG_WARNING,
-			"a sparse array, or one of deferred mapping, is refused on a shared card");
+	if (!atomic_exchange(&logged, true))
+		log_line(LOG_WARNING, "refused a sparse or deferred-mapping array: "
+				      "not supported on a shared card");
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -36,19 +35,19 @@ static CUresult array_reserve(struct charge *charge, const CUDA_ARRAY3D_DESCRIPT
 }
 
 static CUresult array_settle(
-	const struct charge *charge, CUresult result, CUarray given, CUarray *array)
+	const struct charge *charge, CUresult result, CUarray returned, CUarray *array)
 {
-	charge_settle_in(&arrays, charge, result, (uintptr_t)given);
+	charge_settle_in(&arrays, charge, result, (uintptr_t)returned);
 	if (result == CUDA_SUCCESS)
-		*array = given;
+		*array = returned;
 	return result;
 }
 
-/* Without a descriptor the driver says what is wrong. */
+/* Without a descriptor, the driver returns the error. */
 CUDA(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor))
 {
 	struct charge charge;
-	CUarray given = NULL;
+	CUarray returned = NULL;
 
 	if (!array || !descriptor)
 		return REAL(cuArrayCreate_v2)(array, descriptor);
@@ -60,14 +59,14 @@ CUDA(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = CHARGED(charge, REAL(cuArrayCreate_v2)(&given, &own));
-	return array_settle(&charge, result, given, array);
+	result = CHARGED(charge, REAL(cuArrayCreate_v2)(&returned, &own));
+	return array_settle(&charge, result, returned, array);
 }
 
 CUDA(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor))
 {
 	struct charge charge;
-	CUarray given = NULL;
+	CUarray returned = NULL;
 
 	if (!array || !descriptor)
 		return REAL(cuArray3DCreate_v2)(array, descriptor);
@@ -75,15 +74,15 @@ CUDA(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descri
 	CUresult result = array_reserve(&charge, &own);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = CHARGED(charge, REAL(cuArray3DCreate_v2)(&given, &own));
-	return array_settle(&charge, result, given, array);
+	result = CHARGED(charge, REAL(cuArray3DCreate_v2)(&returned, &own));
+	return array_settle(&charge, result, returned, array);
 }
 
-/* The interface of CUDA before 3.2, with sizes of 32 bits. */
+/* The interface before CUDA 3.2, with 32-bit sizes. */
 CUDA(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor))
 {
 	struct charge charge;
-	CUarray given = NULL;
+	CUarray returned = NULL;
 
 	if (!array || !descriptor)
 		return REAL(cuArrayCreate)(array, descriptor);
@@ -95,14 +94,14 @@ CUDA(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = CHARGED(charge, REAL(cuArrayCreate)(&given, &own));
-	return array_settle(&charge, result, given, array);
+	result = CHARGED(charge, REAL(cuArrayCreate)(&returned, &own));
+	return array_settle(&charge, result, returned, array);
 }
 
 CUDA(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor))
 {
 	struct charge charge;
-	CUarray given = NULL;
+	CUarray returned = NULL;
 
 	if (!array || !descriptor)
 		return REAL(cuArray3DCreate)(array, descriptor);
@@ -116,8 +115,8 @@ CUDA(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descri
 	CUresult result = array_reserve(&charge, &whole);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = CHARGED(charge, REAL(cuArray3DCreate)(&given, &own));
-	return array_settle(&charge, result, given, array);
+	result = CHARGED(charge, REAL(cuArray3DCreate)(&returned, &own));
+	return array_settle(&charge, result, returned, array);
 }
 
 CUDA(cuArrayDestroy, (CUarray array))
@@ -129,7 +128,7 @@ CUDA(cuMipmappedArrayCreate,
 	(CUmipmappedArray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels))
 {
 	struct charge charge;
-	CUmipmappedArray given = NULL;
+	CUmipmappedArray returned = NULL;
 
 	if (!array || !descriptor)
 		return REAL(cuMipmappedArrayCreate)(array, descriptor, levels);
@@ -140,10 +139,10 @@ CUDA(cuMipmappedArrayCreate,
 		charge_reserve_current(&charge, GPUSHARE_KIND_ARRAY, mipmap_bytes(&own, levels));
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = CHARGED(charge, REAL(cuMipmappedArrayCreate)(&given, &own, levels));
-	charge_settle_in(&arrays, &charge, result, (uintptr_t)given);
+	result = CHARGED(charge, REAL(cuMipmappedArrayCreate)(&returned, &own, levels));
+	charge_settle_in(&arrays, &charge, result, (uintptr_t)returned);
 	if (result == CUDA_SUCCESS)
-		*array = given;
+		*array = returned;
 	return result;
 }
 

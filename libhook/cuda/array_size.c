@@ -3,20 +3,21 @@
 
 #include <stdbool.h>
 
-/* A tile ("GOB") is 64 bytes by 8 rows; a block is one tile wide and up to 16 high, less where
- * there are few rows: the open class headers of the hardware. Which height the driver chooses it
- * does not say; more than this is measured, as is the depth of blocks of three dimensions. */
+/* A tile ("GOB") is 64 bytes by 8 rows; a block is one tile wide and up to 16 tiles high, lower if
+ * there are few rows: the open class headers of the hardware. The driver does not report the height
+ * that it chooses; anything above this is measured, as is the depth of three-dimensional blocks. */
 #define TILE_BYTES 64
 #define TILE_ROWS 8
 #define BLOCK_TILES 16
-#define LEVEL_BYTES 512 /* a level of a mipmap begins at a whole tile */
+#define LEVEL_BYTES 512 /* each mipmap level starts at a whole tile */
 
-/* How elements are stored: as units of so many bytes, each for `side` by `side` elements; of video,
- * with a second plane for both chroma values that is narrower and lower by these powers of two. */
+/* How elements are stored: as units of `unit` bytes, each for `side` by `side` elements; video
+ * formats have a second plane for both chroma values that is narrower and lower by these powers of
+ * two. */
 struct storage {
 	unsigned bytes; /* 0: the format is not known */
 	unsigned side;
-	bool by_channel; /* so many bytes for each channel */
+	bool by_channel; /* bytes per channel */
 	bool has_chroma;
 	unsigned narrower, lower;
 };
@@ -141,7 +142,7 @@ static uint64_t round_up(uint64_t count, uint64_t unit)
 	return product(units(count, unit), unit);
 }
 
-/* Rows that `height` of them take: whole blocks, no higher than need be. */
+/* Rows that `height` of them take: whole blocks, no higher than necessary. */
 static uint64_t block_rows(uint64_t height)
 {
 	uint64_t block = TILE_ROWS;
@@ -183,13 +184,13 @@ static size_t halved(size_t size, unsigned int times)
 	return size > 0 && size >> times == 0 ? 1 : size >> times;
 }
 
-/* Layers, the faces of a cube among them, are not a direction in which a level is smaller. */
+/* Levels do not get smaller in the direction of layers, including cube faces. */
 static bool has_layers(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
 	return descriptor->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
 }
 
-/* Down to one element in each direction; the driver makes no more than these. */
+/* Down to one element in each direction; the driver creates no more levels than these. */
 static unsigned int most_levels(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
 	size_t longest = descriptor->Width | descriptor->Height;

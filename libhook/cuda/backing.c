@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lock order: `books`, then the driver's own locks and the page's lock. It is held while the driver
- * says what it holds, while it trims before a refusal, and while it ends a pool; never while bytes
- * are reserved, for that may come back here to refresh the books.
+ * reports what it holds, while it trims before a refusal, and while it destroys a pool; never while
+ * bytes are reserved, because that may call back into this file to refresh the figures.
  */
 #include "backing.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "filter.h"
+#include "interpose.h"
 #include "quota/ledger.h"
 
 _Atomic bool backings_may_shrink;
@@ -17,7 +17,7 @@ _Atomic bool backings_may_shrink;
 static pthread_mutex_t books = PTHREAD_MUTEX_INITIALIZER;
 static struct backing *first;
 
-/* ledger_note_kept's figure. */
+/* The figure of ledger_note_kept. */
 static void note_kept(unsigned card)
 {
 	uint64_t bytes = 0;
@@ -36,13 +36,13 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Charge `held`, of which `reserved` is reserved for one call and the rest of what is promised for
- * others, which charge what they took when they settle. Beyond all of it nobody reserved anything:
- * it is counted by the last of the calls that may have taken it. */
+/* Charge `held`. `reserved` of it is reserved for one call and the rest of `outstanding` for other
+ * calls, which charge what they took when they settle. Anything beyond was not reserved: the last
+ * of the calls that may have taken it counts it. */
 static void charge(struct backing *backing, uint64_t held, uint64_t reserved)
 {
 	uint64_t charged = atomic_load(&backing->charged);
-	uint64_t promised = atomic_load(&backing->promised);
+	uint64_t outstanding = atomic_load(&backing->outstanding);
 	uint64_t grown = held > charged ? held - charged : 0;
 	uint64_t taken = least(grown, reserved);
 
@@ -50,15 +50,15 @@ static void charge(struct backing *backing, uint64_t held, uint64_t reserved)
 		ledger_release(backing->card, backing->kind, charged - held);
 	if (taken < reserved)
 		ledger_release(backing->card, backing->kind, reserved - taken);
-	if (grown > promised && atomic_load(&backing->calls_with_driver) == 1 &&
-		ledger_count(backing->card, backing->kind, grown - promised))
-		taken += grown - promised;
+	if (grown > outstanding && atomic_load(&backing->calls_with_driver) == 1 &&
+		ledger_count(backing->card, backing->kind, grown - outstanding))
+		taken += grown - outstanding;
 	atomic_store(&backing->charged, (held < charged ? held : charged) + taken);
-	atomic_fetch_sub(&backing->promised, reserved);
+	atomic_fetch_sub(&backing->outstanding, reserved);
 	atomic_fetch_sub(&backing->calls_with_driver, 1);
 }
 
-/* Where the driver does not say, all that a call reserved is taken for needed. */
+/* If the driver does not report it, everything that a call reserved counts as used. */
 static uint64_t held_by(const struct backing *backing, uint64_t reserved)
 {
 	uint64_t bytes;
@@ -68,14 +68,14 @@ static uint64_t held_by(const struct backing *backing, uint64_t reserved)
 	return atomic_load(&backing->charged) + reserved;
 }
 
-/* Charge what the driver holds, unless nobody reserved some of it: return how much. */
+/* Charge what the driver holds, except memory that was not reserved: return the size of that. */
 static uint64_t charge_reserved(struct backing *backing, uint64_t reserved)
 {
 	uint64_t missing = 0;
 
 	pthread_mutex_lock(&books);
 	uint64_t held = held_by(backing, reserved);
-	uint64_t covered = atomic_load(&backing->charged) + atomic_load(&backing->promised);
+	uint64_t covered = atomic_load(&backing->charged) + atomic_load(&backing->outstanding);
 	if (held > covered)
 		missing = held - covered;
 	else
@@ -89,7 +89,7 @@ static bool promise(struct backing *backing, uint64_t bytes)
 {
 	if (!ledger_reserve(backing->card, backing->kind, bytes))
 		return false;
-	atomic_fetch_add(&backing->promised, bytes);
+	atomic_fetch_add(&backing->outstanding, bytes);
 	return true;
 }
 
@@ -121,7 +121,7 @@ void backing_count(struct backing *backing, uint64_t reserved)
 	pthread_mutex_unlock(&books);
 }
 
-/* What the driver took since is for the calls to charge that are with it. */
+/* Memory that the driver took since then is charged by the calls that are in progress. */
 static void look(struct backing *backing)
 {
 	uint64_t charged = atomic_load(&backing->charged);
@@ -153,20 +153,22 @@ void backings_let_go(void)
 
 void backing_freed(struct backing *backing, uint64_t bytes)
 {
-	/* The last touch: with nothing live, another thread may free an ended pool's backing. */
+	/* The last access: with nothing in use, another thread may free the backing of a destroyed
+	 * pool. */
 	atomic_fetch_sub(&backing->live, bytes);
-	/* Also where the threshold lets the driver keep it: then what is kept is noted. */
+	/* Also if the threshold lets the driver retain it: then the retained amount is recorded. */
 	if (!atomic_load_explicit(&backings_may_shrink, memory_order_relaxed))
 		atomic_store(&backings_may_shrink, true);
 }
 
-/* Take those out that are over. */
+/* Remove those that are over. */
 static void drop_ended(void)
 {
 	for (struct backing **link = &first; *link;) {
 		struct backing *backing = *link;
 		if (atomic_load(&backing->charged) == 0 && atomic_load(&backing->live) == 0 &&
-			atomic_load(&backing->promised) == 0 && backing->calls->is_over(backing)) {
+			atomic_load(&backing->outstanding) == 0 &&
+			backing->calls->is_over(backing)) {
 			*link = backing->next;
 			free(backing);
 		} else {
@@ -207,14 +209,14 @@ void backings_look_shrunk(void)
 	bool more = false;
 
 	pthread_mutex_lock(&books);
-	atomic_store(&backings_may_shrink, false); /* before looking: a free may come in between */
+	atomic_store(&backings_may_shrink, false); /* before checking: a free may come in between */
 	for (struct backing *backing = first; backing; backing = backing->next) {
 		uint64_t threshold = atomic_load(&backing->threshold);
 		cards[backing->card] = true;
 		if (atomic_load(&backing->charged) <= threshold)
 			continue;
 		look(backing);
-		/* Of what is free some was in use when the program stopped waiting. */
+		/* Some of what is free was in use when the program last synchronized. */
 		uint64_t charged = atomic_load(&backing->charged);
 		more |= charged > threshold && charged > atomic_load(&backing->live);
 	}
@@ -227,8 +229,8 @@ void backings_look_shrunk(void)
 		atomic_store(&backings_may_shrink, true);
 }
 
-/* A card that is full has the driver give up what pools keep, before it refuses; so has a quota.
- * Other threads may be capturing: what we call must not end that. */
+/* If a card is full, the driver releases what pools retain before it refuses; the same holds for a
+ * quota. Other threads may be capturing: these calls must not end a capture. */
 static void trim_before_refusal(unsigned card)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -267,8 +269,8 @@ void backings_after_fork_in_parent(void)
 	pthread_mutex_unlock(&books);
 }
 
-/* What the parent's driver holds is not the child's. The memory of the list is left: it may have
- * been made by a malloc whose state the child does not have. */
+/* Memory of the parent's driver does not belong to the child. The list's memory is leaked: it may
+ * come from a malloc whose state the child does not have. */
 void backings_after_fork_in_child(void)
 {
 	first = NULL;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that the driver takes from a card in bulk and hands out by itself: a pool's, a device's
- * for graphs. Only the driver knows how much it takes and when it gives some back, so the ledger
- * holds what the driver was last heard to hold:
+ * Memory that the driver takes from a card in bulk and suballocates: for a pool, or for a device's
+ * graphs. Only the driver knows how much it takes and when it releases some, so the ledger holds
+ * what the driver last reported:
  *
- *     uint64_t reserved = ...as much as the call may need more;
+ *     uint64_t reserved = ...as much more as the call may need;
  *     if (!backing_reserve(backing, reserved))
  *             return CUDA_ERROR_OUT_OF_MEMORY;
  *     ...the call...
@@ -25,14 +25,14 @@
 struct backing;
 
 struct backing_calls {
-	/* How much the driver holds, in bytes; false if it does not say. */
+	/* How much the driver holds, in bytes; false if it does not report it. */
 	bool (*held)(const struct backing *backing, uint64_t *bytes);
-	/* Have the driver give back what is in no use. */
+	/* Make the driver release unused memory. */
 	void (*trim)(struct backing *backing);
-	/* A context ended, and the driver's memory here with it. */
+	/* A context was destroyed, and with it the driver's memory here. */
 	void (*emptied)(struct backing *backing);
-	/* Nothing is held any more: whether the driver will never hold anything again, so that the
-	 * backing may be freed. */
+	/* Nothing is held any more. Returns whether the driver will never hold anything again, so
+	 * that the backing may be freed. */
 	bool (*is_over)(const struct backing *backing);
 };
 
@@ -40,51 +40,51 @@ struct backing {
 	const struct backing_calls *calls;
 	enum gpushare_kind kind;
 	unsigned card;
-	_Atomic uint64_t live;	   /* handed out; the rest of what is held is kept for later */
-	_Atomic uint64_t charged;  /* what the driver held when it was last asked */
-	_Atomic uint64_t promised; /* reserved beyond that, for calls that are with the driver */
+	_Atomic uint64_t live;	      /* handed out; the rest of what is held is retained */
+	_Atomic uint64_t charged;     /* what the driver held when it was last queried */
+	_Atomic uint64_t outstanding; /* reserved in addition, for calls that are in the driver */
 	_Atomic uint32_t calls_with_driver; /* that will settle */
-	_Atomic uint64_t threshold; /* what the driver keeps when the program waits for something */
+	_Atomic uint64_t threshold; /* what the driver retains when the program synchronizes */
 	struct backing *next;
 };
 
-/* Enter one that has its calls, kind, card and threshold, and is 0 else. It is freed when it is
- * over. */
+/* Register a backing that has its functions, kind, card and threshold set, and is 0 otherwise. It
+ * is freed when it is over. */
 void backing_begin(struct backing *backing);
 
-/* Reserve `bytes`, which may be 0, before the driver is asked; false when the quota has no room for
- * them. To be followed by one of the next two. */
+/* Reserve `bytes`, which may be 0, before calling the driver; false if the quota has no room for
+ * them. Must be followed by one of the next two. */
 bool backing_reserve(struct backing *backing, uint64_t bytes);
 
-/* After the driver's answer: charge what it holds now, and what of *reserved it did not need give
- * back. False, with *reserved still reserved, when it took more than the quota has room for. */
+/* After the call: charge what the driver holds now, and release the part of *reserved that it did
+ * not need. False, with *reserved still reserved, if it took more than the quota has room for. */
 bool backing_settle(struct backing *backing, uint64_t *reserved);
 
-/* As backing_settle, but charge whatever it holds. */
+/* Like backing_settle, but charge whatever the driver holds. */
 void backing_count(struct backing *backing, uint64_t reserved);
 
-/* It may have shrunk. */
+/* The backing may have shrunk. */
 void backing_look(struct backing *backing);
 
-/* Between these two no other thread asks the driver about any of them: the handle of one can end.
- */
+/* Between these two, no other thread queries the driver about any backing: a handle may be
+ * destroyed. */
 void backings_hold(void);
 void backings_let_go(void);
 
-/* Bytes of it were freed, of which the driver may give some back. */
+/* Bytes of it were freed, some of which the driver may release. */
 void backing_freed(struct backing *backing, uint64_t bytes);
 
-/* The same of everything on `card`: after a call that failed, or that ended a context. */
+/* The same for all backings on `card`: after a call that failed, or that destroyed a context. */
 void backings_look(unsigned card);
 void backings_after_context(unsigned card);
 
-/* Whether any may have shrunk, or keep more, when the program has waited for something. */
+/* Whether any backing may have shrunk, or may retain more, after the program has synchronized. */
 #pragma GCC visibility push(hidden)
 extern _Atomic bool backings_may_shrink;
 #pragma GCC visibility pop
 void backings_look_shrunk(void);
 
-/* After a program waited: a stream, an event or a context was synchronized. */
+/* After the program synchronized with a stream, an event or a context. */
 static inline void backings_after_wait(void)
 {
 	if (__builtin_expect(atomic_load_explicit(&backings_may_shrink, memory_order_relaxed), 0))

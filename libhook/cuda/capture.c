@@ -1,39 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Captures are counted from before they begin until the driver says that their stream is in none
- * any more: one that is begun is counted before its stream can be given anything.
+ * A capture is counted from before it begins until the driver reports that its stream is not part
+ * of any capture: it is counted before its stream can receive work.
  */
 #include "capture.h"
 
 #include "cuda_work.h"
-#include "filter.h"
+#include "interpose.h"
 #include "stream.h"
-
-_Atomic unsigned captures_open;
 
 static CUresult begun(CUresult result)
 {
 	if (result != CUDA_SUCCESS)
-		atomic_fetch_sub(&captures_open, 1);
+		atomic_fetch_sub(&gate_line.captures, 1);
 	return result;
 }
 
-/* An end that fails may have ended the capture all the same (it was invalid) or not (it began on
- * another stream, or in another thread). Of two threads that end one capture, one is told that
- * there is none. */
+/* An end that fails may have ended the capture anyway (it was invalid) or not (it began on another
+ * stream, or in another thread). Of two threads that end one capture, one gets the error that there
+ * is none. */
 static CUresult ended(
 	CUresult result, bool was_captured, CUstream stream, enum null_stream null_stream)
 {
 	if (was_captured && result != CUDA_ERROR_ILLEGAL_STATE &&
 		!stream_is_captured(stream, null_stream))
-		atomic_fetch_sub(&captures_open, 1);
+		atomic_fetch_sub(&gate_line.captures, 1);
 	return result;
 }
 
 #define BEGIN(symbol, parameters, arguments)                                                       \
 	CUDA(symbol, parameters)                                                                   \
 	{                                                                                          \
-		atomic_fetch_add(&captures_open, 1);                                               \
+		atomic_fetch_add(&gate_line.captures, 1);                                          \
 		return begun(REAL(symbol) arguments);                                              \
 	}
 

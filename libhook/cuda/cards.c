@@ -3,7 +3,6 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "channel/log.h"
@@ -18,13 +17,14 @@ static struct {
 	_Atomic int card[MAX_DEVICES]; /* by device */
 } cards;
 
-/* As NVML writes it, but without the "GPU-" or "MIG-" before it. */
+/* In NVML's form, but without the leading "GPU-" or "MIG-". */
 static void uuid_write(char text[37], const CUuuid *uuid)
 {
 	const unsigned char *byte = (const unsigned char *)uuid->bytes;
 
 	for (int i = 0; i < 16; i++) {
-		text += sprintf(text, "%02x", byte[i]);
+		*text++ = "0123456789abcdef"[byte[i] >> 4];
+		*text++ = "0123456789abcdef"[byte[i] & 15];
 		if (i == 3 || i == 5 || i == 7 || i == 9)
 			*text++ = '-';
 	}
@@ -45,7 +45,8 @@ static int card_by_uuid(const CUuuid *uuid)
 	return NOT_GRANTED;
 }
 
-/* _v2 tells the instance where the device is one of a partitioned card, the older one the card. */
+/* For a device of a partitioned card, _v2 returns the instance's UUID, the older form the
+ * card's. */
 static CUresult device_uuid(CUuuid *uuid, CUdevice device)
 {
 	CUresult result = REAL(cuDeviceGetUuid_v2)(uuid, device);
@@ -74,7 +75,8 @@ CUresult cards_find(void)
 			device_uuid(&uuid, device) == CUDA_SUCCESS)
 			card = card_by_uuid(&uuid);
 		if (card == NOT_GRANTED)
-			log_line(LOG_WARNING, "device %d is not of this container", ordinal);
+			log_line(LOG_WARNING, "device %d does not belong to this container",
+				ordinal);
 		atomic_store(&cards.card[ordinal], card);
 	}
 	atomic_store(&cards.device_count, count);
@@ -97,7 +99,7 @@ CUresult card_of_device(unsigned *card, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-/* The driver is not asked where there is only one: its ordinal is 0. */
+/* With a single device, the driver is not called: its ordinal is 0. */
 static CUresult device_current(CUdevice *device)
 {
 	*device = 0;
@@ -123,7 +125,7 @@ bool location_is_host(const CUmemLocation *location)
 
 CUresult card_of_location(unsigned *card, const CUmemLocation *location)
 {
-	/* Not a switch of the enumeration: the driver may be newer than it. */
+	/* Not a switch over the enumeration: the driver may be newer than it. */
 	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
 		return card_of_device(card, location->id);
 	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the driver's devices to the tenant's cards: by UUID, for CUDA_VISIBLE_DEVICES reorders
+ * Maps the driver's devices to the tenant's cards: by UUID, because CUDA_VISIBLE_DEVICES reorders
  * ordinals and hides devices.
  */
 #ifndef GPUSHARE_CARDS_H
@@ -8,28 +8,27 @@
 
 #include <stdbool.h>
 
-#include "filter.h"
+#include "interpose.h"
 
-/* Look at the driver's devices, once it is initialised; else its error. */
+/* Read the driver's devices once it is initialized; otherwise return its error. */
 CUresult cards_find(void);
 
 /* The card of a device. CUDA_ERROR_INVALID_DEVICE: there is no such device;
  * CUDA_ERROR_DEVICE_UNAVAILABLE: it was not granted. */
 CUresult card_of_device(unsigned *card, CUdevice device);
 
-/* The card of the calling thread's current context, or the driver's error where there is none. The
- * driver is not asked where there is only one card: without a context the call that follows fails
- * by itself. */
+/* The card of the calling thread's current context, or the driver's error if there is none. With a
+ * single card the driver is not called: without a context, the call that follows fails anyway. */
 CUresult card_current(unsigned *card);
 
-/* Memory of the machine, which no quota is about. */
+/* Host memory, which is not subject to a quota. */
 bool location_is_host(const CUmemLocation *location);
 
-/* The card of another location. One of a kind that is not known here counts as the current one's:
- * it may be a part of it. */
+/* The card of another location. A location of unknown kind counts as the current card's, because it
+ * may be part of it. */
 CUresult card_of_location(unsigned *card, const CUmemLocation *location);
 
-/* The device on whose memory `stream` works. */
+/* The device whose memory `stream` uses. */
 CUresult device_of_stream(CUdevice *device, CUstream stream);
 
 #endif

@@ -32,8 +32,8 @@ CUresult charge_reserve_current(struct charge *charge, enum gpushare_kind kind, 
 	return result;
 }
 
-/* Before its charge goes: else, for a moment, what others still map would be nobody's, and its room
- * could be taken. */
+/* Before its charge is released: otherwise memory that others still map would, for a moment, be
+ * charged to no process, and its room could be taken. */
 static void give_back_marked(const struct allocation *charged)
 {
 	if (charged->references & CHARGE_EXPORTED)
@@ -57,10 +57,10 @@ static void note_in(struct allocations *table, const struct allocation *allocati
 {
 	struct allocation stale;
 
-	/* Without an entry the bytes stay charged until the process ends: too much, never too
+	/* Without an entry, the bytes stay charged until the process exits: too much, never too
 	 * little. */
 	if (!allocations_add(table, allocation, &stale))
-		log_line(LOG_WARNING, "no memory to note an allocation of %llu bytes",
+		log_line(LOG_WARNING, "out of memory: cannot track an allocation of %llu bytes",
 			(unsigned long long)allocation->bytes);
 	else if (stale.bytes)
 		give_back(&stale);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Contexts that the program makes for itself.
+ * Contexts that the program creates itself.
  *
  * Lock order: `attaching`, then the driver's own locks.
  */
@@ -19,18 +19,18 @@
 #include "external.h"
 #include "ipc.h"
 #include "library.h"
-#include "load.h"
-#include "marker_end.h"
+#include "module_cost.h"
+#include "timing_context_end.h"
 #include "quota/ledger.h"
-#include "share/markers.h"
+#include "share/timing_events.h"
 
 static struct allocations created; /* by cuCtxCreate; the owner is context_owner's number */
 static _Atomic unsigned created_count;
 
 static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
-static struct allocations attached; /* with how often, beside its creation */
+static struct allocations attached; /* and how often, in addition to its creation */
 
-/* Contexts that have been seen to be counted, for whoever makes one current again and again. */
+/* Contexts that are known to be counted, for programs that switch contexts often. */
 #define SEEN 64
 static _Atomic(CUcontext) seen[SEEN];
 
@@ -41,7 +41,7 @@ static _Atomic(CUcontext) *seen_place(CUcontext context)
 
 void context_end_memory(uint64_t context, unsigned card)
 {
-	/* Another context may be given the same handle. */
+	/* Another context may receive the same handle. */
 	for (unsigned i = 0; i < SEEN; i++)
 		atomic_store(&seen[i], NULL);
 	charge_end_in(&buffers, context, card);
@@ -49,7 +49,7 @@ void context_end_memory(uint64_t context, unsigned card)
 	external_end_context(context, card);
 	backings_after_context(card);
 	arrays_end_context(context, card);
-	loads_end_context(context, card);
+	module_costs_end_context(context, card);
 	limits_end_context(context, card);
 }
 
@@ -57,7 +57,7 @@ uint64_t context_owner(void)
 {
 	CUcontext current = NULL;
 
-	/* Programs that only ever use the primary context are most; they need not ask. */
+	/* Most programs only use the primary context and need no check. */
 	if (atomic_load_explicit(&created_count, memory_order_acquire) == 0 ||
 		REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS)
 		return 0;
@@ -97,7 +97,7 @@ static CUresult context_settle(
 		.card = (uint16_t)charge->card};
 	if (allocations_add(&created, &entry, &stale))
 		atomic_fetch_add(&created_count, 1);
-	atomic_fetch_add(&gate_contexts, 1);
+	atomic_fetch_add(&gate_line.contexts, 1);
 	return result;
 }
 
@@ -153,14 +153,14 @@ static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontex
 	struct allocation entry, stale;
 	bool known = allocations_take(&created, (uintptr_t)context, &entry);
 	if (known)
-		markers_before_end(entry.card, context, true);
+		timing_before_context_end(entry.card, context, true);
 	CUresult result = destroy(context);
 	if (known)
-		markers_after_end(entry.card, context, result == CUDA_SUCCESS);
+		timing_after_context_end(entry.card, context, result == CUDA_SUCCESS);
 
 	if (known && result == CUDA_SUCCESS) {
 		atomic_fetch_sub(&created_count, 1);
-		atomic_fetch_sub(&gate_contexts, 1);
+		atomic_fetch_sub(&gate_line.contexts, 1);
 		allocations_take(&attached, (uintptr_t)context, &stale);
 		context_end_memory(entry.owner, entry.card);
 		ledger_release_context(entry.card, entry.bytes);
@@ -180,8 +180,8 @@ CUDA(cuCtxDestroy_v2, (CUcontext context))
 	return context_destroy(REAL(cuCtxDestroy_v2), context);
 }
 
-/* How often `context` is attached beside its creation, `change` more from now on. Under the lock.
- */
+/* How often `context` is attached in addition to its creation, changed by `change`. Under the
+ * lock. */
 static uint32_t attached_change(CUcontext context, uint32_t change)
 {
 	struct allocation entry = {.handle = (uintptr_t)context}, stale;
@@ -204,7 +204,7 @@ CUDA(cuCtxAttach, (CUcontext * context, unsigned int flags))
 	return result;
 }
 
-/* The last one ends the context. */
+/* The last detach destroys the context. */
 CUDA(cuCtxDetach, (CUcontext context))
 {
 	CUresult result;
@@ -221,7 +221,7 @@ CUDA(cuCtxDetach, (CUcontext context))
 	return result;
 }
 
-/* Out of the way of those that do it often. */
+/* Kept out of the way of frequent calls. */
 __attribute__((noinline, cold)) static void meet(CUcontext context)
 {
 	struct allocation entry;
@@ -233,8 +233,8 @@ __attribute__((noinline, cold)) static void meet(CUcontext context)
 	atomic_store(seen_place(context), context);
 }
 
-/* What becomes current may be a primary context that was made through the driver's export tables,
- * as cudart does: this is where we first see it. */
+/* The context that becomes current may be a primary context that was created through the driver's
+ * export tables, as cudart does: it is first seen here. */
 static CUresult met(CUresult result, CUcontext context)
 {
 	if (result == CUDA_SUCCESS && context &&
@@ -260,20 +260,20 @@ CUDA(cuCtxPushCurrent_v2, (CUcontext context))
 
 void contexts_after_fork_in_child(void)
 {
-	/* The child has none of its parent's contexts, as far as it can use them. The lock is made
-	 * anew: it is held while the driver ends a context, too long to be taken before a fork. */
+	/* The child cannot use any of its parent's contexts. The lock is reinitialized: it is held
+	 * while the driver destroys a context, too long to be taken before a fork. */
 	pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
 
 	attaching = unlocked;
 	allocations_forget(&created);
 	allocations_forget(&attached);
 	atomic_store(&created_count, 0);
-	atomic_store(&gate_contexts, 0);
+	atomic_store(&gate_line.contexts, 0);
 	for (unsigned i = 0; i < SEEN; i++)
 		atomic_store(&seen[i], NULL);
 	primaries_after_fork_in_child();
 	arrays_after_fork_in_child();
-	loads_after_fork_in_child();
+	module_costs_after_fork_in_child();
 	libraries_after_fork_in_child();
 	limits_after_fork_in_child();
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuCtxSetLimit. The memory behind a context's own limits is part of the context's price; what a
- * limit is raised above the value that it began with is charged. What the device runtime's limits
- * take is not documented: it is in the measured overhead.
+ * cuCtxSetLimit. The memory behind a context's initial limits is part of the context's size; an
+ * increase above the initial value is charged. What the device runtime's limits take is not
+ * documented: it is in the measured overhead.
  *
- * Lock order: `setting`, then the driver's own locks: what a limit is must not change between
- * asking for it, setting it, and asking again.
+ * Lock order: `setting`, then the driver's own locks: a limit must not change between querying it,
+ * setting it, and querying it again.
  */
 #include "context_limit.h"
 
@@ -19,16 +19,16 @@
 
 static pthread_mutex_t setting = PTHREAD_MUTEX_INITIALIZER;
 
-/* Limits that were set, by context and limit: what is charged, and as `references` the value that
- * it began with, in units that every driver's are multiples of. */
+/* Limits that were set, by context and limit: the charge, and in `references` the initial value, in
+ * a unit that divides every driver's values. */
 static struct allocations limits;
 #define VALUE_UNIT 16
 
 struct change {
-	struct charge charge; /* what the limit is charged now; 0 bytes at first */
+	struct charge charge; /* the current charge of the limit; 0 bytes at first */
 	uint64_t handle;
 	uint64_t initial;
-	uint64_t times; /* how often a card holds what the limit names; 0: not ours to charge */
+	uint64_t times; /* how often a card holds what the limit names; 0: not charged */
 };
 
 static CUresult device_attribute(uint64_t *value, CUdevice_attribute attribute)
@@ -62,7 +62,7 @@ static CUresult multiplicity(uint64_t *times, CUlimit limit)
 	return result;
 }
 
-/* What a limit of `value` is to be charged; more than any card has where that overflows. */
+/* The charge of a limit of `value`; more than any card has if it overflows. */
 static uint64_t price(const struct change *change, uint64_t value)
 {
 	uint64_t bytes;
@@ -73,7 +73,7 @@ static uint64_t price(const struct change *change, uint64_t value)
 										      : bytes;
 }
 
-/* What is known of a limit of the current context. */
+/* The record of a limit of the current context. */
 static CUresult change_begin(struct change *change, CUlimit limit)
 {
 	CUcontext current;
@@ -89,11 +89,11 @@ static CUresult change_begin(struct change *change, CUlimit limit)
 		result = multiplicity(&change->times, limit);
 	if (result != CUDA_SUCCESS)
 		return result;
-	change->charge.kind = GPUSHARE_KIND_LIMIT;
+	change->charge.kind = GPUSHARE_KIND_CONTEXT_LIMIT;
 	change->charge.bytes = 0;
 	change->charge.context = context_owner();
 	change->initial = value;
-	/* A context's address, and within it one for each limit: it is larger than that. */
+	/* A context's address plus the limit: the object is larger than that. */
 	change->handle = (uintptr_t)current + (uint64_t)limit;
 	if (allocations_take(&limits, change->handle, &entry)) {
 		change->charge.bytes = entry.bytes;
@@ -102,7 +102,7 @@ static CUresult change_begin(struct change *change, CUlimit limit)
 	return CUDA_SUCCESS;
 }
 
-/* From what is charged to `bytes`; the driver has given already what is beyond. */
+/* From the current charge to `bytes`; the driver has already allocated the difference. */
 static void settle(struct change *change, uint64_t bytes)
 {
 	struct charge *charge = &change->charge;
@@ -131,16 +131,16 @@ static CUresult limit_set(CUlimit limit, size_t value)
 		return REAL(cuCtxSetLimit)(limit, value);
 	const uint64_t before = change.charge.bytes, wanted = price(&change, value);
 	if (wanted > before &&
-		!ledger_reserve(change.charge.card, GPUSHARE_KIND_LIMIT, wanted - before)) {
+		!ledger_reserve(change.charge.card, GPUSHARE_KIND_CONTEXT_LIMIT, wanted - before)) {
 		settle(&change, before);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (wanted > before)
 		change.charge.bytes = wanted;
-	result = wanted > before ? INSIST(change.charge.card, wanted - before,
+	result = wanted > before ? RETRY_ON_OOM(change.charge.card, wanted - before,
 					   REAL(cuCtxSetLimit)(limit, value))
 				 : REAL(cuCtxSetLimit)(limit, value);
-	/* The driver rounds, or sets less than was asked for. */
+	/* The driver rounds, or sets less than requested. */
 	if (result != CUDA_SUCCESS)
 		settle(&change, before);
 	else if (REAL(cuCtxGetLimit)(&now, limit) == CUDA_SUCCESS)
@@ -180,13 +180,13 @@ void limits_end_context(uint64_t context, unsigned card)
 
 	allocations_take_all(&limits, ends_with, &ended);
 	if (ended.bytes)
-		ledger_release(card, GPUSHARE_KIND_LIMIT, ended.bytes);
+		ledger_release(card, GPUSHARE_KIND_CONTEXT_LIMIT, ended.bytes);
 }
 
 void limits_after_fork_in_child(void)
 {
-	/* Made anew: it is held while the driver sets a limit, too long to be taken before a fork.
-	 */
+	/* Reinitialized: it is held while the driver sets a limit, too long to be taken before a
+	 * fork. */
 	pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
 
 	setting = unlocked;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A card's primary context, of which a process has one, and green contexts: each is a part of the
+ * A card's primary context, of which a process has one, and green contexts: each is a subset of the
  * card's multiprocessors on the primary context, which it retains (cuGreenCtxCreate in cuda.h).
  *
- * Lock order: `primaries`, then the driver's own locks. It is held while the driver makes or ends a
- * primary context, which calls nobody back but this thread's own tools: hence recursive. It is not
- * held while the driver has no memory for one and is asked again (insist.h).
+ * Lock order: `primaries`, then the driver's own locks. It is held while the driver creates or
+ * destroys a primary context, which calls back only this thread's own tools: therefore it is
+ * recursive. It is not held while a creation that ran out of memory waits for a retry
+ * (oom_retry.h).
  */
 #include "context_primary.h"
 
@@ -15,18 +16,18 @@
 #include "cards.h"
 #include "charge.h"
 #include "context.h"
-#include "insist.h"
-#include "marker_end.h"
+#include "oom_retry.h"
+#include "timing_context_end.h"
 #include "quota/ledger.h"
-#include "share/markers.h"
+#include "share/timing_events.h"
 
 static pthread_mutex_t primaries = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct primary {
 	bool is_counted;
-	uint64_t bytes; /* its price when it was */
+	uint64_t bytes; /* its size at that time */
 } primary[GPUSHARE_MAX_CARDS];
 
-static struct allocations green; /* contexts, with their device as what they belong to */
+static struct allocations green; /* contexts, with their device as owner */
 
 enum primary_state { PRIMARY_NOT_TOLD, PRIMARY_INACTIVE, PRIMARY_ACTIVE };
 
@@ -40,8 +41,9 @@ static enum primary_state primary_state(CUdevice device)
 	return active ? PRIMARY_ACTIVE : PRIMARY_INACTIVE;
 }
 
-/* One that is there already, for cudart makes it through the driver's export tables, takes nothing
- * more: refused, it would be charged beside what the daemon has measured of it. */
+/* A primary context that already exists, because cudart creates it through the driver's export
+ * tables, takes no further memory: if it were refused, it would be charged in addition to what the
+ * daemon has measured. */
 static bool primary_reserve(unsigned card, CUdevice device)
 {
 	uint64_t *bytes = &primary[card].bytes;
@@ -50,7 +52,7 @@ static bool primary_reserve(unsigned card, CUdevice device)
 					   ? ledger_count_context(card, bytes)
 					   : ledger_reserve_context(card, bytes);
 	if (primary[card].is_counted)
-		atomic_fetch_add(&gate_contexts, 1);
+		atomic_fetch_add(&gate_line.contexts, 1);
 	return primary[card].is_counted;
 }
 
@@ -58,7 +60,7 @@ static void primary_uncount(unsigned card)
 {
 	if (primary[card].is_counted) {
 		ledger_release_context(card, primary[card].bytes);
-		atomic_fetch_sub(&gate_contexts, 1);
+		atomic_fetch_sub(&gate_line.contexts, 1);
 	}
 	primary[card].is_counted = false;
 }
@@ -73,12 +75,12 @@ void primary_meet(CUdevice device)
 	if (!primary[card].is_counted && primary_state(device) == PRIMARY_ACTIVE) {
 		primary[card].is_counted = ledger_count_context(card, &primary[card].bytes);
 		if (primary[card].is_counted)
-			atomic_fetch_add(&gate_contexts, 1);
+			atomic_fetch_add(&gate_line.contexts, 1);
 	}
 	pthread_mutex_unlock(&primaries);
 }
 
-/* A call that makes a primary context, or finds it made. */
+/* A call that creates a primary context, or finds an existing one. */
 struct making {
 	unsigned card;
 	CUdevice device;
@@ -93,8 +95,8 @@ static bool making_count(struct making *making)
 	return making->is_counted_by_us;
 }
 
-/* Take the lock, and the price of a primary context that is not counted yet. Nothing is held after
- * an error. */
+/* Take the lock, and reserve the size of a primary context that is not counted yet. After an error,
+ * nothing is held. */
 static CUresult making_begin(struct making *making, CUdevice device)
 {
 	CUresult result = card_of_device(&making->card, device);
@@ -110,22 +112,22 @@ static CUresult making_begin(struct making *making, CUdevice device)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Others may make it meanwhile, end it, or give it up, and with that its price. */
-static bool making_wait(struct making *making, struct insist *insist)
+/* Meanwhile, other threads may create it, destroy it, or give up, and with that its reservation. */
+static bool making_wait(struct making *making, struct oom_retry *retry)
 {
 	pthread_mutex_unlock(&primaries);
-	const bool again = insist_wait(insist);
+	const bool again = oom_retry_wait(retry);
 	pthread_mutex_lock(&primaries);
 	return again && making_count(making);
 }
 
-/* INSIST, without the lock while it waits. */
+/* RETRY_ON_OOM, without the lock while it waits. */
 #define MADE(making, call)                                                                         \
 	({                                                                                         \
-		struct insist insist_ = {                                                          \
+		struct oom_retry retry_ = {                                                        \
 			.card = (making).card, .bytes = primary[(making).card].bytes};             \
 		CUresult answer_ = (call);                                                         \
-		while (answer_ == CUDA_ERROR_OUT_OF_MEMORY && making_wait(&(making), &insist_))    \
+		while (answer_ == CUDA_ERROR_OUT_OF_MEMORY && making_wait(&(making), &retry_))     \
 			answer_ = (call);                                                          \
 		answer_;                                                                           \
 	})
@@ -168,7 +170,7 @@ CUDA(cuGreenCtxCreate,
 	return making_settle(&making, result);
 }
 
-/* After the driver's answer: it has ended the primary context, or not: others may still hold it. */
+/* After the driver's result: the primary context was destroyed, or others still hold it. */
 static void primary_look(CUdevice device, enum primary_state before)
 {
 	unsigned card;
@@ -188,10 +190,10 @@ static CUresult primary_end(CUresult (*end)(CUdevice device), CUdevice device, b
 	enum primary_state before = primary_state(device);
 	const bool is_card = card_of_device(&card, device) == CUDA_SUCCESS;
 	if (is_card)
-		markers_before_end(card, NULL, surely);
+		timing_before_context_end(card, NULL, surely);
 	CUresult result = end(device);
 	if (is_card)
-		markers_after_end(card, NULL, primary_state(device) != PRIMARY_ACTIVE);
+		timing_after_context_end(card, NULL, primary_state(device) != PRIMARY_ACTIVE);
 	primary_look(device, before);
 	pthread_mutex_unlock(&primaries);
 	return result;
@@ -230,10 +232,10 @@ CUDA(cuGreenCtxDestroy, (CUgreenCtx context))
 			       card_of_device(&card, (CUdevice)entry.owner) == CUDA_SUCCESS &&
 			       REAL(cuCtxFromGreenCtx)(&usable, context) == CUDA_SUCCESS;
 	if (is_usable)
-		markers_before_end(card, usable, true);
+		timing_before_context_end(card, usable, true);
 	CUresult result = REAL(cuGreenCtxDestroy)(context);
 	if (is_usable)
-		markers_after_end(card, usable, result == CUDA_SUCCESS);
+		timing_after_context_end(card, usable, result == CUDA_SUCCESS);
 	if (known && result == CUDA_SUCCESS)
 		primary_look((CUdevice)entry.owner, before);
 	else if (known)
@@ -247,9 +249,9 @@ void primaries_after_fork_in_child(void)
 	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
 		primary[card].is_counted = false;
 	allocations_forget(&green);
-	/* Made anew rather than unlocked: a recursive mutex is its owner's only, and the child's
-	 * thread is not the one that locked it. Nor is it locked before a fork: another thread may
-	 * hold it for as long as the driver takes to make a context. */
+	/* Reinitialized rather than unlocked: only the owner may unlock a recursive mutex, and the
+	 * child's thread is not the one that locked it. It is not locked before a fork either:
+	 * another thread may hold it for as long as the driver takes to create a context. */
 	pthread_mutex_t unlocked = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 	primaries = unlocked;
 }

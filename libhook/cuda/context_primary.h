@@ -5,9 +5,9 @@
 #ifndef GPUSHARE_CONTEXT_PRIMARY_H
 #define GPUSHARE_CONTEXT_PRIMARY_H
 
-#include "filter.h"
+#include "interpose.h"
 
-/* Count the device's primary context if it is there and not counted yet. */
+/* Count the device's primary context if it exists and is not counted yet. */
 void primary_meet(CUdevice device);
 
 void primaries_after_fork_in_child(void);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies of one run of bytes, and of arrays of one dimension. How fast each function copies is
- * learned for it alone: between cards and host is slower than within a card. One that waits for its
- * end is counted like the others.
+ * Copies of a contiguous range of bytes, and of one-dimensional arrays. The speed of each function
+ * is learned separately: copies between cards and host are slower than within a card. A synchronous
+ * copy is counted like the others.
  */
 #include "cuda_work.h"
 #include "submit.h"
 
 #define COPY(symbol, bytes) .kind = GATE_COPY, .what = &real_##symbol, .size = (bytes)
 
-/* Synchronous: the newer form, with that for the thread's default stream, and the first form. */
+/* Synchronous: the newer form, with its per-thread variant, and the first form. */
 #define SYNCHRONOUS(name, parameters, arguments)                                                   \
 	SUBMIT_PTDS_WAITED(name, parameters, arguments, COPY(name, bytes))
 #define FIRST(name, parameters, arguments)                                                         \
@@ -26,7 +26,7 @@ SYNCHRONOUS(cuMemcpyPeer,
 	(to, to_context, from, from_context, bytes))
 SYNCHRONOUS(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes))
 SYNCHRONOUS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes))
-/* Within a card nobody waits for it (CUDA driver API, "API synchronization behavior"). */
+/* Within a card the call does not wait (CUDA driver API, "API synchronization behavior"). */
 SUBMIT_PTDS(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes),
 	COPY(cuMemcpyDtoD_v2, bytes))
 SYNCHRONOUS(cuMemcpyDtoA_v2, (CUarray to, size_t to_offset, CUdeviceptr from, size_t bytes),

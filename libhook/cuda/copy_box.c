@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies of rows and slices, and many copies in one call. What is missing (a null pointer) is the
- * driver's to refuse.
+ * Copies of rows and slices, and batches of copies. The driver refuses null pointers.
  */
 #include "cuda_work.h"
 #include "submit.h"
@@ -34,7 +33,7 @@ FIRST(cuMemcpy3D, CUDA_MEMCPY3D_v1, SOLID(copy))
 FIRST_ASYNCHRONOUS(cuMemcpy2DAsync, CUDA_MEMCPY2D_v1, FLAT(copy))
 FIRST_ASYNCHRONOUS(cuMemcpy3DAsync, CUDA_MEMCPY3D_v1, SOLID(copy))
 
-/* A batch is one piece of work, as large as all that it copies. */
+/* A batch is one unit of work, as large as everything that it copies. */
 static uint64_t runs(const size_t *bytes, size_t count)
 {
 	uint64_t sum = 0;
@@ -44,7 +43,7 @@ static uint64_t runs(const size_t *bytes, size_t count)
 	return sum;
 }
 
-/* Of arrays in elements: it stays the same for one array, and so does what is learned. */
+/* For arrays in elements: constant for one array, and so is what is learned. */
 static uint64_t boxes(const CUDA_MEMCPY3D_BATCH_OP *copies, size_t count)
 {
 	uint64_t sum = 0;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An import is charged at the size that the program says, which the driver does not let it exceed,
- * from its import until it is destroyed and nothing in it is left (cuDestroyExternalMemory: buffers
- * and arrays in it are freed for themselves). That holds for descriptors of memory that a process
- * of this container exported too: nothing about a descriptor tells, and it is then charged twice.
+ * An import is charged at the size that the program states, which the driver does not let it
+ * exceed, from its import until it is destroyed and nothing in it is left (cuDestroyExternalMemory:
+ * buffers and arrays in it are freed separately). This includes descriptors of memory that a
+ * process of this container exported: a descriptor does not reveal its origin, and the memory is
+ * then charged twice.
  *
- * Lock order: `books` is a leaf but for the tables' own locks.
+ * Lock order: `books` is a leaf except for the tables' own locks.
  */
 #include "external.h"
 
@@ -19,15 +20,15 @@
 
 static pthread_mutex_t books = PTHREAD_MUTEX_INITIALIZER;
 
-/* By a number of our own, for the driver may give a handle again while buffers in what it stood for
- * are left. An import's owner is its context; it is referred to by the objects, which are handles,
- * buffers and arrays, and have its number as owner. One that ended with its context leaves objects
- * of no import behind, until their address is given again. */
+/* By a number of our own, because the driver may reuse a handle while buffers of the earlier import
+ * are left. An import's owner is its context; its references are its objects (handles, buffers and
+ * arrays), which have its number as owner. An import that ended with its context leaves objects
+ * without an import behind, until their address is reused. */
 static struct allocations imports;
 static struct allocations objects;
 static uint64_t last_import;
 
-/* One object more of `import`. */
+/* Add an object to `import`. */
 static void object_add(uint64_t handle, uint64_t import)
 {
 	struct allocation object = {.handle = handle, .owner = import}, entry, stale;
@@ -51,8 +52,8 @@ static void import_drop(uint64_t import)
 		ledger_release(entry.card, entry.kind, entry.bytes);
 }
 
-/* The import that the object is of; 0 if of none. Before the driver frees it: after, its address
- * may be another's already. */
+/* The import of an object; 0 if it has none. Call it before the driver frees the object:
+ * afterwards, its address may already be another's. */
 static uint64_t object_take(uint64_t handle)
 {
 	struct allocation object;
@@ -90,8 +91,8 @@ CUDA(cuImportExternalMemory,
 	CUresult result = charge_reserve_current(&charge, GPUSHARE_KIND_EXTERNAL, own.size);
 	if (result != CUDA_SUCCESS)
 		return result;
-	CUexternalMemory given = NULL;
-	result = REAL(cuImportExternalMemory)(&given, &own);
+	CUexternalMemory returned = NULL;
+	result = REAL(cuImportExternalMemory)(&returned, &own);
 	if (result != CUDA_SUCCESS) {
 		ledger_release(charge.card, charge.kind, charge.bytes);
 		return result;
@@ -103,9 +104,9 @@ CUDA(cuImportExternalMemory,
 		.card = (uint16_t)charge.card,
 		.kind = GPUSHARE_KIND_EXTERNAL};
 	allocations_add(&imports, &import, &stale);
-	object_add((uintptr_t)given, import.handle);
+	object_add((uintptr_t)returned, import.handle);
 	pthread_mutex_unlock(&books);
-	*memory = given;
+	*memory = returned;
 	return result;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every lock of the library that is held for moments only is taken before a fork, in the library's
- * lock order, so that no other thread is in the middle of anything when the child's copy of the
- * memory is made.
+ * Before a fork, every lock of the library that is held only briefly is taken, in the library's
+ * lock order, so that no other thread is in the middle of a change when the child's memory is
+ * copied.
  */
 #include "fork.h"
 
@@ -17,16 +17,16 @@
 #include "external.h"
 #include "graph_memory.h"
 #include "ipc.h"
-#include "pieces.h"
+#include "physical_refs.h"
 #include "pool.h"
-#include "quota/members.h"
+#include "quota/process_table.h"
 #include "quota/page_lock.h"
 #include "quota/pages.h"
 #include "share/gate.h"
 
 static void before(void)
 {
-	pieces_before_fork();
+	physical_refs_before_fork();
 	ipc_before_fork();
 	external_before_fork();
 	backings_before_fork();
@@ -45,12 +45,12 @@ static void after_in_parent(void)
 	backings_after_fork_in_parent();
 	external_after_fork_in_parent();
 	ipc_after_fork_in_parent();
-	pieces_after_fork_in_parent();
+	physical_refs_after_fork_in_parent();
 }
 
 static void after_in_child(void)
 {
-	members_forget();
+	process_table_forget();
 	allocations_forget(&buffers);
 	channel_after_fork_in_child();
 	pages_after_fork();
@@ -61,7 +61,7 @@ static void after_in_child(void)
 	graph_memory_after_fork_in_child();
 	external_after_fork_in_child();
 	ipc_after_fork_in_child();
-	pieces_after_fork_in_child();
+	physical_refs_after_fork_in_child();
 	contexts_after_fork_in_child();
 }
 

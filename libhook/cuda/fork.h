@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A forked child is another process: nothing that its parent holds of the quota is the child's.
+ * A forked child is another process: it holds nothing of the quota that its parent holds.
  */
 #ifndef GPUSHARE_FORK_H
 #define GPUSHARE_FORK_H
 
-/* Look after every fork from now on. */
+/* Handle every fork from now on. */
 void fork_watch(void);
 
 #endif

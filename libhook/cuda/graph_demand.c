@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Each allocation node has its address from the beginning, and those whose times do not overlap may
- * have the same one. So the addresses that a graph's nodes have, each counted once, are the most
- * that the driver can need for it; less where it puts the same memory behind several.
+ * Each allocation node has a fixed address, and nodes with disjoint lifetimes may share one. So the
+ * addresses of a graph's nodes, each counted once, are the most that the driver can need; it needs
+ * less if it backs several with the same memory.
  *
- * Allocation nodes are in the graph itself and in its child graphs. The bodies of conditional nodes
- * have none (cuda.h, CUDA_CONDITIONAL_NODE_PARAMS).
+ * Allocation nodes are in the graph itself and in its child graphs, but not in the bodies of
+ * conditional nodes (cuda.h, CUDA_CONDITIONAL_NODE_PARAMS).
  */
 #include "graph_demand.h"
 
@@ -13,10 +13,11 @@
 
 #include "cards.h"
 
-/* What the driver backs memory in (CU_MEM_ALLOC_GRANULARITY_MINIMUM of all cards so far). */
+/* The granularity with which the driver backs memory (CU_MEM_ALLOC_GRANULARITY_MINIMUM of all cards
+ * so far). */
 #define PAGE_BYTES (UINT64_C(2) << 20)
 
-/* A node that allocates, or frees. */
+/* A node that allocates or frees. */
 struct range {
 	unsigned card;
 	bool frees;
@@ -43,7 +44,7 @@ static bool ranges_add(struct ranges *ranges, const struct range *range)
 	return true;
 }
 
-/* An allocation on the host takes nothing of a card. */
+/* An allocation on the host takes no memory of a card. */
 static CUresult add_allocation(struct ranges *ranges, CUgraphNode node)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS parameters;
@@ -145,7 +146,7 @@ static void sum(struct graph_demand *demand, const struct ranges *ranges)
 	}
 }
 
-/* An address may be of several nodes, each of which is to be freed. A graph may also free what
+/* Several nodes may share an address, each of which has to be freed. A graph may also free what
  * another one allocated. */
 static void find_outliving(struct graph_demand *demand, const struct ranges *ranges)
 {

@@ -8,15 +8,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "filter.h"
+#include "interpose.h"
 #include "gpushare_abi.h"
 
 /* On one card, in bytes. */
 struct card_demand {
 	unsigned card;
-	uint64_t most;	/* the addresses of all nodes: no more is ever behind them */
+	uint64_t most;	/* the addresses of all nodes: the driver never backs more than these */
 	uint64_t least; /* the largest node */
-	bool outlives;	/* some of it the graph does not free: a launch takes that for longer */
+	bool outlives;	/* the graph does not free some of it: a launch takes that memory for longer
+			 */
 };
 
 struct graph_demand {
@@ -24,8 +25,8 @@ struct graph_demand {
 	struct card_demand cards[GPUSHARE_MAX_CARDS];
 };
 
-/* Look through `graph`. CUDA_ERROR_OUT_OF_MEMORY: of the host's; or why a node's device cannot be
- * used. */
+/* Examine `graph`. CUDA_ERROR_OUT_OF_MEMORY: out of host memory; or the error of a node's
+ * device. */
 CUresult graph_demand(struct graph_demand *demand, CUgraph graph);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where executable graphs come from: what the graph's nodes may allocate is noted with each.
+ * Creation of executable graphs: what the graph's nodes may allocate is recorded with each.
  */
 #include "graph_memory.h"
 
@@ -51,7 +51,7 @@ CUDA(cuGraphInstantiateWithFlags, (CUgraphExec * instance, CUgraph graph, unsign
 	return noted(REAL(cuGraphInstantiateWithFlags)(instance, graph, flags), instance, &demand);
 }
 
-/* The upload is made afterwards and by ourselves, for it takes memory. */
+/* The upload is done afterwards and by this library, because it takes memory. */
 static CUresult upload(CUgraphExec instance, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters,
 	CUresult (*real)(CUgraphExec instance, CUstream stream), enum null_stream null_stream)
 {

@@ -1,31 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of graphs: one piece of work, however many kernels it is, whose cost is learned for each
- * executable graph. What cuGraphExecUpdate and cuGraphExec*SetParams change is mostly not what it
- * costs, so nothing is forgotten then: a launch that takes longer moves the estimate towards
- * itself, by half the difference at the most, and a few launches later it is right. A destroyed one
- * is forgotten (graph_memory.c).
+ * Launches of graphs: one unit of work, however many kernels it has, whose duration is learned for
+ * each executable graph. cuGraphExecUpdate and cuGraphExec*SetParams rarely change the duration, so
+ * the estimate is kept: a launch that takes longer moves it, by half the difference at most, and
+ * after a few launches it is right. The estimate of a destroyed graph is discarded
+ * (graph_memory.c).
  */
 #include "graph_memory.h"
 #include "submit.h"
 
 /* Most graphs allocate nothing. */
 #define START(symbol, graph, stream, null_stream)                                                  \
-	(__builtin_expect(atomic_load_explicit(&graphs_allocating, memory_order_relaxed) == 0, 1)  \
+	(__builtin_expect(                                                                         \
+		 atomic_load_explicit(&gate_line.allocating_graphs, memory_order_relaxed) == 0, 1) \
 			? REAL(symbol)(graph, stream)                                              \
 			: graph_start(GRAPH_LAUNCH, REAL(symbol), graph, stream, null_stream))
 
 #define LAUNCH_GRAPH(symbol, null_stream)                                                          \
-	CUDA(symbol, (CUgraphExec graph, CUstream stream))                                         \
+	__attribute__((noinline)) static CUresult symbol##_entered(                                \
+		CUgraphExec graph, CUstream stream)                                                \
 	{                                                                                          \
-		if (gate_is_open())                                                                \
-			return START(symbol, graph, stream, null_stream);                          \
 		struct gate_work work = {.kind = GATE_GRAPH,                                       \
 			.what = graph,                                                             \
 			.stream = stream,                                                          \
 			.per_thread = (null_stream) == NULL_IS_PER_THREAD};                        \
 		const bool counted = submit_enter(&work);                                          \
 		return submit_leave(&work, counted, START(symbol, graph, stream, null_stream));    \
+	}                                                                                          \
+	__attribute__((noinline)) static CUresult symbol##_gated(                                  \
+		CUgraphExec graph, CUstream stream)                                                \
+	{                                                                                          \
+		const struct gate_work work = {.kind = GATE_GRAPH,                                 \
+			.what = graph,                                                             \
+			.stream = stream,                                                          \
+			.per_thread = (null_stream) == NULL_IS_PER_THREAD};                        \
+		return submit_pass(&work) ? START(symbol, graph, stream, null_stream)              \
+					  : symbol##_entered(graph, stream);                       \
+	}                                                                                          \
+	CUDA(symbol, (CUgraphExec graph, CUstream stream))                                         \
+	{                                                                                          \
+		return gate_is_open() ? START(symbol, graph, stream, null_stream)                  \
+				      : symbol##_gated(graph, stream);                             \
 	}
 
 LAUNCH_GRAPH(cuGraphLaunch, NULL_IS_LEGACY)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver takes memory for a graph when it is first uploaded or launched, and keeps it for the
+ * The driver takes memory for a graph when it is first uploaded or launched, and retains it for the
  * graph's next launch, or another graph's, until it is trimmed. Graphs of one stream may share
- * memory, those of several have their own (CUDA programming guide, "Graph memory nodes").
+ * memory, graphs of several streams have their own (CUDA programming guide, "Graph memory nodes").
  *
- * Lock order: `making`, then the books of backing.c.
+ * Lock order: `making`, then `books` of backing.c.
  */
 #include "graph_memory.h"
 
@@ -14,16 +14,17 @@
 #include "backing.h"
 #include "cards.h"
 #include "channel/log.h"
-#include "insist.h"
+#include "oom_retry.h"
 #include "quota/allocations.h"
 #include "quota/usage.h"
 #include "share/gate.h"
 
-/* A device's memory for graphs. */
+/* A device's graph memory. */
 struct reserve {
 	struct backing backing;
 	CUdevice device;
-	_Atomic uint64_t trims; /* how often it was, or a graph took of it what it does not free */
+	_Atomic uint64_t trims; /* how often it was trimmed, or a graph took memory of it that it
+				   does not free */
 	bool is_known;
 };
 
@@ -34,12 +35,11 @@ static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 struct executable {
 	struct graph_demand demand;
 	bool is_launched;
-	uintptr_t stream;		    /* to which it was last given; 0: to none yet */
-	uint64_t trims[GPUSHARE_MAX_CARDS]; /* of its cards' reserves, by then */
+	uintptr_t stream;		    /* of its last upload or launch; 0: none yet */
+	uint64_t trims[GPUSHARE_MAX_CARDS]; /* of its cards' reserves, at that time */
 };
 
 static struct allocations executables; /* owner: the struct executable */
-_Atomic unsigned graphs_allocating;
 
 static struct reserve *reserve_of(const struct backing *backing)
 {
@@ -67,7 +67,7 @@ static void reserve_emptied(struct backing *backing)
 
 static bool reserve_is_over(const struct backing *backing)
 {
-	(void)backing; /* it is the device's */
+	(void)backing; /* it belongs to the device */
 	return false;
 }
 
@@ -115,9 +115,9 @@ static void executable_add(CUgraphExec graph, struct executable *executable)
 	struct allocation entry = {.handle = (uintptr_t)graph, .owner = (uintptr_t)executable};
 
 	if (allocations_add(&executables, &entry, &stale))
-		atomic_fetch_add(&graphs_allocating, 1);
+		atomic_fetch_add(&gate_line.allocating_graphs, 1);
 	else
-		log_line(LOG_WARNING, "no memory to note a graph that allocates");
+		log_line(LOG_WARNING, "out of memory: cannot track a graph that allocates");
 }
 
 static bool demands_are_equal(const struct graph_demand *one, const struct graph_demand *other)
@@ -142,7 +142,8 @@ CUresult graph_note(CUgraphExec graph, const struct graph_demand *demand)
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (executable) {
-		/* What it has taken for good it has, unless that is now something else. */
+		/* Memory that it has taken permanently is still there, unless the graph has
+		 * changed. */
 		executable->is_launched &= demands_are_equal(&executable->demand, demand);
 		executable->demand = *demand;
 		executable->stream = 0;
@@ -156,7 +157,8 @@ CUresult graph_note(CUgraphExec graph, const struct graph_demand *demand)
 	return CUDA_SUCCESS;
 }
 
-/* Of streams that are named alike, the caller's default one is another for each thread. */
+/* Streams with the same name may differ: the per-thread default stream is another one in each
+ * thread. */
 static uintptr_t stream_key(CUstream stream, enum null_stream null_stream)
 {
 	if (stream == CU_STREAM_PER_THREAD || (!stream && null_stream == NULL_IS_PER_THREAD))
@@ -164,7 +166,7 @@ static uintptr_t stream_key(CUstream stream, enum null_stream null_stream)
 	return stream ? (uintptr_t)stream : (uintptr_t)CU_STREAM_LEGACY;
 }
 
-/* Whether it has its memory from when it was given to this stream before. */
+/* Whether it still has its memory from an earlier launch on this stream. */
 static bool is_backed(const struct executable *executable, uintptr_t stream)
 {
 	const struct graph_demand *demand = &executable->demand;
@@ -182,7 +184,7 @@ static struct backing *backing_on(const struct executable *executable, unsigned 
 	return &reserves[executable->demand.cards[i].card].backing;
 }
 
-/* Whether the quota has room for all that it may take. */
+/* Whether the quota has room for everything that it may take. */
 static bool most_fits(const struct executable *executable)
 {
 	for (unsigned i = 0; i < executable->demand.card_count; i++) {
@@ -206,7 +208,7 @@ static bool reserve_all(struct executable *executable, const uint64_t *bytes)
 	for (unsigned i = 0; i < executable->demand.card_count; i++) {
 		unsigned card = executable->demand.cards[i].card;
 		if (backing_reserve(backing_on(executable, i), bytes[i])) {
-			/* What is trimmed before that, this start takes anew. */
+			/* If it is trimmed before, this launch allocates it again. */
 			executable->trims[i] = atomic_load(&reserves[card].trims);
 			continue;
 		}
@@ -217,7 +219,7 @@ static bool reserve_all(struct executable *executable, const uint64_t *bytes)
 	return true;
 }
 
-/* Have the driver give up what it took: it can once the stream has passed the upload. */
+/* Make the driver release what it took: possible once the stream has passed the upload. */
 static void undo_upload(const struct executable *executable, unsigned first, CUstream stream,
 	enum null_stream null_stream)
 {
@@ -236,8 +238,9 @@ static CUresult upload(CUgraphExec graph, CUstream stream, enum null_stream null
 					     : REAL(cuGraphUpload_ptsz)(graph, stream);
 }
 
-/* There is no room for all that it may take, but it may take less: what other graphs of the stream
- * have it can use as well. An upload shows, and can be undone, unlike a launch. */
+/* There is no room for everything that it may take, but it may take less, because it can use the
+ * memory of other graphs of the stream. An upload shows the real amount, and can be undone, unlike
+ * a launch. */
 static CUresult upload_within_quota(struct executable *executable, CUgraphExec graph,
 	CUstream stream, enum null_stream null_stream)
 {
@@ -253,7 +256,8 @@ static CUresult upload_within_quota(struct executable *executable, CUgraphExec g
 	if (!reserve_all(executable, reserved))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	const struct card_demand *first = &executable->demand.cards[0];
-	CUresult result = INSIST(first->card, first->most, upload(graph, stream, null_stream));
+	CUresult result =
+		RETRY_ON_OOM(first->card, first->most, upload(graph, stream, null_stream));
 	while (result == CUDA_SUCCESS && settled < count &&
 		backing_settle(backing_on(executable, settled), &reserved[settled]))
 		settled++;
@@ -273,15 +277,15 @@ static bool outlives(const struct executable *executable)
 	return false;
 }
 
-/* The first launch of a graph that does not free all takes it for good. No upload shows how much
- * that will be, and what other graphs have of it they need anew. */
+/* The first launch of a graph that does not free everything takes that memory permanently. An
+ * upload does not show how much that will be, and other graphs then need new memory. */
 static void take_for_good(
 	const struct executable *executable, CUstream stream, enum null_stream null_stream)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
 	if (!most_fits(executable)) {
-		/* What has run can be trimmed before a refusal. */
+		/* The memory of finished launches can be trimmed before a refusal. */
 		REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 		stream_wait(stream, null_stream);
 		REAL(cuThreadExchangeStreamCaptureMode)(&mode);
@@ -315,7 +319,7 @@ static CUresult start_within_quota(enum graph_start start, struct executable *ex
 	if (!reserve_all(executable, reserved))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	const struct card_demand *first = &executable->demand.cards[0];
-	CUresult result = INSIST(first->card, first->most, real(graph, stream));
+	CUresult result = RETRY_ON_OOM(first->card, first->most, real(graph, stream));
 	count_from(executable, 0, reserved);
 	if (result == CUDA_SUCCESS) {
 		executable->stream = key;
@@ -334,18 +338,18 @@ CUresult graph_start(enum graph_start start, CUresult (*real)(CUgraphExec graph,
 	return start_within_quota(start, executable, real, graph, stream, null_stream);
 }
 
-/* Its memory is kept for other graphs. */
+/* Its memory is retained for other graphs. */
 CUDA(cuGraphExecDestroy, (CUgraphExec graph))
 {
 	struct executable *executable = NULL;
 	struct allocation entry;
 
-	/* Before: after, the driver may have given the handle to another thread. */
+	/* Before: afterwards, the driver may have given the handle to another thread. */
 	gate_forget(graph);
-	if (atomic_load_explicit(&graphs_allocating, memory_order_relaxed) > 0 &&
+	if (atomic_load_explicit(&gate_line.allocating_graphs, memory_order_relaxed) > 0 &&
 		allocations_take(&executables, (uintptr_t)graph, &entry)) {
 		executable = (struct executable *)entry.owner;
-		atomic_fetch_sub(&graphs_allocating, 1);
+		atomic_fetch_sub(&gate_line.allocating_graphs, 1);
 	}
 	CUresult result = REAL(cuGraphExecDestroy)(graph);
 	if (!executable)
@@ -377,8 +381,8 @@ void graph_memory_after_fork_in_child(void)
 	pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
 
 	allocations_forget(&executables);
-	atomic_store(&graphs_allocating, 0);
+	atomic_store(&gate_line.allocating_graphs, 0);
 	for (unsigned card = 0; card < GPUSHARE_MAX_CARDS; card++)
 		reserves[card] = (struct reserve){0};
-	making = unlocked; /* another thread may have held it */
+	making = unlocked; /* another thread may have held the lock */
 }

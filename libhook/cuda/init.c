@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuInit: where a process becomes one of the tenant's. Without its quota it gets no GPU.
+ * cuInit: adds the process to the tenant's. Without its quota, it gets no GPU.
  */
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -9,33 +9,33 @@
 #include "channel/channel.h"
 #include "channel/log.h"
 #include "fork.h"
-#include "quota/members.h"
+#include "quota/process_table.h"
 #include "quota/pages.h"
 #include "share/gate.h"
 
 static CUresult not_ready(const char *why)
 {
-	static _Atomic bool said;
+	static _Atomic bool logged;
 
-	/* Once: frameworks ask again and again. */
-	if (!atomic_exchange(&said, true))
-		log_always(
-			"no GPU here, for the quota of this container is not known: %s; start the "
-			"container anew, and see `gpushare doctor` on the host",
+	/* Once: frameworks call it repeatedly. */
+	if (!atomic_exchange(&logged, true))
+		log_always("no GPU: the quota of this container is unknown: %s. Restart the "
+			   "container, "
+			   "and run `gpushare doctor` on the host.",
 			why);
 	return CUDA_ERROR_SYSTEM_NOT_READY;
 }
 
 CUDA(cuInit, (unsigned int flags))
 {
-	fork_watch(); /* first, for the rest takes locks */
+	fork_watch(); /* first, because the rest takes locks */
 	const char *why = pages_open(PAGES_WRITE);
 	if (why)
 		return not_ready(why);
 	CUresult result = REAL(cuInit)(flags);
 	if (result != CUDA_SUCCESS)
 		return result;
-	why = members_join();
+	why = process_table_join();
 	if (why)
 		return not_ready(why);
 	result = cards_find();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is opened stays charged to its maker. It has no entry among this process's own buffers: to
- * free it is an error, and an error of the driver's.
+ * Opened memory stays charged to its creator. It has no entry among this process's own buffers:
+ * freeing it is an error, which the driver reports.
  *
- * Lock order: `books` is a leaf but for the table's own locks.
+ * Lock order: `books` is a leaf except for the table's own locks.
  */
 #include "ipc.h"
 
@@ -18,8 +18,9 @@
 
 static pthread_mutex_t books = PTHREAD_MUTEX_INITIALIZER;
 
-/* By address; opened again in the same context it has the same one (cuIpcOpenMemHandle), and one
- * reference more. The owner is the context: one that was created, or a card's primary one. */
+/* By address. If opened again in the same context, it has the same address (cuIpcOpenMemHandle),
+ * and one more reference. The owner is the context: one that the program created, or a card's
+ * primary one. */
 static struct allocations opened;
 
 static uint64_t owner_of(uint64_t context, unsigned card)
@@ -41,7 +42,7 @@ CUDA(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr pointer))
 	return result;
 }
 
-/* The card that it lies on, which may be another than the context's. */
+/* Its card, which may differ from the context's. */
 static unsigned card_of_pointer(CUdeviceptr pointer, unsigned current)
 {
 	CUdevice device;
@@ -54,7 +55,7 @@ static unsigned card_of_pointer(CUdeviceptr pointer, unsigned current)
 	return card;
 }
 
-/* One reference more to what stands under the address, or `first` as its first. */
+/* Add a reference to the entry of the address, or add `first` as its first. */
 static void opened_hold(const struct allocation *first)
 {
 	struct allocation entry, stale;
@@ -88,35 +89,35 @@ static void opened_add(CUdeviceptr pointer)
 
 CUDA(cuIpcOpenMemHandle, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags))
 {
-	CUdeviceptr given = 0;
+	CUdeviceptr returned = 0;
 
 	if (!pointer)
 		return REAL(cuIpcOpenMemHandle)(pointer, handle, flags);
-	CUresult result = REAL(cuIpcOpenMemHandle)(&given, handle, flags);
+	CUresult result = REAL(cuIpcOpenMemHandle)(&returned, handle, flags);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	opened_add(given);
-	*pointer = given;
+	opened_add(returned);
+	*pointer = returned;
 	return result;
 }
 
 CUDA(cuIpcOpenMemHandle_v2, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags))
 {
-	CUdeviceptr given = 0;
+	CUdeviceptr returned = 0;
 
 	if (!pointer)
 		return REAL(cuIpcOpenMemHandle_v2)(pointer, handle, flags);
-	CUresult result = REAL(cuIpcOpenMemHandle_v2)(&given, handle, flags);
+	CUresult result = REAL(cuIpcOpenMemHandle_v2)(&returned, handle, flags);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	opened_add(given);
-	*pointer = given;
+	opened_add(returned);
+	*pointer = returned;
 	return result;
 }
 
-/* Before the driver closes it: after, the address may be another's already. */
+/* Before the driver closes it: afterwards, the address may already be another's. */
 static bool opened_drop(CUdeviceptr pointer, struct allocation *entry)
 {
 	struct allocation stale;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of kernels. Functions of the program (cuLaunchHostFunc) are no work of a card.
+ * Launches of kernels. Host functions of the program (cuLaunchHostFunc) are not work on a card.
  */
 #include "cuda_work.h"
 #include "submit.h"
@@ -24,7 +24,7 @@ SUBMIT_PTSZ(cuLaunchCooperativeKernel, (GRID),
 		parameters),
 	KERNEL(GRID_THREADS), .stream = stream)
 
-/* Without a configuration it is the driver's to refuse. */
+/* Without a configuration, the driver refuses it. */
 static uint64_t threads_of(const CUlaunchConfig *config)
 {
 	return config ? THREADS(config->gridDimX, config->gridDimY, config->gridDimZ,
@@ -37,7 +37,7 @@ SUBMIT_PTSZ(cuLaunchKernelEx,
 	(config, function, parameters, extra), KERNEL(threads_of(config)),
 	.stream = config ? config->hStream : NULL)
 
-/* The first form: how large a block is, the function was told before. */
+/* The first form: the block size was set on the function before. */
 SUBMIT(cuLaunch, NULL_IS_LEGACY, (CUfunction function), (function), KERNEL(1))
 SUBMIT(cuLaunchGrid, NULL_IS_LEGACY, (CUfunction function, int width, int height),
 	(function, width, height), KERNEL((uint64_t)width *(uint64_t)height))
@@ -47,7 +47,7 @@ SUBMIT(cuLaunchGridAsync, NULL_IS_LEGACY,
 	.stream = stream)
 
 /* One launch for each of several cards, which the driver starts together: each passes the gate of
- * its card, in the order of the list. What a tenant has of cards it waits for one after another. */
+ * its card, in the order of the list. The waits for several cards follow one another. */
 static unsigned enter_all(
 	struct gate_work *works, bool *counted, const CUDA_LAUNCH_PARAMS *launches, unsigned count)
 {

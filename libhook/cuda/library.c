@@ -1,45 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Libraries are of no context, and the driver loads them into each when it is first used there.
- * They are charged for the current card when they are loaded or, where there is no context yet,
- * when something of theirs is asked for; for each further card when it is asked for there. A
- * kernel's launch does not name its library: one on a card for which nothing was asked is measured,
- * as are the copies of a library in further contexts of one card.
+ * Libraries belong to no context, and the driver loads them into each when it first uses them. They
+ * are charged for the current card when they are loaded or, without a context, when an object of
+ * theirs is requested; for each further card when an object is requested there. A kernel's launch
+ * does not name its library: a launch on a card for which nothing was requested is measured, as are
+ * the copies of a library in further contexts of one card.
  */
 #include "library.h"
 
 #include "cards.h"
-#include "load.h"
+#include "module_cost.h"
 
-/* What each takes where it is used: on the card, and as `owner` of managed memory. */
+/* The charge of each library where it is used: on the card, and as `owner` of managed memory. */
 static struct allocations libraries;
 
-/* A library's address, and within it one for each card: it is larger than that. */
+/* A library's address plus the card: the object is larger than that. */
 static uint64_t handle_on(CUlibrary library, unsigned card)
 {
 	return (uintptr_t)library + card;
 }
 
-/* Before the driver is asked for something that may load `library` into the current context. */
+/* Before the driver is called for an object that may load `library` into the current context. */
 static CUresult library_use(CUlibrary library)
 {
 	struct allocation entry;
-	struct load load;
+	struct module_cost cost;
 	CUdevice device;
 	unsigned card;
 
 	if (!allocations_find(&libraries, (uintptr_t)library, &entry) ||
 		REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||
 		card_of_device(&card, device) != CUDA_SUCCESS ||
-		load_is_charged(handle_on(library, card)))
+		module_cost_is_charged(handle_on(library, card)))
 		return CUDA_SUCCESS;
-	const struct load_bytes bytes = {.device = entry.bytes, .managed = entry.owner};
-	CUresult result = load_reserve(&load, bytes);
-	return result == CUDA_SUCCESS ? load_settle(&load, result, handle_on(library, card))
+	const struct module_bytes bytes = {.device = entry.bytes, .managed = entry.owner};
+	CUresult result = module_cost_reserve(&cost, bytes);
+	return result == CUDA_SUCCESS ? module_cost_settle(&cost, result, handle_on(library, card))
 				      : result;
 }
 
-/* Without a context there is no card to charge yet. */
+/* Without a context, there is no card to charge yet. */
 static bool has_context(unsigned *card)
 {
 	CUdevice device;
@@ -48,7 +48,7 @@ static bool has_context(unsigned *card)
 	       card_of_device(card, device) == CUDA_SUCCESS;
 }
 
-static void library_note(CUlibrary library, struct load_bytes bytes)
+static void library_note(CUlibrary library, struct module_bytes bytes)
 {
 	struct allocation stale;
 	const struct allocation entry = {
@@ -58,30 +58,30 @@ static void library_note(CUlibrary library, struct load_bytes bytes)
 }
 
 struct library_load {
-	struct load_bytes bytes;
-	struct load load;
+	struct module_bytes bytes;
+	struct module_cost cost;
 	unsigned card;
 	bool is_charged;
 };
 
-static CUresult library_reserve(struct library_load *loading, struct load_bytes bytes)
+static CUresult library_reserve(struct library_load *loading, struct module_bytes bytes)
 {
 	loading->bytes = bytes;
 	loading->is_charged = has_context(&loading->card);
-	return loading->is_charged ? load_reserve(&loading->load, bytes) : CUDA_SUCCESS;
+	return loading->is_charged ? module_cost_reserve(&loading->cost, bytes) : CUDA_SUCCESS;
 }
 
 static CUresult library_settle(
-	const struct library_load *loading, CUresult result, CUlibrary given, CUlibrary *library)
+	const struct library_load *loading, CUresult result, CUlibrary returned, CUlibrary *library)
 {
-	const uint64_t handle = result == CUDA_SUCCESS ? handle_on(given, loading->card) : 0;
+	const uint64_t handle = result == CUDA_SUCCESS ? handle_on(returned, loading->card) : 0;
 
 	if (result == CUDA_SUCCESS)
-		library_note(given, loading->bytes);
+		library_note(returned, loading->bytes);
 	if (loading->is_charged)
-		load_settle(&loading->load, result, handle);
+		module_cost_settle(&loading->cost, result, handle);
 	if (result == CUDA_SUCCESS)
-		*library = given;
+		*library = returned;
 	return result;
 }
 
@@ -91,19 +91,19 @@ CUDA(cuLibraryLoadData,
 		unsigned int library_option_count))
 {
 	struct library_load loading = {.card = 0};
-	CUlibrary given = NULL;
+	CUlibrary returned = NULL;
 
 	if (!library)
 		return REAL(cuLibraryLoadData)(library, image, options, option_values, option_count,
 			library_options, library_values, library_option_count);
-	CUresult result = library_reserve(&loading, load_measure(image));
+	CUresult result = library_reserve(&loading, module_cost_measure(image));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = LOADED(loading.load,
-		REAL(cuLibraryLoadData)(&given, image, options, option_values, option_count,
+	result = RETRY_LOAD(loading.cost,
+		REAL(cuLibraryLoadData)(&returned, image, options, option_values, option_count,
 			library_options, library_values, library_option_count));
-	return library_settle(&loading, result, given, library);
+	return library_settle(&loading, result, returned, library);
 }
 
 CUDA(cuLibraryLoadFromFile,
@@ -112,32 +112,32 @@ CUDA(cuLibraryLoadFromFile,
 		unsigned int library_option_count))
 {
 	struct library_load loading = {.card = 0};
-	CUlibrary given = NULL;
+	CUlibrary returned = NULL;
 
 	if (!library)
 		return REAL(cuLibraryLoadFromFile)(library, path, options, option_values,
 			option_count, library_options, library_values, library_option_count);
-	CUresult result = library_reserve(&loading, load_measure_file(path));
+	CUresult result = library_reserve(&loading, module_cost_measure_file(path));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = LOADED(loading.load,
-		REAL(cuLibraryLoadFromFile)(&given, path, options, option_values, option_count,
+	result = RETRY_LOAD(loading.cost,
+		REAL(cuLibraryLoadFromFile)(&returned, path, options, option_values, option_count,
 			library_options, library_values, library_option_count));
-	return library_settle(&loading, result, given, library);
+	return library_settle(&loading, result, returned, library);
 }
 
 CUDA(cuLibraryUnload, (CUlibrary library))
 {
-	struct loaded loaded[GPUSHARE_MAX_CARDS];
+	struct module_charge charge[GPUSHARE_MAX_CARDS];
 	struct allocation entry, stale;
 	bool known = allocations_take(&libraries, (uintptr_t)library, &entry);
 
 	for (unsigned card = 0; known && card < GPUSHARE_MAX_CARDS; card++)
-		loaded[card] = load_take(handle_on(library, card));
+		charge[card] = module_cost_take(handle_on(library, card));
 	CUresult result = REAL(cuLibraryUnload)(library);
 	for (unsigned card = 0; known && card < GPUSHARE_MAX_CARDS; card++)
-		load_free(&loaded[card], result);
+		module_cost_free(&charge[card], result);
 	if (known && result != CUDA_SUCCESS)
 		allocations_add(&libraries, &entry, &stale);
 	return result;
@@ -180,7 +180,7 @@ CUDA(cuKernelGetFunction, (CUfunction * function, CUkernel kernel))
 	CUlibrary library;
 	CUresult result = CUDA_SUCCESS;
 
-	/* Since CUDA 12.5 a kernel tells its library. */
+	/* Since CUDA 12.5, the library of a kernel can be queried. */
 	if (REAL(cuKernelGetLibrary)(&library, kernel) == CUDA_SUCCESS)
 		result = library_use(library);
 	return result == CUDA_SUCCESS ? REAL(cuKernelGetFunction)(function, kernel) : result;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Managed memory, charged in full where it was allocated and on each card that it was sent to, from
- * then until it is freed: where it lies at the moment is the driver's and the kernels' business.
- * What a kernel of another card pulls over by touching it is charged nowhere but at its first card,
- * and so is memory of the host's own allocator on machines where cards may hold it.
+ * Managed memory, charged in full where it was allocated and on each card that it was sent to,
+ * until it is freed: its current location depends on the driver and the kernels. Memory that a
+ * kernel on another card migrates by accessing it is charged only on its first card, and memory of
+ * the host's own allocator is not charged on machines where cards may hold it.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 CUDA(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int flags))
 {
 	struct charge charge;
-	CUdeviceptr given = 0;
+	CUdeviceptr returned = 0;
 
 	if (!pointer)
 		return REAL(cuMemAllocManaged)(pointer, bytes, flags);
@@ -26,10 +26,10 @@ CUDA(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int flags
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = CHARGED(charge, REAL(cuMemAllocManaged)(&given, bytes, flags));
-	result = charge_settle(&charge, result, &given);
+	result = CHARGED(charge, REAL(cuMemAllocManaged)(&returned, bytes, flags));
+	result = charge_settle(&charge, result, &returned);
 	if (result == CUDA_SUCCESS)
-		*pointer = given;
+		*pointer = returned;
 	return result;
 }
 
@@ -39,7 +39,7 @@ struct arrival {
 	unsigned card;
 };
 
-/* Charge the buffer that `pointer` lies in on `card`, unless it is. */
+/* Charge the buffer that contains `pointer` on `card`, unless it is charged there already. */
 static CUresult arrive(struct arrival *arrival, CUdeviceptr pointer, unsigned card)
 {
 	struct allocation buffer;
@@ -76,14 +76,14 @@ static CUresult arrive_at(
 	unsigned card;
 
 	*arrival = (struct arrival){0};
-	/* No location at all is the driver's to refuse. */
+	/* The driver refuses a missing location. */
 	if (location->type == CU_MEM_LOCATION_TYPE_INVALID || location_is_host(location))
 		return CUDA_SUCCESS;
 	CUresult result = card_of_location(&card, location);
 	return result == CUDA_SUCCESS ? arrive(arrival, pointer, card) : result;
 }
 
-/* As older forms say a place: a device, or CU_DEVICE_CPU. */
+/* The location as older forms state it: a device, or CU_DEVICE_CPU. */
 static CUmemLocation place(CUdevice device)
 {
 	return device == -1 ? (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST}
@@ -97,7 +97,7 @@ static CUresult settle(const struct arrival *arrival, CUresult result)
 	return result;
 }
 
-/* Through the gate, with `call`, and what arrived is settled by its answer. */
+/* Passes the gate, calls `call`, and settles what arrived by its result. */
 #define FETCH(symbol, moved_bytes, null_stream, settle_call, arrived, call)                        \
 	struct gate_work work = {.kind = GATE_COPY,                                                \
 		.what = &real_##symbol,                                                            \
@@ -137,7 +137,7 @@ PREFETCH(cuMemPrefetchAsync_ptsz, NULL_IS_PER_THREAD)
 PREFETCH_V2(cuMemPrefetchAsync_v2, NULL_IS_LEGACY)
 PREFETCH_V2(cuMemPrefetchAsync_v2_ptsz, NULL_IS_PER_THREAD)
 
-/* The other pieces of advice move nothing. */
+/* Other kinds of advice move nothing. */
 static CUresult heed(struct arrival *arrival, CUdeviceptr pointer, CUmem_advise advice,
 	const CUmemLocation *location)
 {
@@ -169,7 +169,7 @@ CUDA(cuMemAdvise_v2,
 	return settle(&arrival, REAL(cuMemAdvise_v2)(pointer, bytes, advice, location));
 }
 
-/* Many ranges at once; location n is of the ranges from starts[n] up to starts[n + 1]. */
+/* A batch of ranges; location n applies to the ranges from starts[n] up to starts[n + 1]. */
 struct batch {
 	CUdeviceptr *pointers;
 	size_t count;
@@ -190,7 +190,7 @@ static CUresult batch_arrive(struct batch *batch)
 {
 	size_t location = 0;
 
-	/* What is missing is the driver's to refuse. */
+	/* The driver refuses missing arguments. */
 	if (!batch->pointers || !batch->locations || !batch->starts || batch->location_count == 0)
 		batch->count = 0;
 	batch->arrivals = calloc(batch->count + 1, sizeof(*batch->arrivals));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear memory, charged as the driver takes it. What is free of the last block that small buffers
+ * Linear memory, charged as the driver takes it. The free rest of the last block that small buffers
  * share is in the overhead that the daemon measures: less than a block for each context, unless
- * buffers are freed here and there.
+ * buffers are freed in between.
  */
 #include "memory.h"
 
@@ -12,36 +12,36 @@
 #include "external.h"
 #include "quota/ledger.h"
 
-/* A card's memory is given out in blocks of 2 MiB (cuMemGetAllocationGranularity of every card so
- * far). Buffers of up to half a block share blocks, where they begin at multiples of 512 bytes;
+/* A card's memory is allocated in blocks of 2 MiB (cuMemGetAllocationGranularity of every card so
+ * far). Buffers of up to half a block share blocks, where they start at multiples of 512 bytes;
  * larger ones have blocks of their own. */
 #define BLOCK_BYTES (UINT64_C(2) << 20)
 #define SHARED_BYTES (BLOCK_BYTES / 2)
 #define SHARED_GRANULE_BYTES 512
 
 /* A row's length is rounded up to a multiple of this, or of a power of two above it
- * (CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT and measured results: never below). */
+ * (CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT and measurements: never below). */
 #define PITCH_GUESS 512
 
-uint64_t linear_bytes(uint64_t asked)
+uint64_t linear_bytes(uint64_t requested)
 {
-	uint64_t granule = asked <= SHARED_BYTES ? SHARED_GRANULE_BYTES : BLOCK_BYTES;
+	uint64_t granule = requested <= SHARED_BYTES ? SHARED_GRANULE_BYTES : BLOCK_BYTES;
 
-	return asked <= UINT64_MAX - granule ? (asked + granule - 1) / granule * granule
-					     : UINT64_MAX;
+	return requested <= UINT64_MAX - granule ? (requested + granule - 1) / granule * granule
+						 : UINT64_MAX;
 }
 
-/* Out of the way of the most frequent of all calls. */
+/* Kept out of the way of the most frequent of all calls. */
 __attribute__((noinline, cold)) static CUresult alloc_again(
-	const struct charge *charge, CUdeviceptr *given, size_t bytes)
+	const struct charge *charge, CUdeviceptr *returned, size_t bytes)
 {
-	return INSIST_AGAIN(charge->card, charge->bytes, REAL(cuMemAlloc_v2)(given, bytes));
+	return RETRY_AFTER_OOM(charge->card, charge->bytes, REAL(cuMemAlloc_v2)(returned, bytes));
 }
 
 CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 {
 	struct charge charge;
-	CUdeviceptr given = 0;
+	CUdeviceptr returned = 0;
 
 	if (!pointer)
 		return REAL(cuMemAlloc_v2)(pointer, bytes);
@@ -50,20 +50,20 @@ CUDA(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = REAL(cuMemAlloc_v2)(&given, bytes);
+	result = REAL(cuMemAlloc_v2)(&returned, bytes);
 	if (__builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0))
-		result = alloc_again(&charge, &given, bytes);
-	result = charge_settle(&charge, result, &given);
+		result = alloc_again(&charge, &returned, bytes);
+	result = charge_settle(&charge, result, &returned);
 	if (result == CUDA_SUCCESS)
-		*pointer = given;
+		*pointer = returned;
 	return result;
 }
 
-/* The interface of CUDA before 3.2, with addresses of 32 bits. */
+/* The interface before CUDA 3.2, with 32-bit addresses. */
 CUDA(cuMemAlloc, (unsigned int *pointer, unsigned int bytes))
 {
 	struct charge charge;
-	unsigned int given = 0;
+	unsigned int returned = 0;
 
 	if (!pointer)
 		return REAL(cuMemAlloc)(pointer, bytes);
@@ -72,15 +72,15 @@ CUDA(cuMemAlloc, (unsigned int *pointer, unsigned int bytes))
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = CHARGED(charge, REAL(cuMemAlloc)(&given, bytes));
-	const CUdeviceptr handle = given;
+	result = CHARGED(charge, REAL(cuMemAlloc)(&returned, bytes));
+	const CUdeviceptr handle = returned;
 	result = charge_settle(&charge, result, &handle);
 	if (result == CUDA_SUCCESS)
-		*pointer = given;
+		*pointer = returned;
 	return result;
 }
 
-/* The pitch is the driver's choice: reserve what it most likely takes, then what it took. */
+/* The driver chooses the pitch: reserve what it most likely takes, then what it took. */
 static CUresult reserve_pitched(struct charge *charge, size_t width_bytes, size_t height)
 {
 	size_t pitch, bytes;
@@ -107,7 +107,7 @@ CUDA(cuMemAllocPitch_v2, (CUdeviceptr * pointer, size_t *pitch, size_t width_byt
 				 unsigned int element_bytes))
 {
 	struct charge charge;
-	CUdeviceptr given = 0;
+	CUdeviceptr returned = 0;
 	size_t row = 0;
 
 	if (!pointer || !pitch)
@@ -116,15 +116,15 @@ CUDA(cuMemAllocPitch_v2, (CUdeviceptr * pointer, size_t *pitch, size_t width_byt
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = CHARGED(
-		charge, REAL(cuMemAllocPitch_v2)(&given, &row, width_bytes, height, element_bytes));
+	result = CHARGED(charge,
+		REAL(cuMemAllocPitch_v2)(&returned, &row, width_bytes, height, element_bytes));
 	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)row * height))) {
-		REAL(cuMemFree_v2)(given);
+		REAL(cuMemFree_v2)(returned);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	result = charge_settle(&charge, result, &given);
+	result = charge_settle(&charge, result, &returned);
 	if (result == CUDA_SUCCESS) {
-		*pointer = given;
+		*pointer = returned;
 		*pitch = row;
 	}
 	return result;
@@ -134,7 +134,7 @@ CUDA(cuMemAllocPitch, (unsigned int *pointer, unsigned int *pitch, unsigned int 
 			      unsigned int height, unsigned int element_bytes))
 {
 	struct charge charge;
-	unsigned int given = 0, row = 0;
+	unsigned int returned = 0, row = 0;
 
 	if (!pointer || !pitch)
 		return REAL(cuMemAllocPitch)(pointer, pitch, width_bytes, height, element_bytes);
@@ -143,15 +143,15 @@ CUDA(cuMemAllocPitch, (unsigned int *pointer, unsigned int *pitch, unsigned int 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = CHARGED(
-		charge, REAL(cuMemAllocPitch)(&given, &row, width_bytes, height, element_bytes));
+		charge, REAL(cuMemAllocPitch)(&returned, &row, width_bytes, height, element_bytes));
 	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)row * height))) {
-		REAL(cuMemFree)(given);
+		REAL(cuMemFree)(returned);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	const CUdeviceptr handle = given;
+	const CUdeviceptr handle = returned;
 	result = charge_settle(&charge, result, &handle);
 	if (result == CUDA_SUCCESS) {
-		*pointer = given;
+		*pointer = returned;
 		*pitch = row;
 	}
 	return result;

@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-/* What the driver takes of the card for a buffer of so many bytes, beside what is left free of the
- * block that small ones share. UINT64_MAX if that does not fit into 64 bits. */
-uint64_t linear_bytes(uint64_t asked);
+/* The memory that the driver takes of the card for a buffer of this size, in addition to the free
+ * rest of the block that small buffers share. UINT64_MAX if that does not fit into 64 bits. */
+uint64_t linear_bytes(uint64_t requested);
 
 #endif

@@ -2,11 +2,11 @@
 #include "multicast.h"
 
 #include "cards.h"
-#include "pieces.h"
+#include "physical_refs.h"
 
-/* By object, card and offset, mixed into one number: an unbind names the same three as its bind, or
- * the driver promises nothing. The owner is the piece that is bound, `bytes` the object's number,
- * `references` that of the bind: one after the other. */
+/* By object, card and offset, mixed into one number: an unbind must name the same three as its
+ * bind. The owner is the piece that is bound, `bytes` the object's number, `references` the number
+ * of the bind, in order. */
 static struct allocations binds;
 static uint32_t last_bind;
 
@@ -22,8 +22,8 @@ static uint64_t bind_key(uint64_t object, unsigned card, size_t offset)
 	return mixed(mixed(object * GPUSHARE_MAX_CARDS + card) + offset) | 1;
 }
 
-/* The object and what is to be bound to it, both held: other threads may let go of them while the
- * driver binds. 0 where it is in no books. */
+/* Holds the object and the memory to be bound: other threads may release them while the driver
+ * binds. 0 if it is not recorded. */
 struct bind {
 	uint64_t object;
 	uint64_t piece;
@@ -32,24 +32,24 @@ struct bind {
 static struct bind bind_memory(
 	CUmemGenericAllocationHandle handle, CUmemGenericAllocationHandle memory)
 {
-	pieces_lock();
-	struct bind bind = {piece_of_handle(handle), piece_of_handle(memory)};
-	piece_hold(bind.object);
-	piece_hold(bind.piece);
-	pieces_unlock();
+	physical_refs_lock();
+	struct bind bind = {physical_of_handle(handle), physical_of_handle(memory)};
+	physical_hold(bind.object);
+	physical_hold(bind.piece);
+	physical_refs_unlock();
 	return bind;
 }
 
 static struct bind bind_address(CUmemGenericAllocationHandle handle, CUdeviceptr pointer)
 {
-	pieces_lock();
-	struct bind bind = {piece_of_handle(handle), piece_hold_mapped(pointer)};
-	piece_hold(bind.object);
-	pieces_unlock();
+	physical_refs_lock();
+	struct bind bind = {physical_of_handle(handle), physical_hold_mapped(pointer)};
+	physical_hold(bind.object);
+	physical_refs_unlock();
 	return bind;
 }
 
-/* The piece's reference is the bind's from now on. */
+/* The reference to the piece belongs to the bind from now on. */
 static void bound(const struct bind *bind, unsigned card, size_t offset)
 {
 	const uint64_t key = bind_key(bind->object, card, offset);
@@ -59,11 +59,11 @@ static void bound(const struct bind *bind, unsigned card, size_t offset)
 		.references = ++last_bind};
 	struct allocation stale;
 
-	piece_is_multicast(bind->object);
-	/* It was unbound with a range around it, or the driver would not have bound this. */
+	physical_is_multicast(bind->object);
+	/* It was unbound as part of a larger range, or the driver would not have bound this. */
 	if (allocations_take(&binds, key, &stale))
-		piece_drop(stale.owner);
-	piece_put(&binds, &entry);
+		physical_drop(stale.owner);
+	physical_put(&binds, &entry);
 }
 
 static CUresult bind_settle(
@@ -73,48 +73,49 @@ static CUresult bind_settle(
 	const bool known = result == CUDA_SUCCESS && bind->object && bind->piece &&
 			   card_of_device(&card, device) == CUDA_SUCCESS;
 
-	pieces_lock();
+	physical_refs_lock();
 	if (known)
 		bound(bind, card, offset);
 	else
-		piece_drop(bind->piece);
-	piece_drop(bind->object);
-	pieces_unlock();
+		physical_drop(bind->piece);
+	physical_drop(bind->object);
+	physical_refs_unlock();
 	return result;
 }
 
 CUDA(cuMulticastCreate,
 	(CUmemGenericAllocationHandle * handle, const CUmulticastObjectProp *properties))
 {
-	CUmemGenericAllocationHandle given = 0;
+	CUmemGenericAllocationHandle returned = 0;
 
 	if (!handle)
 		return REAL(cuMulticastCreate)(handle, properties);
-	CUresult result = REAL(cuMulticastCreate)(&given, properties);
+	CUresult result = REAL(cuMulticastCreate)(&returned, properties);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	pieces_lock();
-	piece_handle_new(given, piece_new(PIECE_MULTICAST, GPUSHARE_KIND_PHYSICAL, 0, 0));
-	pieces_unlock();
-	*handle = given;
+	physical_refs_lock();
+	physical_handle_new(
+		returned, physical_new(PHYSICAL_MULTICAST, GPUSHARE_KIND_PHYSICAL, 0, 0));
+	physical_refs_unlock();
+	*handle = returned;
 	return result;
 }
 
-/* Whoever imported the object says so before it maps or binds anything. */
+/* A process that imports the object calls this before it maps or binds anything. */
 CUDA(cuMulticastAddDevice, (CUmemGenericAllocationHandle handle, CUdevice device))
 {
 	CUresult result = REAL(cuMulticastAddDevice)(handle, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	pieces_lock();
-	piece_is_multicast(piece_of_handle(handle));
-	pieces_unlock();
+	physical_refs_lock();
+	physical_is_multicast(physical_of_handle(handle));
+	physical_refs_unlock();
 	return result;
 }
 
-/* The device on which the memory lies, for the forms that do not say it. */
+/* The device of the memory, for the forms that do not name it. */
 static CUdevice device_of_memory(CUmemGenericAllocationHandle memory)
 {
 	CUmemAllocationProp properties;
@@ -187,7 +188,7 @@ static void unbound(uint64_t object, unsigned card, size_t offset, uint32_t last
 	if (!allocations_find(&binds, key, &bind) || (int32_t)(bind.references - last) > 0)
 		return;
 	allocations_take(&binds, key, &bind);
-	piece_drop(bind.owner);
+	physical_drop(bind.owner);
 }
 
 CUDA(cuMulticastUnbind,
@@ -195,17 +196,17 @@ CUDA(cuMulticastUnbind,
 {
 	unsigned card;
 
-	pieces_lock();
-	const uint64_t object = piece_of_handle(handle);
+	physical_refs_lock();
+	const uint64_t object = physical_of_handle(handle);
 	const uint32_t last = last_bind;
-	pieces_unlock();
+	physical_refs_unlock();
 	CUresult result = REAL(cuMulticastUnbind)(handle, device, offset, bytes);
 
 	if (result != CUDA_SUCCESS || card_of_device(&card, device) != CUDA_SUCCESS)
 		return result;
-	pieces_lock();
+	physical_refs_lock();
 	unbound(object, card, offset, last);
-	pieces_unlock();
+	physical_refs_unlock();
 	return result;
 }
 
@@ -226,7 +227,7 @@ void multicast_end(uint64_t object)
 		allocations_take_all(&binds, is_bound_to, &bind);
 		if (bind.handle == 0)
 			break;
-		piece_drop(bind.owner);
+		physical_drop(bind.owner);
 	}
 }
 

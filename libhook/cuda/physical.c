@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Physical memory, and where it is mapped. Its size is a multiple of the granularity, or the driver
- * refuses it, so it is exactly what the driver takes. What is imported is charged where it was
- * made.
+ * Physical memory and its mappings. Its size is a multiple of the granularity, or the driver
+ * refuses it, so it is exactly what the driver takes. Imported memory is charged to its creator.
  *
- * What nobody refers to but a descriptor on its way, and what is imported and never mapped, is in
- * no figure of ours once its maker is gone: the size of an import shows only in its mappings.
+ * Memory that only a descriptor in flight refers to, and imported memory that was never mapped, is
+ * in no figure of this library once its creator is gone: the size of an import is only known from
+ * its mappings.
  */
 #include "cards.h"
 #include "charge.h"
-#include "insist.h"
-#include "pieces.h"
+#include "oom_retry.h"
+#include "physical_refs.h"
 #include "quota/ledger.h"
 
 static CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t bytes,
@@ -18,23 +18,24 @@ static CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t byt
 {
 	if (!handle)
 		return REAL(cuMemCreate)(handle, bytes, properties, flags);
-	/* The driver has managed memory in no figure of a process. */
+	/* Managed memory is not in the driver's figure for a process. */
 	enum gpushare_kind kind = properties->type == CU_MEM_ALLOCATION_TYPE_MANAGED
 					  ? GPUSHARE_KIND_MANAGED
 					  : GPUSHARE_KIND_PHYSICAL;
 
 	if (!ledger_reserve(card, kind, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUmemGenericAllocationHandle given = 0;
-	CUresult result = INSIST(card, bytes, REAL(cuMemCreate)(&given, bytes, properties, flags));
+	CUmemGenericAllocationHandle returned = 0;
+	CUresult result =
+		RETRY_ON_OOM(card, bytes, REAL(cuMemCreate)(&returned, bytes, properties, flags));
 	if (result != CUDA_SUCCESS) {
 		ledger_release(card, kind, bytes);
 		return result;
 	}
-	pieces_lock();
-	piece_handle_new(given, piece_new(PIECE_OWN, kind, card, bytes));
-	pieces_unlock();
-	*handle = given;
+	physical_refs_lock();
+	physical_handle_new(returned, physical_new(PHYSICAL_OWN, kind, card, bytes));
+	physical_refs_unlock();
+	*handle = returned;
 	return result;
 }
 
@@ -46,7 +47,7 @@ CUDA(cuMemCreate, (CUmemGenericAllocationHandle * handle, size_t bytes,
 	if (!properties) /* an error */
 		return REAL(cuMemCreate)(handle, bytes, properties, flags);
 	const CUmemAllocationProp own = *properties;
-	/* The host's memory is not ours to share out. */
+	/* Host memory is not subject to a quota. */
 	if (location_is_host(&own.location))
 		return REAL(cuMemCreate)(handle, bytes, &own, flags);
 	CUresult result = card_of_location(&card, &own.location);
@@ -63,14 +64,14 @@ CUDA(cuMemExportToShareableHandle,
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	pieces_lock();
-	piece_export(piece_of_handle(handle));
-	pieces_unlock();
+	physical_refs_lock();
+	physical_export(physical_of_handle(handle));
+	physical_refs_unlock();
 	return result;
 }
 
-/* The card of a handle that another process made. False: it takes nothing of a card. A driver that
- * does not know is too old for other places than cards. */
+/* The card of a handle that another process created. False: it takes no memory of a card. A driver
+ * that cannot answer is too old for locations other than cards. */
 static bool card_of_import(unsigned *card, CUmemGenericAllocationHandle handle)
 {
 	CUmemAllocationProp properties;
@@ -91,61 +92,61 @@ CUDA(cuMemImportFromShareableHandle,
 	(CUmemGenericAllocationHandle * handle, void *exported, CUmemAllocationHandleType type))
 {
 	unsigned card;
-	CUmemGenericAllocationHandle given = 0;
+	CUmemGenericAllocationHandle returned = 0;
 
 	if (!handle)
 		return REAL(cuMemImportFromShareableHandle)(handle, exported, type);
-	CUresult result = REAL(cuMemImportFromShareableHandle)(&given, exported, type);
+	CUresult result = REAL(cuMemImportFromShareableHandle)(&returned, exported, type);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	bool is_on_card = card_of_import(&card, given);
-	pieces_lock();
-	/* The driver may answer with a handle that the process has already, of its own memory too.
-	 */
-	uint64_t known = piece_of_handle(given);
+	bool is_on_card = card_of_import(&card, returned);
+	physical_refs_lock();
+	/* The driver may return a handle that the process has already, even of its own memory. */
+	uint64_t known = physical_of_handle(returned);
 	if (known)
-		piece_handle_add(given, known);
+		physical_handle_add(returned, known);
 	else if (is_on_card)
-		piece_handle_new(given, piece_new(PIECE_IMPORTED, GPUSHARE_KIND_PHYSICAL, card, 0));
-	pieces_unlock();
-	*handle = given;
+		physical_handle_new(
+			returned, physical_new(PHYSICAL_IMPORTED, GPUSHARE_KIND_PHYSICAL, card, 0));
+	physical_refs_unlock();
+	*handle = returned;
 	return result;
 }
 
-/* One reference less. While the driver released it, another thread may have been given the handle
- * anew: then its entry is of another piece, and the old one was dropped. */
+/* Remove a reference. While the driver released the handle, another thread may have received it
+ * again: then its entry is of another piece, and the old entry was dropped. */
 static void handle_drop(CUmemGenericAllocationHandle handle, uint64_t piece)
 {
 	struct allocation entry;
 
-	if (!piece || piece_of_handle(handle) != piece ||
-		!allocations_take(&piece_handles, handle, &entry))
+	if (!piece || physical_of_handle(handle) != piece ||
+		!allocations_take(&physical_handles, handle, &entry))
 		return;
 	if (--entry.references > 0)
-		piece_put(&piece_handles, &entry);
+		physical_put(&physical_handles, &entry);
 	else
-		piece_drop(piece);
+		physical_drop(piece);
 }
 
 /* Its entry stays until the driver has released it: another thread may be mapping it. */
 CUDA(cuMemRelease, (CUmemGenericAllocationHandle handle))
 {
-	pieces_lock();
-	const uint64_t piece = piece_of_handle(handle);
-	pieces_unlock();
+	physical_refs_lock();
+	const uint64_t piece = physical_of_handle(handle);
+	physical_refs_unlock();
 	CUresult result = REAL(cuMemRelease)(handle);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	pieces_lock();
+	physical_refs_lock();
 	handle_drop(handle, piece);
-	pieces_unlock();
+	physical_refs_unlock();
 	return result;
 }
 
-/* Mappings are numbered, as `references`, so that what was mapped while the driver undid others
- * can be told from those. */
+/* Mappings are numbered, in `references`, to distinguish those that were made while the driver
+ * undid others. */
 static uint32_t last_mapping;
 
 static bool is_later(uint32_t mapping, uint32_t than)
@@ -153,7 +154,7 @@ static bool is_later(uint32_t mapping, uint32_t than)
 	return (int32_t)(mapping - than) > 0;
 }
 
-/* With a reference to the piece that is the mapping's from now on. */
+/* The reference to the piece belongs to the mapping from now on. */
 static void mapping_add(CUdeviceptr pointer, size_t bytes, uint64_t piece)
 {
 	struct allocation stale;
@@ -161,63 +162,63 @@ static void mapping_add(CUdeviceptr pointer, size_t bytes, uint64_t piece)
 		.handle = pointer, .bytes = bytes, .owner = piece, .references = ++last_mapping};
 
 	/* The driver has undone it, or it would not have mapped this. */
-	if (allocations_take(&piece_mappings, pointer, &stale))
-		piece_drop(stale.owner);
-	piece_put(&piece_mappings, &mapping);
+	if (allocations_take(&physical_mappings, pointer, &stale))
+		physical_drop(stale.owner);
+	physical_put(&physical_mappings, &mapping);
 }
 
 /* The piece is held before the driver maps it: another thread may release its handle meanwhile. */
 CUDA(cuMemMap, (CUdeviceptr pointer, size_t bytes, size_t offset,
 		       CUmemGenericAllocationHandle handle, unsigned long long flags))
 {
-	pieces_lock();
-	const uint64_t piece = piece_of_handle(handle);
-	piece_hold(piece);
-	pieces_unlock();
+	physical_refs_lock();
+	const uint64_t piece = physical_of_handle(handle);
+	physical_hold(piece);
+	physical_refs_unlock();
 	CUresult result = REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
 
-	pieces_lock();
+	physical_refs_lock();
 	if (result == CUDA_SUCCESS) {
-		/* Memory of the host is noted too, as no piece's: one call may undo its mapping
-		 * and the next one's. */
+		/* Host memory is recorded too, without a piece: one call may undo its mapping
+		 * together with the next. */
 		mapping_add(pointer, bytes, piece);
-		piece_reaches(piece, offset + bytes);
+		physical_reaches(piece, offset + bytes);
 	} else {
-		piece_drop(piece);
+		physical_drop(piece);
 	}
-	pieces_unlock();
+	physical_refs_unlock();
 	return result;
 }
 
-/* One call may undo many mappings, one behind the other. */
+/* One call may undo several consecutive mappings. */
 static void mappings_end(CUdeviceptr pointer, size_t bytes, uint32_t last)
 {
 	const CUdeviceptr end = pointer + bytes;
 	struct allocation mapping;
 
-	while (pointer < end && allocations_find(&piece_mappings, pointer, &mapping)) {
+	while (pointer < end && allocations_find(&physical_mappings, pointer, &mapping)) {
 		pointer += mapping.bytes;
 		if (is_later(mapping.references, last))
 			continue;
-		allocations_take(&piece_mappings, mapping.handle, &mapping);
-		piece_drop(mapping.owner);
+		allocations_take(&physical_mappings, mapping.handle, &mapping);
+		physical_drop(mapping.owner);
 	}
 }
 
-/* They stay in the books until the driver has undone them: another thread may be taking a handle of
+/* They stay recorded until the driver has undone them: another thread may be retaining a handle of
  * what is mapped there, or binding it. */
 CUDA(cuMemUnmap, (CUdeviceptr pointer, size_t bytes))
 {
-	pieces_lock();
+	physical_refs_lock();
 	const uint32_t last = last_mapping;
-	pieces_unlock();
+	physical_refs_unlock();
 	CUresult result = REAL(cuMemUnmap)(pointer, bytes);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	pieces_lock();
+	physical_refs_lock();
 	mappings_end(pointer, bytes, last);
-	pieces_unlock();
+	physical_refs_unlock();
 	return result;
 }
 
@@ -225,21 +226,21 @@ CUDA(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *
 {
 	if (!handle)
 		return REAL(cuMemRetainAllocationHandle)(handle, pointer);
-	pieces_lock();
-	const uint64_t mapped = piece_hold_mapped((uintptr_t)pointer);
-	pieces_unlock();
-	CUmemGenericAllocationHandle given = 0;
-	CUresult result = REAL(cuMemRetainAllocationHandle)(&given, pointer);
+	physical_refs_lock();
+	const uint64_t mapped = physical_hold_mapped((uintptr_t)pointer);
+	physical_refs_unlock();
+	CUmemGenericAllocationHandle returned = 0;
+	CUresult result = REAL(cuMemRetainAllocationHandle)(&returned, pointer);
 
-	pieces_lock();
+	physical_refs_lock();
 	if (result == CUDA_SUCCESS) {
-		const uint64_t known = piece_of_handle(given);
+		const uint64_t known = physical_of_handle(returned);
 		if (known || mapped)
-			piece_handle_add(given, known ? known : mapped);
+			physical_handle_add(returned, known ? known : mapped);
 	}
-	piece_drop(mapped);
-	pieces_unlock();
+	physical_drop(mapped);
+	physical_refs_unlock();
 	if (result == CUDA_SUCCESS)
-		*handle = given;
+		*handle = returned;
 	return result;
 }

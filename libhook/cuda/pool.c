@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lock order: `making`, then the books of backing.c.
+ * Lock order: `making`, then `books` of backing.c.
  */
 #include "pool.h"
 
@@ -26,7 +26,8 @@ static bool pool_held(const struct backing *backing, uint64_t *bytes)
 	const struct pool *pool = pool_of(backing);
 	uint64_t live = atomic_load(&backing->live);
 
-	/* Its handle is no more. The driver gives back what the pool held with the last of it. */
+	/* Its handle is gone. The driver releases what the pool held with the last of its memory.
+	 */
 	if (atomic_load(&pool->ended)) {
 		*bytes = live ? atomic_load(&backing->charged) : 0;
 		return true;
@@ -34,7 +35,7 @@ static bool pool_held(const struct backing *backing, uint64_t *bytes)
 	if (REAL(cuMemPoolGetAttribute)(
 		    pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes) != CUDA_SUCCESS)
 		return false;
-	/* Managed memory is charged as asked for, wherever it lies: it may come to the card. */
+	/* Managed memory is charged as requested, wherever it is: it may move to the card. */
 	if (backing->kind == GPUSHARE_KIND_MANAGED && *bytes < live)
 		*bytes = live;
 	return true;
@@ -97,7 +98,7 @@ void pool_remember(CUmemoryPool handle, struct pool *pool)
 	struct allocation entry = {.handle = (uintptr_t)handle, .owner = (uintptr_t)pool};
 
 	if (!allocations_add(&handles, &entry, &stale))
-		log_line(LOG_WARNING, "no memory to note a pool");
+		log_line(LOG_WARNING, "out of memory: cannot track a pool");
 }
 
 void pool_forget(CUmemoryPool handle)
@@ -107,7 +108,7 @@ void pool_forget(CUmemoryPool handle)
 	allocations_take(&handles, (uintptr_t)handle, &entry);
 }
 
-/* Frees that streams have not come to yet may hold some of it even where nothing is live. */
+/* Frees that streams have not reached yet may hold some of it even if nothing is in use. */
 CUresult pool_destroy(struct pool *pool)
 {
 	unsigned card = pool->backing.card;
@@ -120,7 +121,7 @@ CUresult pool_destroy(struct pool *pool)
 		atomic_store(&pool->ended, true);
 	}
 	backings_let_go();
-	/* From here on another thread may have freed an empty one. */
+	/* From here on, another thread may have freed an empty one. */
 	if (result == CUDA_SUCCESS && is_empty)
 		backings_look(card);
 	else if (result == CUDA_SUCCESS)
@@ -146,8 +147,8 @@ static CUresult pool_new(CUmemoryPool handle, enum gpushare_kind kind, unsigned 
 	return CUDA_SUCCESS;
 }
 
-/* Managed memory that has no card of its own is charged on the current one, as cuMemAllocManaged's.
- */
+/* Managed memory without a card of its own is charged on the current one, like
+ * cuMemAllocManaged's. */
 static CUresult place(CUmemoryPool handle, CUmemAllocationType type, const CUmemLocation *location)
 {
 	bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
@@ -164,8 +165,8 @@ static CUresult place(CUmemoryPool handle, CUmemAllocationType type, const CUmem
 		       : result;
 }
 
-/* Newer drivers of CUDA 13 tell. With older ones, a pool that the program neither made nor asked
- * for by its location is a device's default one. */
+/* Newer drivers of CUDA 13 report it. With older ones, a pool that the program neither created nor
+ * looked up by location is a device's default pool. */
 static CUresult pool_identify(CUmemoryPool handle, CUdevice device)
 {
 	CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
@@ -231,5 +232,5 @@ void pools_after_fork_in_child(void)
 	pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
 
 	allocations_forget(&handles);
-	making = unlocked; /* another thread may have held it */
+	making = unlocked; /* another thread may have held the lock */
 }

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Allocating from pools, and freeing into them. In a stream that is captured the calls make nodes
- * of a graph, and graph_memory.c charges what those take.
+ * Allocating from pools, and freeing into them. In a captured stream, the calls make nodes of a
+ * graph, and graph_memory.c charges what those take.
  */
 #include <stdbool.h>
 
 #include "cards.h"
-#include "insist.h"
+#include "oom_retry.h"
 #include "pool.h"
 #include "stream.h"
 
-/* Allocations begin at multiples of this (cuMemAllocAsync: "suitably aligned"; never seen below).
- */
+/* Allocations start at multiples of this (cuMemAllocAsync: "suitably aligned"; never observed
+ * below). */
 #define GRANULE_BYTES 512
 
-/* Less than a pool was ever seen to grow by: what is handed out between two looks then needs no
- * more than one growth. */
+/* Less than the smallest observed growth of a pool: what is handed out between two queries then
+ * needs no more than one growth. */
 #define LOOK_BYTES (UINT64_C(2) << 20)
 
-/* One allocation, from before the driver is asked. */
+/* One allocation, from before the driver is called. */
 struct taking {
 	struct pool *pool;
 	uint64_t bytes;
@@ -26,11 +26,11 @@ struct taking {
 	bool is_looked_at; /* afterwards */
 };
 
-/* What `live` is more than the pool is known to hold, or will by what others reserved; but never
- * more than this allocation. */
+/* The amount by which `live` exceeds what the pool is known to hold, or will hold by other
+ * reservations; but never more than this allocation. */
 static uint64_t growth(const struct backing *backing, uint64_t live, uint64_t bytes)
 {
-	uint64_t covered = atomic_load(&backing->charged) + atomic_load(&backing->promised);
+	uint64_t covered = atomic_load(&backing->charged) + atomic_load(&backing->outstanding);
 
 	if (live <= covered)
 		return 0;
@@ -55,7 +55,7 @@ static CUresult reserve(struct taking *taking, size_t bytes)
 
 	if (!pool_is_charged(taking->pool))
 		return CUDA_SUCCESS;
-	/* Above that no quota is, and no sum overflows. */
+	/* No quota is larger, and no sum overflows. */
 	taking->bytes = bytes < GPUSHARE_PENDING_BEGIN
 				? (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES * GRANULE_BYTES
 				: GPUSHARE_PENDING_BEGIN;
@@ -82,16 +82,16 @@ static CUresult take(struct taking *taking, size_t bytes, CUmemoryPool handle, C
 	return result == CUDA_SUCCESS ? reserve(taking, bytes) : result;
 }
 
-/* Have the driver give up what it took. It can only when the stream has passed the free, which lies
- * behind all that the stream has still to do. */
+/* Make the driver release what it took. It can do so only when the stream has passed the free,
+ * which comes after everything that the stream still has to do. */
 static void undo(
 	struct taking *taking, CUdeviceptr pointer, CUstream stream, enum null_stream null_stream)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	const struct pool *pool = taking->pool;
 	const struct backing *backing = &pool->backing;
-	uint64_t keep =
-		atomic_load(&backing->charged) + atomic_load(&backing->promised) - taking->reserved;
+	uint64_t keep = atomic_load(&backing->charged) + atomic_load(&backing->outstanding) -
+			taking->reserved;
 	uint64_t held;
 
 	REAL(cuThreadExchangeStreamCaptureMode)(&mode);
@@ -107,7 +107,7 @@ static void undo(
 	REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
-/* Withdraw what was not had, or not kept. */
+/* Withdraw what was not allocated, or not kept. */
 static void withdraw(const struct taking *taking)
 {
 	struct backing *backing = &taking->pool->backing;
@@ -128,39 +128,40 @@ static void note(const struct taking *taking, CUdeviceptr pointer)
 	charge_note(&allocation);
 }
 
-static CUresult taken(struct taking *taking, CUresult result, CUdeviceptr given, CUstream stream,
+static CUresult taken(struct taking *taking, CUresult result, CUdeviceptr returned, CUstream stream,
 	enum null_stream null_stream)
 {
 	if (!pool_is_charged(taking->pool))
 		return result;
 	if (result != CUDA_SUCCESS) {
 		withdraw(taking);
-		/* Before it says that the card is full, the driver takes back what pools keep. */
+		/* Before it reports that the card is full, the driver reclaims what pools retain.
+		 */
 		if (result == CUDA_ERROR_OUT_OF_MEMORY)
 			backings_look(taking->pool->backing.card);
 		return result;
 	}
 	if (taking->is_looked_at && !backing_settle(&taking->pool->backing, &taking->reserved)) {
-		undo(taking, given, stream, null_stream);
+		undo(taking, returned, stream, null_stream);
 		withdraw(taking);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	note(taking, given);
+	note(taking, returned);
 	return CUDA_SUCCESS;
 }
 
-/* On what is a card's, it is insisted. */
-#define TAKEN(taking, call) INSIST(card_of(&(taking)), (taking).bytes, (call))
+/* Retried if the pool is on a card. */
+#define TAKEN(taking, call) RETRY_ON_OOM(card_of(&(taking)), (taking).bytes, (call))
 
 static unsigned card_of(const struct taking *taking)
 {
-	return pool_is_charged(taking->pool) ? taking->pool->backing.card : INSIST_ON_NOTHING;
+	return pool_is_charged(taking->pool) ? taking->pool->backing.card : OOM_RETRY_NO_CARD;
 }
 
 CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 {
 	struct taking taking;
-	CUdeviceptr given = 0;
+	CUdeviceptr returned = 0;
 
 	if (!pointer)
 		return REAL(cuMemAllocAsync)(pointer, bytes, stream);
@@ -170,17 +171,17 @@ CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 	CUresult result = take(&taking, bytes, NULL, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = TAKEN(taking, REAL(cuMemAllocAsync)(&given, bytes, stream));
-	result = taken(&taking, result, given, stream, NULL_IS_LEGACY);
+	result = TAKEN(taking, REAL(cuMemAllocAsync)(&returned, bytes, stream));
+	result = taken(&taking, result, returned, stream, NULL_IS_LEGACY);
 	if (result == CUDA_SUCCESS)
-		*pointer = given;
+		*pointer = returned;
 	return result;
 }
 
 CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
 {
 	struct taking taking;
-	CUdeviceptr given = 0;
+	CUdeviceptr returned = 0;
 
 	if (!pointer)
 		return REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
@@ -190,10 +191,10 @@ CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream
 	CUresult result = take(&taking, bytes, NULL, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = TAKEN(taking, REAL(cuMemAllocAsync_ptsz)(&given, bytes, stream));
-	result = taken(&taking, result, given, stream, NULL_IS_PER_THREAD);
+	result = TAKEN(taking, REAL(cuMemAllocAsync_ptsz)(&returned, bytes, stream));
+	result = taken(&taking, result, returned, stream, NULL_IS_PER_THREAD);
 	if (result == CUDA_SUCCESS)
-		*pointer = given;
+		*pointer = returned;
 	return result;
 }
 
@@ -201,7 +202,7 @@ CUDA(cuMemAllocFromPoolAsync,
 	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
 {
 	struct taking taking;
-	CUdeviceptr given = 0;
+	CUdeviceptr returned = 0;
 
 	if (!pointer)
 		return REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
@@ -211,10 +212,10 @@ CUDA(cuMemAllocFromPoolAsync,
 	CUresult result = take(&taking, bytes, pool, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = TAKEN(taking, REAL(cuMemAllocFromPoolAsync)(&given, bytes, pool, stream));
-	result = taken(&taking, result, given, stream, NULL_IS_LEGACY);
+	result = TAKEN(taking, REAL(cuMemAllocFromPoolAsync)(&returned, bytes, pool, stream));
+	result = taken(&taking, result, returned, stream, NULL_IS_LEGACY);
 	if (result == CUDA_SUCCESS)
-		*pointer = given;
+		*pointer = returned;
 	return result;
 }
 
@@ -222,7 +223,7 @@ CUDA(cuMemAllocFromPoolAsync_ptsz,
 	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
 {
 	struct taking taking;
-	CUdeviceptr given = 0;
+	CUdeviceptr returned = 0;
 
 	if (!pointer)
 		return REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
@@ -232,10 +233,10 @@ CUDA(cuMemAllocFromPoolAsync_ptsz,
 	CUresult result = take(&taking, bytes, pool, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = TAKEN(taking, REAL(cuMemAllocFromPoolAsync_ptsz)(&given, bytes, pool, stream));
-	result = taken(&taking, result, given, stream, NULL_IS_PER_THREAD);
+	result = TAKEN(taking, REAL(cuMemAllocFromPoolAsync_ptsz)(&returned, bytes, pool, stream));
+	result = taken(&taking, result, returned, stream, NULL_IS_PER_THREAD);
 	if (result == CUDA_SUCCESS)
-		*pointer = given;
+		*pointer = returned;
 	return result;
 }
 

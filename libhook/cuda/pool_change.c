@@ -1,61 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a program does with its pools: makes them, trims them, ends them.
+ * The program's changes to its pools: creation, trimming, destruction.
  */
 #include "pool.h"
 
 CUDA(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *properties))
 {
-	CUmemoryPool given = NULL;
+	CUmemoryPool returned = NULL;
 
 	if (!pool || !properties)
 		return REAL(cuMemPoolCreate)(pool, properties);
 	const CUmemPoolProps own = *properties;
-	CUresult result = REAL(cuMemPoolCreate)(&given, &own);
+	CUresult result = REAL(cuMemPoolCreate)(&returned, &own);
 	if (result != CUDA_SUCCESS)
 		return result;
-	pool_forget(given);
-	result = pool_place(given, own.allocType, &own.location);
+	pool_forget(returned);
+	result = pool_place(returned, own.allocType, &own.location);
 	if (result == CUDA_SUCCESS)
-		*pool = given;
+		*pool = returned;
 	else
-		REAL(cuMemPoolDestroy)(given);
+		REAL(cuMemPoolDestroy)(returned);
 	return result;
 }
 
-static CUresult pool_placed(CUmemoryPool *pool, CUmemoryPool given, CUmemAllocationType type,
+static CUresult pool_placed(CUmemoryPool *pool, CUmemoryPool returned, CUmemAllocationType type,
 	const CUmemLocation *location)
 {
-	CUresult result = pool_place(given, type, location);
+	CUresult result = pool_place(returned, type, location);
 
 	if (result == CUDA_SUCCESS)
-		*pool = given;
+		*pool = returned;
 	return result;
 }
 
-/* Since CUDA 13 the host has pools that the program did not make, too. */
+/* Since CUDA 13, the host has pools that the program did not create, too. */
 CUDA(cuMemGetDefaultMemPool,
 	(CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type))
 {
 	if (!pool || !location)
 		return REAL(cuMemGetDefaultMemPool)(pool, location, type);
-	CUmemoryPool given = NULL;
+	CUmemoryPool returned = NULL;
 	CUmemLocation own = *location;
-	CUresult result = REAL(cuMemGetDefaultMemPool)(&given, &own, type);
-	return result == CUDA_SUCCESS ? pool_placed(pool, given, type, &own) : result;
+	CUresult result = REAL(cuMemGetDefaultMemPool)(&returned, &own, type);
+	return result == CUDA_SUCCESS ? pool_placed(pool, returned, type, &own) : result;
 }
 
 CUDA(cuMemGetMemPool, (CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type))
 {
 	if (!pool || !location)
 		return REAL(cuMemGetMemPool)(pool, location, type);
-	CUmemoryPool given = NULL;
+	CUmemoryPool returned = NULL;
 	CUmemLocation own = *location;
-	CUresult result = REAL(cuMemGetMemPool)(&given, &own, type);
-	return result == CUDA_SUCCESS ? pool_placed(pool, given, type, &own) : result;
+	CUresult result = REAL(cuMemGetMemPool)(&returned, &own, type);
+	return result == CUDA_SUCCESS ? pool_placed(pool, returned, type, &own) : result;
 }
 
-/* Of what lives on, the driver can be asked for the last time before its handle is gone. */
+/* The last chance to query the driver about the memory that remains, before the handle is gone. */
 CUDA(cuMemPoolDestroy, (CUmemoryPool handle))
 {
 	struct pool *pool = pool_known(handle);
@@ -84,7 +84,7 @@ CUDA(cuMemPoolTrimTo, (CUmemoryPool handle, size_t bytes_to_keep))
 	return result;
 }
 
-/* A lower threshold lets memory go when the program next waits. */
+/* A lower threshold lets the driver release memory at the program's next synchronization. */
 CUDA(cuMemPoolSetAttribute, (CUmemoryPool handle, CUmemPool_attribute attribute, void *value))
 {
 	struct pool *pool = pool_known(handle);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pools that several processes use. Their memory is charged in the process that made the pool and
- * allocates from it; others map single allocations of it.
+ * Pools that several processes use. Their memory is charged to the process that created the pool
+ * and allocates from it; others map single allocations of it.
  */
 #include "cards.h"
 #include "pool.h"
@@ -25,7 +25,7 @@ CUDA(cuMemPoolExportPointer, (CUmemPoolPtrExportData * exported, CUdeviceptr poi
 
 	if (result != CUDA_SUCCESS || !allocations_take(&buffers, pointer, &allocation))
 		return result;
-	/* Once, however many are told of it. */
+	/* Once, however many processes receive it. */
 	if (!(allocation.references & CHARGE_EXPORTED))
 		ledger_export(allocation.card, allocation.bytes);
 	allocation.references |= CHARGE_EXPORTED;

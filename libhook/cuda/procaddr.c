@@ -1,16 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuGetProcAddress, through which cudart gets all but one of its functions. The real one answers
- * first; where the function is one that we mediate, its address is replaced by ours.
+ * cuGetProcAddress, through which cudart gets all but one of its functions. The real one is called
+ * first; if the function is mediated, its address is replaced.
  */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "channel/log.h"
-#include "filter.h"
+#include "interpose.h"
 #include "symbols.h"
 
-/* The newest version that the table knows, so the newest of which we know what a name means. */
+/* Drivers before CUDA 12 have only the older form, which returns no status. */
+static CUresult look_up(const char *name, void **function, int version, uint64_t flags,
+	CUdriverProcAddressQueryResult *status)
+{
+	if (driver_defines(real_cuGetProcAddress_v2))
+		return REAL(cuGetProcAddress_v2)(name, function, version, flags, status);
+	CUresult result = REAL(cuGetProcAddress)(name, function, version, flags);
+	if (status)
+		*status = result == CUDA_SUCCESS ? CU_GET_PROC_ADDRESS_SUCCESS
+						 : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	return result;
+}
+
+/* The newest version in the table, and so the newest for which the meaning of a name is known. */
 static int table_version(void)
 {
 	static _Atomic int newest;
@@ -22,14 +35,14 @@ static int table_version(void)
 	return newest;
 }
 
-/* The first of the table's lines for `name`: they are sorted by it. */
+/* The first of the table's lines for `name`: they are sorted by name. */
 static size_t first_line(const char *name)
 {
 	size_t low = 0, high = symbol_count;
 
 	while (low < high) {
 		size_t middle = (low + high) / 2;
-		if (strcmp(symbols[middle].name, name) < 0)
+		if (symbol_compare(&symbols[middle], name) < 0)
 			low = middle + 1;
 		else
 			high = middle;
@@ -37,15 +50,15 @@ static size_t first_line(const char *name)
 	return low;
 }
 
-/* What the driver gives for `name`, by the rule at the top of table/cuda.inc; a symbol that this
- * driver lacks cannot be its answer. NULL: nothing that the table knows. */
+/* The driver's result for `name`, by the rule at the top of table/cuda.inc; a symbol that this
+ * driver lacks cannot be its result. NULL: nothing in the table. */
 static const struct symbol *answer(const char *name, int version, uint64_t flags)
 {
 	const struct symbol *per_thread = NULL, *other = NULL;
 
 	for (size_t i = first_line(name); i < symbol_count; i++) {
 		const struct symbol *symbol = &symbols[i];
-		if (strcmp(symbol->name, name) != 0)
+		if (symbol_compare(symbol, name) != 0)
 			break;
 		if (symbol->version > version || !driver_has(symbol))
 			continue;
@@ -58,26 +71,26 @@ static const struct symbol *answer(const char *name, int version, uint64_t flags
 	return wanted && per_thread ? per_thread : other;
 }
 
-/* What of ours stands before the function at `real`: a driver that answers to a name which the
- * table does not have (an exported name with its suffix) must not hand out what we mediate. */
+/* The library's function for the real function at `real`: a driver that accepts a name which the
+ * table does not have (an exported name with its suffix) must not return a mediated function. */
 static const struct symbol *mediated_at(const void *real)
 {
 	for (size_t i = 0; i < symbol_count; i++)
 		if (symbol_is_mediated(&symbols[i]) &&
-			memcmp(symbols[i].real, &real, sizeof real) == 0)
+			memcmp(symbol_real(&symbols[i]), &real, sizeof real) == 0)
 			return &symbols[i];
 	return NULL;
 }
 
-/* Whether a program that is newer than our table is being given a function that is, too. Its
- * parameters may differ from those of the one that we know by that name. */
+/* Whether a program that is newer than the table receives a function that is newer, too. Its
+ * parameters may differ from those of the function that the table has under that name. */
 static bool is_newer(const char *name, const void *function, int version, uint64_t flags)
 {
 	void *known = NULL;
 
 	if (version <= table_version())
 		return false;
-	if (REAL(cuGetProcAddress_v2)(name, &known, table_version(), flags, NULL) != CUDA_SUCCESS)
+	if (look_up(name, &known, table_version(), flags, NULL) != CUDA_SUCCESS)
 		return true;
 	return known != function;
 }
@@ -85,12 +98,12 @@ static bool is_newer(const char *name, const void *function, int version, uint64
 static bool is_classified(const char *name)
 {
 	for (size_t i = 0; i < symbol_count; i++)
-		if (strcmp(symbols[i].name, name) == 0 || strcmp(symbols[i].symbol, name) == 0)
+		if (symbol_compare(&symbols[i], name) == 0 || strcmp(symbols[i].symbol, name) == 0)
 			return true;
 	return false;
 }
 
-/* FNV-1a, never 0. Two names of one hash are told as one. */
+/* FNV-1a, never 0. Two names with the same hash are reported as one. */
 static uint64_t hash_of(const char *name)
 {
 	uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -100,20 +113,20 @@ static uint64_t hash_of(const char *name)
 	return hash | 1;
 }
 
-/* The driver is newer than the table: what a name like that does nobody has looked at. Once for
- * each, and no more names than a driver adds in years. */
-static void tell_unclassified(const char *name)
+/* The driver is newer than the table: the function of this name is unclassified. Reported once per
+ * name, for no more names than a driver adds in years. */
+static void log_unclassified(const char *name)
 {
-	enum { NAMES_TOLD = 64 };
-	static _Atomic uint64_t told[NAMES_TOLD];
+	enum { NAMES_REPORTED = 64 };
+	static _Atomic uint64_t reported[NAMES_REPORTED];
 	const uint64_t hash = hash_of(name);
 
-	for (unsigned i = 0; i < NAMES_TOLD; i++) {
+	for (unsigned i = 0; i < NAMES_REPORTED; i++) {
 		uint64_t other = 0;
-		if (atomic_compare_exchange_strong(&told[i], &other, hash)) {
+		if (atomic_compare_exchange_strong(&reported[i], &other, hash)) {
 			log_line(LOG_WARNING,
-				"unclassified driver call %s handed out; what it allocates is "
-				"measured",
+				"driver function %s is unknown to gpushare and was not interposed; "
+				"its allocations are measured",
 				name);
 			return;
 		}
@@ -122,8 +135,8 @@ static void tell_unclassified(const char *name)
 	}
 }
 
-/* Put our function in the place of the driver's answer. A mediated function of which we do not know
- * the newest form is not found: passed on it would be a door around the quota, and an older form
+/* Replace the driver's result by the library's function. If the newest form of a mediated function
+ * is unknown, the result is not found: passed through, it would bypass the quota, and an older form
  * under a newer name would crash the program. */
 static CUresult substitute(const char *name, void **function, int version, uint64_t flags)
 {
@@ -132,20 +145,21 @@ static CUresult substitute(const char *name, void **function, int version, uint6
 	if (!symbol) {
 		symbol = mediated_at(*function);
 		if (symbol)
-			memcpy(function, &symbol->exported, sizeof(*function));
+			*function = symbol_exported(symbol);
 		else if (!is_classified(name))
-			tell_unclassified(name);
+			log_unclassified(name);
 		return CUDA_SUCCESS;
 	}
 	if (!symbol_is_mediated(symbol))
 		return CUDA_SUCCESS;
 	if (is_newer(name, *function, version, flags)) {
-		log_line(LOG_ERROR, "%s of CUDA %d is newer than this gpushare, which refuses it",
-			name, version);
+		log_line(LOG_ERROR,
+			"refused %s of CUDA %d: it is newer than this version of gpushare", name,
+			version);
 		*function = NULL;
 		return CUDA_ERROR_NOT_FOUND;
 	}
-	memcpy(function, &symbol->exported, sizeof(*function));
+	*function = symbol_exported(symbol);
 	return CUDA_SUCCESS;
 }
 
@@ -161,7 +175,7 @@ CUDA(cuGetProcAddress, (const char *name, void **function, int version, uint64_t
 CUDA(cuGetProcAddress_v2, (const char *name, void **function, int version, uint64_t flags,
 				  CUdriverProcAddressQueryResult *status))
 {
-	CUresult result = REAL(cuGetProcAddress_v2)(name, function, version, flags, status);
+	CUresult result = look_up(name, function, version, flags, status);
 
 	if (result != CUDA_SUCCESS || !*function)
 		return result;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a shared card does not do, whatever the arguments are: table/doors.txt says what and why.
- * The prototypes of cuda_driver.h must not be seen here.
+ * Functions that are always refused on a shared card: table/coverage.txt lists them with the
+ * reasons. The prototypes of cuda_driver.h must not be visible here.
  */
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -18,8 +18,8 @@ enum {
 	__attribute__((visibility("default"))) int symbol(void);                                   \
 	int symbol(void)                                                                           \
 	{                                                                                          \
-		static _Atomic bool said;                                                          \
-		if (!atomic_exchange(&said, true))                                                 \
+		static _Atomic bool logged;                                                        \
+		if (!atomic_exchange(&logged, true))                                               \
 			log_line(LOG_WARNING, "%s is refused: %s", #symbol, why);                  \
 		return error;                                                                      \
 	}

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stream as a function of the driver takes it.
+ * Streams as arguments of driver functions.
  */
 #ifndef GPUSHARE_STREAM_H
 #define GPUSHARE_STREAM_H
 
 #include <stdbool.h>
 
-#include "filter.h"
+#include "interpose.h"
 
-/* What a null stream is to a function: cuLaunchKernel's or cuLaunchKernel_ptsz's. */
+/* The meaning of a null stream to a function: cuLaunchKernel's or cuLaunchKernel_ptsz's. */
 enum null_stream { NULL_IS_LEGACY, NULL_IS_PER_THREAD };
 
-/* While it is, what it is given makes nodes of a graph: nothing is allocated, freed or started. */
+/* Whether the stream is being captured: its work then becomes nodes of a graph, and nothing is
+ * allocated, freed or started. */
 bool stream_is_captured(CUstream stream, enum null_stream null_stream);
 
-/* Until it has done what it was given. */
+/* Wait until it has finished its work. */
 void stream_wait(CUstream stream, enum null_stream null_stream);
 
 #endif

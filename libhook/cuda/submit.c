@@ -3,11 +3,11 @@
 
 #include "capture.h"
 #include "cards.h"
-#include "marker_end.h"
+#include "timing_context_end.h"
 #include "quota/pages.h"
 
-/* The driver is asked nothing where there is one card. What no card can be found for, the driver
- * is about to refuse; should it not, it must not be free: it counts on the first. */
+/* With a single card, the driver is not called. If no card can be found, the driver is about to
+ * refuse the call; should it not, the work must not be free: it counts on the first card. */
 static unsigned card_of(CUstream stream)
 {
 	CUdevice device;
@@ -20,7 +20,7 @@ static unsigned card_of(CUstream stream)
 	return card;
 }
 
-/* Of several cards: as long as none is closed, nobody asks which card a stream is of. */
+/* With several cards: while no gate is closed, the card of a stream is not looked up. */
 static bool is_open_everywhere(void)
 {
 	for (unsigned card = 0; card < pages.card_count; card++)
@@ -45,8 +45,8 @@ CUresult submit_leave_waited(struct gate_work *work, bool counted, CUresult resu
 {
 	submit_leave(work, counted, result);
 	if (counted && result == CUDA_SUCCESS) {
-		markers_before_wait();
-		markers_after_wait();
+		timing_before_wait();
+		timing_after_wait(WAIT_OTHER);
 	}
 	return result;
 }

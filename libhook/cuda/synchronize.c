@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a program waits for the card. There the driver gives back what its pools hold above their
- * release thresholds (cuda.h, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), and so do we. And no more work
- * will come for a while: what was given so far gets its last markers, and is seen to have ended
- * before the program goes on.
+ * Functions in which a program waits for the card. There the driver releases what its pools hold
+ * above their release thresholds (cuda.h, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), and the library
+ * releases the charge. No more work will be submitted for a while: the last work gets its last
+ * timing events, and is known to have finished before the program continues.
  */
 #include "backing.h"
-#include "filter.h"
-#include "marker_end.h"
+#include "interpose.h"
+#include "timing_context_end.h"
 #include "share/gate.h"
 
 #define SYNCHRONIZE(symbol, parameters, ...)                                                       \
 	CUDA(symbol, parameters)                                                                   \
 	{                                                                                          \
+		enum timing_wait wait = WAIT_OTHER;                                                \
 		if (!gate_is_open())                                                               \
-			markers_before_wait();                                                     \
+			wait = timing_before_wait();                                               \
 		CUresult result = REAL(symbol)(__VA_ARGS__);                                       \
 		if (!gate_is_open())                                                               \
-			markers_after_wait();                                                      \
+			timing_after_wait(wait);                                                   \
 		backings_after_wait();                                                             \
 		return result;                                                                     \
 	}

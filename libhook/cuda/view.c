@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a program is told about the card's memory: its own slice. And of what the card can do: not
- * what is refused here.
+ * The program's view of the card: the memory of its own quota, and only features that are not
+ * refused.
  */
 #include "cards.h"
+#include "quota/process_table.h"
 #include "quota/usage.h"
 
-/* Asking for the current device answers what the real call answers where there is no context. */
+/* A query for the current device returns the real call's result if there is no context. */
 static CUresult view_current(uint64_t *free, uint64_t *total)
 {
 	CUdevice device;
@@ -17,6 +18,8 @@ static CUresult view_current(uint64_t *free, uint64_t *total)
 		result = card_of_device(&card, device);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (process_count() > 1) /* a killed process cannot remove its record */
+		process_table_refresh();
 	*total = limit_bytes(card);
 	*free = free_bytes(*total, usage_of(card));
 	return CUDA_SUCCESS;
@@ -55,7 +58,8 @@ CUDA(cuMemGetInfo, (unsigned int *free, unsigned int *total))
 	return result;
 }
 
-/* A device that is not the tenant's shows the truth: nothing can be allocated on it. */
+/* A device that the tenant was not granted shows its real values: nothing can be allocated on
+ * it. */
 CUDA(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device))
 {
 	unsigned card;
@@ -76,7 +80,7 @@ CUDA(cuDeviceTotalMem, (unsigned int *bytes, CUdevice device))
 	return result;
 }
 
-/* Programs that ask first find another way. */
+/* Programs that query the feature first use an alternative. */
 static bool is_refused(CUdevice_attribute attribute)
 {
 	switch (attribute) {

@@ -2,7 +2,7 @@
  *
  * Reads what a cubin declares. It is an ELF file of machine EM_CUDA: kernels are function symbols
  * marked as entries, their parameters are attributes in the section .nv.info.NAME, variables are
- * object symbols. Layouts as readelf shows them of what ptxas writes.
+ * object symbols. Layouts as readelf shows them for ptxas output.
  */
 #include "reader.h"
 
@@ -49,8 +49,8 @@ static bool section_named(Elf64_Shdr *section, const struct cubin *cubin, const 
 	return false;
 }
 
-/* Counts that are too large for the header are in the first section (the ELF specification,
- * e_shnum and e_shstrndx). */
+/* Counts that are too large for the header are in the first section (the ELF specification, e_shnum
+ * and e_shstrndx). */
 static bool cubin_open(struct cubin *cubin, const struct extent *file)
 {
 	Elf64_Ehdr header;
@@ -77,8 +77,8 @@ static bool begins_with(const char *name, const char *prefix)
 	return strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
-/* The sections that the driver puts on the card. Shared and local memory have sections too, which
- * say what a launch needs. */
+/* The sections that the driver loads onto the card. Shared and local memory have sections too,
+ * which describe what a launch needs. */
 static CUresult declare_sections(struct declared_bytes *declared, const struct cubin *cubin)
 {
 	Elf64_Shdr section;
@@ -205,7 +205,7 @@ CUresult cubin_read(struct reader *reader, const struct extent *data)
 	CUresult result = declare_sections(declared, &cubin);
 	if (result == CUDA_SUCCESS)
 		result = read_symbols(reader, &cubin);
-	/* They lie in the sections of the others. */
+	/* They are stored in the other sections. */
 	declared->globals -=
 		declared->managed < declared->globals ? declared->managed : declared->globals;
 	return result;

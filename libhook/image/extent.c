@@ -6,10 +6,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define PAGE UINT64_C(4096) /* or a multiple: then a page is asked for more than once */
+#define PAGE UINT64_C(4096) /* or a multiple: then a page is checked more than once */
 
-/* The kernel copies the mask in before it looks at `how`, which is none: EFAULT or EINVAL, and
- * nothing is changed. Every seccomp filter lets this call through. */
+/* The kernel copies the mask before it checks `how`, which is invalid: EFAULT or EINVAL, and
+ * nothing changes. Every seccomp filter allows this call. */
 static bool page_readable(uintptr_t address)
 {
 	int saved = errno;
@@ -21,7 +21,7 @@ static bool page_readable(uintptr_t address)
 	return readable;
 }
 
-/* The bytes from `from` on that can be read, `size` at most. */
+/* The number of readable bytes from `from` on, at most `size`. */
 static uint64_t readable_bytes(const unsigned char *from, uint64_t size)
 {
 	const uintptr_t begin = (uintptr_t)from;
@@ -47,8 +47,7 @@ static bool within(const struct extent *whole, uint64_t offset, uint64_t size)
 	uint64_t end;
 
 	return !__builtin_add_overflow(offset, size, &end) && end <= whole->size &&
-	       end <= (uint64_t)PTRDIFF_MAX -
-			       (uintptr_t)whole->at; /* addresses of programs are low */
+	       end <= (uint64_t)PTRDIFF_MAX - (uintptr_t)whole->at; /* program addresses are low */
 }
 
 struct extent extent_rest(const struct extent *whole, uint64_t offset, uint64_t size)

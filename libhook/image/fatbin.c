@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads a fat binary: a header, then entries, each an image for one architecture with a header of
- * its own. Layout as fatbinary of the CUDA toolkit writes it (tests/unit/image makes some).
+ * its own. Layout as written by fatbinary of the CUDA toolkit (tests/unit/image creates some).
  */
 #include "reader.h"
 
@@ -19,7 +19,7 @@ struct fat_entry {
 	uint16_t kind;
 	uint16_t version;
 	uint32_t header_bytes;
-	uint64_t bytes; /* of the payload, as it lies there */
+	uint64_t bytes; /* of the payload as stored */
 	uint32_t compressed_bytes;
 	uint32_t reserved;
 	uint16_t minor, major;
@@ -28,10 +28,10 @@ struct fat_entry {
 	uint64_t flags;
 };
 
-#define DECOMPRESSED_OFFSET 56 /* of an entry's header, where that is long enough */
+#define DECOMPRESSED_OFFSET 56 /* of an entry's header, if that is long enough */
 
-/* A cubin runs on cards of its own major number and no older minor one; PTX on all that are not
- * older. */
+/* A cubin runs on cards of its own major number whose minor number is not lower; PTX on all cards
+ * that are not older. */
 static bool applicable(const struct fat_entry *entry, unsigned capability)
 {
 	if (entry->kind != FAT_PTX && entry->kind != FAT_CUBIN)
@@ -55,7 +55,7 @@ static CUresult read_payload(
 	return entry->kind == FAT_CUBIN ? cubin_read(reader, payload) : ptx_read(reader, payload);
 }
 
-/* What one entry declares, if that can be told without decompressing it. */
+/* The declarations of one entry, if they are known without decompressing it. */
 static CUresult measure_entry(struct declared_bytes *declared, const struct fat_entry *entry,
 	const struct extent *header, const struct extent *payload)
 {
@@ -71,7 +71,7 @@ static CUresult measure_entry(struct declared_bytes *declared, const struct fat_
 	return result;
 }
 
-/* False at the end, or where the entries stop making sense. */
+/* False at the end, or at the first invalid entry. */
 static bool next_entry(struct fat_entry *entry, struct extent *header, struct extent *payload,
 	const struct extent *entries, uint64_t *offset)
 {

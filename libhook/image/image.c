@@ -8,7 +8,7 @@
 
 #define FATBIN_MAGIC "\x50\xed\x55\xba"
 #define WRAPPER_MAGIC "\xb1\x43\x62\x46"
-#define WRAPPER_POINTER 8 /* of a wrapper: where the fat binary is */
+#define WRAPPER_POINTER 8 /* of a wrapper: the location of the fat binary */
 
 /* Byte by byte: a text may be shorter than a magic number. */
 static bool begins_with(const struct extent *data, const char *magic)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a module image declares: kernels with their parameters, variables, and how much memory it
- * takes. An image is PTX text or a cubin (ELF), alone or in a fat binary. Code is not read.
+ * The declarations of a module image: kernels with their parameters, variables, and how much memory
+ * it takes. An image is PTX text or a cubin (ELF), alone or in a fat binary. Code is not read.
  *
- * Images are the program's: whatever is in them, reading one ends, and touches nothing outside it.
+ * Images come from the program: whatever they contain, reading one terminates, and reads nothing
+ * outside it.
  */
 #ifndef GPUSHARE_IMAGE_H
 #define GPUSHARE_IMAGE_H
@@ -23,7 +24,8 @@ struct parameter {
 struct kernel {
 	char name[NAME_BYTES];
 	uint32_t parameter_count;
-	/* The first parameter is a .u64 whose name ends in duration_ns: how long a launch takes. */
+	/* The first parameter is a .u64 whose name ends in duration_ns: the duration of a launch.
+	 */
 	bool timed;
 	struct parameter parameters[PARAMETERS];
 	struct kernel *next;
@@ -32,17 +34,17 @@ struct kernel {
 struct variable {
 	char name[NAME_BYTES];
 	size_t bytes;
-	CUdeviceptr address; /* given when the module is loaded */
-	bool managed;	     /* the host may touch it */
+	CUdeviceptr address; /* set when the module is loaded */
+	bool managed;	     /* the host may access it */
 	struct variable *next;
 };
 
-/* What a module takes of a card, as far as its image says so. Of PTX the code is not known before
- * it is compiled, so none is declared; of a compressed cubin only the size of the whole is known,
- * which is taken for code. Sums that do not fit are UINT64_MAX. */
+/* The memory of a module on a card, as far as its image declares it. The size of PTX code is
+ * unknown before it is compiled, so none is declared; of a compressed cubin only the total size is
+ * known, which counts as code. Sums that overflow are UINT64_MAX. */
 struct declared_bytes {
 	uint64_t globals;
-	uint64_t managed; /* variables in unified memory, which no figure of the card has */
+	uint64_t managed; /* variables in managed memory, which no figure of the card includes */
 	uint64_t constants;
 	uint64_t code;
 };
@@ -53,21 +55,22 @@ struct image {
 	struct declared_bytes declared;
 };
 
-/* Fill `image`, zeroed by the caller, and emptied by image_free whatever the result is. Of a fat
- * binary, the first entry that is not compressed. */
+/* Fill `image`, which the caller has zeroed and must release with image_free, whatever the result
+ * is. For a fat binary: the first entry that is not compressed. */
 CUresult image_read(struct image *image, const void *data);
 
-/* As image_read, of `size` bytes. */
+/* Like image_read, for `size` bytes. */
 CUresult image_read_sized(struct image *image, const void *data, size_t size);
 void image_free(struct image *image);
 
-/* Only what an image declares, without taking memory. Of a fat binary, what the largest entry does
- * that a card of `capability` (10 * major + minor) can run: the driver takes one of them. */
+/* Only what an image declares, without allocating memory. For a fat binary: the largest of the
+ * entries that a card of `capability` (10 * major + minor) can run; the driver loads one of
+ * them. */
 CUresult image_measure(struct declared_bytes *declared, const void *data, unsigned capability);
 CUresult image_measure_sized(
 	struct declared_bytes *declared, const void *data, size_t size, unsigned capability);
 
-/* A whole file, NUL-terminated, from malloc; null if it cannot be read. */
+/* A whole file, NUL-terminated, allocated with malloc; NULL if it cannot be read. */
 char *image_load_file(const char *path, size_t *bytes);
 
 #endif

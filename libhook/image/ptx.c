@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads PTX text as far as declarations go: .entry with its parameters, and variables at module
- * scope. Bodies are skipped. Grammar: the PTX ISA, "Directives" and "State Spaces".
+ * Reads PTX text as far as declarations: .entry with its parameters, and variables at module scope.
+ * Bodies are skipped. Grammar: the PTX ISA, "Directives" and "State Spaces".
  */
 #include "reader.h"
 
@@ -14,7 +14,7 @@ struct scanner {
 	size_t length; /* 0 at the end */
 };
 
-/* What is `ahead` bytes on; NUL at the end of the text, where no NUL needs to be. */
+/* The character `ahead` bytes further; NUL at the end of the text, which need not be terminated. */
 static char peek(const struct scanner *scanner, size_t ahead)
 {
 	return (size_t)(scanner->end - scanner->at) > ahead ? scanner->at[ahead] : '\0';
@@ -101,7 +101,7 @@ static bool is_one_of(const struct scanner *scanner, const char *characters)
 	return scanner->length == 1 && strchr(characters, *scanner->token);
 }
 
-/* The integer that the token is: decimal, octal or hexadecimal, perhaps with a U behind it. */
+/* The integer value of the token: decimal, octal or hexadecimal, optionally with a U suffix. */
 static uint64_t number(const struct scanner *scanner)
 {
 	const char *at = scanner->token, *end = at + scanner->length;
@@ -125,7 +125,7 @@ static uint64_t number(const struct scanner *scanner)
 	return value;
 }
 
-/* From just after '{' to after its '}'. Return how many values stand between commas in it. */
+/* From just after '{' to after its '}'. Returns how many comma-separated values it contains. */
 static uint64_t skip_block(struct scanner *scanner)
 {
 	uint64_t commas = 0;
@@ -141,7 +141,8 @@ static uint64_t skip_block(struct scanner *scanner)
 	return commas + 1;
 }
 
-/* Bytes of a type such as .u64 or .v4.f32's last part; 0 if the word is no type. */
+/* The size in bytes of a type such as .u64 or the last part of .v4.f32; 0 if the word is not a
+ * type. */
 static uint64_t type_bytes(const struct scanner *scanner)
 {
 	struct scanner digits = *scanner;
@@ -165,7 +166,7 @@ struct declaration {
 	bool is_managed;
 };
 
-/* The dimension behind a '['; 0: none is given, the initialiser says how many there are. */
+/* The dimension after a '['; 0: not given, the initializer determines it. */
 static uint64_t read_dimension(struct scanner *scanner)
 {
 	next(scanner);

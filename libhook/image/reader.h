@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the readers of the three formats share.
+ * Shared by the readers of the three formats.
  */
 #ifndef GPUSHARE_IMAGE_READER_H
 #define GPUSHARE_IMAGE_READER_H
@@ -9,16 +9,16 @@
 #include "image.h"
 
 struct reader {
-	struct image *image; /* NULL: only what is declared is asked for */
+	struct image *image; /* NULL: only measure what is declared */
 	struct declared_bytes declared;
-	unsigned capability; /* 0: of whatever card */
+	unsigned capability; /* 0: any card */
 };
 
 CUresult ptx_read(struct reader *reader, const struct extent *data);
 CUresult cubin_read(struct reader *reader, const struct extent *data);
 CUresult fatbin_read(struct reader *reader, const struct extent *data);
 
-/* NULL: no memory, or a name that is too long. */
+/* NULL: out of memory, or the name is too long. */
 struct kernel *image_add_kernel(struct image *image, const char *name, size_t length);
 struct variable *image_add_variable(
 	struct image *image, const char *name, size_t length, size_t bytes);

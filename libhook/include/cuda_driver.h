@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of the CUDA driver's binary interface that gpushare's libraries speak: what the
- * interposer mediates and the simulator implements. Every function carries the name under which it
- * is exported (cuMemAlloc_v2), never the name that cuda.h maps onto it, because a library that
- * stands in the driver's place is bound by symbol. Layouts and values are the ABI's, CUDA 11.8 to
- * 13; the sizes asserted at the end hold on 64-bit Linux.
+ * The part of the CUDA driver's binary interface that gpushare's libraries use: what the interposer
+ * library mediates and the simulator implements. Every function has the name under which it is
+ * exported (cuMemAlloc_v2), never the name that cuda.h maps onto it, because a library that
+ * replaces the driver is bound by symbol. Layouts and values are those of the ABI, CUDA 11.8 to 13;
+ * the sizes asserted at the end hold on 64-bit Linux.
  */
 #ifndef GPUSHARE_CUDA_DRIVER_H
 #define GPUSHARE_CUDA_DRIVER_H
@@ -55,8 +55,8 @@ typedef struct CUuuid {
 typedef void (*CUhostFn)(void *data);
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
 
-/* The handles that stand for a context's default streams; a null stream is the one or the other by
- * the flavour of the function called. */
+/* The handles of a context's default streams; a null stream is one or the other, depending on the
+ * form of the function. */
 #define CU_STREAM_LEGACY ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
@@ -288,7 +288,7 @@ typedef enum CUresourcetype {
 	CU_RESOURCE_TYPE_PITCH2D = 3,
 } CUresourcetype;
 
-/* Enumerations of which neither library looks at a value: their size is what matters. */
+/* Enumerations whose values neither library uses: only their size matters. */
 typedef int CUjit_option;
 typedef int CUlibraryOption;
 typedef int CUfunc_cache;
@@ -383,7 +383,7 @@ typedef enum CUdevResourceType {
 	CU_DEV_RESOURCE_TYPE_SM = 1,
 } CUdevResourceType;
 
-/* Of CUDA 12 the first word only. */
+/* In CUDA 12, only the first word. */
 typedef struct CUdevSmResource {
 	unsigned int smCount;
 	unsigned int minSmPartitionSize;
@@ -466,7 +466,7 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR {
 	unsigned int Flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
 
-/* The first CUDA's, of cuArrayCreate and cuArray3DCreate. */
+/* CUDA 1's, of cuArrayCreate and cuArray3DCreate. */
 typedef struct CUDA_ARRAY_DESCRIPTOR_v1 {
 	unsigned int Width;
 	unsigned int Height;

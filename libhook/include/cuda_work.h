@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * More of the driver's binary interface, beside cuda_driver.h: the oldest and the newest forms of
- * what starts work on a card, and what opens and ends a capture. Layouts are those of cuda.h of
- * CUDA 13.5; the first forms, with addresses of 32 bits, are still exported.
+ * More of the driver's binary interface, in addition to cuda_driver.h: the oldest and newest forms
+ * of the functions that start work on a card, and the functions that begin and end a capture.
+ * Layouts are those of cuda.h of CUDA 13.5; the first forms, with 32-bit addresses, are still
+ * exported.
  */
 #ifndef GPUSHARE_CUDA_WORK_H
 #define GPUSHARE_CUDA_WORK_H
@@ -70,7 +71,7 @@ typedef enum CUmemcpy3DOperandType {
 	CU_MEMCPY_OPERAND_TYPE_ARRAY = 2,
 } CUmemcpy3DOperandType;
 
-/* Lengths are in elements: of an array its own, else bytes. */
+/* Lengths are in elements for an array, otherwise in bytes. */
 typedef struct CUmemcpy3DOperand {
 	CUmemcpy3DOperandType type;
 	union {
@@ -99,7 +100,7 @@ typedef struct CUDA_MEMCPY3D_BATCH_OP {
 	unsigned int flags;
 } CUDA_MEMCPY3D_BATCH_OP;
 
-/* Operands are 24 bytes each, which nobody here looks into. */
+/* Operands are 24 bytes each and are not interpreted here. */
 typedef struct CUDA_FABRIC_COPY_BATCH_OP {
 	uint64_t src[3];
 	uint64_t dst[3];
@@ -133,7 +134,7 @@ typedef CUresult (*CUgraphRecaptureCallback)(void *data, CUgraphNode node,
 
 #pragma GCC visibility push(default)
 
-/* launches; the first form keeps grid and parameters with the function */
+/* launches; in the first form, grid and parameters belong to the function */
 CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z);
 CUresult cuParamSetSize(CUfunction function, unsigned int bytes);
 CUresult cuParamSeti(CUfunction function, int offset, unsigned int value);
@@ -183,7 +184,7 @@ CUDA_WITH_PTSZ(cuMemcpyHtoAAsync_v2,
 CUDA_WITH_PTSZ(cuMemcpyAtoHAsync_v2,
 	(void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream));
 
-/* many copies at once; since CUDA 13 without the number of the one that failed */
+/* batches of copies; since CUDA 13 without the index of the failed copy */
 CUDA_WITH_PTSZ(
 	cuMemcpyBatchAsync, (CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t count,
 				    CUmemcpyAttributes *attributes, size_t *starts,
@@ -207,7 +208,7 @@ CUDA_WITH_PTSZ(
 	cuMemBatchDecompressAsync, (CUmemDecompressParams * pieces, size_t count,
 					   unsigned int flags, size_t *failed, CUstream stream));
 
-/* fills, the first form */
+/* memset, the first form */
 CUresult cuMemsetD8(CUdeviceptr_v1 to, unsigned char value, unsigned int count);
 CUresult cuMemsetD16(CUdeviceptr_v1 to, unsigned short value, unsigned int count);
 CUresult cuMemsetD32(CUdeviceptr_v1 to, unsigned int value, unsigned int count);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of NVML's binary interface that gpushare's libraries speak: what the interposer shows a
- * slice through and what the simulator answers. Named as exported. Structures that begin with a
- * version carry sizeof | version << 24, checked by who fills them.
+ * The part of NVML's binary interface that gpushare's libraries use: what the interposer library
+ * shows a container and what the simulator implements. Named as exported. Structures that begin
+ * with a version contain sizeof | version << 24, which the function that fills them checks.
  */
 #ifndef GPUSHARE_NVML_API_H
 #define GPUSHARE_NVML_API_H
@@ -162,7 +162,7 @@ typedef struct nvmlDeviceAttributes_t {
 	unsigned long long memorySizeMB;
 } nvmlDeviceAttributes_t;
 
-/* Of the processes in the cgroup whose directory is `nameSpace`; since driver 615. */
+/* For the processes in the cgroup whose directory is `nameSpace`; since driver 615. */
 typedef struct nvmlSetMemoryLimits_v1_t {
 	const char *nameSpace;
 	unsigned long long softLimit;

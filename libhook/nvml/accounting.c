@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the driver noted of each process since it began. Of those of the tenant that live: a pid of
- * one that ended may be anybody's by now.
+ * The driver's accounting of each process since it started, for the tenant's living processes only:
+ * the PID of one that exited may have been reused.
  */
 #include <string.h>
 
-#include "filter.h"
-#include "own.h"
+#include "interpose.h"
+#include "tenant_processes.h"
 
 NVML(nvmlDeviceGetAccountingPids, (nvmlDevice_t device, unsigned int *count, unsigned int *pids))
 {
@@ -16,7 +16,7 @@ NVML(nvmlDeviceGetAccountingPids, (nvmlDevice_t device, unsigned int *count, uns
 	if (result != NVML_SUCCESS || !pids)
 		return result;
 	for (unsigned int i = 0; i < *count; i++)
-		if (is_own_process(pids[i]))
+		if (is_tenant_process(pids[i]))
 			pids[kept++] = pids[i];
 	*count = kept;
 	return NVML_SUCCESS;
@@ -27,7 +27,7 @@ NVML(nvmlDeviceGetAccountingStats,
 {
 	nvmlReturn_t result = REAL(nvmlDeviceGetAccountingStats)(device, pid, stats);
 
-	if (result != NVML_SUCCESS || is_own_process(pid))
+	if (result != NVML_SUCCESS || is_tenant_process(pid))
 		return result;
 	memset(stats, 0, sizeof(*stats));
 	return NVML_ERROR_NOT_FOUND;
@@ -37,7 +37,7 @@ NVML(nvmlDeviceGetAccountingStats_v2, (nvmlDevice_t device, nvmlAccountingStats_
 {
 	nvmlReturn_t result = REAL(nvmlDeviceGetAccountingStats_v2)(device, stats);
 
-	if (result != NVML_SUCCESS || is_own_process(stats->pid))
+	if (result != NVML_SUCCESS || is_tenant_process(stats->pid))
 		return result;
 	memset(stats, 0, sizeof(*stats));
 	return NVML_ERROR_NOT_FOUND;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which devices there are: the granted ones, and the card of a granted instance, by which programs
- * find that; numbered from 0 in the real library's order.
+ * The visible devices: the granted ones, and the card of a granted instance, through which programs
+ * find the instance; numbered from 0 in the real library's order.
  */
 #include "cards.h"
 
-/* The shown device number `wanted`, and how many there are up to and with it. */
+/* The visible device number `wanted`, and how many there are up to and including it. */
 static nvmlReturn_t find_shown(unsigned int wanted, nvmlDevice_t *device, unsigned int *count)
 {
 	unsigned int all;
@@ -14,7 +14,7 @@ static nvmlReturn_t find_shown(unsigned int wanted, nvmlDevice_t *device, unsign
 	*count = 0;
 	for (unsigned int index = 0; result == NVML_SUCCESS && index < all; index++) {
 		nvmlDevice_t candidate;
-		/* One that this process may not open does not hide those behind it. */
+		/* A device that this process may not open does not hide those after it. */
 		if (REAL(nvmlDeviceGetHandleByIndex_v2)(index, &candidate) != NVML_SUCCESS ||
 			!device_is_shown(candidate))
 			continue;
@@ -42,7 +42,7 @@ static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *device)
 	return device ? find_shown(index, device, &count) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* As if the others were not there. */
+/* As if the others did not exist. */
 static nvmlReturn_t hide(nvmlReturn_t result, nvmlDevice_t *device)
 {
 	return result != NVML_SUCCESS || device_is_shown(*device) ? result : NVML_ERROR_NOT_FOUND;
@@ -115,8 +115,8 @@ NVML(nvmlDeviceGetMigDeviceHandleByIndex,
 	return hide(REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, index, partition), partition);
 }
 
-/* Leave the shown ones in a list. Without an array the call told how many there would be: room
- * for too many does no harm. */
+/* Keep only the visible ones in a list. Without an array, the call returned the total number: too
+ * much room does no harm. */
 static nvmlReturn_t keep_shown(nvmlReturn_t result, unsigned int *count, nvmlDevice_t *devices)
 {
 	unsigned int kept = 0;

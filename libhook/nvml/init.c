@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NVML without the tenant's pages would show the whole card and everybody on it.
+ * Without the tenant's pages, NVML would show the whole card and every process on it.
  */
 #include <stdatomic.h>
 #include <stdbool.h>
 
 #include "channel/log.h"
-#include "filter.h"
+#include "interpose.h"
 #include "quota/pages.h"
 
 static nvmlReturn_t ready(void)
 {
-	static _Atomic bool said;
+	static _Atomic bool logged;
 	const char *why = pages_open(PAGES_READ);
 
 	if (!why)
 		return NVML_SUCCESS;
-	if (!atomic_exchange(&said, true))
-		log_always("no GPU here, for the quota of this container is not known: %s; start "
-			   "the container anew, and see `gpushare doctor` on the host",
+	if (!atomic_exchange(&logged, true))
+		log_always("no GPU: the quota of this container is unknown: %s. Restart the "
+			   "container, "
+			   "and run `gpushare doctor` on the host.",
 			why);
 	return NVML_ERROR_DRIVER_NOT_LOADED;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The slice's memory. The real call comes first: it checks the arguments.
+ * The container's memory. The real call comes first: it checks the arguments.
  */
 #include "cards.h"
 #include "quota/usage.h"
@@ -40,7 +40,8 @@ NVML(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory))
 	if (result != NVML_SUCCESS)
 		return result;
 	memory->total = limit_bytes(card);
-	memory->reserved = 0; /* what the driver keeps for itself is not of the slice */
+	memory->reserved =
+		0; /* memory that the driver reserves for itself is not part of the quota */
 	memory->used = usage_of(card);
 	memory->free = free_bytes(memory->total, memory->used);
 	return NVML_SUCCESS;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lists of running processes and of their sessions. A shared card computes and nothing else:
- * of graphics, of codecs and of MPS clients there are none.
+ * The lists of running processes and of their sessions. A shared card only computes: there are no
+ * graphics processes, codec sessions or MPS clients.
  */
 #include "cards.h"
-#include "own.h"
+#include "tenant_processes.h"
 
 #define NO_INSTANCE UINT32_MAX /* the device is not one of a partitioned card */
 
@@ -18,7 +18,7 @@ struct list {
 	unsigned int gpu_instance, compute_instance;
 };
 
-static void append(const struct own_process *process, void *data)
+static void append(const struct tenant_process *process, void *data)
 {
 	struct list *list = data;
 	unsigned int i = list->count++;
@@ -51,7 +51,8 @@ static void find_instance(nvmlDevice_t device, struct list *list)
 		list->compute_instance = NO_INSTANCE;
 }
 
-/* As documented of all of them: too small an array, or none, is told the size that would do. */
+/* As documented for all of them: if the array is too small or missing, the sufficient size is
+ * returned. */
 static nvmlReturn_t list_compute(nvmlDevice_t device, unsigned int *count, struct list *list)
 {
 	unsigned card;
@@ -63,7 +64,7 @@ static nvmlReturn_t list_compute(nvmlDevice_t device, unsigned int *count, struc
 		return NVML_ERROR_INVALID_ARGUMENT;
 	find_instance(device, list);
 	list->capacity = *count;
-	own_processes(card, append, list);
+	tenant_processes(card, append, list);
 	*count = list->count;
 	return list->count > list->capacity ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What no tenant may do to a card that others share, nor ask about them: table/doors.txt says which
- * and why. The prototypes of nvml_api.h must not be seen here: whatever the arguments are, the
- * answer is the same.
+ * The functions that no tenant may call on a card that others share: table/coverage.txt lists them
+ * with the reasons. The prototypes of nvml_api.h must not be visible here: whatever the arguments
+ * are, the result is the same.
  */
 #include "channel/log.h"
 
@@ -12,7 +12,7 @@ enum {
 #undef NVML_RESULT
 };
 
-/* Told only to whoever looks: the error is one that tools expect, and some ask every second. */
+/* Only logged at debug level: tools expect this error, and some call every second. */
 #define NVML_REFUSED(symbol, error, why)                                                           \
 	__attribute__((visibility("default"))) int symbol(void);                                   \
 	int symbol(void)                                                                           \

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How busy the slice is, and its own processes.
+ * The utilization of the container, and of its own processes.
  */
 #include "cards.h"
-#include "own.h"
+#include "tenant_processes.h"
 #include "quota/pages.h"
 
-/* For a slice nobody measures how often it uses the memory's bus: its part of the card's figure is
- * taken to be its part of the card's busy time. */
+/* Nothing measures how often a container uses the memory bus: its part of the card's figure is
+ * assumed to be its part of the card's busy time. */
 static unsigned int share_of(unsigned int percent, unsigned int own, unsigned int all)
 {
 	if (all == 0)
@@ -15,7 +15,7 @@ static unsigned int share_of(unsigned int percent, unsigned int own, unsigned in
 	return own < all ? percent * own / all : percent;
 }
 
-/* What the slice shows for the card's figures; the real call checks the arguments. */
+/* The container's values in place of the card's figures; the real call checks the arguments. */
 static nvmlReturn_t slice_utilisation(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	unsigned card;
@@ -50,8 +50,8 @@ NVML(nvmlDeviceGetDynamicPstatesInfo, (nvmlDevice_t device, nvmlGpuDynamicPstate
 	return NVML_SUCCESS;
 }
 
-/* The driver keeps samples of the whole card only: of a slice there is the figure of now, at the
- * time of the newest of them. */
+/* The driver keeps samples of the whole card only: for the container there is the current figure,
+ * with the time of the newest sample. */
 NVML(nvmlDeviceGetSamples, (nvmlDevice_t device, int type, unsigned long long last_seen,
 				   int *value_type, unsigned int *count, nvmlSample_t *samples))
 {
@@ -75,8 +75,8 @@ NVML(nvmlDeviceGetSamples, (nvmlDevice_t device, int type, unsigned long long la
 	return NVML_SUCCESS;
 }
 
-/* The driver tells each process by its pid in the caller's namespace; one that is not of this
- * tenant is left out. */
+/* The driver reports each process by its PID in the caller's namespace; processes of other tenants
+ * are omitted. */
 NVML(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
 					      unsigned int *count, unsigned long long last_seen))
 {
@@ -87,7 +87,7 @@ NVML(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, nvmlProcessUtilizati
 	if (result != NVML_SUCCESS || !samples)
 		return result;
 	for (unsigned int i = 0; i < *count; i++)
-		if (is_own_process(samples[i].pid))
+		if (is_tenant_process(samples[i].pid))
 			samples[kept++] = samples[i];
 	*count = kept;
 	return kept ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
@@ -102,7 +102,7 @@ NVML(nvmlDeviceGetProcessesUtilizationInfo,
 	if (result != NVML_SUCCESS || !info->procUtilArray)
 		return result;
 	for (unsigned int i = 0; i < info->processSamplesCount; i++)
-		if (is_own_process(info->procUtilArray[i].pid))
+		if (is_tenant_process(info->procUtilArray[i].pid))
 			info->procUtilArray[kept++] = info->procUtilArray[i];
 	info->processSamplesCount = kept;
 	return kept ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finds the driver as any program does, and the functions the probe calls. */
+ *
+ * Finds the driver as any program does, and the functions that the probe calls.
+ */
 #include "probe.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Takes memory by each allocation API, up to what the driver gives. */
+ *
+ * Takes memory by each allocation path, up to the driver's limit.
+ */
 #include "probe.h"
 
 #include <stdio.h>
@@ -51,15 +53,16 @@ void memory_info(struct probe *probe)
 		count, name, device_bytes, total_bytes, free_bytes);
 }
 
-static CUresult allocation_keep(struct probe *probe, const struct way *way, size_t bytes)
+static CUresult allocation_keep(
+	struct probe *probe, const struct allocation_path *path, size_t bytes)
 {
 	struct allocation *made = &probe->allocations[probe->allocation_count];
 	CUresult result;
 
 	if (probe->allocation_count == PROBE_ALLOCATIONS)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*made = (struct allocation){.way = way, .bytes = bytes};
-	result = way->take(probe, made);
+	*made = (struct allocation){.path = path, .bytes = bytes};
+	result = path->take(probe, made);
 	if (result == CUDA_SUCCESS)
 		probe->allocation_count++;
 	return result;
@@ -67,35 +70,35 @@ static CUresult allocation_keep(struct probe *probe, const struct way *way, size
 
 bool memory_alloc(struct probe *probe, const char *api, size_t bytes)
 {
-	const struct way *way = way_named(api);
+	const struct allocation_path *path = allocation_path_named(api);
 	CUresult result;
 
-	if (!way)
+	if (!path)
 		return false;
 	if (!memory_ready(probe))
 		return true;
-	result = allocation_keep(probe, way, bytes);
+	result = allocation_keep(probe, path, bytes);
 	printf("{\"event\":\"alloc\",\"api\":\"%s\",\"bytes\":%zu,\"code\":%d,\"result\":\"%s\"}\n",
 		api, bytes, (int)result, driver_error_name(result));
 	return true;
 }
 
-/* Ever smaller pieces, down to the granule the driver gives memory in: what is then refused is
- * one granule. */
+/* Ever smaller allocations, down to the driver's granularity: what is finally refused is one
+ * granule. */
 bool memory_fill(struct probe *probe, const char *api)
 {
 	const CUmemAllocationProp properties = memory_on_card(probe);
-	const struct way *way = way_named(api);
+	const struct allocation_path *path = allocation_path_named(api);
 	size_t granule = 0, filled = 0, piece = (size_t)64 << 30;
 	CUresult result = CUDA_SUCCESS;
 
-	if (!way)
+	if (!path)
 		return false;
 	if (!memory_ready(probe))
 		return true;
 	driver_cuMemGetAllocationGranularity(&granule, &properties, GRANULARITY_MINIMUM);
 	while (granule && piece >= granule) {
-		result = allocation_keep(probe, way, piece);
+		result = allocation_keep(probe, path, piece);
 		if (result == CUDA_SUCCESS)
 			filled += piece;
 		else
@@ -117,7 +120,7 @@ void memory_free_all(struct probe *probe)
 	while (probe->allocation_count) {
 		struct allocation *last = &probe->allocations[--probe->allocation_count];
 
-		one = last->way->release(last);
+		one = last->path->release(last);
 		if (one != CUDA_SUCCESS)
 			result = one;
 		else

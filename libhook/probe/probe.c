@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gpushare-probe: a CUDA program that does what it is told and says what it got, one JSON object a
- * line. It is what `gpushare verify`, the demo and the tests run inside a container, and what the
- * daemon runs to learn what a context costs. It is an ordinary client: it finds the driver by
+ * gpushare-probe: a CUDA program that executes commands and prints each result as one JSON object a
+ * line. `gpushare verify`, the demo and the tests run it inside a container, and the daemon runs it
+ * to measure the size of a context. It is an ordinary client: it finds the driver by
  * dlopen("libcuda.so.1") and knows nothing of gpushare.
  *
  *   gpushare-probe [--library FILE] [--card N] [COMMAND ...]     then COMMANDs on stdin, one a line
  *
  * COMMAND:  context | info | alloc [API] SIZE | fill [API] | free | copy SIZE | spin NS TIMES |
  *           busy NS FOR_NS | smi
- * SIZE is in bytes; API is cuMemAlloc (default) or another of ways.c. The exit status is 0 unless
- * the driver cannot be loaded (3) or the command line is wrong (2); a refused allocation is a
- * result, not a failure.
+ * SIZE is in bytes; API is cuMemAlloc (default) or another of allocation_paths.c. The exit status
+ * is 0 unless the driver cannot be loaded (3) or the command line is wrong (2); a refused
+ * allocation is a result, not a failure.
  */
 #include "probe.h"
 
@@ -25,7 +25,7 @@ static int usage(void)
 	return 2;
 }
 
-/* "alloc cuMemCreate 4096" -> words; at most `most`, the rest is ignored. */
+/* "alloc cuMemCreate 4096" -> words; at most `most`, further ones are ignored. */
 static int words_split(char *line, char **words, int most)
 {
 	int count = 0;

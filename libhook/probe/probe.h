@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The parts of gpushare-probe. Every function prints what came of it as one JSON line. */
+ *
+ * The parts of gpushare-probe. Every function prints its result as one JSON line.
+ */
 #ifndef GPUSHARE_PROBE_H
 #define GPUSHARE_PROBE_H
 
@@ -10,10 +12,10 @@
 
 #define PROBE_ALLOCATIONS 4096
 
-struct way;
+struct allocation_path;
 
 struct allocation {
-	const struct way *way;
+	const struct allocation_path *path;
 	size_t bytes;
 	CUdeviceptr pointer;
 	union {
@@ -35,7 +37,7 @@ struct probe {
 	size_t allocation_count;
 };
 
-/* The driver's functions, loaded by name; NULL where this driver has none of that name. */
+/* The driver's functions, loaded by name; NULL if this driver lacks one. */
 #define PROBE_FUNCTIONS(X)                                                                         \
 	X(cuInit)                                                                                  \
 	X(cuDeviceGet)                                                                             \
@@ -86,20 +88,21 @@ bool driver_open(struct probe *probe);
 const char *driver_error_name(CUresult result);
 
 void memory_context(struct probe *probe);
-bool memory_ready(struct probe *probe); /* context made current; false after reporting why not */
+bool memory_ready(
+	struct probe *probe); /* makes the context current; false after reporting the reason */
 void memory_info(struct probe *probe);
 bool memory_alloc(struct probe *probe, const char *api, size_t bytes);
 bool memory_fill(struct probe *probe, const char *api);
 void memory_free_all(struct probe *probe);
 
-/* One way to allocate. `take` fills in what it made of `bytes`, and leaves nothing where it fails.
- */
-struct way {
+/* One allocation path. `take` fills in what it allocated for `bytes`, and leaves nothing if it
+ * fails. */
+struct allocation_path {
 	const char *name; /* of the driver's function that takes the memory */
 	CUresult (*take)(struct probe *probe, struct allocation *made);
 	CUresult (*release)(struct allocation *made);
 };
-const struct way *way_named(const char *name); /* NULL: there is none */
+const struct allocation_path *allocation_path_named(const char *name); /* NULL: there is none */
 CUmemAllocationProp memory_on_card(const struct probe *probe);
 void memory_trim(struct probe *probe);
 

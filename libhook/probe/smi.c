@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What NVML shows: cards, their memory, and the processes on them. */
+ *
+ * NVML's view: cards, their memory, and the processes on them.
+ */
 #include "probe.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Copies and kernels. */
+ *
+ * Copies and kernels.
+ */
 #include "probe.h"
 
 #include <stdio.h>
@@ -9,8 +11,8 @@
 
 #define BATCH_NS 10000000ULL
 
-/* Spins for duration_ns on one thread: works on a GPU of any architecture, for it is JIT-compiled
- * from PTX, and the simulator reads the same parameter. */
+/* Spins for duration_ns on one thread: runs on a GPU of any architecture, because it is
+ * JIT-compiled from PTX, and the simulator reads the same parameter. */
 static const char spin_ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
 			       ".visible .entry spin(.param .u64 duration_ns)\n{\n"
 			       "\t.reg .u64 %start, %now, %span, %want;\n\t.reg .pred %again;\n"
@@ -71,7 +73,8 @@ static CUresult batch_launch(
 	return result == CUDA_SUCCESS ? driver_cuEventRecord(end, NULL) : result;
 }
 
-/* Two batches are always on the card, or wait for it: it has work while the first is waited for. */
+/* Two batches are always on the card or queued: the card has work while the program waits for the
+ * first. */
 void work_busy(struct probe *probe, unsigned long long duration_ns, unsigned long long for_ns)
 {
 	const unsigned long long times =

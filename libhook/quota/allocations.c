@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Open addressing with linear probing, in shards that grow by themselves. An entry is taken out by
- * moving those behind it back, so there are no tombstones to search through.
+ * Open addressing with linear probing, in shards that grow automatically. Removing an entry moves
+ * the following ones back, so there are no tombstones to search through.
  *
- * Lock order: a shard's lock is a leaf; nothing but the kernel is called while it is held.
+ * Lock order: a shard's lock is a leaf; only the kernel is called while it is held.
  */
 #include "allocations.h"
 
@@ -13,10 +13,12 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define FIRST_CAPACITY 128 /* 4 KiB */
+/* 8 KiB. In a table that is nearly empty, a look-up seldom probes twice: a branch that the
+ * processor mispredicts costs more than the memory. */
+#define FIRST_CAPACITY 256
 
 /* Handles are multiples of 256 or more, or small numbers, or heap addresses: Fibonacci hashing
- * spreads all of them. The upper bits choose the shard, the next ones the place in it. */
+ * spreads all of them. The upper bits select the shard, the next ones the slot in it. */
 static uint64_t hash(uint64_t handle)
 {
 	return handle * UINT64_C(0x9e3779b97f4a7c15);
@@ -32,9 +34,9 @@ static uint32_t home(const struct allocation_shard *shard, uint64_t handle)
 	return (uint32_t)(hash(handle) >> 26) & (shard->capacity - 1);
 }
 
-/* It is held for less than a look-up takes, so a few turns are enough; unless its holder was
- * preempted, perhaps by us: a thread of real-time priority that only yielded would never let it on.
- */
+/* The lock is held for less time than a look-up takes, so a few iterations are enough, unless its
+ * holder was preempted, perhaps by this thread: a thread of real-time priority that only yielded
+ * would never let the holder run. */
 #define SPINS 256
 
 static void pause_thread(void)
@@ -62,7 +64,7 @@ static void shard_unlock(struct allocation_shard *shard)
 	atomic_store_explicit(&shard->locked, false, memory_order_release);
 }
 
-/* The entry of `handle`, or the empty place where it belongs. The shard is never full. */
+/* The entry of `handle`, or the empty slot where it belongs. The shard is never full. */
 static struct allocation *place(const struct allocation_shard *shard, uint64_t handle)
 {
 	uint32_t mask = shard->capacity - 1;
@@ -104,7 +106,7 @@ static void shard_remove(struct allocation_shard *shard, struct allocation *entr
 
 	for (uint32_t i = (hole + 1) & mask; shard->entries[i].handle != 0; i = (i + 1) & mask) {
 		uint32_t wanted = home(shard, shard->entries[i].handle);
-		/* Whether the hole lies on the way from its home to where it stands. */
+		/* Whether the hole lies between the entry's home slot and its current slot. */
 		if (((i - wanted) & mask) >= ((i - hole) & mask)) {
 			shard->entries[hole] = shard->entries[i];
 			hole = i;
@@ -218,8 +220,9 @@ void allocations_take_all(struct allocations *table,
 		shard_lock(shard);
 		for (uint32_t i = 0; i < shard->capacity; i++) {
 			struct allocation *entry = &shard->entries[i];
-			/* Removing may move another entry here, even one from behind the end. An
-			 * entry that wrapped round may so be asked about twice, if it stays. */
+			/* Removing an entry may move another one here, even one from beyond the
+			 * end. An entry that wrapped around may therefore be visited twice if it
+			 * stays. */
 			while (entry->handle != 0 && ends(entry, which))
 				shard_remove(shard, entry);
 		}

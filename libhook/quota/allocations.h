@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What this process was given and was charged for: from the driver's handle (a device pointer, a
- * physical memory handle, a context) to card and bytes, so that a free gives back exactly.
+ * The allocations of this process and their charges: maps the driver's handle (a device pointer, a
+ * physical memory handle, a context) to card and bytes, so that a free releases exactly what was
+ * charged.
  *
- * Any thread may use a table at any time. The memory is the table's own (mmap): the caller may be
- * inside a malloc of its own.
+ * Any thread may use a table at any time. The table allocates its own memory (mmap), because the
+ * caller may be inside its own malloc.
  */
 #ifndef GPUSHARE_ALLOCATIONS_H
 #define GPUSHARE_ALLOCATIONS_H
@@ -17,10 +18,11 @@
 struct allocation {
 	uint64_t handle; /* never 0 */
 	uint64_t bytes;
-	uint64_t owner; /* what it ends with or belongs to, as the table's user has it */
+	uint64_t owner; /* defined by the table's user: what the allocation ends with or belongs to
+			 */
 	uint16_t card;
 	uint16_t kind;	     /* enum gpushare_kind */
-	uint32_t references; /* or marks, as the table's user has it */
+	uint32_t references; /* or flags, defined by the table's user */
 };
 
 #define ALLOCATION_SHARDS 64
@@ -34,33 +36,34 @@ struct allocations {
 	} shards[ALLOCATION_SHARDS];
 };
 
-/* Enter `allocation`. `stale` receives what stood under the same handle (the driver gave the handle
- * again, so that memory is gone), bytes 0 if nothing did. False: no memory for the table. */
+/* Add `allocation`. `stale` receives the previous entry of the same handle, with bytes 0 if
+ * there was none (the driver reused the handle, so that memory is gone). False: no memory for
+ * the table. */
 bool allocations_add(
 	struct allocations *table, const struct allocation *allocation, struct allocation *stale);
 
-/* Take the entry of `handle` out; false if there is none. Before the driver frees it: after, it may
- * have given the same handle to another thread already. */
+/* Remove the entry of `handle`; false if there is none. Call it before the driver frees the handle:
+ * afterwards, the driver may already have given the same handle to another thread. */
 bool allocations_take(struct allocations *table, uint64_t handle, struct allocation *taken);
 
-/* As allocations_take, but leave it in. */
+/* Like allocations_take, but leave the entry in the table. */
 bool allocations_find(struct allocations *table, uint64_t handle, struct allocation *found);
 
-/* The entry of whose [handle, handle + bytes) `address` is one. Looks at all entries, unless it is
- * the first address of one: for calls that are rare or seldom mean another. */
+/* The entry whose [handle, handle + bytes) contains `address`. Searches all entries unless
+ * `address` is the start of one: for calls that are rare or rarely use an inner address. */
 bool allocations_find_at(struct allocations *table, uint64_t address, struct allocation *found);
 
-/* Set the bits `set` of the entry's references and clear `clear`. `before` receives what it was;
- * false if there is none. */
+/* Set the bits `set` of the entry's references and clear `clear`. `before` receives the previous
+ * entry; false if there is none. */
 bool allocations_mark(struct allocations *table, uint64_t handle, uint32_t set, uint32_t clear,
 	struct allocation *before);
 
-/* Take out all that `ends` says ended. It is called with the shard's lock held: it may add up what
- * it sees in `which`, and call nobody. */
+/* Remove all entries for which `ends` returns true. `ends` is called with the shard's lock held: it
+ * may accumulate in `which` and must not call anything else. */
 void allocations_take_all(struct allocations *table,
 	bool (*ends)(const struct allocation *allocation, void *which), void *which);
 
-/* Empty the table, in a forked child: whatever state another thread of the parent had it in. */
+/* Empty the table in a forked child, whatever state another thread of the parent left it in. */
 void allocations_forget(struct allocations *table);
 
 #endif

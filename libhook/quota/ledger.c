@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reserve: publish the bytes, sum what all hold, then settle. Of two that race at least one sees
- * both, so the quota is never exceeded; that both see both and neither gets what one of them could
- * have is what the second decision under the page's lock is for.
+ * To reserve: publish the bytes, sum what all processes hold, then settle. Of two reservations that
+ * race, at least one sees both, so the quota is never exceeded. If both see both, neither would get
+ * what one of them could have: this is why the decision is repeated under the page's lock.
  *
  * Lock order: the page's lock only, never held while the driver is called.
  */
@@ -12,16 +12,16 @@
 #include <time.h>
 
 #include "channel/log.h"
-#include "members.h"
+#include "process_table.h"
 #include "page_lock.h"
 #include "pages.h"
 #include "usage.h"
 
-/* A process that is being stopped between two of its own writes leaves bytes undecided. */
+/* A process that was stopped between two of its own writes leaves bytes undecided. */
 #define SETTLE_WAIT_NS 2000000000
 
-/* Whether nobody but us, with `own_bytes`, began or has begun a reservation between two looks:
- * `before` is the sum of the words at the first one. */
+/* Whether only this process, with `own_bytes`, had a reservation pending or began one between two
+ * reads: `before` is the sum of the words at the first read. */
 static bool nothing_was_pending(
 	const struct gpushare_usage *usage, uint64_t own_bytes, uint64_t before)
 {
@@ -37,8 +37,8 @@ static bool nothing_was_pending(
 	return bytes == own_bytes && words == before;
 }
 
-/* The limit is read after all sums: the daemon lowers it before it looks at what is held, so that
- * one of the two sees the other. */
+/* The limit is read after all sums: the daemon lowers it before it reads what is held, so that one
+ * of the two sees the other. */
 static inline bool is_within(unsigned card)
 {
 	uint64_t used = usage_of(card);
@@ -47,8 +47,8 @@ static inline bool is_within(unsigned card)
 	return used <= limit_bytes(card);
 }
 
-/* Decide with the page's lock held: whoever else is refused withdraws and waits for the lock, so
- * what is pending beside our own bytes settles soon, and then the sum is exact. */
+/* Decide with the page's lock held: any other process that is refused withdraws and waits for the
+ * lock, so pending bytes of others settle soon, and then the sum is exact. */
 static bool publish_locked(struct gpushare_usage *usage, int number, unsigned card, uint64_t bytes)
 {
 	struct timespec pause = {.tv_nsec = 10000};
@@ -84,7 +84,7 @@ static void count_denied(int number, unsigned card, uint64_t bytes)
 			(unsigned long long)limit_bytes(card));
 }
 
-/* Also keeps every sum from overflowing. */
+/* Also prevents overflow of every sum. */
 static bool may_fit(unsigned card, uint64_t bytes)
 {
 	return bytes <= limit_bytes(card) && bytes < GPUSHARE_PENDING_BEGIN;
@@ -97,7 +97,7 @@ void ledger_before_refusal(void (*refresh)(unsigned card))
 	atomic_store(&before_refusal, refresh);
 }
 
-/* Out of the way of those that every allocation takes. */
+/* Kept away from the functions that every allocation calls. */
 __attribute__((noinline, cold)) static bool publish_or_refuse(
 	struct gpushare_usage *usage, int number, unsigned card, uint64_t bytes)
 {
@@ -109,7 +109,7 @@ __attribute__((noinline, cold)) static bool publish_or_refuse(
 		if (refresh)
 			refresh(card);
 		if (page_lock()) {
-			members_reap_locked();
+			process_table_reap_locked();
 			admitted = publish_locked(usage, number, card, bytes);
 			page_unlock();
 		}
@@ -128,7 +128,7 @@ static inline bool publish(struct gpushare_usage *usage, int number, unsigned ca
 		atomic_fetch_add(&usage->held[number], bytes);
 		if (__builtin_expect(is_within(card), 1))
 			return true;
-		/* Withdrawn before the wait: who holds the lock waits for it. */
+		/* Withdrawn before waiting: the holder of the lock waits for it. */
 		atomic_fetch_sub(&usage->held[number], bytes);
 		atomic_fetch_sub(&usage->pending[number], bytes);
 	}
@@ -145,7 +145,7 @@ static inline void note(
 bool ledger_reserve(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 {
 	struct gpushare_usage *usage = card_usage(card);
-	int number = member_number();
+	int number = process_number();
 
 	if (number < 0 || !publish(usage, number, card, bytes))
 		return false;
@@ -157,7 +157,7 @@ bool ledger_reserve(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 bool ledger_count(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 {
 	struct gpushare_usage *usage = card_usage(card);
-	int number = member_number();
+	int number = process_number();
 
 	if (number < 0)
 		return false;
@@ -168,7 +168,7 @@ bool ledger_count(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 
 void ledger_release(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 {
-	int number = member_number_known();
+	int number = process_number_known();
 
 	if (number < 0)
 		return;
@@ -181,7 +181,7 @@ bool ledger_reserve_context(unsigned card, uint64_t *bytes)
 	*bytes = atomic_load(&grant_card(card)->context_bytes);
 	if (!ledger_reserve(card, GPUSHARE_KIND_CONTEXT, *bytes))
 		return false;
-	atomic_fetch_add(&card_usage(card)->detail[member_number()].contexts, 1);
+	atomic_fetch_add(&card_usage(card)->detail[process_number()].contexts, 1);
 	return true;
 }
 
@@ -193,13 +193,13 @@ bool ledger_count_context(unsigned card, uint64_t *bytes)
 		free_bytes(atomic_load(&grant->context_bytes), atomic_load(&grant->overhead_bytes));
 	if (!ledger_count(card, GPUSHARE_KIND_CONTEXT, *bytes))
 		return false;
-	atomic_fetch_add(&card_usage(card)->detail[member_number()].contexts, 1);
+	atomic_fetch_add(&card_usage(card)->detail[process_number()].contexts, 1);
 	return true;
 }
 
 void ledger_release_context(unsigned card, uint64_t bytes)
 {
-	int number = member_number_known();
+	int number = process_number_known();
 
 	if (number < 0)
 		return;
@@ -209,7 +209,7 @@ void ledger_release_context(unsigned card, uint64_t bytes)
 
 static void share(_Atomic uint64_t *elements, uint64_t bytes)
 {
-	int number = member_number();
+	int number = process_number();
 
 	if (number >= 0)
 		atomic_fetch_add(&elements[number], bytes);
@@ -238,7 +238,7 @@ void ledger_unimport(unsigned card, uint64_t bytes)
 
 void ledger_note_kept(unsigned card, uint64_t bytes)
 {
-	int number = member_number_known();
+	int number = process_number_known();
 
 	if (number >= 0)
 		atomic_store(&card_usage(card)->detail[number].pool_kept_bytes, bytes);

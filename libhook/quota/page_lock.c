@@ -20,14 +20,15 @@
 #define F_OFD_SETLK 37
 #endif
 
-/* Above the numbers that programs expect to be given, and that shells let users name. */
+/* Above the numbers that programs expect to receive, and that shells let users choose. */
 #define LOWEST_DESCRIPTOR 512
 #define PAGE_LOCK_WAIT_NS 5000000000
 
 static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
 static int descriptor = -1;
-static int life_sign = -1; /* the record that carries ours */
-static int cancellation;   /* the holder's, which is not cancelled: the lock would stay */
+static int life_sign = -1; /* the record that carries this process's life sign */
+static int cancellation;   /* the holder's cancellation state; the holder is not cancelled, or the
+			      lock would stay locked */
 
 static struct flock byte(short type, off_t offset)
 {
@@ -41,8 +42,8 @@ static off_t record_offset(unsigned number)
 	       (off_t)number * (off_t)sizeof(struct gpushare_process);
 }
 
-/* Programs close descriptors that they did not open (closefrom, daemonize): ours may be gone, or be
- * the number of another file by now. */
+/* Programs close descriptors that they did not open (closefrom, daemonize): this one may be closed,
+ * or its number may refer to another file by now. */
 static bool descriptor_is_ours(void)
 {
 	struct stat status;
@@ -91,12 +92,25 @@ static bool lock_byte_within(off_t offset, uint64_t wait_ns)
 		struct flock lock = byte(F_WRLCK, offset);
 		if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0)
 			return true;
-		if ((errno != EAGAIN && errno != EACCES && errno != EINTR) || now_ns() > deadline)
+		if ((errno != EAGAIN && errno != EACCES && errno != EINTR) || now_ns() >= deadline)
 			return false;
 		nanosleep(&pause, NULL);
 		if (pause.tv_nsec < 1000000)
 			pause.tv_nsec *= 2;
 	}
+}
+
+/* The caller holds `threads`, and does not any more if the answer is false. */
+static bool lock_file_within(uint64_t wait_ns, int before)
+{
+	cancellation = before;
+	if ((descriptor_is_ours() || open_descriptor()) && lock_byte_within(0, wait_ns))
+		return true;
+	if (wait_ns != 0)
+		log_line(LOG_ERROR, "%s/%s: cannot take the lock (errno %d)", pages.directory,
+			GPUSHARE_STATUS_NAME, errno);
+	pthread_mutex_unlock(&threads);
+	return false;
 }
 
 bool page_lock(void)
@@ -105,15 +119,21 @@ bool page_lock(void)
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
 	pthread_mutex_lock(&threads);
-	cancellation = before;
-	bool locked = (descriptor_is_ours() || open_descriptor()) &&
-		      lock_byte_within(0, PAGE_LOCK_WAIT_NS);
-	if (!locked) {
-		log_line(LOG_ERROR, "%s/%s: the lock could not be taken (errno %d)",
-			pages.directory, GPUSHARE_STATUS_NAME, errno);
-		pthread_mutex_unlock(&threads);
+	bool locked = lock_file_within(PAGE_LOCK_WAIT_NS, before);
+	if (!locked)
 		pthread_setcancelstate(before, NULL);
-	}
+	errno = saved;
+	return locked;
+}
+
+bool page_try_lock(void)
+{
+	int saved = errno, before;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	bool locked = pthread_mutex_trylock(&threads) == 0 && lock_file_within(0, before);
+	if (!locked)
+		pthread_setcancelstate(before, NULL);
 	errno = saved;
 	return locked;
 }
@@ -144,8 +164,8 @@ bool life_sign_is_set(unsigned number)
 {
 	struct flock lock = byte(F_WRLCK, record_offset(number));
 
-	/* What cannot be asked is taken for alive: a record too many costs room, one too few costs
-	 * the quota. */
+	/* If the kernel cannot be queried, the process counts as alive: one record too many wastes
+	 * room, one too few exceeds the quota. */
 	return fcntl(descriptor, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 

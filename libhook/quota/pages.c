@@ -20,8 +20,8 @@ static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool opened;
 static char reason[512];
 
-/* The environment is asked only where the fixed directory does not exist: a program that may set
- * its own environment must not be able to choose its own quota. */
+/* The environment is read only if the fixed directory does not exist: a program that can set its
+ * own environment must not be able to choose its own quota. */
 static const char *tenant_directory(void)
 {
 	struct stat status;
@@ -42,11 +42,13 @@ static int open_page(const char *name, int flags)
 {
 	char path[sizeof(pages.directory) + 16];
 
-	snprintf(path, sizeof(path), "%s/%s", pages.directory, name);
+	/* Not snprintf: its code is another page fault or two in a program that does not use it. */
+	stpcpy(stpcpy(stpcpy(path, pages.directory), "/"), name);
 	return open(path, flags | O_CLOEXEC | O_NOCTTY);
 }
 
-/* Map a whole pages-file. Return NULL and set `why`, or the mapping; `status` is the file's. */
+/* Map a whole page file. Return the mapping, or NULL and set `why`; `status` receives the file's
+ * status. */
 static void *map_page(
 	const char *name, size_t bytes, bool writable, struct stat *status, const char **why)
 {
@@ -57,7 +59,8 @@ static void *map_page(
 		*why = failed(name, strerror(errno));
 		return NULL;
 	}
-	/* Shorter than the layout, a read past its end would kill the process with SIGBUS. */
+	/* If it were shorter than the layout, a read past its end would kill the process with
+	 * SIGBUS. */
 	if (fstat(fd, status) != 0 || status->st_size < (off_t)bytes) {
 		*why = failed(name, "is too short");
 	} else {
@@ -75,8 +78,7 @@ static const char *check(const char *name, uint64_t magic, uint32_t version)
 	if (magic != GPUSHARE_ABI_MAGIC)
 		return failed(name, "was not written by gpushared");
 	if (version != GPUSHARE_ABI_VERSION)
-		return failed(
-			name, "has another version than this library; start the container anew");
+		return failed(name, "was written by a different version of gpushare");
 	return NULL;
 }
 
@@ -97,6 +99,12 @@ static const char *map_pages(enum pages_access access)
 	why = check(GPUSHARE_GRANT_NAME, grant->magic, grant->abi_version);
 	if (!why && (grant->card_count == 0 || grant->card_count > GPUSHARE_MAX_CARDS))
 		why = failed(GPUSHARE_GRANT_NAME, "grants no card");
+
+	/* A container that is started before the bind takes no quota: until the bind its memory is
+	 * not watched. */
+	if (!why && access == PAGES_WRITE && atomic_load(&grant->unbound))
+		why = failed(GPUSHARE_GRANT_NAME,
+			"the container was started before gpushared knew of its process");
 
 	struct gpushare_status_header *used = NULL;
 	if (!why)
@@ -130,7 +138,8 @@ const char *pages_open(enum pages_access access)
 
 	if (pages_are_open())
 		return NULL;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation); /* the lock would stay */
+	pthread_setcancelstate(
+		PTHREAD_CANCEL_DISABLE, &cancellation); /* otherwise the lock would stay locked */
 	pthread_mutex_lock(&opening);
 	if (!pages_are_open()) {
 		why = map_pages(access);

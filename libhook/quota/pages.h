@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tenant's two pages-files, mapped: `grant` (what was promised, read-only) and `status` (what
- * is used). gpushare_abi.h says what is in them and who writes what.
+ * The tenant's two page files, mapped: `grant` (the quota, read-only) and `status` (the usage).
+ * gpushare_abi.h defines their contents and the writer of each field.
  */
 #ifndef GPUSHARE_PAGES_H
 #define GPUSHARE_PAGES_H
@@ -17,7 +17,8 @@ struct pages {
 	const struct gpushare_grant_header *grant;
 	struct gpushare_status_header *status;
 	unsigned card_count;
-	dev_t status_device; /* tells the status file from what else a descriptor may have become */
+	dev_t status_device; /* identifies the status file, because a descriptor number may be
+				reused */
 	ino_t status_inode;
 	char directory[256];
 };
@@ -26,8 +27,8 @@ struct pages {
 extern struct pages pages;
 #pragma GCC visibility pop
 
-/* Map both files; once is enough for a process and its forked children. Return NULL, or why not in
- * words that stand behind "gpushare: ". Any thread may call it at any time. */
+/* Map both files; once is enough for a process and its forked children. Return NULL, or the reason
+ * as text to follow "gpushare: ". Any thread may call it at any time. */
 const char *pages_open(enum pages_access access);
 
 /* True once pages_open has succeeded. */
@@ -56,7 +57,7 @@ static inline struct gpushare_usage *card_usage(unsigned card)
 	return (struct gpushare_usage *)(void *)(first + card * (size_t)GPUSHARE_STATUS_CARD_BYTES);
 }
 
-/* The work on a card of one process. */
+/* The work of one process on a card. */
 static inline struct gpushare_work *card_work(unsigned card, unsigned number)
 {
 	char *first = (char *)pages.status + GPUSHARE_STATUS_WORK_OFFSET;
@@ -64,7 +65,7 @@ static inline struct gpushare_work *card_work(unsigned card, unsigned number)
 	return (struct gpushare_work *)(void *)first + number;
 }
 
-/* One more than the highest process number in use. The tenant can write anything there. */
+/* The highest process number in use, plus one. The tenant can write any value there. */
 static inline unsigned process_count(void)
 {
 	unsigned count = atomic_load(&pages.status->high_water);

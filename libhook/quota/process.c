@@ -22,7 +22,7 @@ uint64_t process_starttime(pid_t pid)
 		return 0;
 	text[length] = '\0';
 
-	/* The name, field 2, may contain anything, parentheses and spaces too. */
+	/* The name, field 2, may contain anything, including parentheses and spaces. */
 	char *field = strrchr(text, ')');
 	if (!field || strlen(field) < 3)
 		return 0;
@@ -37,7 +37,7 @@ uint64_t process_starttime(pid_t pid)
 		if (number + 1 == 20)
 			threads = strtoul(field, NULL, 10);
 	}
-	/* A process whose first thread has ended looks like a zombie while the others go on. */
+	/* A process whose first thread has exited looks like a zombie while other threads run. */
 	if ((state == 'Z' && threads <= 1) || state == 'X')
 		return 0;
 	return strtoull(field, NULL, 10);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A process of the tenant, as the kernel knows it.
+ * A process of the tenant, as the kernel reports it.
  */
 #ifndef GPUSHARE_PROCESS_H
 #define GPUSHARE_PROCESS_H
@@ -9,8 +9,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* When `pid` was started, in clock ticks since boot (proc(5), stat, field 22): with the pid it
- * names one process for ever. 0: no such process, or it has ended and only waits for its parent. */
+/* When `pid` was started, in clock ticks since boot (proc(5), stat, field 22). Together with the
+ * PID it identifies a process uniquely. 0: there is no such process, or it has exited and was not
+ * reaped yet. */
 uint64_t process_starttime(pid_t pid);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a tenant uses of a card: the sum over its processes, by gpushare_abi.h's formula.
+ * A tenant's usage of a card: the sum over its processes, by the formula in gpushare_abi.h.
  */
 #ifndef GPUSHARE_USAGE_H
 #define GPUSHARE_USAGE_H
@@ -15,9 +15,9 @@
 #endif
 #endif
 
-/* Elements are read whole, whatever their neighbours do: four at a time in vector registers, which
- * x86-64 and arm64 fill by aligned words of 64 bits. Summing is most of what an allocation among
- * many processes costs. */
+/* Each element is read whole, whatever happens to its neighbours: four at a time in vector
+ * registers, which x86-64 and arm64 load as aligned 64-bit words. Among many processes, summing is
+ * most of the cost of an allocation. */
 static inline uint64_t sum_of(const _Atomic uint64_t *elements, unsigned count)
 {
 	uint64_t sum = 0;
@@ -39,9 +39,9 @@ static inline uint64_t sum_of(const _Atomic uint64_t *elements, unsigned count)
 	return sum;
 }
 
-/* Whoever published before a sum reads what all others published before theirs, and what is read
- * after a sum was not read before it. x86-64 has both from its order of loads and from the locked
- * instruction that published; a fence would cost as much again. */
+/* A process that published before it sums sees what all others published before theirs, and what it
+ * reads after the sum was not read before it. On x86-64, the order of loads and the locked
+ * instruction that published guarantee both; a fence would double the cost. */
 static inline void loads_in_order(void)
 {
 #if defined(__x86_64__)
@@ -51,7 +51,7 @@ static inline void loads_in_order(void)
 #endif
 }
 
-/* What outlived the process that made it: gpushare_abi.h's third term. */
+/* Memory that outlived the process that created it: the third term in gpushare_abi.h. */
 uint64_t orphaned_bytes(unsigned card);
 
 static inline uint64_t usage_of(unsigned card)
@@ -71,13 +71,13 @@ static inline uint64_t usage_of(unsigned card)
 
 static inline uint64_t quota_bytes(unsigned card)
 {
-	return atomic_load_explicit(&grant_card(card)->memory_bytes, memory_order_relaxed);
+	return atomic_load_explicit(&grant_card(card)->quota_bytes, memory_order_relaxed);
 }
 
-/* What may be used at most; the quota, or more while the daemon lends from what nobody uses. */
+/* The most that may be used: the quota, or more while the tenant may burst. */
 static inline uint64_t limit_bytes(unsigned card)
 {
-	return atomic_load_explicit(&grant_card(card)->memory_limit_bytes, memory_order_relaxed);
+	return atomic_load_explicit(&grant_card(card)->current_limit_bytes, memory_order_relaxed);
 }
 
 static inline uint64_t free_bytes(uint64_t total, uint64_t used)

@@ -5,14 +5,14 @@
 
 #define PROBES 8
 
-/* Of what was measured, how much goes into an estimate that has samples already: an eighth for each
- * of the pieces, half at the most. */
+/* The weight of a measurement in an estimate that already has samples: an eighth for each unit of
+ * work, at most half. */
 #define WEIGHT_EACH 32
 #define WEIGHT_MOST 128
 #define WEIGHT_ONE 256
 
-/* What one measurement may change, as a factor: a piece that was interrupted by another context's
- * turn says little of itself, and one among others less. */
+/* The largest change by one measurement, as a factor: a unit of work that was interrupted by
+ * another context's time slice says little, and one among others says less. */
 #define SAMPLE_MOST 16
 #define HINT_MOST 4
 
@@ -37,7 +37,7 @@ uint16_t estimate_place_elsewhere(struct estimates *table, const void *what, uin
 	return (uint16_t)poorest;
 }
 
-/* `ns` times numerator by denominator, which are times of less than a day. */
+/* `ns` times numerator by denominator; times are less than a day. */
 static uint64_t scaled(uint64_t ns, uint64_t numerator, uint64_t denominator)
 {
 	return (uint64_t)((double)ns * ((double)numerator / (double)denominator));
@@ -46,6 +46,20 @@ static uint64_t scaled(uint64_t ns, uint64_t numerator, uint64_t denominator)
 static uint64_t bounded(uint64_t value, uint64_t least, uint64_t most)
 {
 	return value < least ? least : value > most ? most : value;
+}
+
+/* Rises at once and falls slowly: too low, and a window is far too long. */
+void estimate_learn_unknown(struct estimates *table, uint16_t place, uint64_t taken_ns)
+{
+	const struct estimate *entry = &table->place[place];
+	uint64_t *unknown_ns = &table->unknown_ns[(entry->form - 1) % ESTIMATE_KINDS];
+
+	if (entry->samples > 0)
+		return;
+	if (taken_ns > *unknown_ns)
+		*unknown_ns = taken_ns;
+	else
+		*unknown_ns -= (*unknown_ns - taken_ns) / 8;
 }
 
 void estimate_learn(struct estimates *table, uint16_t place, uint32_t count, uint64_t expected_ns,
@@ -62,7 +76,7 @@ void estimate_learn(struct estimates *table, uint16_t place, uint32_t count, uin
 		return;
 	}
 	if (entry->samples == 0 || expected_ns == 0)
-		return; /* nobody knows which part of it was this one's */
+		return; /* it is unknown which part was this one's */
 	const uint64_t most = alone ? SAMPLE_MOST : HINT_MOST;
 	uint64_t measured = alone ? taken_ns / count : scaled(before, taken_ns, expected_ns);
 	measured = bounded(measured, before / most, before * most + 1000);
@@ -73,7 +87,7 @@ void estimate_learn(struct estimates *table, uint16_t place, uint32_t count, uin
 		entry->samples++;
 }
 
-/* The entry stays where it is, for those behind it are found past it. */
+/* The entry stays, because the search for the entries behind it passes over it. */
 void estimate_forget(struct estimates *table, const void *what)
 {
 	for (unsigned place = 0; place < ESTIMATES; place++)

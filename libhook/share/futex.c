@@ -21,7 +21,7 @@ void futex_wait(
 		.tv_nsec = (long)(until_ns % 1000000000)};
 	int saved = errno;
 
-	/* _BITSET, whose time is a moment rather than a duration. */
+	/* _BITSET, whose timeout is a point in time rather than a duration. */
 	syscall(SYS_futex, word, operation(FUTEX_WAIT_BITSET, scope), seen,
 		until_ns == UINT64_MAX ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY);
 	errno = saved;

@@ -1,79 +1,94 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a launch does at a gate that is not open. gate_wait.c is for those that may not pass yet.
+ * Launches at a gate that is not open. gate_wait.c is for launches that may not pass yet.
  *
- * A launch that passes reads no clock and asks nobody: it takes its card's lock once, and what it
- * leaves behind is a sum. Everything that costs more is for the first piece of a busy time, for one
- * that nothing is known of, and for one in so many (marker_ns).
+ * A launch that passes reads no clock and makes no system call: it takes its card's lock once and
+ * adds to a sum. Everything more expensive happens only for the first unit of work of a busy
+ * period, for work that has no estimate, and once every timing_interval_ns.
  */
 #include "gate.h"
 
-#include "account.h"
-#include "bell.h"
+#include <stddef.h>
+
+#include "work_account.h"
+#include "wakeup.h"
 #include "clock.h"
 #include "gate_wait.h"
-#include "markers.h"
+#include "timing_events.h"
 #include "quota/pages.h"
 
 static const _Atomic uint32_t always_open = GPUSHARE_GATE_OPEN;
 static const _Atomic uint32_t look_at_each = UINT32_MAX;
 
-const _Atomic uint32_t *_Atomic gate_word =
-	&always_open; /* before cuInit there is nothing to launch */
+/* Before cuInit there is nothing to launch. */
+struct gate_line gate_line = {.word = &always_open};
+
+_Static_assert(offsetof(struct gate_line, first) == 8 && offsetof(struct gate_line, cards) == 16 &&
+		       sizeof(struct gate_line) == 64,
+	"as trampoline.h reads it, and one cache line");
+_Static_assert(GPUSHARE_GRANT_CARD_OFFSET(1) - GPUSHARE_GRANT_CARD_OFFSET(0) == 4096,
+	"as trampoline.h goes from card to card");
 
 void gate_watch(void)
 {
 	for (unsigned card = 0; card < pages.card_count; card++) {
 		const struct gpushare_gate *gate = &grant_card(card)->gate;
-		struct account *account = &accounts[card];
-		spin_take(&account->lock); /* several threads may begin with cuInit */
+		struct work_account *account = &work_accounts[card];
+		spinlock_lock(&account->lock); /* several threads may call cuInit first */
 		account->epoch = atomic_load(&gate->epoch);
 		account->may_have_been_open = atomic_load(&gate->mode) == GPUSHARE_GATE_OPEN;
-		spin_drop(&account->lock);
+		spinlock_unlock(&account->lock);
 	}
-	atomic_store(&gate_word, pages.card_count == 1 ? &grant_card(0)->gate.mode : &look_at_each);
+	atomic_store(&gate_line.processes, &pages.status->high_water);
+	atomic_store(&gate_line.first, &grant_card(0)->gate.mode);
+	atomic_store(&gate_line.cards, pages.card_count == 1 ? 0 : pages.card_count);
+	atomic_store(
+		&gate_line.word, pages.card_count == 1 ? &grant_card(0)->gate.mode : &look_at_each);
 }
 
 void gate_open_for_good(void)
 {
-	atomic_store(&gate_word, &always_open);
+	atomic_store(&gate_line.word, &always_open);
 }
 
 bool gate_is_open_for_good(void)
 {
-	return atomic_load_explicit(&gate_word, memory_order_relaxed) == &always_open;
+	return atomic_load_explicit(&gate_line.word, memory_order_relaxed) == &always_open;
 }
 
-/* Out of the way of launches that find everything in its place. */
+/* Kept out of the way of launches that find everything in place. */
 #define RARELY __attribute__((noinline, cold))
 
-/* With the lock, and dropped in between. False: this process cannot count. */
-RARELY static bool open_account(struct account *account, unsigned card)
+/* With the lock, which is released in between. False: this process cannot count. */
+RARELY static bool open_work_account(struct work_account *account, unsigned card)
 {
-	spin_drop(&account->lock);
-	const bool opened = account_open(account, card);
-	spin_take(&account->lock);
+	spinlock_unlock(&account->lock);
+	const bool opened = work_account_open(account, card);
+	spinlock_lock(&account->lock);
 	return opened && account->page;
 }
 
-RARELY static void meet_stream(struct account *account, struct gate_work *work)
+/* With the lock, which is released in between. */
+RARELY static void meet_stream(
+	struct work_account *account, const struct gpushare_gate *gate, struct gate_work *work)
 {
-	spin_drop(&account->lock);
-	markers_meet(work);
-	spin_take(&account->lock);
+	spinlock_unlock(&account->lock);
+	const bool is_stream = timing_add_stream(work);
+	spinlock_lock(&account->lock);
+	if (is_stream && !timing_has_stream(work))
+		gate_wait_for_stream(account, gate, work);
 }
 
-/* One of which nothing is known is measured by itself: a marker before it, and one behind it. */
-RARELY static void close_stream(struct account *account, const struct gate_work *work)
+/* Work without an estimate is measured by itself: one timing event before it and one after it. */
+RARELY static void close_stream(struct work_account *account, const struct gate_work *work)
 {
-	spin_drop(&account->lock);
-	markers_close(work);
-	spin_take(&account->lock);
+	spinlock_unlock(&account->lock);
+	timing_close(work);
+	spinlock_lock(&account->lock);
 }
 
-/* Whether the gate may have been open since somebody looked last, with launches that nobody
- * counted. */
-static void look_at_epoch(struct account *account, const struct gpushare_gate *gate)
+/* Whether the gate may have been open since the last check, with launches that were not counted. */
+static void look_at_epoch(struct work_account *account, const struct gpushare_gate *gate)
 {
 	const uint32_t epoch = atomic_load_explicit(&gate->epoch, memory_order_relaxed);
 
@@ -81,41 +96,42 @@ static void look_at_epoch(struct account *account, const struct gpushare_gate *g
 	account->epoch = epoch;
 }
 
-/* The first piece of a busy time. With the lock. */
+/* The first unit of work of a busy period. With the lock. */
 RARELY static void begin_busy(
-	struct account *account, const struct gpushare_gate *gate, struct gate_work *work)
+	struct work_account *account, const struct gpushare_gate *gate, struct gate_work *work)
 {
 	const uint64_t now_ns = clock_ns();
 
 	look_at_epoch(account, gate);
-	account->is_alone = gate_is_stale(gate, now_ns);
-	account_begin_busy(account, work->estimate_ns, now_ns);
-	markers_add(work, gate_marker_ns(gate), true);
+	account->is_unscheduled = gate_is_stale(gate, now_ns);
+	work_account_begin_busy(account, work->estimate_ns, now_ns);
+	timing_add_work(work, gate_timing_interval_ns(gate), true);
 	account->may_have_been_open = false;
 }
 
-/* What is to be done before the driver is called. */
+/* The steps before the driver is called. */
 static void before(const struct gate_work *work, uint32_t mode)
 {
-	markers_before(work);
+	timing_before(work);
 	if (mode == GPUSHARE_GATE_METERED)
-		bell_ring(); /* it does not wait, so nobody else tells */
+		wakeup_send(); /* a metered launch does not wait, so nothing else wakes the
+				  scheduler */
 }
 
 static void estimate(
-	struct account *account, const struct gpushare_gate *gate, struct gate_work *work)
+	struct work_account *account, const struct gpushare_gate *gate, struct gate_work *work)
 {
 	work->place = estimate_place(&account->estimates, work->kind, work->what, work->size);
-	const struct estimate *known = &account->estimates.place[work->place];
-	work->estimate_ns = known->samples > 0 ? known->ns : gate_marker_ns(gate);
+	work->estimate_ns = estimate_of(&account->estimates, &account->estimates.place[work->place],
+		gate_timing_interval_ns(gate));
 }
 
-/* With the lock. False: open, or nobody can count; the lock is dropped. */
-static bool may_enter(struct account *account, const struct gpushare_gate *gate,
+/* With the lock. False: the gate is open, or this process cannot count; the lock is released. */
+static bool may_enter(struct work_account *account, const struct gpushare_gate *gate,
 	struct gate_work *work, uint32_t *mode)
 {
-	if (!account->page && !open_account(account, work->card)) {
-		spin_drop(&account->lock);
+	if (!account->page && !open_work_account(account, work->card)) {
+		spinlock_unlock(&account->lock);
 		return false;
 	}
 	estimate(account, gate, work);
@@ -124,52 +140,67 @@ static bool may_enter(struct account *account, const struct gpushare_gate *gate,
 	*mode = gate_wait(account, gate, work);
 	if (*mode != GPUSHARE_GATE_OPEN)
 		return true;
-	spin_drop(&account->lock);
+	spinlock_unlock(&account->lock);
 	return false;
 }
 
-/* With the lock, which is dropped: whatever a launch may meet. */
-RARELY static bool enter_slowly(struct account *account, const struct gpushare_gate *gate,
+/* With the lock, which is released: handles every case. */
+RARELY static bool enter_slowly(struct work_account *account, const struct gpushare_gate *gate,
 	struct gate_work *work, uint32_t mode)
 {
 	if (!may_enter(account, gate, work, &mode))
 		return false;
-	if (!markers_know(work))
-		meet_stream(account, work);
-	if (account->estimates.place[work->place].samples == 0 && markers_are_open(work))
+	if (!timing_find_stream(work))
+		meet_stream(account, gate, work);
+	if (account->estimates.place[work->place].samples == 0 && timing_is_open(work))
 		close_stream(account, work);
-	const bool was_idle = account_is_idle(account);
+	const bool was_idle = work_account_is_idle(account);
 	if (was_idle) {
 		begin_busy(account, gate, work);
 	} else {
-		account_begin(account, work->estimate_ns);
-		markers_add(work, gate_marker_ns(gate), false);
+		work_account_begin(account, work->estimate_ns);
+		timing_add_work(work, gate_timing_interval_ns(gate), false);
 	}
-	spin_drop(&account->lock);
+	spinlock_unlock(&account->lock);
 	if (was_idle)
 		before(work, mode);
 	return true;
 }
 
-/* With the lock: on the stream of the launch before, whose group has begun and goes on. */
-static inline bool enter_at_once(struct account *account, const struct gpushare_gate *gate,
+/* With the lock: whether work of that estimate only has to be added to the group of the stream:
+ * that of the previous launch, whose group has begun and continues. */
+static inline bool may_join(const struct stream_state *state, uint64_t key,
+	const struct estimate *known, const struct gpushare_gate *gate)
+{
+	return state && state->key == key && state->is_plain && state->open.pieces > 0 &&
+	       known->samples > 0 &&
+	       state->open.estimate_ns + known->ns < gate_timing_interval_ns(gate);
+}
+
+__attribute__((always_inline)) static inline void join(struct work_account *account,
+	struct stream_state *state, uint16_t place, uint64_t estimate_ns)
+{
+	work_account_begin(account, estimate_ns);
+	group_add(&state->open, place, estimate_ns);
+	state->added++;
+}
+
+/* With the lock. */
+static inline bool enter_at_once(struct work_account *account, const struct gpushare_gate *gate,
 	struct gate_work *work, uint32_t mode)
 {
-	struct lane *lane = account->lane;
+	struct stream_state *state = account->stream;
 
-	if (!lane || lane->key != work->key || !lane->is_plain || lane->open.pieces == 0)
+	if (!state)
 		return false;
 	work->place = estimate_place(&account->estimates, work->kind, work->what, work->size);
 	const struct estimate *known = &account->estimates.place[work->place];
 	work->estimate_ns = known->ns;
-	if (known->samples == 0 || lane->open.estimate_ns + known->ns >= gate_marker_ns(gate) ||
-		!gate_may_pass(account, gate, mode, work))
+	if (!may_join(state, work->key, known, gate) || !gate_may_pass(account, gate, mode, work))
 		return false;
-	account_begin(account, known->ns);
-	group_add(&lane->open, work->place, known->ns);
-	lane->added++;
-	work->stream_place = lane->place;
-	work->generation = lane->generation;
+	join(account, state, work->place, known->ns);
+	work->stream_place = state->place;
+	work->generation = state->generation;
 	return true;
 }
 
@@ -178,9 +209,9 @@ static inline uint64_t key_of(const struct gate_work *work)
 	if (!gate_is_default_stream(work))
 		return (uintptr_t)work->stream;
 	if (gate_is_legacy_stream(work) &&
-		atomic_load_explicit(&gate_contexts, memory_order_relaxed) <= 1)
-		return LANE_LEGACY;
-	return markers_default_stream(work);
+		atomic_load_explicit(&gate_line.contexts, memory_order_relaxed) <= 1)
+		return STREAM_KEY_LEGACY;
+	return timing_default_stream(work);
 }
 
 bool gate_enter(struct gate_work *work)
@@ -188,45 +219,89 @@ bool gate_enter(struct gate_work *work)
 	if (work->card >= pages.card_count)
 		return false;
 	const struct gpushare_gate *gate = &grant_card(work->card)->gate;
-	struct account *account = &accounts[work->card];
+	struct work_account *account = &work_accounts[work->card];
 	const uint32_t mode = atomic_load_explicit(&gate->mode, memory_order_relaxed);
 
 	if (mode == GPUSHARE_GATE_OPEN || gate_is_open_for_good())
 		return false;
 	work->key = key_of(work);
-	work->marks = 0;
-	spin_take(&account->lock);
+	work->timing = 0;
+	spinlock_lock(&account->lock);
 	if (__builtin_expect(!enter_at_once(account, gate, work, mode), 0))
 		return enter_slowly(account, gate, work, mode);
-	spin_drop(&account->lock);
+	spinlock_unlock(&account->lock);
 	return true;
+}
+
+_Static_assert(offsetof(struct gpushare_gate, mode) == 0, "gate_pass takes one for the other");
+
+bool gate_pass(enum gate_kind kind, const void *what, uint64_t size, void *stream, bool per_thread)
+{
+	/* With several cards, and when the gate is open for good, it has another value. */
+	const _Atomic uint32_t *word = atomic_load_explicit(&gate_line.word, memory_order_relaxed);
+	const struct gpushare_gate *gate = (const struct gpushare_gate *)(const void *)word;
+	const uint32_t mode = atomic_load_explicit(word, memory_order_relaxed);
+	const bool is_default = (uintptr_t)stream <= 2;
+	const uint64_t key = is_default ? STREAM_KEY_LEGACY : (uintptr_t)stream;
+	const uint32_t form = estimate_form(kind, size);
+	const uint16_t place = (uint16_t)(estimate_hash(what, form) % ESTIMATES);
+	struct work_account *account = &work_accounts[0];
+	const struct estimate *known = &account->estimates.place[place];
+
+	/* Calculated before the lock is taken, and not after it. */
+	__asm__ volatile("" : "+r"(known));
+	__builtin_prefetch(known);
+	if (mode == GPUSHARE_GATE_WINDOW
+			? atomic_load_explicit(
+				  atomic_load_explicit(&gate_line.processes, memory_order_relaxed),
+				  memory_order_relaxed) > 1
+			: mode != GPUSHARE_GATE_METERED)
+		return false;
+	if (is_default &&
+		((stream ? (uintptr_t)stream != 1 : per_thread) ||
+			atomic_load_explicit(&gate_line.contexts, memory_order_relaxed) > 1))
+		return false;
+	if (!spinlock_try(&account->lock))
+		return false;
+	struct stream_state *state = account->stream;
+	const bool passes = known->form == form && known->what == what &&
+			    may_join(state, key, known, gate) && !account->is_unscheduled &&
+			    (mode == GPUSHARE_GATE_METERED ||
+				    account->pending_ns + known->ns <=
+					    atomic_load_explicit(
+						    &gate->in_flight_max_ns, memory_order_relaxed));
+	if (passes)
+		join(account, state, place, known->ns);
+	spinlock_unlock(&account->lock);
+	return passes;
 }
 
 RARELY static void take_back(struct gate_work *work)
 {
-	struct account *account = &accounts[work->card];
+	struct work_account *account = &work_accounts[work->card];
 
-	spin_take(&account->lock);
-	const bool taken_back = markers_take_back(work);
+	spinlock_lock(&account->lock);
+	const bool taken_back = timing_take_back(work);
 	if (taken_back)
-		account_withdraw(account, work->estimate_ns);
-	const bool is_idle = account_is_idle(account);
-	spin_drop(&account->lock);
+		work_account_withdraw(account, work->estimate_ns);
+	const bool is_idle = work_account_is_idle(account);
+	spinlock_unlock(&account->lock);
 	if (taken_back && is_idle)
-		bell_ring();
+		wakeup_send();
 }
 
-/* The clock is read here anyway: a good place to see whether a scheduler is still there. */
+/* The clock is read here anyway, so this is a good place to check whether the scheduler is
+ * alive. */
 RARELY static void mark(const struct gate_work *work)
 {
 	const struct gpushare_gate *gate = &grant_card(work->card)->gate;
-	struct account *account = &accounts[work->card];
+	struct work_account *account = &work_accounts[work->card];
 
-	markers_after(work);
-	const bool is_alone = gate_is_stale(gate, clock_ns());
-	spin_take(&account->lock);
-	account->is_alone = is_alone;
-	spin_drop(&account->lock);
+	timing_after(work);
+	const bool is_unscheduled = gate_is_stale(gate, clock_ns());
+	spinlock_lock(&account->lock);
+	account->is_unscheduled = is_unscheduled;
+	spinlock_unlock(&account->lock);
 }
 
 void gate_leave_slowly(struct gate_work *work, bool submitted)
@@ -240,28 +315,28 @@ void gate_leave_slowly(struct gate_work *work, bool submitted)
 void gate_forget(const void *what)
 {
 	for (unsigned card = 0; card < pages.card_count; card++) {
-		spin_take(&accounts[card].lock);
-		if (accounts[card].page)
-			estimate_forget(&accounts[card].estimates, what);
-		spin_drop(&accounts[card].lock);
+		spinlock_lock(&work_accounts[card].lock);
+		if (work_accounts[card].page)
+			estimate_forget(&work_accounts[card].estimates, what);
+		spinlock_unlock(&work_accounts[card].lock);
 	}
 }
 
 void gate_before_fork(void)
 {
-	bell_before_fork();
-	accounts_before_fork();
+	wakeup_before_fork();
+	work_accounts_before_fork();
 }
 
 void gate_after_fork_in_parent(void)
 {
-	accounts_after_fork_in_parent();
-	bell_after_fork();
+	work_accounts_after_fork_in_parent();
+	wakeup_after_fork();
 }
 
 void gate_after_fork_in_child(void)
 {
-	accounts_after_fork_in_child();
-	markers_after_fork_in_child();
-	bell_after_fork();
+	work_accounts_after_fork_in_child();
+	timing_after_fork_in_child();
+	wakeup_after_fork();
 }

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * May it pass, and if not, until it may.
+ * Whether work may pass, and waiting until it may.
  */
 #ifndef GPUSHARE_GATE_WAIT_H
 #define GPUSHARE_GATE_WAIT_H
 
-#include "account.h"
+#include "work_account.h"
 #include "gate.h"
 #include "quota/pages.h"
 
 bool gate_is_open_for_good(void);
 
-/* More than one look: other processes are summed, or nobody tells how much is allowed. */
-bool gate_may_pass_slowly(struct account *account, const struct gpushare_gate *gate, uint32_t mode,
-	const struct gate_work *work);
+/* The slower check: sums the tenant's other processes, or applies the self-throttle. */
+bool gate_may_pass_slowly(struct work_account *account, const struct gpushare_gate *gate,
+	uint32_t mode, const struct gate_work *work);
 
 /* With the account's lock. */
-static inline bool gate_may_pass(struct account *account, const struct gpushare_gate *gate,
+static inline bool gate_may_pass(struct work_account *account, const struct gpushare_gate *gate,
 	uint32_t mode, const struct gate_work *work)
 {
-	if (__builtin_expect(account->is_alone, 0))
+	if (__builtin_expect(account->is_unscheduled, 0))
 		return gate_may_pass_slowly(account, gate, mode, work);
 	if (mode == GPUSHARE_GATE_METERED)
 		return true;
@@ -31,8 +31,13 @@ static inline bool gate_may_pass(struct account *account, const struct gpushare_
 		       : gate_may_pass_slowly(account, gate, mode, work);
 }
 
-/* With the account's lock, dropped meanwhile. Returns the mode in which it passes. */
+/* With the account's lock, released meanwhile. Returns the mode in which the work passes. */
 uint32_t gate_wait(
-	struct account *account, const struct gpushare_gate *gate, struct gate_work *work);
+	struct work_account *account, const struct gpushare_gate *gate, struct gate_work *work);
+
+/* Wait until a slot for the work's stream is free: the end of work without one cannot be observed.
+ * With the lock. */
+void gate_wait_for_stream(
+	struct work_account *account, const struct gpushare_gate *gate, struct gate_work *work);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-/* Work of this process on `card` has ended, all of it if `is_idle`: tell who waits for that. With
- * no lock. */
-void progress_tell(unsigned card, bool is_idle);
+/* Work of this process on `card` has finished, all of it if `is_idle`: wake the threads that wait
+ * for it. With no lock. */
+void progress_report(unsigned card, bool is_idle);
 
 #endif

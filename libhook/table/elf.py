@@ -24,12 +24,12 @@ DT_NEEDED, DT_SONAME = 1, 14
 
 
 class NotElf(ValueError):
-    """The file is no 64-bit little-endian ELF file, or is cut short."""
+    """The file is not a 64-bit little-endian ELF file, or is truncated."""
 
 
 @dataclass(frozen=True)
-class Library:
-    """What a library tells the loader of itself."""
+class ElfLibrary:
+    """The properties of a library that the loader uses."""
 
     soname: str
     needed: tuple[str, ...]
@@ -45,8 +45,8 @@ class _Section:
     link: int
 
 
-def read(path: Path) -> Library:
-    """Return what `path` says of itself; NotElf when it is no library, OSError when unreadable."""
+def read(path: Path) -> ElfLibrary:
+    """Parse the library `path`. Raises NotElf if it is not one, OSError if it is unreadable."""
     with path.open("rb") as file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
@@ -55,7 +55,7 @@ def read(path: Path) -> Library:
             raise NotElf(f"{path}: {error}") from error
 
 
-def _read(image: mmap.mmap) -> Library:
+def _read(image: mmap.mmap) -> ElfLibrary:
     if image[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit little-endian ELF file")
     header = HEADER.unpack_from(image)
@@ -66,7 +66,7 @@ def _read(image: mmap.mmap) -> Library:
         sections.append(_Section(fields[1], fields[4], fields[5], fields[6]))
     entries = [entry for section in sections for entry in _dynamic(image, sections, section)]
     symbols = [symbol for section in sections for symbol in _exported(image, sections, section)]
-    return Library(
+    return ElfLibrary(
         soname=next((text for tag, text in entries if tag == DT_SONAME), ""),
         needed=tuple(text for tag, text in entries if tag == DT_NEEDED),
         exported=frozenset(name for name, _ in symbols),

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Write the tables of the CUDA driver's and NVML's symbols, or check that they are up to date.
 
-    python3 libhook/table/generate.py           writes libhook/table/*.inc
-    python3 libhook/table/generate.py --check   exits 1 and shows the difference if any differs
+    python3 libhook/table/generate.py           write libhook/table/*.inc
+    python3 libhook/table/generate.py --check   exit 1 and show the difference if any differs
     python3 libhook/table/generate.py --library /usr/lib/x86_64-linux-gnu/libcuda.so.1
-        prints what that library exports and the tables do not know; exits 1 if there is any
+        print what that library exports and the tables lack; exit 1 if there is any
 
 The first two need pip and the package index (headers.py names the wheels), beside the standard
 library; building gpushare needs neither this program nor a CUDA header.
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from libhook.table.doors import exported
+from libhook.table.coverage import exported
 from libhook.table.elf import NotElf, read
 from libhook.table.headers import RELEASES, DownloadError, Release, releases
 from libhook.table.symbols import (
@@ -61,14 +61,21 @@ CUDA_NOTES = """ *
  * not above the one asked for, the last: of PER_THREAD ones if flags has 2 and there are any, of
  * the others if not. Per name and stream, lines come in rising order of version.
 """
+NVML_NOTES = """ *
+ * since    CUDA_VERSION of the first of these releases that has the symbol
+"""
+HASH_NOTES = """ *
+ * The hash of each symbol of {}.inc, in its order, as DT_GNU_HASH has it: to compute them costs
+ * every process that loads the library a tenth of the time.
+"""
 
 
 @dataclass
 class Table:
-    """What all releases together say. Bare dicts are value -> name."""
+    """The combined content of all releases. Dictionaries map values to names."""
 
     cuda: set[Entry] = field(default_factory=set)
-    nvml: set[str] = field(default_factory=set)
+    nvml: dict[str, int] = field(default_factory=dict)  # symbol -> the first release that has it
     cuda_results: dict[int, str] = field(default_factory=dict)
     nvml_results: dict[int, str] = field(default_factory=dict)
     runtime_errors: dict[int, str] = field(default_factory=dict)
@@ -92,7 +99,8 @@ def tabulate(every: Iterable[Release]) -> Table:
         table.cuda_results |= enumerators(cuda_h, "cudaError_enum")
         table.device_attributes |= enumerators(cuda_h, "CUdevice_attribute_enum")
         if nvml_h := release.text.get("nvml.h"):
-            table.nvml |= nvml_symbols(nvml_h)
+            for symbol in nvml_symbols(nvml_h):
+                table.nvml.setdefault(symbol, release.version)
             table.nvml_results |= enumerators(nvml_h, "nvmlReturn_enum")
         if driver_types_h := release.text.get("driver_types.h"):
             table.runtime_errors |= enumerators(driver_types_h, "cudaError")
@@ -109,10 +117,15 @@ def render(table: Table) -> dict[str, str]:
     results = [f'{n}, {v}, "{words(n)}"' for v, n in sorted(table.cuda_results.items())]
     nvml_results = [f'{n}, {v}, "{words(n)}"' for v, n in sorted(table.nvml_results.items())]
     runtime_errors = [f"{n}, {v}" for v, n in sorted(table.runtime_errors.items())]
+    nvml = [f"{symbol}, {since}" for symbol, since in sorted(table.nvml.items())]
     attributes = [f"{n}, {v}" for v, n in sorted(table.device_attributes.items())]
+    cuda_hashes = [f"{gnu_hash(e.symbol):#010x}" for e in sorted(table.cuda)]
+    nvml_hashes = [f"{gnu_hash(symbol):#010x}" for symbol in sorted(table.nvml)]
     return {
+        "cuda_hash.inc": lines("GNU_HASH", "hash", cuda_hashes, HASH_NOTES.format("cuda")),
+        "nvml_hash.inc": lines("GNU_HASH", "hash", nvml_hashes, HASH_NOTES.format("nvml")),
         "cuda.inc": lines("CUDA_SYMBOL", "symbol, name, version, stream", cuda, CUDA_NOTES),
-        "nvml.inc": lines("NVML_SYMBOL", "symbol", sorted(table.nvml)),
+        "nvml.inc": lines("NVML_SYMBOL", "symbol, since", nvml, NVML_NOTES),
         "cuda_result.inc": lines("CUDA_RESULT", "name, value, words", results),
         "nvml_result.inc": lines("NVML_RESULT", "name, value, words", nvml_results),
         "runtime_error.inc": lines("RUNTIME_ERROR", "name, value", runtime_errors),
@@ -127,6 +140,14 @@ def lines(macro: str, columns: str, rows: Sequence[str], notes: str = "") -> str
         first=first, last=last, count=len(rows), macro=macro, columns=columns, notes=notes
     )
     return head + "".join(f"{macro}({row})\n" for row in rows)
+
+
+def gnu_hash(symbol: str) -> int:
+    """Return the hash with which DT_GNU_HASH finds `symbol`."""
+    value = 5381
+    for letter in symbol.encode():
+        value = (value * 33 + letter) & 0xFFFFFFFF
+    return value
 
 
 def words(name: str) -> str:

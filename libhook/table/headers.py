@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Oldest first. The newest release decides what exists; the older ones hold what it may have
-# dropped, and prove that no release ever gave a symbol another version. To add a release: add
-# its line, run generate.py, and read the difference.
+# Oldest first. The newest release determines what exists; the older ones contain what it may have
+# dropped, and prove that no release ever changed the version of a symbol. To add a release, add its
+# line, run generate.py, and review the difference.
 RELEASES = {
     "11.8": ("nvidia-cuda-runtime-cu11==11.8.89", "nvidia-nvml-dev-cu11==11.8.86"),
-    "12.1": ("nvidia-cuda-runtime-cu12==12.1.105",),
-    "12.4": ("nvidia-cuda-runtime-cu12==12.4.127",),
+    "12.1": ("nvidia-cuda-runtime-cu12==12.1.105", "nvidia-nvml-dev-cu12==12.1.105"),
+    "12.4": ("nvidia-cuda-runtime-cu12==12.4.127", "nvidia-nvml-dev-cu12==12.4.127"),
     "12.9": ("nvidia-cuda-runtime-cu12==12.9.79", "nvidia-nvml-dev-cu12==12.9.79"),
     "13.0": ("nvidia-cuda-runtime==13.0.96", "nvidia-nvml-dev==13.0.87"),
     "13.5": (
@@ -32,12 +32,12 @@ RELEASES = {
     ),
 }
 
-# The headers say the same on every platform; one is named so that all machines read one wheel.
+# The headers are the same on every platform; naming one makes all machines read the same wheel.
 PLATFORMS = ("manylinux2014_x86_64", "manylinux1_x86_64")
 
 
 class DownloadError(Exception):
-    """The wheels could not be had; the message says which command failed and what it said."""
+    """The wheels could not be downloaded; the message contains the command and its output."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,12 @@ class Release:
 
     name: str
     text: dict[str, str]
+
+    @property
+    def version(self) -> int:
+        """The release as CUDA_VERSION has it: 11080 is "11.8"."""
+        major, _, minor = self.name.partition(".")
+        return int(major) * 1000 + int(minor) * 10
 
 
 def releases(cache: Path) -> Iterator[Release]:

@@ -1,4 +1,4 @@
-"""What a CUDA header says a driver library exports, and from which version each symbol answers.
+"""Parses from CUDA headers what a driver library exports, and since which version.
 
 The rules, found in cuda.h and cudaTypedefs.h themselves:
 
@@ -38,7 +38,7 @@ PER_THREAD_SUFFIX = {"__CUDA_API_PTDS": "_ptds", "__CUDA_API_PTSZ": "_ptsz"}
 
 
 class HeaderError(Exception):
-    """The headers do not follow the rules above; the message names the symbol."""
+    """The headers violate the rules above; the message names the symbol."""
 
 
 @dataclass(frozen=True, order=True)
@@ -47,7 +47,7 @@ class Entry:
 
     name: str
     stream: str  # NONE, LEGACY or PER_THREAD
-    version: int  # from which `symbol` answers to `name`: 11020 is CUDA 11.2
+    version: int  # since which `symbol` stands for `name`: 11020 is CUDA 11.2
     symbol: str
 
 
@@ -57,7 +57,7 @@ def without_comments(text: str) -> str:
 
 
 def cuda_symbols(text: str) -> set[str]:
-    """Return the symbols that the header `text` says the CUDA driver exports."""
+    """Return the symbols that the CUDA driver exports, by the header `text`."""
     aliases: dict[str, list[str]] = {}
     exported: set[str] = set()
     for statement in CUDA_STATEMENT.finditer(without_comments(text)):
@@ -82,7 +82,7 @@ def cuda_versions(text: str) -> set[tuple[str, str, int]]:
 def nvml_symbols(text: str) -> set[str]:
     """Return the functions that nvml.h declares.
 
-    Old names are declared beside the `_vN` that its #defines put in their place: the library
+    Old names are declared in addition to the `_vN` that its #defines replace them with: the library
     exports both.
     """
     return set(NVML_DECLARATION.findall(without_comments(text)))
@@ -105,9 +105,9 @@ def enumerators(text: str, tag: str) -> dict[int, str]:
 
 
 def match_versions(symbols: Iterable[str], versions: Iterable[tuple[str, str, int]]) -> set[Entry]:
-    """Give each of `symbols` the version from which it answers to its name.
+    """Assign to each of `symbols` the version since which it stands for its name.
 
-    Raises HeaderError where a name has more symbols than versions, or fewer.
+    Raises HeaderError if a name has more symbols than versions, or fewer.
     """
     exported: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for symbol in symbols:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Get what demo, tests and checks need: `python3 packaging/setup BUILD [--plan | --debian]`.
+"""Install what the demo, tests and checks need.
 
-BUILD is the folder for everything that is built. With --plan nothing is done, only said; --debian
-makes the Debian 13 whose engines are tested, for which the rest must be there.
-Exit status: 0 all there, 1 something cannot be had, 3 it would take root.
+Usage: `python3 packaging/setup BUILD [--plan | --debian]`
+
+BUILD is the directory for everything that is built. --plan only prints the steps. --debian creates
+the Debian 13 root whose engines are tested; it requires that everything else is installed.
+Exit status: 0 everything is installed, 1 something cannot be installed, 3 root is required.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import plan
 
 
 def main(argv: list[str]) -> int:
-    """Plan, and unless told otherwise do it."""
+    """Plan the steps, and perform them unless only the plan is requested."""
     build = Path(argv[0]).resolve()
     tools, log = build / "tools", build / "log" / "setup.log"
     if "--debian" in argv[1:]:
@@ -33,27 +35,27 @@ def main(argv: list[str]) -> int:
     if todo and facts.apt and os.geteuid() != 0:
         return 3
     if todo.impossible and facts.apt:
-        # A machine that never ran `apt-get update` knows no package at all.
+        # A machine that never ran `apt-get update` has no package lists.
         apply.say("apt-get update")
         apply.update(log)
         todo = plan.make(machine.read(tools), machine.simulate)
     if todo.install:
-        apply.say(f"apt-get --no-remove install {' '.join(todo.install)} (no service is started)")
+        apply.say(f"apt-get --no-remove install {' '.join(todo.install)} (starts no service)")
         try:
             apply.install(todo.install, log)
-        except apply.SetupError:
-            # Old lists name versions that the archive no longer has.
-            apply.say("apt-get update, and once more")
+        except apply.StepError:
+            # Outdated lists name versions that the archive no longer has.
+            apply.say("apt-get update, then retry")
             apply.update(log)
             apply.install(todo.install, log)
     if todo.unpack:
-        apply.say(f"unpacking {' '.join(todo.unpack)} under {tools}: installed, it would conflict")
+        apply.say(f"unpacking {' '.join(todo.unpack)} under {tools}: conflicts if installed")
         apply.unpack(todo.unpack, tools, log)
     for message in todo.impossible:
         apply.say(message)
     missing = apply.missing_after(tools)
     if missing:
-        apply.say(f"still missing: {' '.join(missing)}; install them and run this again")
+        apply.say(f"still missing: {' '.join(missing)}. Install them and run this again.")
     return 1 if missing else 0
 
 
@@ -68,17 +70,17 @@ def _make_debian(build: Path) -> int:
 def _show(todo: plan.Plan) -> None:
     print("install:", " ".join(todo.install) or "nothing")
     print("unpack under build/tools:", " ".join(todo.unpack) or "nothing")
-    print("remove: nothing, ever")
+    print("remove: nothing")
     for message in todo.impossible:
         print("impossible:", message)
 
 
 if __name__ == "__main__":
-    # A polite end must still restore policy-rc.d: turn the signal into an exception.
+    # A signal must not keep policy-rc.d from being restored: turn it into an exception.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     try:
         sys.exit(main(sys.argv[1:]))
-    except apply.SetupError as error:
+    except apply.StepError as error:
         apply.say(str(error))
         sys.exit(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a plan out: apt for what fits, build/tools/ for what would push something else out."""
+"""Performs a plan: installs with apt, or unpacks under build/tools/ packages that conflict."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ APT = (
 )
 
 
-class SetupError(Exception):
-    """A step of the set-up failed; the message says which, and what to do."""
+class StepError(Exception):
+    """A step of the set-up failed. The message names the step and suggests a fix."""
 
 
 def update(log: Path) -> None:
-    """Fetch apt's lists of packages."""
+    """Update apt's package lists."""
     run(("apt-get", "update"), log)
 
 
 def install(packages: Sequence[str], log: Path) -> None:
-    """Install `packages`; nothing is removed, no service is started or enabled. Needs root."""
+    """Install `packages` as root, without removing packages or starting or enabling services."""
     with services.none_started(), services.none_enabled():
         run((*APT, "install", *packages), log)
 
 
 def unpack(packages: Sequence[str], tools: Path, log: Path) -> None:
-    """Unpack `packages` and the dependencies this machine lacks, and link programs in tools/bin."""
+    """Unpack `packages` with missing dependencies, and link their programs in tools/bin."""
     tools.mkdir(parents=True, exist_ok=True)
     wanted: set[str] = set()
     for package in packages:
@@ -79,7 +79,7 @@ def _lacks_libraries(program: Path) -> bool:
 
 
 def run(command: Sequence[str], log: Path, cwd: Path | None = None) -> None:
-    """Run `command` as root, its output in `log`; on failure the end of it is part of the error."""
+    """Run `command` with its output in `log`; StepError with the end of the output if it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         done = subprocess.run(
@@ -93,8 +93,8 @@ def run(command: Sequence[str], log: Path, cwd: Path | None = None) -> None:
         )
     if done.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise SetupError(
-            f"{' '.join(command)}: exit status {done.returncode}\n{tail}\n(all of it: {log})"
+        raise StepError(
+            f"{' '.join(command)}: exit status {done.returncode}\n{tail}\n(full output: {log})"
         )
 
 
@@ -105,5 +105,5 @@ def missing_after(tools: Path) -> list[str]:
 
 
 def say(message: str) -> None:
-    """Print one line of progress; stderr, because a command's own output follows on stdout."""
+    """Print one line of progress to stderr, because stdout is for the command that follows."""
     print(f"setup: {message}", file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The root of a Debian 13 with its engines: the second distribution that tests run on.
 
-`BUILD/debian13` is a link to `BUILD/debian13-<digest>`, a folder named by its recipe, so that a
-recipe that changed makes another and what is in use is never rewritten. debootstrap makes it once,
-from the archive that this machine's apt uses where that is Debian's.
+`BUILD/debian13` is a link to `BUILD/debian13-<digest>`, a directory named by its recipe: a changed
+recipe creates another directory, and one in use is never rewritten. debootstrap creates it once. If
+this machine runs Debian, it uses the archive of this machine's apt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKAGES = (
     "busybox-static",
     "containerd",
     "crun",
-    "dbus",  # crun's way to systemd
+    "dbus",  # crun uses it to reach systemd
     "docker-cli",
     "docker-compose",
     "docker.io",
@@ -32,7 +32,7 @@ PACKAGES = (
     "systemd-sysv",
     "uidmap",  # rootless podman
 )
-#: What no test reads.
+#: Not read by any test.
 LEFT_OUT = (
     "usr/share/doc",
     "usr/share/info",
@@ -44,23 +44,23 @@ LEFT_OUT = (
 
 
 def link(build: Path) -> Path:
-    """Return the name by which tests find the root."""
+    """Return the path at which tests find the root."""
     return build / "debian13"
 
 
 def is_made(build: Path) -> bool:
-    """Whether the root of the present recipe is there."""
+    """Whether the root of the current recipe exists."""
     return link(build).resolve() == (build / _name()).resolve() and link(build).exists()
 
 
 def make(build: Path, log: Path) -> None:
-    """Make the root; SetupError with debootstrap's last words where it cannot. Needs root.
+    """Create the root, as root; SetupError with the end of debootstrap's output if that fails.
 
-    It appears by a rename, whole or not at all; what an earlier recipe made is removed.
+    A rename makes it visible only when it is complete. Roots of earlier recipes are removed.
     """
     done = build / _name()
     if not done.exists():
-        apply.say(f"debootstrap {SUITE} with its engines into {done} (some minutes, once)")
+        apply.say(f"debootstrap {SUITE} with its engines into {done} (takes some minutes, once)")
         draft = build / f".{done.name}"
         _remove(draft)
         apply.run(_command(draft), log)
@@ -84,7 +84,7 @@ def _command(target: Path) -> list[str]:
 
 
 def _mirror() -> list[str]:
-    """Return the address of the Debian archive that apt uses; none on another distribution."""
+    """Return the URL of the Debian archive that apt uses; none on another distribution."""
     if "ID=debian" not in Path("/etc/os-release").read_text(encoding="utf-8").splitlines():
         return []
     listed = subprocess.run(
@@ -107,7 +107,7 @@ def _name() -> str:
 
 
 def _remove(root: Path) -> None:
-    """Remove a root, never through a mount that a cut-off debootstrap left in it."""
+    """Remove a root, after unmounting what an interrupted debootstrap left mounted in it."""
     mounted = sorted(
         (
             line.split()[4]

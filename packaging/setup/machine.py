@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the facts of this machine that `plan.py` decides on."""
+"""Reads the facts of this machine on which `plan.py` bases its decisions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import plan
 
-# Debian keeps the engines' daemons in sbin, which is not on every user's PATH.
+# Debian installs the engines' daemons in sbin, which is not on every user's PATH.
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 def search_path(tools: Path) -> str:
-    """Return PATH with sbin, and last what an earlier set-up unpacked: the machine's own first."""
+    """Return PATH with sbin and, last, the programs that an earlier set-up unpacked."""
     parts = os.environ.get("PATH", os.defpath).split(os.pathsep)
     parts += [folder for folder in SBIN if folder not in parts]
     parts.append(str(tools / "bin"))
@@ -24,7 +24,7 @@ def search_path(tools: Path) -> str:
 
 
 def read(tools: Path) -> plan.Facts:
-    """Return this machine's facts; `tools` is the folder that earlier set-ups unpacked into."""
+    """Return this machine's facts; earlier set-ups unpacked their packages into `tools`."""
     path = search_path(tools)
     programs = {need.program: shutil.which(need.program, path=path) for need in plan.NEEDS}
     if shutil.which("apt-get", path=path) is None:
@@ -36,7 +36,7 @@ def read(tools: Path) -> plan.Facts:
 
 
 def simulate(packages: Sequence[str]) -> plan.Simulation | None:
-    """Ask apt what installing `packages` would do; None where it refuses."""
+    """Return what installing `packages` would do, by apt's simulation; None if apt refuses."""
     done = subprocess.run(
         ["apt-get", "--simulate", "--no-install-recommends", "install", *packages],
         capture_output=True,
@@ -59,7 +59,7 @@ def _installed() -> frozenset[str]:
 
 
 def _known() -> frozenset[str]:
-    """Return the packages of NEEDS that apt has a candidate for."""
+    """Return the packages of NEEDS for which apt has a candidate."""
     names = sorted({name for need in plan.NEEDS for name in need.packages})
     policy = subprocess.run(
         ["apt-cache", "policy", *names],

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine lacks, and the gentlest way to get it.
+"""Plans how to install what a machine lacks, without removing anything.
 
-Everything here is pure: facts in, a plan out. `machine.py` reads the facts, `apply.py` carries the
-plan out. Only the standard library: this runs before there is a virtual environment.
+All functions are pure: they turn facts into a plan. `machine.py` reads the facts, `apply.py`
+performs the plan. Standard library only, because this runs before there is a virtual environment.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class Need:
     """A program that the demo, the tests or the checks run.
 
     Attributes:
-        program: the name that is looked up on PATH.
-        packages: names of the Debian package that has it, the first that apt knows is taken
-            (Debian 13 split docker's client from its daemon, for instance).
-        purpose: what is lost without it, for the message.
-        relocatable: runs from any folder, so that it can be unpacked beside a package that
-            conflicts with its own.
+        program: the name to look up on PATH.
+        packages: possible names of its Debian package; the first one that apt knows is used
+            (Debian 13, for instance, has split docker's client from its daemon).
+        purpose: what the program does, for the message.
+        relocatable: whether it runs from any directory, so that it can be unpacked next to a
+            package that conflicts with its own.
     """
 
     program: str
@@ -34,29 +34,29 @@ NEEDS = (
     Need("gcc", ("gcc",), "builds the C tests, with the sanitizers"),
     Need("objdump", ("binutils",), "checks which symbol versions the libraries need"),
     Need("busybox", ("busybox-static",), "is the content of the test images"),
-    Need("setpriv", ("util-linux",), "runs tests as a user who is not root"),
+    Need("setpriv", ("util-linux",), "runs tests as an unprivileged user"),
     Need("runc", ("runc",), "runs the containers", relocatable=True),
     Need("crun", ("crun",), "runs the containers too", relocatable=True),
     Need("containerd", ("containerd",), "runs containers for ctr and docker", relocatable=True),
     Need("ctr", ("containerd",), "is containerd's own client", relocatable=True),
     Need("dockerd", ("docker.io",), "runs containers for docker", relocatable=True),
-    Need("docker", ("docker-cli", "docker.io"), "is what users type", relocatable=True),
+    Need("docker", ("docker-cli", "docker.io"), "is the client that users run", relocatable=True),
     Need("docker-compose", ("docker-compose",), "runs the services of a compose file"),
     Need("podman", ("podman",), "runs containers without a daemon", relocatable=True),
-    Need("qemu-aarch64", ("qemu-user",), "runs what is built for aarch64"),
+    Need("qemu-aarch64", ("qemu-user",), "runs programs built for aarch64"),
     Need("systemd-analyze", ("systemd",), "checks the units"),
-    Need("prometheus", ("prometheus",), "reads what gpushare-exporter serves", relocatable=True),
+    Need("prometheus", ("prometheus",), "scrapes gpushare-exporter", relocatable=True),
     Need("promtool", ("prometheus",), "checks the alert rules", relocatable=True),
-    Need("debootstrap", ("debootstrap",), "makes the Debian 13 whose engines are tested"),
+    Need("debootstrap", ("debootstrap",), "creates the Debian 13 root whose engines are tested"),
 )
 
-# Files that no program on PATH stands for; Ubuntu has Debian's keys in a package of their own.
+# Packages without a program on PATH. On Ubuntu, Debian's keys are in a separate package.
 FILES = ("libc6-dev", "libc6-arm64-cross", "debian-archive-keyring")
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What `apt-get --simulate install` says it would do."""
+    """The result of `apt-get --simulate install`."""
 
     installs: tuple[str, ...]
     removes: tuple[str, ...]
@@ -64,13 +64,13 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a machine.
+    """The facts of a machine.
 
     Attributes:
-        programs: every needed program's path, or None where the machine has none.
-        installed: names of the packages that dpkg holds as installed.
-        known: names of those packages of NEEDS that apt could fetch.
-        apt: whether the machine has apt at all.
+        programs: the path of every needed program, or None if the machine lacks it.
+        installed: names of the packages that dpkg lists as installed.
+        known: names of the packages of NEEDS that apt can download.
+        apt: whether the machine has apt.
     """
 
     programs: Mapping[str, str | None]
@@ -81,12 +81,12 @@ class Facts:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, in this order; every part may be empty.
+    """The steps, in this order. Each can be empty.
 
     Attributes:
         install: packages for `apt-get --no-remove install`.
-        unpack: packages to unpack under build/tools/, which dpkg never hears of.
-        impossible: one message per need that can be met in neither way.
+        unpack: packages to unpack under build/tools/, without involving dpkg.
+        impossible: one message for each need that neither step can meet.
     """
 
     install: tuple[str, ...] = ()
@@ -94,15 +94,15 @@ class Plan:
     impossible: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do or to say."""
+        """Whether the plan has a step or a message."""
         return bool(self.install or self.unpack or self.impossible)
 
 
 def make(facts: Facts, simulate: Callable[[Sequence[str]], Simulation | None]) -> Plan:
     """Return how to meet every need of `facts` without removing a package.
 
-    `simulate` answers what installing some packages would do, or None where apt refuses.
-    A program that is there already is used, whoever put it there.
+    `simulate` returns what installing some packages would do, or None if apt refuses.
+    An existing program is used, however it was installed.
     """
     missing = [need for need in NEEDS if facts.programs.get(need.program) is None]
     if not facts.apt:
@@ -137,15 +137,15 @@ def make(facts: Facts, simulate: Callable[[Sequence[str]], Simulation | None]) -
             unpack.append(package)
         else:
             why = f"would remove {', '.join(alone.removes)}" if alone else "cannot be installed"
-            impossible.append(f"package {package} {why}: install it by hand if you want that")
+            impossible.append(f"package {package} {why}: install it manually if that is acceptable")
     return Plan(tuple(install), tuple(unpack), tuple(impossible))
 
 
 def unpacked_with(package: str, simulation: Simulation | None) -> tuple[str, ...]:
     """Return `package` and those of its dependencies that the machine lacks.
 
-    They are what apt would install along with it. What apt would replace (a runc by another
-    package's runc) is among them too; unpacked, it only adds a copy that nothing else uses.
+    These are the packages that apt would install with it, including those that replace another one
+    (such as a runc from another package). Unpacking them only adds copies that nothing else uses.
     """
     dependencies = simulation.installs if simulation else ()
     return (package, *(name for name in dependencies if name != package))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps an installation of packages from starting or enabling a service.
+"""Prevents an installation of packages from starting or enabling services.
 
-A Debian package of a daemon starts it (through invoke-rc.d, which asks policy-rc.d) and enables it
-for the next boot (through deb-systemd-helper and update-rc.d, which ask nobody). So the first is
-denied while packages are installed, and the second is undone for what was not enabled before.
+A daemon's Debian package starts it (through invoke-rc.d, which consults policy-rc.d) and enables it
+for the next boot (through deb-systemd-helper and update-rc.d, which consult nothing). Therefore,
+starting is denied during the installation, and enabling is undone for services that were disabled.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ DENY = f"#!/bin/sh\n{MARK}\nexit 101\n"  # 101: action forbidden by policy
 
 @contextmanager
 def none_started(policy: Path = Path("/usr/sbin/policy-rc.d")) -> Iterator[None]:
-    """Deny every service start within the block; the machine's own policy is back after it.
+    """Deny every service start within the block, and restore the machine's own policy after it.
 
-    The machine's policy is renamed aside and renamed back, so it stays the same file. Should
-    power fail in between, the next call finds the renamed one and puts it back first.
+    The machine's policy is renamed and renamed back, so that it stays the same file. If power fails
+    in between, the next call finds the renamed file and restores it first.
     """
     aside = policy.with_name(policy.name + ".before-gpushare")
     _restore(policy, aside)
@@ -45,13 +45,13 @@ def _restore(policy: Path, aside: Path) -> None:
 
 
 def disable(link: Path) -> None:
-    """Undo the enabling that `link` stands for, so that its package also remembers it as undone."""
+    """Disable the service that `link` enables, so that its package also records it as disabled."""
     if link.parent.suffix in {".wants", ".requires"}:
         command = ("deb-systemd-helper", "disable", link.name)
     else:
         command = ("update-rc.d", link.name[3:], "disable")
     subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    # Neither knows a link that a maintainer script made by itself.
+    # Neither handles a link that a maintainer script created itself.
     link.unlink(missing_ok=True)
 
 
@@ -69,7 +69,7 @@ def none_enabled(
 
 
 def _enabled(etc: Path) -> frozenset[Path]:
-    """Return the links by which systemd and sysvinit start something at boot."""
+    """Return the links through which systemd and sysvinit start services at boot."""
     system = etc / "systemd" / "system"
     links = [link for pattern in ("*.wants/*", "*.requires/*") for link in system.glob(pattern)]
     links += etc.glob("rc[2-5].d/S[0-9][0-9]*")

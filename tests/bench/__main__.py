@@ -16,7 +16,7 @@ from .result import Result, table, write
 from .shares.catalogue import SCENARIOS
 from .shares.figure import Figure
 from .shares.figure import table as shares_table
-from .shares.page import Host, page
+from .shares.page import HostFacts, page
 from .turns import BenchError
 
 # In the order of the design's table of budgets.
@@ -24,12 +24,17 @@ COSTS = (
     *(
         "runtime",
         "create",
+        "crun",
+        "create-parts",
+        "create-daemon",
         "dialects",
         "docker",
         "crowd",
+        "starts",
         "launch",
         "allocate",
         "information",
+        "startup",
         "register",
     ),
     *("idle", "restart", "state", "audit"),
@@ -62,7 +67,7 @@ def _costs(names: Sequence[str], failed: list[str]) -> list[Result]:
     for name in names:
         print(f"bench: {name} ...", file=sys.stderr, flush=True)
         try:
-            results += import_module(f"{__package__}.{name}").measure()
+            results += import_module(f"{__package__}.{name.replace('-', '_')}").measure()
         except BenchError as error:
             failed.append(f"bench: {name}: {error}")
     return results
@@ -90,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
     if load > cores / 2:
         print(f"bench: others use this machine (load {load:.1f}): rough figures", file=sys.stderr)
     failed: list[str] = []
-    host = Host.this()
+    host = HostFacts.this()
     results = _costs([name for name in options.names or COSTS if name in COSTS], failed)
     figures = _shares(options, failed)
     output = ROOT / "build" / "bench.json"

@@ -48,13 +48,23 @@ class Lives:
             raise
         return times
 
-    def created(self) -> Times:
+    def created(self, name: str = "") -> Times:
         """Create a container and take it away again; the milliseconds of the former."""
-        name = f"bench-{secrets.token_hex(4)}"
+        name = name or f"bench-{secrets.token_hex(4)}"
         try:
             return {"create": self._create(name)}
         finally:
             self._call("delete", "--force", name)
+
+    def keep(self) -> str:
+        """Create a container that stays, and return its name for `remove`."""
+        name = f"bench-{secrets.token_hex(4)}"
+        self._create(name)
+        return name
+
+    def remove(self, name: str) -> None:
+        """Take a container away."""
+        self._call("delete", "--force", name)
 
     def _create(self, name: str) -> float:
         words = ("--bundle", str(self._bundle), "--pid-file", str(self._pid_file), name)

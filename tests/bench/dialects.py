@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from gpushare.quota import Dialects, Quota, read_quota
+from gpushare.quota import Dialects, QuotaRequest, parse_request, to_record
 from gpushare.quota.dialects import DIALECTS
 
 from .result import Result
@@ -59,7 +59,7 @@ def _read(asked: Mapping[str, str], dialects: Dialects | None) -> Callable[[], T
     def go() -> Times:
         begun = time.perf_counter_ns()
         for _ in range(READS):
-            quota = read_quota(ANNOTATIONS, env, trust="ask", dialects=dialects)
+            quota = parse_request(ANNOTATIONS, env, trust="request", dialects=dialects).valid()
         elapsed = time.perf_counter_ns() - begun
         _was_read(quota)
         return {"read": elapsed / 1e3 / READS}
@@ -67,7 +67,7 @@ def _read(asked: Mapping[str, str], dialects: Dialects | None) -> Callable[[], T
     return go
 
 
-def _was_read(quota: Quota) -> None:
-    """A request that nobody reads would be read fast."""
+def _was_read(quota: QuotaRequest) -> None:
+    """A request that no reader finds would be read fast."""
     if (quota.memory_bytes, quota.cores) != (4 << 30, 30):
-        raise BenchError(f"was read as {quota.rows()}")
+        raise BenchError(f"was read as {to_record(quota.requested)}")

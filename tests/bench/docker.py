@@ -17,7 +17,7 @@ from .result import Result
 from .turns import Times, spawn, take
 
 ROUNDS = 40
-BUDGET_MS = 8.0
+BUDGET_MS = 6.0
 BUSYBOX = "/bin/busybox"
 CACHE = "/etc/ld.so.cache"
 

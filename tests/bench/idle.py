@@ -38,7 +38,7 @@ def measure() -> Iterator[Result]:
     """Compare with the same processes while there is no tenant."""
     with Stack() as stack:
         with stack.config.open("a") as settings:
-            settings.write(f"max_shares: {TENANTS}\n")
+            settings.write(f"max_tenants: {TENANTS}\n")
         daemon = stack.start_daemon()
         Client(stack.socket).status()
         alone = _taken(daemon.process.pid)

@@ -41,7 +41,7 @@ def _version(stack: Stack) -> Times:
 
 
 def _restart(stack: Stack) -> Times:
-    """Kill it, start another, and wait until that has looked at everybody."""
+    """Kill it, start another, and wait until the new one has sampled every tenant."""
     assert stack.daemon is not None
     stack.daemon.process.kill()
     stack.daemon.process.wait()
@@ -59,7 +59,7 @@ def _restart(stack: Stack) -> Times:
 
 
 def _looked_ns(grant: Path) -> int:
-    """Return when the daemon looked last, by CLOCK_MONOTONIC."""
+    """Return when the daemon took its last sample, by CLOCK_MONOTONIC."""
     fd = os.open(grant, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return int.from_bytes(os.pread(fd, 8, abi.GRANT_HEADER_HEARTBEAT_NS), "little")

@@ -110,14 +110,14 @@ def _cells(result: Result) -> tuple[str, ...]:
     )
 
 
-class Measured(Protocol):
+class Reportable(Protocol):
     """What has figures for a program to read."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the object for build/bench.json."""
 
 
-def write(results: Sequence[Measured], path: Path) -> None:
+def write(results: Sequence[Reportable], path: Path) -> None:
     """Write the results for a program to read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([result.as_json() for result in results], indent=2) + "\n")

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare.install import install
+from tests import leftovers
 from tests.e2e.low_level import write_bundle
 from tests.stack.program import find
 
@@ -25,8 +25,7 @@ BUDGET_MS = 1.0
 def measure() -> Iterator[Result]:
     """Compare runc alone, behind the launcher, and behind a program that only execs it."""
     runc = Path(find("runc"))
-    with tempfile.TemporaryDirectory(prefix="gpushare-bench-", dir="/var/tmp") as name:
-        folder = Path(name)
+    with leftovers.folder("gpushare-bench-") as folder:
         bundle = write_bundle(folder / "bundle", "/bin/busybox", "sleep", "1000")
         nobody = folder / "nobody-listens"
         launcher = install(folder / "lib", runtime=runc, socket=nobody).launcher

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it takes to write down a promise so that no crash of gpushared loses it."""
+"""Measures a reservation that is written so that no crash of gpushared loses it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gpushare.daemon import clock
-from gpushare.daemon.store.entry import Entry, Holding
+from gpushare.daemon.core import clock
 from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 from .result import Result
 from .turns import Times, take
@@ -27,7 +27,7 @@ def measure() -> Iterator[Result]:
     """Compare with a file of the same length, written and renamed: the least that is safe."""
     # On the kind of file system that /run is.
     with tempfile.TemporaryDirectory(prefix="gpushare-bench-", dir="/dev/shm") as folder:
-        ledger = Ledger(Path(folder) / "ledger.db", clock.boot_id())
+        ledger = Ledger(Path(folder) / "ledger", clock.boot_id())
         for number in range(TENANTS):
             ledger.add(_entry(number))
         series = take(
@@ -50,7 +50,7 @@ def _timed(write: Callable[[int], None]) -> Times:
 
 
 def _promise(ledger: Ledger, number: int) -> None:
-    """Write twice, so that half of it counts: what is promised is given back."""
+    """Write twice, so that half of it counts: the reservation is released again."""
     entry = _entry(number)
     if entry.key in ledger.entries:
         ledger.release(entry.key)
@@ -64,8 +64,8 @@ def _rename(folder: Path, number: int) -> None:
     draft.replace(folder / str(number))
 
 
-def _entry(number: int) -> Entry:
-    made = Entry(
+def _entry(number: int) -> TenantRecord:
+    made = TenantRecord(
         key=f"{number:016x}",
         state="reserved",
         id=f"container-{number}",
@@ -74,4 +74,4 @@ def _entry(number: int) -> Entry:
         bundle=f"/run/containerd/io.containerd.runtime.v2.task/moby/{number:064x}",
         uid=os.getuid(),
     )
-    return replace(made, holdings=(Holding(CARD, 1 << 30),))
+    return replace(made, allocations=(CardAllocation(CARD, 1 << 30),))

@@ -10,26 +10,27 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from gpushare import abi, simulator
-from gpushare.daemon.pages.grant import Grant, Granted
-from gpushare.daemon.pages.status import Status
-from gpushare.install import Source
+from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
+from gpushare.daemon.pages.status_page import StatusPage
+from gpushare.install import InstallSource
+from tests import leftovers
 
 from .native import compile_program
 from .result import Result
 from .turns import BenchError
 
+PROFILE = "h200"
 QUOTA_BYTES = 4 << 30
 #: A gate in which nothing is ever in the way: what is measured is the looking. Markers are as many
 #: as the scheduler asks for, and its heartbeat is never old.
 GATE_FIELDS = {
     abi.GATE_IN_FLIGHT_MAX_NS: 1_000_000_000,
-    abi.GATE_MARKER_NS: 500_000,
+    abi.GATE_TIMING_INTERVAL_NS: 500_000,
     abi.GATE_WAIT_MAX_NS: 1_000_000_000,
     abi.GATE_HEARTBEAT_NS: 1 << 62,
 }
@@ -46,17 +47,17 @@ exec "$@"
 """
 
 
-class Tenant:
+class BenchTenant:
     """A folder with a filter, a driver, pages and a device file."""
 
-    def __init__(self, folder: Path, cards: int = 1) -> None:
+    def __init__(self, folder: Path, cards: int = 1, profile: str = PROFILE) -> None:
         self.folder = folder
         self._filter = folder / "filter" / "libcuda.so.1"
-        built = Source.of_package().libraries
+        built = InstallSource.of_package().libraries
         shutil.copytree(built / "simulator", folder / "driver")
         self._filter.parent.mkdir()
         shutil.copy2(built / "libcuda.so.1", self._filter)
-        made = simulator.create(folder / "device", "h200", cards)
+        made = simulator.create(folder / "device", profile, cards)
         self._device = made.device
         self._uuids = made.uuids
         self._programs: dict[str, Path] = {}
@@ -82,6 +83,15 @@ class Tenant:
         """Return the ms until so many processes, started at once, have the driver."""
         library = str(self._filter) if filtered else DRIVER
         return float(self._run("register", library, str(processes)))
+
+    def start_up(self, rounds: int, budget: float) -> Iterator[Result]:
+        """Yield the time of dlopen, and of dlopen with cuInit; `budget` is in microseconds."""
+        said = self._run("startup", str(self._filter), DRIVER, str(rounds)).splitlines()
+        for name, limit, line in zip(
+            ("dlopen", "dlopen + cuInit"), (None, budget), said, strict=True
+        ):
+            bare, filtered, difference = map(float, line.split())
+            yield Result(name, "us", filtered, bare, difference, limit)
 
     def _run(self, program: str, *arguments: str, gate: int = abi.GATE_OPEN) -> str:
         """Run one of the C programs as a process of the tenant; what it printed."""
@@ -126,9 +136,9 @@ class Tenant:
         pages.mkdir()
         directory = os.open(pages, os.O_DIRECTORY)
         try:
-            Status.make(directory)
-            granted = [Granted(uuid, QUOTA_BYTES, CONTEXT_BYTES, 0) for uuid in self._uuids]
-            Grant.make(directory, "bench", granted)
+            StatusPage.make(directory)
+            granted = [CardGrant(uuid, QUOTA_BYTES, CONTEXT_BYTES, 0) for uuid in self._uuids]
+            GrantPage.make(directory, "bench", granted).set_bound()
         finally:
             os.close(directory)
         with (pages / abi.GRANT_NAME).open("r+b") as grant:
@@ -140,7 +150,7 @@ class Tenant:
 
 
 @contextmanager
-def tenant(cards: int = 1) -> Iterator[Tenant]:
+def tenant(cards: int = 1, profile: str = PROFILE) -> Iterator[BenchTenant]:
     """Make a tenant of so many cards, and remove it afterwards."""
-    with tempfile.TemporaryDirectory(prefix="gpushare-bench-", dir="/var/tmp") as folder:
-        yield Tenant(Path(folder), cards)
+    with leftovers.folder("gpushare-bench-") as folder:
+        yield BenchTenant(folder, cards, profile)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the checks: `./dev check [NAME...]`. All of them run, whatever fails on the way."""
+"""Run the checks: `./dev check [--changed] [NAME...]`.
+
+All of them run, whatever fails on the way.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,45 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from . import trace
+from .changed import changed
 from .command import Failure
 from .steps import STEPS, Step
+
+USAGE = """usage: ./dev check [--changed] [NAME...]
+
+  --changed     leave out those that only a changed file could make fail: a file that differs from
+                the merge base of HEAD and main's upstream (without one, main), or is not in git
+"""
 
 
 def main(names: list[str]) -> int:
     """Run the named steps, all when none is named; one line each as it ends."""
     if "--help" in names or "-h" in names:
-        print("usage: ./dev check [NAME...]\n")
+        print(USAGE)
         for step in STEPS:
             print(f"  {step.name:<13} {step.purpose}")
         return 0
+    if names == ["trace", "--list"]:
+        return trace.main(show_list=True)
+    files = changed() if "--changed" in names else None
+    names = [name for name in names if name != "--changed"]
     unknown = sorted(set(names) - {step.name for step in STEPS})
     if unknown:
         known = " ".join(step.name for step in STEPS)
         print(f"check: no such check: {' '.join(unknown)}; there are {known}", file=sys.stderr)
         return 2
     chosen = [step for step in STEPS if not names or step.name in names]
+    left = [step.name for step in chosen if not step.concerns(files)]
+    if left:
+        print(f"     unchanged: {' '.join(left)}", flush=True)
+        chosen = [step for step in chosen if step.concerns(files)]
     # Most of a step is one core's work, and a build's two jobs share what is there.
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        held = list(pool.map(_run, chosen))
+        try:
+            held = list(pool.map(_run, chosen))
+        except KeyboardInterrupt:
+            os._exit(130)  # the pool would wait for what runs; tests.supervise ends that
     failed = [step.name for step, ok in zip(chosen, held, strict=True) if not ok]
     if failed:
         print(f"check: {len(failed)} of {len(chosen)} failed: ./dev check {' '.join(failed)}")
@@ -37,14 +59,16 @@ def main(names: list[str]) -> int:
 def _run(step: Step) -> bool:
     begun = time.monotonic()
     said = ""
+    shown = ""
     try:
-        step.run()
+        result = step.run()
+        shown = f"\n{result}" if step.is_report else ""
     except (Failure, OSError) as failure:
         said = f"\n{failure}"
     verdict = "FAIL" if said else "ok"
     # One write, so that two steps that end together do not mix.
     print(
-        f"{verdict:<4} {step.name:<13} {time.monotonic() - begun:5.1f} s{said}\n",
+        f"{verdict:<4} {step.name:<13} {time.monotonic() - begun:5.1f} s{said}{shown}\n",
         end="",
         flush=True,
     )

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-from importlib.util import find_spec
 from pathlib import Path
 
 from .command import BUILD, ROOT, Failure, run
@@ -49,39 +47,6 @@ def _may_fix_addresses() -> bool:
     except Failure:
         return False
     return True
-
-
-def tidy() -> None:
-    """Run clang-tidy over every C file that is compiled."""
-    folder = _once_each(configure("tidy"))
-    run(
-        *("run-clang-tidy.py", "-quiet", "-j", "2", "-p", folder, "-warnings-as-errors=*"),
-        *("-clang-tidy-binary", _clang_tidy()),
-        telling=" error: ",
-    )
-
-
-def _clang_tidy() -> str:
-    """Return the program itself: on PATH is one in Python that starts it, for each file anew."""
-    package = find_spec("clang_tidy")
-    for folder in (package and package.submodule_search_locations) or ():
-        program = Path(folder) / "data/bin/clang-tidy"
-        if program.is_file():
-            return str(program)
-    raise Failure("clang-tidy is missing: ./dev setup brings it")
-
-
-def _once_each(folder: Path) -> Path:
-    """Return a folder whose compile commands name each file once.
-
-    Tests compile the libraries' files again, and clang-tidy would look at each as often.
-    """
-    commands = json.loads((folder / "compile_commands.json").read_text())
-    once = {command["file"]: command for command in reversed(commands)}
-    unique = folder / "once"
-    unique.mkdir(exist_ok=True)
-    (unique / "compile_commands.json").write_text(json.dumps(list(once.values())))
-    return unique
 
 
 def formatted() -> None:

@@ -4,20 +4,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from . import aarch64, doors, native, sources, symbols
+from . import aarch64, coverage, native, sources, symbols, tidy, trace
 from .command import run
 
 
 @dataclass(frozen=True)
 class Step:
-    """One check: `run` raises Failure when it does not hold."""
+    """One check: `run` raises Failure when it does not hold; a report's result is printed.
+
+    With `about`, it can only fail where a file changed whose path ends in one of them.
+    """
 
     name: str
     purpose: str
     run: Callable[[], object]
+    is_report: bool = False
+    about: tuple[str, ...] = ()
+
+    def concerns(self, changed: Collection[Path] | None) -> bool:
+        """Return whether one of the `changed` files (None: any may be) matters to it."""
+        if not self.about or changed is None:
+            return True
+        return any(path.as_posix().endswith(self.about) for path in changed)
+
+
+#: What a build of the C parts depends on.
+BUILT: Final = (".c", ".h", ".inc", ".cmake", "CMakeLists.txt", "pyproject.toml", "check/native.py")
 
 
 def _python(*arguments: str) -> Callable[[], object]:
@@ -29,26 +46,40 @@ STEPS = (
         "aarch64",
         "C for aarch64 builds without a warning, and runs under qemu",
         aarch64.check,
+        about=(*BUILT, "check/aarch64.py", "check/symbols.py"),
     ),
-    Step("clang-tidy", "C: flaws that compilers do not report", native.tidy),
+    Step(
+        "clang-tidy",
+        "C: flaws that compilers do not report",
+        tidy.check,
+        about=(*BUILT, ".clang-tidy", "check/tidy.py"),
+    ),
     Step(
         "asan",
         "C tests under AddressSanitizer and UBSan",
         lambda: native.build_and_test("asan", "address,undefined"),
+        about=BUILT,
     ),
-    Step("tsan", "C tests under ThreadSanitizer", lambda: native.build_and_test("tsan", "thread")),
+    Step(
+        "tsan",
+        "C tests under ThreadSanitizer",
+        lambda: native.build_and_test("tsan", "thread"),
+        about=BUILT,
+    ),
     Step(
         "gcc",
         "C builds without a warning, and its tests pass",
         lambda: native.build_and_test("gcc"),
+        about=BUILT,
     ),
     Step(
         "table",
         "the committed symbol tables are what NVIDIA's headers give",
         _python("libhook/table/generate.py", "--check"),
+        about=(".inc", *(f"table/{name}.py" for name in ("generate", "headers", "symbols"))),
     ),
-    Step("mypy", "Python types, strictly", _python("-m", "mypy")),
-    Step("doors", "every call of the driver is classified, and treated so", doors.check),
+    Step("mypy", "Python types, strictly", _python("-m", "mypy"), about=(".py", ".toml")),
+    Step("coverage", "every driver function is classified, and handled so", coverage.check),
     Step(
         "abi",
         "gpushare_abi.h and abi.py describe the same pages",
@@ -59,11 +90,21 @@ STEPS = (
         "docs/reference is what the code says",
         _python("docs/generate.py", "--check"),
     ),
-    Step("imports", "who may import whom", lambda: run("lint-imports", "--no-cache")),
+    Step(
+        "trace",
+        "how many modules an operation runs through (--list: which)",
+        trace.check,
+        is_report=True,
+    ),
+    Step("imports", "which package may import which", lambda: run("lint-imports", "--no-cache")),
     Step("ruff", "Python: style and common flaws", lambda: run("ruff", "check")),
     Step("format", "Python is laid out by ruff", lambda: run("ruff", "format", "--check")),
     Step("clang-format", "C is laid out by clang-format", native.formatted),
     Step("shellcheck", "shell scripts", lambda: run("shellcheck", *sources.shell_scripts())),
     Step("codespell", "spelling", lambda: run("codespell")),
-    Step("symbols", "libraries load from glibc 2.17 on, programs are static", symbols.check),
+    Step(
+        "symbols",
+        "libraries load from glibc 2.17 on, programs are static, both hardened",
+        symbols.check,
+    ),
 )

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the shipped binaries need of the machine they run on.
+"""What the shipped binaries need of the machine they run on, and how they are hardened.
 
 A library of ours is loaded into images of any age, so it may ask for no symbol version newer than
 GLIBC_2.17 (CentOS 7); the launcher and the hook run before there is an image, so they ask for no
 library at all.
+
+Each is position-independent, with relocations that are read-only before the program runs, a stack
+that is not executable and one that is protected. Libraries use glibc's checked functions; musl, of
+which the static programs are made, has none.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ NEWEST_GLIBC = (2, 17)
 DRIVER = "/opt/gpushare/driver/"
 PROGRAMS = ("gpushare-runtime", "gpushare-hook", "gpushare-scheduler")
 FILTERS = ("libcuda.so.1", "libnvidia-ml.so.1")
+CANARIES = 20  # reads of the canary: two of each protected function
 VERSION = re.compile(r"\bGLIBC_(\d+(?:\.\d+)+)\)?\s+(\S+)")
 
 
@@ -43,7 +48,45 @@ def is_elf(path: Path) -> bool:
 def flaws(path: Path) -> list[str]:
     """Return what is wrong with one program or library."""
     if path.parent.name == "bin":
-        return _flaws_of_program(path)
+        return [*_flaws_of_program(path), *hardening_flaws(path)]
+    return [*flaws_of_dynamic(path), *hardening_flaws(path)]
+
+
+def hardening_flaws(path: Path) -> list[str]:
+    """Return which protections a program or library was built without."""
+    headers = run("readelf", "--file-header", "--program-headers", "--wide", path)
+    dynamic = run("readelf", "--dynamic", "--wide", path)
+    stack = re.search(r"^ *GNU_STACK .*$", headers, re.MULTILINE)
+    is_library = path.name in FILTERS
+    return [
+        flaw
+        for is_flawed, flaw in (
+            ("DYN (" not in headers, "is not position-independent (-fPIE -pie)"),
+            ("GNU_RELRO" not in headers, "has no -z relro"),
+            ("BIND_NOW" not in dynamic and "Flags: NOW" not in dynamic, "has no -z now"),
+            ("TEXTREL" in dynamic, "has relocations in its code"),
+            (stack is None or "E" in stack[0].split()[-2], "has an executable stack"),
+            (not _protects_stack(path), "has no -fstack-protector-strong"),
+            (is_library and not _is_fortified(path), "has no -D_FORTIFY_SOURCE"),
+        )
+        if is_flawed
+    ]
+
+
+def _protects_stack(path: Path) -> bool:
+    symbols = run("readelf", "--symbols", "--dyn-syms", "--wide", path)
+    if "__stack_chk_fail" in symbols:
+        return True
+    # A static program that is stripped names no function: its code reads the canary (x86-64 only).
+    return run("objdump", "--disassemble", "--no-show-raw-insn", path).count("%fs:0x28") >= CANARIES
+
+
+def _is_fortified(path: Path) -> bool:
+    return re.search(r" __\w+_chk@", run("readelf", "--dyn-syms", "--wide", path)) is not None
+
+
+def flaws_of_dynamic(path: Path) -> list[str]:
+    """Return what is wrong with one that is linked to libraries."""
     found = newer_than(NEWEST_GLIBC, run("objdump", "--dynamic-syms", path))
     dynamic = run("readelf", "--dynamic", "--wide", path)
     if path.name in FILTERS:

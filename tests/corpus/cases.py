@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.convert import TARGETS, CannotConvert, convert
-from gpushare.manifest import Container, File, read
+from gpushare.manifest import Container, ManifestFile, read
+from gpushare.manifest.convert import TARGETS, CannotConvert, convert
 
 FOLDER: Final = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
-class Case:
+class CorpusManifest:
     """One manifest of the corpus."""
 
     path: Path
@@ -30,7 +30,7 @@ class Case:
         return str(self.path.relative_to(FOLDER).with_suffix(""))
 
     @property
-    def file(self) -> File:
+    def file(self) -> ManifestFile:
         return read(self.path)
 
     @property
@@ -43,7 +43,9 @@ class Case:
         return self.path.with_suffix(f".to-{target}.yaml")
 
 
-CASES: Final = [Case(path) for path in sorted(FOLDER.glob("*/*.yaml")) if ".to-" not in path.name]
+CASES: Final = [
+    CorpusManifest(path) for path in sorted(FOLDER.glob("*/*.yaml")) if ".to-" not in path.name
+]
 
 
 def name_of(container: Container) -> str:

@@ -37,7 +37,7 @@ _CHANGING = (
 )
 
 
-class Outcome(NamedTuple):
+class CallOutcome(NamedTuple):
     """What a caller of a runtime can see of one call; what differs between any two is masked."""
 
     status: int
@@ -60,28 +60,28 @@ def masked(text: bytes) -> str:
     return shown
 
 
-class Runtime:
+class LowLevelRuntime:
     """`argv` is the program, and what enters its mount namespace; `state` its --root."""
 
     def __init__(self, argv: Sequence[str], state: Path) -> None:
         self.program = list(argv)
         self.state_folder = state
 
-    def instead(self, program: str) -> Runtime:
+    def instead(self, program: str) -> LowLevelRuntime:
         """Return one of the same state with `program` in the last place of how it is started."""
-        return Runtime([*self.program[:-1], program], self.state_folder)
+        return LowLevelRuntime([*self.program[:-1], program], self.state_folder)
 
     def argv(self, *words: str, before: Sequence[str] = ()) -> list[str]:
         """Return the command line of one verb; `before` executes the rest of its arguments."""
         *entrance, program = self.program
         return [*entrance, *before, program, "--root", str(self.state_folder), *words]
 
-    def call(self, *words: str, stdin: bytes = b"", before: Sequence[str] = ()) -> Outcome:
+    def call(self, *words: str, stdin: bytes = b"", before: Sequence[str] = ()) -> CallOutcome:
         """Run one verb; `before` is a program that executes the rest of its arguments."""
         done = subprocess.run(
             self.argv(*words, before=before), input=stdin, capture_output=True, check=False
         )
-        return Outcome(done.returncode, masked(done.stdout), masked(done.stderr))
+        return CallOutcome(done.returncode, masked(done.stdout), masked(done.stderr))
 
     def create(self, bundle: Path, container: str) -> int:
         """Create without output pipes: the container's init keeps those it is given."""
@@ -151,14 +151,16 @@ def behind_launcher(folder: Path, argv: Sequence[str], socket: Path) -> list[str
 
 
 def write_bundle(folder: Path, *command: str, **changes: Any) -> Path:
-    """Write a bundle that runs `command` of busybox; `changes` replace top-level fields."""
-    root = folder / "rootfs"
-    for name in ("bin", "proc", "dev", "tmp"):
-        (root / name).mkdir(parents=True, exist_ok=True)
-    shutil.copy(find("busybox"), root / "bin" / "busybox")
-    for applet in APPLETS:
-        (root / "bin" / applet).unlink(missing_ok=True)
-        (root / "bin" / applet).symlink_to("busybox")
+    """Write a bundle that runs `command` of busybox; `changes` replace top-level fields.
+
+    Its root is made once: what a container leaves there is there for the next one.
+    """
+    if not (root := folder / "rootfs").exists():
+        for name in ("bin", "proc", "dev", "tmp"):
+            (root / name).mkdir(parents=True)
+        shutil.copy(find("busybox"), root / "bin" / "busybox")
+        for applet in APPLETS:
+            (root / "bin" / applet).symlink_to("busybox")
     capabilities = {key: ["CAP_KILL"] for key in ("bounding", "effective", "permitted")}
     process = {
         "terminal": False,
@@ -194,7 +196,7 @@ def write_bundle(folder: Path, *command: str, **changes: Any) -> Path:
 
 
 @contextmanager
-def removed_afterwards(runtime: Runtime, *containers: str) -> Iterator[None]:
+def removed_afterwards(runtime: LowLevelRuntime, *containers: str) -> Iterator[None]:
     try:
         yield
     finally:

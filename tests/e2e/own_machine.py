@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.stack import leftovers
-from tests.stack.program import TOOLS, Program, find
+from tests import leftovers
+from tests.stack.program import TOOLS, ServiceProcess, find
 
 from .waiting import wait_until
 
@@ -50,8 +50,8 @@ class OwnMachine:
         script = SCRIPT.format(overlays=overlays, written=" ".join(WRITTEN))
         unshare = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
         log = folder / "machine.log"
-        self._programs: list[Program] = []
-        self._first = Program([*unshare, "sh", "-c", script], log)
+        self._programs: list[ServiceProcess] = []
+        self._first = ServiceProcess([*unshare, "sh", "-c", script], log)
         self._first.wait_until(lambda: "ready" in log.read_text())
         listed = ["pgrep", "--parent", str(self._first.process.pid)]
         self._pid = subprocess.run(
@@ -80,7 +80,7 @@ class OwnMachine:
     def start(self, name: str, argv: Sequence[str], ready: Callable[[], bool]) -> None:
         """Start a program of the machine and return once it is `ready`."""
         log = self.folder / f"{name}.log"
-        program = Program([*self._inside, *argv], log, self._environment())
+        program = ServiceProcess([*self._inside, *argv], log, self._environment())
         self._programs.append(program)
         program.wait_until(ready)
 
@@ -90,7 +90,13 @@ class OwnMachine:
         In a cgroup of this machine's name: those are not in a namespace of their own.
         """
         flags = [
-            *("--iptables=false", "--ip6tables=false", "--bridge=none", "--userland-proxy=false"),
+            *(
+                "--iptables=false",
+                "--ip6tables=false",
+                "--ip-forward=false",
+                "--bridge=none",
+                "--userland-proxy=false",
+            ),
             *("--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", f"/{self.cgroup}"),
         ]
         self.start(

@@ -6,12 +6,12 @@ from __future__ import annotations
 from tests.bench import shares
 
 
-def test_two_tenants_get_what_they_asked_for_rather_than_halves() -> None:
+def test_two_tenants_get_their_requests_rather_than_halves() -> None:
     failed: list[str] = []
     found = shares.measure(shares.select(["A"]), seconds=2, slow=2, failed=failed)
     assert failed == []
     figures = {figure.what: figure for figure in found}
-    less, more = figures["a (30 %) had"], figures["b (70 %) had"]
+    less, more = figures["a (30 %) used"], figures["b (70 %) used"]
     assert less.native is not None
     assert more.native is not None
     assert more.native / less.native < 1.2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An image that does not run here, met by real engines: refused at create, and told before."""
+"""An image that cannot run on the node, with real engines: refused at create, and known before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpushare.client import Client
-from gpushare.images import overlay
+from gpushare.images import engine_images
 from gpushare.oci.rootfs import Rootfs
 from gpushare.verify import Docker, image
 from tests.e2e.waiting import wait_until
@@ -40,14 +40,14 @@ def blocking(stack: Stack) -> Iterator[Stack]:
     """The daemon refuses what does not fit, until the test ends."""
     before = stack.config.read_text()
     reload = [*stack.cli, "config", "reload"]
-    stack.config.write_text(f"{before}\ncompat: block\n")
+    stack.config.write_text(f"{before}\ncompatibility: refuse\n")
     subprocess.run(reload, check=True, env=stack.environment)
     yield stack
     stack.config.write_text(before)
     subprocess.run(reload, check=True, env=stack.environment)
 
 
-def test_runc_does_not_start_what_the_driver_does_not_run(blocking: Stack) -> None:
+def test_runc_does_not_start_an_image_that_the_driver_cannot_run(blocking: Stack) -> None:
     bundle = Bundle(blocking, quota=SHARE)
     try:
         with bundle.run() as tenant:
@@ -55,11 +55,14 @@ def test_runc_does_not_start_what_the_driver_does_not_run(blocking: Stack) -> No
         (bundle.rootfs / CUDART).parent.mkdir(parents=True)
         (bundle.rootfs / CUDART).touch()
         status, said = compat(blocking, str(bundle.path))
-        assert (status, said["verdict"], said["kind"]) == (3, "block", "bundle")
+        assert (status, said["result"], said["kind"]) == (3, "refuse", "bundle")
         with bundle.run() as tenant:
             assert tenant.wait() != 0
-        assert "the image does not run here: CUDA 14.0 is newer than the driver" in tenant.errors
-        assert "(driver-too-old); take an image of CUDA 13.0 or older" in tenant.errors
+        assert (
+            "the image is incompatible with this node: CUDA 14.0 is newer than the driver"
+            in tenant.errors
+        )
+        assert "(driver-too-old); use an image with CUDA 13.0 or older" in tenant.errors
         assert bundle.call("state").returncode != 0, "a refused container exists"
     finally:
         bundle.remove()
@@ -69,7 +72,7 @@ def test_layers_are_one_tree_in_a_mount_that_is_nowhere(tmp_path: Path) -> None:
     for layer, name in (("upper", "cuda"), ("lower", "cuda"), ("lower", "opt")):
         (tmp_path / layer / name / layer).mkdir(parents=True)
     mounts = Path("/proc/self/mountinfo").read_text()
-    with overlay.opened((tmp_path / "upper", tmp_path / "lower")) as fd:
+    with engine_images.open_layers((tmp_path / "upper", tmp_path / "lower")) as fd:
         assert Rootfs(fd).names("/") == ["cuda", "opt"]
         assert Rootfs(fd).names("/cuda") == ["lower", "upper"]
         assert Path("/proc/self/mountinfo").read_text() == mounts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""200 containers at once: none fails, each has its own, and nothing stays promised.
+"""200 containers at once: none fails, each has its own, and nothing stays allocated.
 
 How long they take is a row of ./dev bench (crowd).
 """
@@ -32,4 +32,4 @@ def test_all_are_created_and_nothing_leaks() -> None:
         assert max(shares.values()) <= 16
         crowd.remove()
         wait_until(lambda: not client.tenants())
-        assert sum(card["promised_bytes"] for card in client.cards()) == 0
+        assert sum(card["allocated_bytes"] for card in client.cards()) == 0

@@ -21,11 +21,11 @@ import yaml
 
 from gpushare import abi, client, protocol
 from gpushare.client import Client
-from gpushare.daemon import privileges
-from gpushare.verify import Tenant
+from gpushare.daemon.core import privileges
+from gpushare.verify import ProbeTenant
+from tests.leftovers import mounts_under
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
-from tests.stack.leftovers import mounts_under
 
 from .waiting import wait_until
 
@@ -46,16 +46,16 @@ def asking(stack: Stack) -> Client:
     return Client(stack.socket)
 
 
-def row(stack: Stack, bundle: Bundle) -> protocol.Tenant | None:
+def row(stack: Stack, bundle: Bundle) -> protocol.TenantStatus | None:
     return next((one for one in asking(stack).tenants() if one["id"] == bundle.id), None)
 
 
-def promised(stack: Stack) -> int:
-    return sum(card["promised_bytes"] for card in asking(stack).cards())
+def allocated(stack: Stack) -> int:
+    return sum(card["allocated_bytes"] for card in asking(stack).cards())
 
 
 @contextmanager
-def started(bundle: Bundle) -> Iterator[Tenant]:
+def started(bundle: Bundle) -> Iterator[ProbeTenant]:
     """Run the container until its probe has found the driver; it ends with the block."""
     with bundle.run() as tenant:
         assert tenant.start()["code"] == 0
@@ -77,7 +77,7 @@ def create(bundle: Bundle) -> None:
 
 def directories(stack: Stack) -> list[str]:
     found = (path.name for path in (stack.root / "run" / "tenants").iterdir())
-    return [name for name in found if not name.startswith(".spare-")]
+    return [name for name in found if not name.startswith(".")]
 
 
 def kill(stack: Stack) -> None:
@@ -100,7 +100,7 @@ def test_a_container_is_reserved_then_bound_then_released(stack: Stack) -> None:
         )
         assert tenant["pid"] == pid_of(bundle)
         assert tenant["quota"] == {"memory": "4GiB env", "cores": "30 env"}
-        assert tenant["cards"][0]["memory_bytes"] == 4 * GIB
+        assert tenant["cards"][0]["quota_bytes"] == 4 * GIB
     finally:
         bundle.remove()
     wait_until(lambda: row(stack, bundle) is None)
@@ -113,7 +113,7 @@ def pid_of(bundle: Bundle) -> int:
     return pid
 
 
-def test_what_a_tenant_finds_in_its_directory(stack: Stack) -> None:
+def test_the_directory_of_a_tenant_has_only_its_own_files(stack: Stack) -> None:
     """A tmpfs of its own, closed to others, in which it can write its status and nothing else."""
     bundle = Bundle(stack, quota={"memory": "4GiB"})
     bundle.config["process"]["user"] = {"uid": 1000, "gid": 1000}
@@ -138,7 +138,7 @@ def test_what_a_tenant_finds_in_its_directory(stack: Stack) -> None:
         ):
             status.write(bytes(16 << 20))
         assert tenant.ask("info")["total"] == 4 * GIB
-        assert asking(stack).set(bundle.id, memory="5GiB")["cards"][0]["memory_bytes"] == 5 * GIB
+        assert asking(stack).set(bundle.id, memory="5GiB")["cards"][0]["quota_bytes"] == 5 * GIB
 
 
 def mountinfo() -> list[str]:
@@ -152,7 +152,7 @@ def test_the_processes_and_figures_of_a_tenant_are_shown(stack: Stack) -> None:
         found = row(stack, bundle)
         assert found is not None
         [card] = found["cards"]
-        assert (card["buffer_bytes"], card["contexts"], card["denied"]) == (GIB, 1, 0)
+        assert (card["tracked_bytes"], card["contexts"], card["denied_allocations"]) == (GIB, 1, 0)
         assert card["used_bytes"] == GIB + card["overhead_bytes"]
         [process] = found["processes"]
         assert (process["container_pid"], process["name"]) == (1, "gpushare-probe")
@@ -161,7 +161,7 @@ def test_the_processes_and_figures_of_a_tenant_are_shown(stack: Stack) -> None:
         assert tenant.ask(f"alloc {4 * GIB}")["result"] == OUT_OF_MEMORY
         found = row(stack, bundle)
         assert found is not None
-        assert found["cards"][0]["denied"] == 1
+        assert found["cards"][0]["denied_allocations"] == 1
 
 
 def shown_bytes(stack: Stack, bundle: Bundle) -> int | None:
@@ -181,16 +181,16 @@ def test_a_daemon_that_is_killed_and_started_again_keeps_its_tenants(own: Stack)
         after = row(own, bundle)
         assert before is not None
         assert after is not None
-        for field in ("key", "id", "pid", "state", "quota", "isolation", "created"):
+        for field in ("key", "id", "pid", "state", "quota", "isolation", "created_at"):
             assert after[field] == before[field]
-        assert after["cards"][0]["buffer_bytes"] == 2 * GIB
+        assert after["cards"][0]["tracked_bytes"] == 2 * GIB
         asking(own).set(bundle.id, memory="6GiB")
         assert tenant.ask("info")["total"] == 6 * GIB
     wait_until(lambda: row(own, bundle) is None)
-    assert promised(own) == 0
+    assert allocated(own) == 0
 
 
-def test_a_daemon_that_is_told_to_stop_leaves_its_tenants_running(own: Stack) -> None:
+def test_a_daemon_that_is_stopped_leaves_its_tenants_running(own: Stack) -> None:
     bundle = Bundle(own, quota={"memory": "4GiB"})
     with started(bundle) as tenant:
         assert tenant.ask("context")["code"] == 0
@@ -210,19 +210,19 @@ def test_a_tenant_that_ended_while_no_daemon_ran_is_released(own: Stack) -> None
         kill(own)
     bundle.remove()
     own.start_daemon()
-    wait_until(lambda: promised(own) == 0)
+    wait_until(lambda: allocated(own) == 0)
     assert directories(own) == []
     left = [point for point in mounts_under(own.root) if "/tenants/" in point]
-    assert not [point for point in left if "/.spare-" not in point]
+    assert not [point for point in left if "/tenants/." not in point]
 
 
-def test_a_container_whose_runtime_is_killed_is_released_without_a_poststop(own: Stack) -> None:
-    """init is killed, nobody deletes the container, no hook runs."""
+def test_a_container_whose_init_is_killed_is_released(own: Stack) -> None:
+    """No engine deletes the container."""
     bundle = Bundle(own, quota={"memory": "4GiB"})
     create(bundle)
     try:
         os.kill(pid_of(bundle), signal.SIGKILL)
-        wait_until(lambda: promised(own) == 0)
+        wait_until(lambda: allocated(own) == 0)
         assert directories(own) == []
     finally:
         bundle.remove()
@@ -230,19 +230,23 @@ def test_a_container_whose_runtime_is_killed_is_released_without_a_poststop(own:
 
 def test_a_reservation_whose_container_never_starts_expires(own: Stack) -> None:
     settings = yaml.safe_load(own.config.read_text())
-    own.config.write_text(yaml.safe_dump({**settings, "timing": {"bind": 0.5, "reconcile": 0.2}}))
+    own.config.write_text(
+        yaml.safe_dump(
+            {**settings, "timing": {"bind_timeout_seconds": 0.5, "reconcile_interval_seconds": 0.2}}
+        )
+    )
     kill(own)
     own.start_daemon()
     opened = asking(own).open({"memory": "4GiB"}, name="never", pid=os.getpid(), rootless=False)
-    assert promised(own) == 4 * GIB
-    wait_until(lambda: promised(own) == 0)
+    assert allocated(own) == 4 * GIB
+    wait_until(lambda: allocated(own) == 0)
     with pytest.raises(client.UnknownTenant, match="took longer"):
         asking(own).bind(opened["key"], opened["id"], os.getpid())
     assert directories(own) == []
 
 
 def test_the_same_container_again_after_a_stop(stack: Stack) -> None:
-    """The spec has been through it once already; what `set` said still holds."""
+    """The spec has been through it once already; what `set` changed still holds."""
     bundle = Bundle(stack, quota={"memory": "4GiB"})
     with started(bundle) as tenant:
         assert tenant.ask("info")["total"] == 4 * GIB
@@ -257,20 +261,20 @@ def test_the_same_container_again_after_a_stop(stack: Stack) -> None:
         assert found["quota"]["memory"] == "6GiB operator"
 
 
-def test_a_quota_below_what_is_used_refuses_what_comes_until_it_fits(own: Stack) -> None:
+def test_a_quota_below_the_use_refuses_new_memory_until_the_use_fits(own: Stack) -> None:
     """Also after the daemon was killed, and when the container is started again."""
     bundle = Bundle(own, quota={"memory": "4GiB"})
     with started(bundle) as tenant:
         assert tenant.ask(f"alloc {2 * GIB}")["code"] == 0
         [card] = asking(own).set(bundle.id, memory="2GiB")["cards"]
-        assert card["over_bytes"] == card["used_bytes"] - 2 * GIB > 0
+        assert card["over_limit_bytes"] == card["used_bytes"] - 2 * GIB > 0
         assert tenant.ask(f"alloc {GIB // 4}")["result"] == OUT_OF_MEMORY
         kill(own)
         own.start_daemon()
         assert tenant.ask(f"alloc {GIB // 4}")["result"] == OUT_OF_MEMORY
         found = row(own, bundle)
         assert found is not None
-        assert "it gets nothing more until it frees" in found["warnings"][0]
+        assert "allocations fail until it frees" in found["warnings"][0]
         assert tenant.ask("free")["code"] == 0
         assert tenant.ask(f"alloc {GIB // 4}")["code"] == 0
         found = row(own, bundle)
@@ -281,22 +285,22 @@ def test_a_quota_below_what_is_used_refuses_what_comes_until_it_fits(own: Stack)
         assert tenant.ask("info")["total"] == 2 * GIB
 
 
-def test_a_burst_has_what_is_free_and_no_promise_waits_for_it(own: Stack) -> None:
+def test_a_burst_uses_available_memory_and_delays_no_reservation(own: Stack) -> None:
     quota = {"memory": "4GiB", "memory_limit": "100GiB"}
-    [whole] = [card["free_bytes"] for card in asking(own).cards()]
+    [whole] = [card["available_bytes"] for card in asking(own).cards()]
     first = Bundle(own, quota=quota)
     with started(first) as tenant:
         assert tenant.ask("info")["total"] == 100 * GIB
         assert tenant.ask(f"alloc {60 * GIB}")["code"] == 0
         [card] = asking(own).cards()
-        assert card["free_bytes"] == whole - 4 * GIB - card["borrowed_bytes"]
-        assert card["borrowed_bytes"] > 56 * GIB
+        assert card["available_bytes"] == whole - 4 * GIB - card["burst_used_bytes"]
+        assert card["burst_used_bytes"] > 56 * GIB
         with Bundle(own, quota={"memory": "100GiB"}).run() as other:
             assert other.wait() != 0
-            assert f"({first.id} 4 and 56 borrowed)" in other.errors
+            assert f"({first.id} 4 and 56 burst)" in other.errors
         assert tenant.ask("free")["code"] == 0
         # The daemon believes it when the driver says so too.
-        wait_until(lambda: asking(own).cards()[0]["borrowed_bytes"] == 0)
+        wait_until(lambda: asking(own).cards()[0]["burst_used_bytes"] == 0)
         second = Bundle(own, quota={"memory": "100GiB"})
         with started(second) as promised_to:
             assert tenant.ask(f"alloc {60 * GIB}")["result"] == OUT_OF_MEMORY
@@ -305,15 +309,15 @@ def test_a_burst_has_what_is_free_and_no_promise_waits_for_it(own: Stack) -> Non
         wait_until(lambda: tenant.ask("info")["total"] == 100 * GIB)
 
 
-def test_a_borrower_that_never_stops_asking_has_nothing_of_what_is_promised(own: Stack) -> None:
-    """Promises are made and ended while it takes and frees as fast as it can."""
+def test_a_constantly_allocating_burst_tenant_gets_no_reserved_memory(own: Stack) -> None:
+    """Reservations are made and released while it allocates and frees as fast as it can."""
     bundle = Bundle(own, quota={"memory": "4GiB", "memory_limit": "139GiB"})
-    [whole] = [card["free_bytes"] for card in asking(own).cards()]
+    [whole] = [card["available_bytes"] for card in asking(own).cards()]
     stopped = threading.Event()
     refusals: list[str] = []
     made = 0
 
-    def take_and_free(tenant: Tenant) -> None:
+    def take_and_free(tenant: ProbeTenant) -> None:
         while not stopped.is_set():
             while tenant.ask(f"alloc {16 * GIB}")["code"] == 0:
                 continue
@@ -327,7 +331,7 @@ def test_a_borrower_that_never_stops_asking_has_nothing_of_what_is_promised(own:
                     other = asking(own).open(
                         {"memory": "60GiB"}, name="other", pid=os.getpid(), rootless=False
                     )
-                except client.Refused as error:
+                except client.RequestRefused as error:
                     refusals.append(str(error))
                     continue
                 made += 1
@@ -342,13 +346,13 @@ def test_a_borrower_that_never_stops_asking_has_nothing_of_what_is_promised(own:
             stopped.set()
             running.result()
     assert made == 5
-    assert all("borrowed" in refusal for refusal in refusals)
+    assert all(" burst" in refusal for refusal in refusals)
 
 
 def limit_of(stack: Stack, bundle: Bundle) -> int:
     found = row(stack, bundle)
     assert found is not None
-    return found["cards"][0]["limit_bytes"]
+    return found["cards"][0]["current_limit_bytes"]
 
 
 def test_a_container_that_still_runs_is_not_made_a_second_time(stack: Stack) -> None:
@@ -357,12 +361,12 @@ def test_a_container_that_still_runs_is_not_made_a_second_time(stack: Stack) -> 
         assert tenant.ask("context")["code"] == 0
         refused = bundle.call("create", "--bundle", str(bundle.path))
         assert refused.returncode != 0
-        assert "still runs" in refused.stderr
+        assert "is still running" in refused.stderr
         assert tenant.ask(f"alloc {GIB}")["code"] == 0
         assert row(stack, bundle) is not None
 
 
-def test_a_process_of_a_container_that_dies_gives_back_what_it_held(stack: Stack) -> None:
+def test_the_memory_of_a_process_that_dies_is_released(stack: Stack) -> None:
     """kill -9 of an exec'ed process: the container goes on, with all its quota."""
     bundle = Bundle(stack, quota={"memory": "4GiB"})
     with started(bundle) as tenant:
@@ -384,7 +388,7 @@ def test_a_process_of_a_container_that_dies_gives_back_what_it_held(stack: Stack
 
 def used(stack: Stack, bundle: Bundle) -> int:
     found = row(stack, bundle)
-    return found["cards"][0]["buffer_bytes"] if found else 0
+    return found["cards"][0]["tracked_bytes"] if found else 0
 
 
 def test_a_second_daemon_leaves_with_a_message(own: Stack) -> None:
@@ -399,7 +403,9 @@ def test_a_second_daemon_leaves_with_a_message(own: Stack) -> None:
 
 def test_a_deleted_socket_is_bound_again(own: Stack) -> None:
     settings = yaml.safe_load(own.config.read_text())
-    own.config.write_text(yaml.safe_dump({**settings, "timing": {"reconcile": 0.2}}))
+    own.config.write_text(
+        yaml.safe_dump({**settings, "timing": {"reconcile_interval_seconds": 0.2}})
+    )
     kill(own)
     own.start_daemon()
     own.socket.unlink()
@@ -428,8 +434,8 @@ def test_a_card_that_is_whole_is_its_tenants_alone(own: Stack) -> None:
         assert found["isolation"] == "exclusive"
         with Bundle(own, quota={"memory": "1GiB"}).run() as other:
             assert other.wait() != 0
-            assert f"card 0 belongs to {bundle.id} alone" in other.errors
-    wait_until(lambda: promised(own) == 0)
+            assert f"card 0 is allocated exclusively to {bundle.id}" in other.errors
+    wait_until(lambda: allocated(own) == 0)
 
 
 def test_the_daemon_has_the_capabilities_that_it_says_and_no_other(stack: Stack) -> None:
@@ -443,17 +449,17 @@ def test_the_daemon_has_the_capabilities_that_it_says_and_no_other(stack: Stack)
     assert found["NoNewPrivs"] == "1"
 
 
-def test_what_can_be_read_is_read_by_anybody_and_nothing_is_changed(stack: Stack) -> None:
+def test_every_user_may_read_and_none_may_change(stack: Stack) -> None:
     """As nvidia-smi: figures are no secret; what others have is root's to change."""
     bundle = Bundle(stack, quota={"memory": "4GiB"})
     with started(bundle):
         assert as_nobody(lambda: len(asking(stack).cards())) == 1
         assert as_nobody(lambda: row(stack, bundle)) == row(stack, bundle)
-        with pytest.raises(client.Refused, match="is for root"):
+        with pytest.raises(client.RequestRefused, match="requires root"):
             as_nobody(lambda: asking(stack).set(bundle.id, memory="5GiB"))
         found = row(stack, bundle)
         assert found is not None
-        assert found["cards"][0]["memory_bytes"] == 4 * GIB
+        assert found["cards"][0]["quota_bytes"] == 4 * GIB
 
 
 def as_nobody(call: Callable[[], Result]) -> Result:
@@ -471,7 +477,7 @@ def as_nobody(call: Callable[[], Result]) -> Result:
         return thread.submit(call).result()
 
 
-def test_what_happened_to_a_container_outlives_it_and_the_daemon(own: Stack) -> None:
+def test_the_history_of_a_container_outlives_it_and_the_daemon(own: Stack) -> None:
     bundle = Bundle(own, quota={"memory": "4GiB"})
     try:
         with started(bundle):
@@ -496,6 +502,6 @@ def test_what_happened_to_a_container_outlives_it_and_the_daemon(own: Stack) -> 
         text=True,
         env=own.environment,
     )
-    assert "was promised 4 GiB of card 0" in shown.stdout
+    assert "reserved 4 GiB on card 0" in shown.stdout
     starts = [event for event in asking(own).history() if event["event"] == "daemon-ready"]
     assert [event["generation"] for event in starts] == [1, 2]

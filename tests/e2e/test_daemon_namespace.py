@@ -30,7 +30,7 @@ mount --bind "$1" "$1" && mount -o remount,bind,ro / && shift && exec "$@"
 def hardened() -> Iterator[Stack]:
     with Stack() as stack:
         settings = yaml.safe_load(stack.config.read_text())
-        settings["mount_namespace"] = f"/proc/{os.getpid()}/ns/mnt"
+        settings["runtime_mount_namespace"] = f"/proc/{os.getpid()}/ns/mnt"
         stack.config.write_text(yaml.safe_dump(settings))
         shell = ("sh", "-c", HARDENED, "sh", str(stack.root))
         stack.start_daemon((find("unshare"), "--mount", "--propagation", "slave", *shell))
@@ -67,5 +67,6 @@ def test_containers_get_their_pages(hardened: Stack) -> None:
         assert tenant.ask("info")["total"] == 5 * GIB
         assert tenant.ask(f"alloc {5 * GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
     wait_until(lambda: Client(hardened.socket).tenants() == [])
+    assert "library-tree-failed" not in (hardened.root / "gpushared.log").read_text()
     left = (path.name for path in (hardened.root / "run" / "tenants").iterdir())
-    assert [name for name in left if not name.startswith(".spare-")] == []
+    assert [name for name in left if not name.startswith(".")] == []

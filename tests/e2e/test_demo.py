@@ -16,16 +16,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpushare.verify import Report, Scenario
+from gpushare.verify import MemoryScenario, Report
+from tests import leftovers
 from tests.demo import Compute
-from tests.stack import Stack, leftovers
+from tests.stack import Stack
 
 DEMO = [sys.executable, "-m", "tests.demo"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def left_behind(said: str) -> dict[str, list[str]]:
-    """Return what is there of the stack whose folder the demo named in `said`."""
+    """Return what is left of the stack whose folder the demo named in `said`."""
     found = re.search(r"all in (/var/tmp/(gpushare-[0-9a-f]+))", said)
     assert found is not None, said
     root, name = Path(found[1]), found[2]
@@ -52,7 +53,7 @@ def test_it_leaves_nothing_behind_when_stopped() -> None:
         assert demo.stdout is not None
         for line in demo.stdout:
             said.append(line)
-            if "Ctrl-C here takes it down" in line:
+            if "Ctrl-C here stops and removes it" in line:
                 break
         demo.send_signal(signal.SIGINT)
         assert demo.wait(timeout=60) == 0
@@ -65,7 +66,7 @@ def test_without_root_it_says_so_in_one_line() -> None:
     )
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        "gpushare demo: needs root, for it starts a dockerd of its own: sudo ./dev demo"
+        "gpushare demo: requires root, because it starts its own dockerd: sudo ./dev demo"
     ]
 
 
@@ -75,18 +76,18 @@ def test_its_claims_fail_where_nothing_enforces_the_quota(monkeypatch: pytest.Mo
     A scenario that still held would prove nothing.
     """
     # What is waited for in vain is not waited for long.
-    monkeypatch.setattr("gpushare.verify.stage.SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr("gpushare.verify.scenario.SETTLE_SECONDS", 1.0)
     with Stack() as stack:
         settings = yaml.safe_load(stack.config.read_text())
-        settings["audit"] = {"over": "observe"}
+        settings["audit"] = {"over_quota": "observe"}
         stack.config.write_text(yaml.safe_dump(settings))
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
             shutil.copy(stack.installation.simulator / name, stack.installation.libraries / name)
         stack.start_daemon()
         report = Report()
-        assert not Scenario(stack.host(), stack.cli, report).run()
-        assert "train sees a card of 4 GiB" in [c.claim for c in report.checks if not c.held]
+        assert not MemoryScenario(stack.host(), stack.cli, report).run()
+        assert "train sees a card of 4 GiB" in [c.claim for c in report.checks if not c.passed]
         monkeypatch.setattr("tests.demo.TRIES", 1)
         about_compute = Report()
         assert not Compute(stack.host(), stack.cli, about_compute).run()
-        assert not any(check.held for check in about_compute.checks)
+        assert not any(check.passed for check in about_compute.checks)

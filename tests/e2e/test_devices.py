@@ -25,7 +25,7 @@ LET, KEPT_OUT = "No such device or address", "Operation not permitted"
 
 @pytest.fixture
 def running(stack: Stack) -> Iterator[Bundle]:
-    """A container with a share, and a node of somebody else's card that it made itself."""
+    """A container with a share, and a node of another card that it made itself."""
     busybox = Path(find("busybox")).read_bytes()
     bundle = Bundle(
         stack,

@@ -73,7 +73,9 @@ def test_two_at_once_are_refused_by_name_where_the_node_is_strict(strict: Stack)
         assert tenant.wait() != 0
     [line] = tenant.errors.splitlines()
     assert line.startswith("gpushare: env CUDA_DEVICE_")
-    assert "asks as HAMi, and " in line
-    assert 'env ALIYUN_COM_GPU_MEM_CONTAINER "35" asks as Alibaba' in line
-    assert "; keep one of the two, or let dialects.mode be lenient" in line
+    assert "uses HAMi keys, and " in line
+    assert 'env ALIYUN_COM_GPU_MEM_CONTAINER "35" uses Alibaba' in line
+    assert (
+        ". Keep one of the two, or set dialects.mode to lenient to apply the smaller value." in line
+    )
     assert bundle.read() == before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver with limits of its own holds a container that goes around the interposer."""
+"""A driver with limits of its own limits a container that bypasses the interposer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_program_that_calls_the_real_driver_is_refused_at_its_quota(newer: Sta
         assert tenant.ask(f"alloc {GIB}")["result"] == OUT_OF_MEMORY
 
 
-def test_what_is_lent_is_allowed_by_both(newer: Stack) -> None:
+def test_burst_memory_is_allowed_by_library_and_driver(newer: Stack) -> None:
     quota = {"memory": "4GiB", "memory-limit": "20GiB"}
     for args in (AROUND, AROUND[:1]):
         with Bundle(newer, quota=quota, args=args).run() as tenant:
@@ -71,4 +71,4 @@ def test_an_older_driver_leaves_it_to_the_interposer(stack: Stack) -> None:
         assert isolation(stack, bundle) == "interposer"
     with Bundle(stack, quota={"memory": "4GiB", "backend": "driver"}).run() as refused:
         assert refused.wait() != 0
-        assert 'GPUSHARE_BACKEND: "driver" needs memory limits' in refused.errors
+        assert "GPUSHARE_BACKEND=driver: needs memory limits" in refused.errors

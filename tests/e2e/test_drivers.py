@@ -107,7 +107,7 @@ def test_a_compat_on_ld_library_path_is_behind_the_filter(
     assert total == str(4 * GIB)
     assert f"/{COMPAT}/libcuda.so" in mapped
     assert "/opt/gpushare/driver/libcuda.so.1" in mapped
-    used = events(machine, bundle, "compat-used")
+    used = events(machine, bundle, "cuda-compat-selected")
     assert [entry["version"] for entry in used] == ([NEWER] if version == NEWER else [])
 
 
@@ -128,7 +128,7 @@ def test_a_newer_compat_is_copied_once_for_all(machine: Stack, image: Image) -> 
         bundle = image(older_release())
         install_compat(bundle, NEWER)
         assert output(bundle, python(), "-c", ASK)[0] == str(4 * GIB)
-        [used] = events(machine, bundle, "compat-used")
+        [used] = events(machine, bundle, "cuda-compat-selected")
         copies.add(used["copy"])
     [copy] = copies
     kept = machine.root / "state/compat" / copy / f"libcuda.so.{NEWER}"
@@ -149,18 +149,18 @@ def test_a_dangling_link_in_place_of_libcuda_is_no_hindrance(image: Image, targe
     assert output(bundle, python(), "-c", ASK)[0] == str(4 * GIB)
 
 
-@pytest.mark.parametrize(("program", "kind"), [("app", "musl"), ("static", "a static program")])
-def test_an_image_that_loads_no_driver_runs_and_is_told(
+@pytest.mark.parametrize(("program", "kind"), [("app", "musl"), ("static", "statically linked")])
+def test_an_image_that_loads_no_driver_runs_with_a_warning(
     machine: Stack, image: Image, program: str, kind: str
 ) -> None:
     bundle = image(musl())
     assert output(bundle, f"/bin/{program}") == ["no driver"]
-    [note] = events(machine, bundle, "tenant-noted")
+    [note] = events(machine, bundle, "tenant-request-adjusted")
     assert kind in note["note"]
-    assert "the audit charges it" in note["note"]
+    assert "the audit charges their memory" in note["note"]
 
 
-def test_what_a_static_program_is_told_is_shown_while_it_runs(machine: Stack, image: Image) -> None:
+def test_a_static_programs_warning_is_shown_while_it_runs(machine: Stack, image: Image) -> None:
     """busybox as Debian's busybox-static has it."""
     bundle = image(musl())
     shutil.copy(find("busybox"), bundle.rootfs / "bin/busybox")
@@ -168,7 +168,7 @@ def test_what_a_static_program_is_told_is_shown_while_it_runs(machine: Stack, im
     bundle.save()
     bundle.detach()
     [tenant] = Client(machine.socket).tenants()
-    assert tenant["notes"][0].startswith("/bin/busybox is a static program")
+    assert tenant["notes"][0].startswith("/bin/busybox is statically linked")
     shown = subprocess.run(
         [*machine.cli, "inspect", bundle.id],
         check=True,
@@ -177,4 +177,4 @@ def test_what_a_static_program_is_told_is_shown_while_it_runs(machine: Stack, im
         env=machine.environment,
     )
     assert "note" in shown.stdout
-    assert "/bin/busybox is a static program" in shown.stdout
+    assert "/bin/busybox is statically linked" in shown.stdout

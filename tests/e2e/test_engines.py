@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from gpushare.verify import Containerd, Docker, Report, Scenario
+from gpushare.verify import Containerd, Docker, MemoryScenario, Report
 from tests.stack import Stack
 
 
 def failures(report: Report) -> list[str]:
-    return [f"{check.claim}: {check.seen}" for check in report.checks if not check.held]
+    return [f"{check.claim}: {check.observed}" for check in report.checks if not check.passed]
 
 
 def test_two_containers_share_a_card_under_docker(
     docker: Docker, stack: Stack, report: Report
 ) -> None:
-    held = Scenario(docker, stack.cli, report).run()
+    held = MemoryScenario(docker, stack.cli, report).run()
     assert not failures(report)
     assert held
 
@@ -22,12 +22,12 @@ def test_two_containers_share_a_card_under_docker(
 def test_two_containers_share_a_card_under_containerd(
     containerd: Containerd, stack: Stack, report: Report
 ) -> None:
-    held = Scenario(containerd, stack.cli, report).run()
+    held = MemoryScenario(containerd, stack.cli, report).run()
     assert not failures(report)
     assert held
 
 
 def test_two_host_processes_share_a_card(stack: Stack, report: Report) -> None:
-    held = Scenario(stack.host(), stack.cli, report).run()
+    held = MemoryScenario(stack.host(), stack.cli, report).run()
     assert not failures(report)
     assert held

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpushare-exporter beside a real daemon: what Prometheus gets to know, and who else does not."""
+"""gpushare-exporter beside a real daemon: what Prometheus gets, and which clients get nothing."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpushare import simulator
 from gpushare.cli.rules import rules_text
 from gpushare.exporter.exposition import FAMILIES
-from gpushare.verify import Tenant
+from gpushare.verify import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
-from tests.stack.program import Program, find
+from tests.stack.program import ServiceProcess, find
 
 from .waiting import wait_until
 
@@ -42,7 +42,7 @@ OF_PARTS = [
 class Exporter:
     """A running exporter on a free port of loopback."""
 
-    def __init__(self, stack: Stack, program: Program, port: int) -> None:
+    def __init__(self, stack: Stack, program: ServiceProcess, port: int) -> None:
         self.stack, self.program, self.port = stack, program, port
 
     def ask(self, path: str = "/metrics", **headers: str) -> tuple[int, str]:
@@ -103,7 +103,7 @@ def exporter(own: Stack) -> Exporter:
 
 
 @contextmanager
-def container(stack: Stack, **more: Any) -> Iterator[tuple[Bundle, Tenant]]:
+def container(stack: Stack, **more: Any) -> Iterator[tuple[Bundle, ProbeTenant]]:
     bundle = Bundle(stack, **{"quota": {"memory": "4GiB", "cores": "30"}, **more})
     try:
         with bundle.run() as tenant:
@@ -123,7 +123,9 @@ def test_a_container_has_its_series_before_it_calls_cuda_and_loses_them_at_its_e
         for name in OF_PARTS:
             assert exporter.series(name, container_id=bundle.id), name
         used = exporter.value("gpushare_container_memory_used_bytes", container_id=bundle.id)
-        denied = exporter.value("gpushare_container_alloc_denied_total", container_id=bundle.id)
+        denied = exporter.value(
+            "gpushare_container_allocations_denied_total", container_id=bundle.id
+        )
         assert (used, denied) == (0, 0)
         [(labels, _)] = exporter.series(OF_PARTS[0], container_id=bundle.id)
         assert (labels["node"], labels["mode"], labels["policy"]) == (
@@ -138,7 +140,7 @@ def utilisation(exporter: Exporter, bundle: Bundle) -> float | None:
     return exporter.value("gpushare_container_cores_utilization_ratio", container_id=bundle.id)
 
 
-def test_what_it_uses_and_is_refused_is_counted_across_a_restart_of_the_daemon(
+def test_usage_and_refusals_are_counted_across_a_restart_of_the_daemon(
     own: Stack, exporter: Exporter
 ) -> None:
     with container(own) as (bundle, tenant):
@@ -150,32 +152,32 @@ def test_what_it_uses_and_is_refused_is_counted_across_a_restart_of_the_daemon(
             return exporter.value(f"gpushare_container_{name}", container_id=bundle.id, **labels)
 
         wait_until(lambda: figure("memory_used_bytes", kind="buffer") == GIB)
-        wait_until(lambda: figure("alloc_denied_total", reason="over-limit") == 1)
+        wait_until(lambda: figure("allocations_denied_total", reason="over-quota") == 1)
         assert (figure("memory_used_bytes", kind="context") or 0) > 0
         wait_until(lambda: (figure("memory_peak_bytes") or 0) >= GIB)
-        before = exporter.value("gpushare_start_time_seconds")
+        before = exporter.value("gpushare_daemon_start_time_seconds")
         assert own.daemon is not None
         own.daemon.stop()
         wait_until(lambda: exporter.value("gpushare_up") == 0)
-        assert exporter.series("gpushare_container_memory_request_bytes") == []
+        assert exporter.series("gpushare_container_memory_quota_bytes") == []
         own.start_daemon()
         wait_until(lambda: exporter.value("gpushare_up") == 1)
-        assert (exporter.value("gpushare_start_time_seconds") or 0) > (before or 0)
+        assert (exporter.value("gpushare_daemon_start_time_seconds") or 0) > (before or 0)
         # Counters begin with 0 again, as Prometheus expects of what was started anew.
-        assert figure("alloc_denied_total", reason="over-limit") == 0
+        assert figure("allocations_denied_total", reason="over-quota") == 0
         assert figure("memory_used_bytes", kind="buffer") == GIB
         tenant.ask(f"alloc {8 * GIB}")
-        wait_until(lambda: figure("alloc_denied_total", reason="over-limit") == 1)
+        wait_until(lambda: figure("allocations_denied_total", reason="over-quota") == 1)
     created = exporter.value("gpushare_events_total", event="tenant-released")
     assert created is not None
 
 
-def test_a_daemon_that_hangs_is_told_as_one_that_is_gone(own: Stack, exporter: Exporter) -> None:
+def test_a_hung_daemon_is_reported_as_down(own: Stack, exporter: Exporter) -> None:
     assert own.daemon is not None
     own.daemon.process.send_signal(signal.SIGSTOP)
     try:
         wait_until(lambda: exporter.value("gpushare_up") == 0)
-        assert exporter.series("gpushare_card_shares") == []
+        assert exporter.series("gpushare_card_tenants") == []
     finally:
         own.daemon.process.send_signal(signal.SIGCONT)
     wait_until(lambda: exporter.value("gpushare_up") == 1)
@@ -185,17 +187,17 @@ def test_the_start_of_a_container_is_timed_and_a_refusal_counted(
     own: Stack, exporter: Exporter
 ) -> None:
     def count(name: str, **labels: str) -> float:
-        return exporter.value(f"gpushare_hook_{name}", **labels) or 0.0
+        return exporter.value(f"gpushare_operation_{name}", **labels) or 0.0
 
-    creates = count("duration_seconds_count", stage="create")
-    refused = count("failures_total", stage="create", reason="refused")
+    creates = count("duration_seconds_count", operation="create")
+    refused = count("failures_total", operation="create", code="refused")
     with container(own) as (_, tenant):
         tenant.start()
     with container(own, quota={"memory": "9000GiB"}) as (_, tenant):
         assert tenant.wait() != 0
-    wait_until(lambda: count("duration_seconds_count", stage="create") == creates + 2)
-    assert count("failures_total", stage="create", reason="refused") == refused + 1
-    assert count("duration_seconds_sum", stage="create") > 0
+    wait_until(lambda: count("duration_seconds_count", operation="create") == creates + 2)
+    assert count("failures_total", operation="create", code="refused") == refused + 1
+    assert count("duration_seconds_sum", operation="create") > 0
 
 
 def test_a_container_cannot_reach_it(own: Stack, exporter: Exporter) -> None:
@@ -226,7 +228,7 @@ def test_it_does_not_show_itself_to_a_network_without_a_token(own: Stack, addres
     assert "--token-file" in done.stderr
 
 
-def test_to_a_network_it_shows_itself_to_who_has_the_token(own: Stack) -> None:
+def test_over_a_network_it_answers_only_requests_with_the_token(own: Stack) -> None:
     file = own.root / "token"
     file.write_text("0123456789abcdef0123456789abcdef\n")
     file.chmod(0o600)
@@ -335,8 +337,8 @@ def test_prometheus_scrapes_it(own: Stack, exporter: Exporter) -> None:
         )
         running.wait_until(lambda: [row["value"][1] for row in query(used)] == [str(GIB)])
         assert [row["value"][1] for row in query('up{job="gpushare"}')] == ["1"]
-        quantile = "histogram_quantile(0.5, gpushare_hook_duration_seconds_bucket)"
-        assert {row["metric"]["stage"] for row in query(quantile)} >= {"create", "bind"}
+        quantile = "histogram_quantile(0.5, gpushare_operation_duration_seconds_bucket)"
+        assert {row["metric"]["operation"] for row in query(quantile)} >= {"create", "bind"}
         running.wait_until(lambda: health() == {"ok"})
     running.stop()
 
@@ -348,7 +350,7 @@ def test_it_needs_no_capability(exporter: Exporter) -> None:
     assert exporter.ask()[0] == 200
 
 
-def test_a_card_that_is_lost_is_told_by_its_xid_and_in_the_history(
+def test_a_lost_card_is_reported_with_its_xid_and_in_the_history(
     own: Stack, exporter: Exporter
 ) -> None:
     """The last: the card is not to be used again."""

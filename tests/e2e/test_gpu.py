@@ -9,24 +9,24 @@ import pytest
 
 from gpushare import simulator
 from tests.gpu import built, containers, shares
-from tests.gpu.driver import Driver, find
+from tests.gpu.driver import DriverPaths, find
 
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverPaths:
     created = simulator.create(tmp_path, "t4")
     monkeypatch.setenv("GPUSHARE_SIM_DEVICE", str(created.device))
     return find(built.libraries() / "simulator", created.cdi)
 
 
-def test_two_bundles_share_a_card_under_runc(driver: Driver) -> None:
+def test_two_bundles_share_a_card_under_runc(driver: DriverPaths) -> None:
     rows = [*containers.runc(driver)]
     assert [f"{row.name}: {row.shown} {row.note}" for row in rows if not row.held] == []
     assert len(rows) > 10
 
 
 def test_shares_are_measured_native_beside_gated(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    driver: DriverPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shares, "SECONDS", 1.6)
     monkeypatch.setattr(shares, "SETTLED_NS", 300_000_000)

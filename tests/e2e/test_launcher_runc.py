@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.fake_daemon import ACK, DONE, Asked, FakeDaemon, refusal
+from tests.unit.runtime.fake_daemon import ACK, DONE, ReceivedRequest, ScriptedDaemon, refusal
 
 from .low_level import (
-    Outcome,
-    Runtime,
+    CallOutcome,
+    LowLevelRuntime,
     behind_launcher,
     low_level,
     program,
@@ -34,7 +34,7 @@ class Launched:
         self.folder = folder
         self.socket = folder / "control.sock"
         argv = behind_launcher(folder / "bin", low_level(name), self.socket)
-        self.runtime = Runtime(argv, folder / "state")
+        self.runtime = LowLevelRuntime(argv, folder / "state")
         self.id = f"gpushare-{secrets.token_hex(4)}"
 
     def bundle(self, *command: str, **changes: Any) -> Path:
@@ -46,7 +46,7 @@ def launched(request: pytest.FixtureRequest, tmp_path: Path) -> Launched:
     return Launched(request.param, tmp_path)
 
 
-def _edit(asked: Asked, **changes: Any) -> None:
+def _edit(asked: ReceivedRequest, **changes: Any) -> None:
     config = Path(asked.request["bundle"]) / "config.json"
     edited = config.with_name(".config.json.new")
     spec = json.loads(config.read_text())
@@ -56,10 +56,10 @@ def _edit(asked: Asked, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", ["run", "create"])
-def test_what_the_daemon_edits_is_what_starts(launched: Launched, verb: str) -> None:
+def test_the_container_starts_from_the_edited_spec(launched: Launched, verb: str) -> None:
     bundle = launched.bundle("sh", "-c", "echo $GIVEN >/tmp/given", **MARKED)
     with (
-        FakeDaemon(launched.socket, [ACK, DONE], act=_edit) as daemon,
+        ScriptedDaemon(launched.socket, [ACK, DONE], act=_edit) as daemon,
         removed_afterwards(launched.runtime, launched.id),
     ):
         if verb == "run":
@@ -76,9 +76,9 @@ def test_what_the_daemon_edits_is_what_starts(launched: Launched, verb: str) -> 
 def test_a_refused_container_leaves_nothing(launched: Launched, *, daemon_is_there: bool) -> None:
     bundle = launched.bundle("echo", "started", **MARKED)
     if daemon_is_there:
-        with FakeDaemon(launched.socket, [ACK, refusal("no card has room")]):
+        with ScriptedDaemon(launched.socket, [ACK, refusal("no card has room")]):
             outcome = launched.runtime.call("run", "--bundle", str(bundle), launched.id)
-        assert outcome == Outcome(1, "", "gpushare: no card has room\n")
+        assert outcome == CallOutcome(1, "", "gpushare: no card has room\n")
     else:
         outcome = launched.runtime.call("run", "--bundle", str(bundle), launched.id)
         assert outcome.status == 1
@@ -87,35 +87,40 @@ def test_a_refused_container_leaves_nothing(launched: Launched, *, daemon_is_the
 
 
 def _hooks(socket: Path) -> dict[str, Any]:
-    def hook(stage: str) -> list[dict[str, Any]]:
-        args = ["gpushare-hook", stage, "--socket", str(socket), "--key", "0011223344556677"]
-        environment = {"env": ["PATH=/usr/bin:/bin"], "timeout": 15}
-        return [{"path": str(program("gpushare-hook")), "args": args} | environment]
-
-    return {stage: hook(stage) for stage in ("createRuntime", "poststop")}
+    args = ["gpushare-hook", "createRuntime", "--socket", str(socket), "--key", "0011223344556677"]
+    environment = {"env": ["PATH=/usr/bin:/bin"], "timeout": 15}
+    return {"createRuntime": [{"path": str(program("gpushare-hook")), "args": args} | environment]}
 
 
-def test_the_hooks_tell_the_daemon_the_pid_and_the_end(launched: Launched) -> None:
+def test_the_hook_reports_the_pid(launched: Launched) -> None:
     bundle = launched.bundle(*SLEEP, hooks=_hooks(launched.socket))
     with (
-        FakeDaemon(launched.socket, [ACK, DONE]) as daemon,
+        ScriptedDaemon(launched.socket, [ACK, DONE]) as daemon,
         removed_afterwards(launched.runtime, launched.id),
     ):
         assert launched.runtime.create(bundle, launched.id) == 0
         pid = launched.runtime.state(launched.id)["pid"]
         assert launched.runtime.call("delete", "--force", launched.id).status == 0
-    said = {"key": "0011223344556677", "id": launched.id}
-    assert [asked.request for asked in daemon.asked] == [
-        {"op": "bind", "pid": pid} | said,
-        {"op": "release"} | said,
-    ]
+    said = {"op": "bind", "pid": pid, "key": "0011223344556677", "id": launched.id}
+    assert [asked.request for asked in daemon.asked] == [said]
 
 
 def test_a_container_that_is_not_bound_does_not_start(launched: Launched) -> None:
     bundle = launched.bundle("echo", "started", hooks=_hooks(launched.socket))
-    with FakeDaemon(launched.socket, [ACK, refusal("no reservation")]):
+    with ScriptedDaemon(launched.socket, [ACK, refusal("no reservation")]):
         outcome = launched.runtime.call("run", "--bundle", str(bundle), launched.id)
     assert outcome.status != 0
     assert "started" not in outcome.stdout
     assert launched.name == "crun" or "gpushare: no reservation" in outcome.stderr
     assert launched.runtime.state(launched.id) == {}
+
+
+@pytest.mark.parametrize("name", ["runc", "crun"])
+def test_a_usage_text_names_the_runtime_and_not_the_launcher(name: str, tmp_path: Path) -> None:
+    """Installed under its own name, the launcher is what the engine calls."""
+    argv = behind_launcher(tmp_path / "bin", low_level(name), tmp_path / "control.sock")
+    launcher = tmp_path / "bin" / "gpushare-runtime"
+    (tmp_path / "bin" / name).rename(launcher)
+    through = LowLevelRuntime([*argv[:-1], str(launcher)], tmp_path / "state").call("run", "--help")
+    assert through == LowLevelRuntime(low_level(name), tmp_path / "state").call("run", "--help")
+    assert "gpushare" not in through.stdout

@@ -90,7 +90,7 @@ def test_whole_cards_are_pairs_and_single_ones_come_from_a_broken_pair(machine: 
         assert placed == [[0], [2, 3], [1], [4, 5, 6, 7]]
         with bundle(machine, count="1").run() as refused:
             assert refused.wait() != 0
-        assert "no card is free for itself: card 0 belongs to" in refused.errors
+        assert "no whole card is available: card 0 is allocated" in refused.errors
 
 
 def test_shares_go_to_the_fullest_card_or_as_they_ask(machine: Stack) -> None:
@@ -111,7 +111,7 @@ def test_shares_go_to_the_fullest_card_or_as_they_ask(machine: Stack) -> None:
 
 def test_every_card_says_how_far_the_others_are(machine: Stack) -> None:
     cards = answer(machine, "card", "ls")
-    assert [card["numa"] for card in cards] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [card["numa_node"] for card in cards] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert [link["kind"] for link in cards[0]["links"]] == [
         *("NV12", "PHB", "PHB"),
         *("SYS",) * 4,
@@ -120,13 +120,13 @@ def test_every_card_says_how_far_the_others_are(machine: Stack) -> None:
     assert "NV12 1 " in table[1]
 
 
-def test_a_drained_card_is_left_by_all_and_given_to_nobody(machine: Stack) -> None:
+def test_a_drained_card_is_left_by_all_and_takes_no_container(machine: Stack) -> None:
     leaving = bundle(machine, memory="2GiB")
     leaving.detach()
     try:
         (tenant,) = (one for one in answer(machine, "ps") if one["id"] == leaving.id)
         assert tenant["cards"][0]["index"] == 0
-        drained = answer(machine, "card", "drain", "0", "--reason", "fan", "--kick", "--wait")
+        drained = answer(machine, "card", "drain", "0", "--reason", "fan", "--stop", "--wait")
         assert drained["card"]["cordoned"]
         assert drained["tenants"] == []
         wait_until(lambda: '"stopped"' in leaving.call("state").stdout)
@@ -171,7 +171,7 @@ def test_a_card_of_a_node_that_is_not_here_leaves_the_container_as_it_was(machin
     with running(free):
         assert "cpu" not in free.read()["linux"]["resources"]
         shown = answer(machine, "inspect", free.id)
-    assert any("numa: bind: " in note and "left as is" in note for note in shown["notes"])
+    assert any("numa: bind: " in note and "left unchanged" in note for note in shown["notes"])
 
 
 def docker_says(machine: Stack, *words: str) -> subprocess.CompletedProcess[str]:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.verify.engine import Engine, environment, spawn
+from gpushare.verify.runners import TenantRunner, environment, spawn
+from tests.leftovers import mounts_under
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
-from tests.stack.leftovers import mounts_under
 
 GIB = 1 << 30
 
@@ -30,7 +30,7 @@ def tenants(stack: Stack) -> list[dict[str, Any]]:
 
 
 def refusal(bundle: Bundle) -> str:
-    """Run `bundle`, which must be refused; return the one line that was said."""
+    """Run `bundle`, which must be refused; return the one line of the refusal."""
     config = (bundle.path / "config.json").read_bytes()
     files = sorted(bundle.path.rglob("*"))
     before = tenants(bundle.stack), mounts_under(bundle.stack.root)
@@ -50,26 +50,26 @@ def refusal(bundle: Bundle) -> str:
 @pytest.mark.parametrize(
     ("quota", "words"),
     [
-        ({"memory": "4Q"}, ["GPUSHARE_MEMORY", '"4Q"', "4GiB"]),
-        ({"memory": "4G"}, ["GPUSHARE_MEMORY", '"4G"', "4GiB"]),
-        ({"memory": "4"}, ["GPUSHARE_MEMORY", '"4"', "4GiB"]),
-        ({"memory": "4GiB", "cores": "0"}, ["GPUSHARE_CORES", '"0"', "1", "100"]),
-        ({"memory": "4GiB", "cores": "101"}, ["GPUSHARE_CORES", '"101"', "1", "100"]),
+        ({"memory": "4Q"}, ["GPUSHARE_MEMORY=4Q: ", "4GiB"]),
+        ({"memory": "4G"}, ["GPUSHARE_MEMORY=4G: ", "4GiB"]),
+        ({"memory": "4"}, ["GPUSHARE_MEMORY=4: ", "4GiB"]),
+        ({"memory": "4GiB", "cores": "0"}, ["GPUSHARE_CORES=0: ", "1", "100"]),
+        ({"memory": "4GiB", "cores": "101"}, ["GPUSHARE_CORES=101: ", "1", "100"]),
         ({"cores": "30"}, ["GPUSHARE_CORES", "memory"]),
-        ({"memory": "4GiB", "core": "30"}, ["GPUSHARE_CORE", "did you mean", "GPUSHARE_CORES"]),
+        ({"memory": "4GiB", "core": "30"}, ["GPUSHARE_CORE", "Did you mean", "GPUSHARE_CORES"]),
         (
             {"memory": "4GiB", "devices": "7"},
             ["card 7 does not exist", "has card 0", "gpushare ls"],
         ),
         ({"devices": "7"}, ["card 7 does not exist"]),
         ({"count": "2"}, ["2 cards", "1 to choose from"]),
-        ({"memory": "4GiB", "memroy": "1"}, ["GPUSHARE_MEMROY", "did you mean GPUSHARE_MEMORY?"]),
+        ({"memory": "4GiB", "memroy": "1"}, ["GPUSHARE_MEMROY", "Did you mean GPUSHARE_MEMORY?"]),
         (
             {"memory": "4GiB", "memory-percent": "10"},
-            ["GPUSHARE_MEMORY", "GPUSHARE_MEMORY_PERCENT", "keep one"],
+            ["GPUSHARE_MEMORY", "GPUSHARE_MEMORY_PERCENT", "Keep one"],
         ),
-        ({"memory": "1MiB"}, ["1 MiB", "one CUDA context", "ask for more"]),
-        ({"memory": "2000GiB"}, ["no card has room for 2000 GiB", "free"]),
+        ({"memory": "1MiB"}, ["1 MiB", "a CUDA context", "request more"]),
+        ({"memory": "2000GiB"}, ["no card has room for 2000 GiB", "available"]),
     ],
 )
 def test_a_quota_that_cannot_be_is_refused_by_key_value_and_fix(
@@ -82,7 +82,7 @@ def test_a_quota_that_cannot_be_is_refused_by_key_value_and_fix(
 
 def test_an_annotation_is_named_as_one(stack: Stack) -> None:
     said = refusal(Bundle(stack, annotations={"gpushare.io/memory": "4Q"}))
-    assert 'annotation gpushare.io/memory: "4Q" is not a size; write e.g. 4GiB' in said
+    assert "annotation gpushare.io/memory=4Q: not a size. Write e.g. 4GiB." in said
 
 
 def duplicated(text: str) -> str:
@@ -101,7 +101,7 @@ def enormous(text: str) -> str:
     ("spoil", "words"),
     [
         (duplicated, ['"annotations"', "twice"]),
-        (duplicated_within, ['the key "destination" is there twice', "create the bundle again"]),
+        (duplicated_within, ['the key "destination" is a duplicate', "recreate the bundle"]),
         (enormous, ["config.json", "4 MiB"]),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_spoiled_config_is_refused(
     assert (bundle.path / "config.json").read_text() == spoiled
 
 
-def shown(engine: Engine, quota: dict[str, str]) -> str:
+def shown(engine: TenantRunner, quota: dict[str, str]) -> str:
     """Start a container that must not start; return what the engine's own command says."""
     done = subprocess.run(
         engine.run("refused", quota),
@@ -133,26 +133,26 @@ def shown(engine: Engine, quota: dict[str, str]) -> str:
 
 
 @pytest.fixture(params=["docker", "containerd"])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    made: Engine = request.getfixturevalue(request.param)
+def engine(request: pytest.FixtureRequest) -> TenantRunner:
+    made: TenantRunner = request.getfixturevalue(request.param)
     return made
 
 
 @pytest.mark.parametrize(
     ("quota", "words"),
     [
-        ({"memory": "4Q"}, 'GPUSHARE_MEMORY: "4Q" is not a size; write e.g. 4GiB'),
+        ({"memory": "4Q"}, "GPUSHARE_MEMORY=4Q: not a size. Write e.g. 4GiB."),
         ({"memory": "2000GiB"}, "no card has room for 2000 GiB: card 0 has"),
     ],
 )
 def test_an_engine_shows_the_refusal_in_its_own_message(
-    engine: Engine, quota: dict[str, str], words: str
+    engine: TenantRunner, quota: dict[str, str], words: str
 ) -> None:
     assert words in shown(engine, quota).replace('\\"', '"')
 
 
-def test_an_engine_says_that_the_daemon_is_down_and_starts_what_asks_for_no_gpu(
-    engine: Engine, stack: Stack
+def test_without_the_daemon_an_engine_refuses_only_containers_with_a_request(
+    engine: TenantRunner, stack: Stack
 ) -> None:
     assert stack.daemon is not None
     pid = stack.daemon.process.pid
@@ -163,7 +163,7 @@ def test_an_engine_says_that_the_daemon_is_down_and_starts_what_asks_for_no_gpu(
             assert tenant.wait() == 3, tenant.errors  # the probe ran and found no driver
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert "this container asks for a GPU" in said
+    assert "this container requests a GPU" in said
     assert "gpushared" in said
     assert "gpushare doctor" in said
     assert tenants(stack) == []
@@ -250,7 +250,7 @@ def test_of_two_creates_of_one_container_at_once_one_gets_it(stack: Stack) -> No
         pages = Path(stack.root / "run/tenants" / own[0]["key"] / "pages").stat().st_dev
         shown = Path(f"/proc/{own[0]['pid']}/mountinfo").read_text().splitlines()
         [device] = [line.split()[2] for line in shown if line.split()[4].endswith("/tenant")]
-        assert device == f"{os.major(pages)}:{os.minor(pages)}", "it has pages of nobody's"
+        assert device == f"{os.major(pages)}:{os.minor(pages)}", "it has pages of no tenant"
     finally:
         bundle.remove()
     with bundle.run() as tenant:

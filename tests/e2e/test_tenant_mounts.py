@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tmpfs of tenants that are mounted before anybody asks for one."""
+"""The tmpfs of tenants that are mounted before they are needed."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from gpushare.daemon.pages.mounts import PAGES, TenantMounts
-from tests.stack import leftovers
+from tests import leftovers
 
-from .waiting import wait_until
+from .waiting import PATIENCE_SECONDS, wait_until
 
 BYTES = 1 << 20
 KEY, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -58,7 +61,7 @@ def test_another_takes_its_place(root: Path, mounts: TenantMounts) -> None:
     assert set(_spares(root)) != before
 
 
-def test_what_an_earlier_start_left_is_replaced(root: Path, mounts: TenantMounts) -> None:
+def test_mounts_of_an_earlier_start_are_replaced(root: Path, mounts: TenantMounts) -> None:
     for _ in range(2):
         directory = mounts.make(KEY, size_bytes=BYTES)
         assert list((root / KEY / PAGES).iterdir()) == []
@@ -75,6 +78,30 @@ def test_more_at_once_than_there_are_spare_ones(mounts: TenantMounts) -> None:
         os.close(directory)
     assert mounts.made() == keys
     assert len(devices) == len(keys)
+
+
+def test_those_that_start_at_once_wait_for_their_mounts_at_once(
+    root: Path, mounts: TenantMounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And whichever thread makes the tenants' directories then waits for no mount."""
+    keys = [f"{number:016x}" for number in range(12)]
+    beyond = len(keys) - len(_spares(root))
+    together, mount = threading.Barrier(beyond), TenantMounts._mount
+
+    def mount_together(self: TenantMounts, target: Path, data: str) -> None:
+        together.wait(PATIENCE_SECONDS)
+        mount(self, target, data)
+
+    def never(_: TenantMounts, key: str, *_rest: object) -> int:
+        raise AssertionError(f"{key} had to wait for its mount")
+
+    monkeypatch.setattr(TenantMounts, "_mount", mount_together)
+    monkeypatch.setattr(TenantMounts, "_make", never)
+    with ExitStack() as claims, ThreadPoolExecutor(len(keys)) as pool:
+        list(pool.map(lambda _: claims.enter_context(mounts.claimed()), keys))
+        for key in keys:
+            os.close(mounts.make(key, size_bytes=BYTES))
+    assert mounts.made() == keys
 
 
 def test_another_size_is_not_taken_from_them(root: Path, mounts: TenantMounts) -> None:

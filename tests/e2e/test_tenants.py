@@ -43,7 +43,7 @@ def bundle(stack: Stack) -> Iterator[Bundle]:
 
 
 @pytest.mark.parametrize("change", [as_user, setuid, read_only])
-def test_whoever_it_runs_as(bundle: Bundle, change: Change) -> None:
+def test_under_any_user(bundle: Bundle, change: Change) -> None:
     change(bundle)
     bundle.save()
     with bundle.run() as tenant:
@@ -78,7 +78,7 @@ def test_nvml_shows_the_slice_and_its_own_processes(bundle: Bundle) -> None:
     assert [process["pid"] for process in cards[0]["processes"]] == [1]  # of its own namespace
 
 
-def test_what_is_copied_comes_back(bundle: Bundle) -> None:
+def test_copied_memory_comes_back(bundle: Bundle) -> None:
     with bundle.run() as tenant:
         tenant.start()
         assert tenant.ask("copy 1048576")["same"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.verify import Tenant, spawn
+from gpushare.verify import ProbeTenant, spawn
 from tests.stack import Stack
 from tests.unit.cli.top.emulator import TERM, Emulator
 
@@ -21,7 +21,7 @@ AS_NOBODY = (
 
 
 @pytest.fixture
-def train(stack: Stack) -> Iterator[Tenant]:
+def train(stack: Stack) -> Iterator[ProbeTenant]:
     """A host process with 2 of its 4 GiB in use."""
     with spawn(stack.host(), "train", {"memory": "4GiB", "cores": "30"}) as tenant:
         tenant.start()
@@ -60,7 +60,7 @@ def test_a_container_comes_and_its_share_is_changed(stack: Stack) -> None:
         assert screen.end() == 0
 
 
-def test_a_container_that_ends_is_gone_from_the_screen(stack: Stack, train: Tenant) -> None:
+def test_a_container_that_ends_is_gone_from_the_screen(stack: Stack, train: ProbeTenant) -> None:
     with top(stack) as screen:
         screen.until(lambda text: "train" in text)
         train.close()
@@ -68,12 +68,12 @@ def test_a_container_that_ends_is_gone_from_the_screen(stack: Stack, train: Tena
 
 
 @pytest.mark.usefixtures("train")
-def test_who_is_not_root_looks_and_changes_nothing(stack: Stack) -> None:
+def test_without_root_it_shows_and_changes_nothing(stack: Stack) -> None:
     env = {**stack.environment, "LC_ALL": "C.UTF-8", "TERM": TERM}
     with Emulator([*AS_NOBODY, *stack.cli, "top", "--allow-changes"], env, columns=120) as screen:
         screen.until(lambda text: "gpushare-probe" in text)
         screen.press("end", "k", "enter", "y")
-        screen.until(lambda text: "not done: Operation not permitted" in text)
+        screen.until(lambda text: "failed: Operation not permitted" in text)
         screen.press("p", *"50", "enter", "y")
-        screen.until(lambda text: "not done" in text and "root" in text)
+        screen.until(lambda text: "failed" in text and "root" in text)
     assert policy(stack) == "fixed-share 30"

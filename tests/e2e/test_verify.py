@@ -23,7 +23,7 @@ def verify(stack: Stack, way: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     checks = json.loads(done.stdout)
-    assert [check["claim"] for check in checks if not check["held"]] == []
+    assert [check["claim"] for check in checks if not check["passed"]] == []
     assert any("CUDA_ERROR_OUT_OF_MEMORY" in check["claim"] for check in checks)
 
 
@@ -31,11 +31,11 @@ TRIES = 3
 
 
 def verify_share() -> subprocess.CompletedProcess[str]:
-    """Prove it on a card of its own, which nobody else has been at work on.
+    """Run it on a card of its own, which no other program has used.
 
     In slow motion: the machine's own jitter is a small part of a window.
     """
-    with Stack(slow_motion=4) as slow:
+    with Stack(time_scale=4) as slow:
         slow.start_daemon()
         done = subprocess.run(
             [*slow.cli, "verify", "--cores", "30", "--runtime", "host", "--json"],
@@ -64,10 +64,10 @@ def test_it_proves_a_share_on_this_host() -> None:
         done = verify_share()  # something else had the processors
     assert done.returncode == 0, done.stdout + done.stderr
     share, together = json.loads(done.stdout)
-    assert share["figures"]["asked_percent"] == 30
-    assert abs(share["figures"]["got_percent"] - 30) <= 2
+    assert share["figures"]["requested_percent"] == 30
+    assert abs(share["figures"]["charged_percent"] - 30) <= 2
     assert abs(share["figures"]["driver_percent"] - 30) <= 2
-    assert together["held"]
+    assert together["passed"]
 
 
 def test_it_proves_the_limits_on_this_host(stack: Stack) -> None:

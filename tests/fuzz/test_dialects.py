@@ -8,23 +8,20 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final, TypeAlias
 
-import pytest
-
-from gpushare.quota import QuotaError
 from gpushare.quota.dialects import (
     DIALECTS,
     TABLES,
-    Said,
-    Spoken,
-    Word,
+    DialectLayer,
+    DialectRequest,
+    VendorValue,
     combine,
-    together,
 )
-from gpushare.quota.dialects.row import KIND, Row, Where
 from gpushare.quota.dialects.units import ByCard, ByContainer
-from gpushare.quota.errors import BadValue, printable, quoted
+from gpushare.quota.dialects.vendor_key import LOCATIONS, KeyLocation, VendorKey
+from gpushare.quota.errors import BadValue, printable
 from gpushare.quota.keys import KEYS
-from gpushare.quota.quota import Layer
+from gpushare.quota.precedence import dialect_conflict, merge_dialects
+from gpushare.quota.request import Layer
 
 PLACES: Final = {
     "{card}": "0123",
@@ -44,10 +41,10 @@ CANDIDATES: Final = (
 )
 ROUNDS: Final = 2500
 
-Key: TypeAlias = "tuple[Where, str, str]"
+Key: TypeAlias = "tuple[KeyLocation, str, str]"
 
 
-def reads(row: Row, text: str) -> bool:
+def reads(row: VendorKey, text: str) -> bool:
     try:
         return row.unit.read(text) is not None
     except BadValue:
@@ -66,21 +63,21 @@ def words(rng: random.Random) -> list[Key]:
     """Return a few keys of one to three vendors, mostly of those that gpushare has a key for."""
     keys = []
     for dialect in rng.sample(list(DIALECTS.values()), rng.choice((1, 1, 2, 3))):
-        giving = [row for row in dialect.rows if row.gives] or dialect.rows
+        giving = [row for row in dialect.rows if row.key] or dialect.rows
         for _ in range(rng.randint(1, 5)):
             row = rng.choice(giving if rng.random() < 0.9 else dialect.rows)
             keys.append((row.where, _name(row, rng), _text(row, rng)))
     return keys
 
 
-def _name(row: Row, rng: random.Random) -> str:
+def _name(row: VendorKey, rng: random.Random) -> str:
     name = row.name
     for place, texts in PLACES.items():
         name = name.replace(place, rng.choice(texts))
     return name
 
 
-def _text(row: Row, rng: random.Random) -> str:
+def _text(row: VendorKey, rng: random.Random) -> str:
     kind = rng.random()
     if kind < 0.92:
         return rng.choice(GOOD[id(row)])
@@ -89,14 +86,14 @@ def _text(row: Row, rng: random.Random) -> str:
     return "".join(rng.choice("0123456789=,.:-gGmMi%\n\0 \u0663\ud800x") for _ in range(5))
 
 
-def found(keys: list[Key]) -> list[Word]:
-    texts: dict[Where, dict[str, str]] = {where: {} for where in KIND}
+def found(keys: list[Key]) -> list[VendorValue]:
+    texts: dict[KeyLocation, dict[str, str]] = {where: {} for where in LOCATIONS}
     for where, name, text in keys:
         texts[where][name] = text
-    return [word for where in KIND for word in TABLES.find(where, texts[where])]
+    return [word for where in LOCATIONS for word in TABLES.find(where, texts[where])]
 
 
-def test_any_words_are_a_request_for_no_more_than_they_say_or_are_refused_by_name() -> None:
+def test_any_values_are_a_request_for_at_most_their_amounts_or_a_refusal_by_name() -> None:
     rng, given = random.Random(0), 0
     for _ in range(ROUNDS):
         keys = words(rng)
@@ -106,9 +103,10 @@ def test_any_words_are_a_request_for_no_more_than_they_say_or_are_refused_by_nam
         )
         for spoken in said:
             for problem in spoken.problems:
-                told = str(problem.error())
-                assert printable(problem.word.name) in told
-                assert quoted(problem.word.text) in told
+                told = str(problem.error)
+                assert problem.source is not None
+                assert printable(problem.source.name) in told
+                assert printable(problem.error.value or "", 80).replace('"', '\\"') in told
             for key, asked in spoken.layer.items():
                 assert asked.value == KEYS[key].parse(asked.text)
                 assert asked.source in {word.source for word in spoken.words}
@@ -118,22 +116,22 @@ def test_any_words_are_a_request_for_no_more_than_they_say_or_are_refused_by_nam
     assert given > ROUNDS // 4, "nearly all is refused: this shows nothing"
 
 
-def refuse_more(spoken: Spoken, position: int | None) -> None:
+def refuse_more(spoken: DialectRequest, position: int | None) -> None:
     """Fail where a card, or all of them together, get more than one of the words says."""
     count = spoken.layer.get("count")
     cards = 1 if count is None else int(count.text)
     for word, amount in amounts(spoken, position):
-        asked = spoken.layer.get(word.row.gives)
-        if asked is None or not isinstance(asked.value, int) or word.row.over:
+        asked = spoken.layer.get(word.row.key)
+        if asked is None or not isinstance(asked.value, int) or word.row.fraction_of:
             continue
-        given = asked.value * cards if word.row.total else asked.value
+        given = asked.value * cards if word.row.summed else asked.value
         assert given <= amount, f"{word.name}={word.text} gives {spoken.layer}"
 
 
-def amounts(spoken: Spoken, position: int | None) -> Iterator[tuple[Word, Fraction]]:
+def amounts(spoken: DialectRequest, position: int | None) -> Iterator[tuple[VendorValue, Fraction]]:
     """Yield what each word of an amount says by itself: of several by card the least."""
     for word in spoken.words:
-        if word.row.gives not in AMOUNTS or "nothing" in spoken.meant.get(word.name, ""):
+        if word.row.key not in AMOUNTS or "nothing" in spoken.meant.get(word.name, ""):
             continue
         try:
             amount = word.row.unit.read(word.text)
@@ -153,13 +151,14 @@ def test_of_several_dialects_none_gets_more_than_another_asks() -> None:
     rng, several = random.Random(1), 0
     for _ in range(ROUNDS):
         spoken = combine(found(words(rng)), strict=False)
-        said = [Said(one.dialect.title, one.layer) for one in spoken if not one.problems]
+        said = [DialectLayer(one.dialect.title, one.layer) for one in spoken if not one.problems]
         asking = [one for one in said if one.layer]
         if len(asking) > 1:
             several += 1
-            with pytest.raises(QuotaError, match=" asks as "):
-                together(said, strict=True)
-        layer = together(said, strict=False).layer
+            conflict = dialect_conflict(said)
+            assert conflict is not None
+            assert " keys, and " in str(conflict.error)
+        layer = merge_dialects(said).layer
         for one in asking:
             refuse_larger(layer, one.layer)
     assert several > ROUNDS // 20

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a manifest is made into: what is wrong with it is told, and nothing is raised."""
+"""Whatever is done to a manifest: problems are reported, and nothing is raised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 from gpushare.manifest import ManifestError, read
 from gpushare.manifest.check import check
-from gpushare.marks import at
+from gpushare.text_position import at
 from tests.unit.manifest.test_alauda import ALAUDA
 from tests.unit.manifest.test_kubernetes import CLAIM, POD
 from tests.unit.manifest.test_others import COMPOSE, TASK
@@ -111,14 +111,14 @@ def look(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_damaged_text_is_told_what_is_wrong_with_it(text: str) -> None:
+def test_a_damaged_text_gets_a_diagnostic(text: str) -> None:
     chance = random.Random(20)
     for _ in range(ROUNDS):
         look(damaged(text, chance))
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_manifest_of_another_shape_is_told_so(text: str) -> None:
+def test_a_manifest_of_another_shape_gets_a_diagnostic(text: str) -> None:
     chance = random.Random(21)
     document = plain(text)
     for _ in range(ROUNDS):

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpushare import abi, protocol
-from gpushare.daemon.service.tenant_socket import TenantSocket
+from gpushare.daemon.pages.tenant_socket import TenantSocket
 
 FIELDS: Final = st.integers(min_value=0, max_value=2**32 - 1)
 messages = st.builds(
@@ -53,7 +53,7 @@ def _connected(folder: str) -> socket.socket:
 
 
 def _hear_all(tenant: TenantSocket) -> int:
-    """Hear what is there, once a connection; how many connections go on."""
+    """Receive what is there, once a connection; return how many connections remain."""
     while tenant.accept() is not None:
         pass
     return sum(tenant.receive(connection, 0.0) for connection in tuple(tenant.connections))

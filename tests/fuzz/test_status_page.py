@@ -14,8 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpushare import abi
-from gpushare.daemon.pages.account import accounts
-from gpushare.daemon.pages.status import Status
+from gpushare.daemon.pages.status_page import StatusPage, sum_claims
 
 CARDS: Final = 2
 BORDERS: Final = (
@@ -45,10 +44,10 @@ sizes = st.one_of(
 
 
 @contextmanager
-def page() -> Iterator[Status]:
+def page() -> Iterator[StatusPage]:
     with tempfile.TemporaryDirectory() as folder:
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        status = Status.make(directory)
+        status = StatusPage.make(directory)
         try:
             yield status
         finally:
@@ -70,15 +69,18 @@ def test_whatever_a_tenant_writes_is_only_a_claim(
             os.truncate(status.fd, size)
         claims = status.claims(CARDS)
         assert len(claims) <= abi.MAX_PROCESSES
-        for account in accounts(claims, CARDS):
+        for account in sum_claims(claims, CARDS):
+            assert account.used_bytes(0) <= 1 << 53
+            assert max(account.contexts, account.pool_kept_bytes, *account.kinds) <= 1 << 53
             assert min(account.kinds) >= 0
             assert account.orphaned_bytes >= 0
-            assert account.told_bytes >= 0
+            assert account.expected_bytes >= 0
             assert account.used_bytes(0) >= account.held_bytes
         for card in range(CARDS):
             waits = status.waits(card)
             assert len(waits) <= abi.MAX_PROCESSES
             assert all(0 <= one.throttled_ns <= 1 << 53 for one in waits.values())
+        assert sum(claim.denied for claim in claims) <= 1 << 53
         reaped = status.reap(lambda _pid, _starttime: False, CARDS)
         assert reaped <= len(claims)
         if size is None:  # a page that is whole is clean then

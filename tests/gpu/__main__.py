@@ -21,8 +21,8 @@ import gpushare
 from . import (
     containers,
     costs,
+    coverage,
     cupy_view,
-    doors,
     features,
     filtered,
     handover,
@@ -39,12 +39,12 @@ from . import (
     throughput,
     torch_view,
 )
-from .driver import Driver, NoDriver, find
-from .report import Report, Row, default_path
+from .driver import DriverPaths, NoWorkingDriver, find
+from .report import GpuReport, ReportRow, default_path
 
 NO_DRIVER = 77
 
-Measurement = Callable[[Driver], Iterable[Row]]
+Measurement = Callable[[DriverPaths], Iterable[ReportRow]]
 
 
 class Part(NamedTuple):
@@ -61,7 +61,7 @@ PARTS: dict[str, Part] = {
     "context": Part("What a context takes", overhead.rows),
     "filters": Part("The filters over the driver", filtered.rows),
     "smi": Part("nvidia-smi as a tenant", smi.rows),
-    "doors": Part("Every way by every door", doors.rows),
+    "coverage": Part("Every lookup by every allocation path", coverage.rows),
     "takes": Part("What allocations take", takes.rows),
     "kept": Part("What pools and graphs keep", kept.rows),
     "shared": Part("Memory of two processes", shared.rows),
@@ -89,10 +89,10 @@ def main(argv: list[str] | None = None) -> int:
     options = _options(argv)
     try:
         driver = find(options.driver, options.cdi)
-    except NoDriver as error:
+    except NoWorkingDriver as error:
         sys.stdout.write(f"gpu: no NVIDIA driver to measure: {error}\n")
         return NO_DRIVER
-    report = Report(_facts(driver, " ".join(options.what)), sys.stdout)
+    report = GpuReport(_facts(driver, " ".join(options.what)), sys.stdout)
     path = options.out or default_path(report.facts)
     measure(driver, chosen(options.what), report, path, options.seconds)
     sys.stdout.write(f"\n{report.summary}; wrote {path.with_suffix('.md')}\n")
@@ -106,7 +106,7 @@ def chosen(words: Sequence[str]) -> list[str]:
 
 
 def measure(
-    driver: Driver, parts: Iterable[str], report: Report, path: Path, seconds: float
+    driver: DriverPaths, parts: Iterable[str], report: GpuReport, path: Path, seconds: float
 ) -> None:
     """Measure `parts`; after each the report is written, so that what ends us costs one part.
 
@@ -119,11 +119,11 @@ def measure(
             report.measure(title, rows(driver))
         else:
             why = f"{spent:.0f} of {seconds:g} seconds had passed"
-            report.measure(title, [Row("all of this", missing=why)])
+            report.measure(title, [ReportRow("all of this", missing=why)])
         report.write(path)
 
 
-def _facts(driver: Driver, what: str) -> dict[str, str]:
+def _facts(driver: DriverPaths, what: str) -> dict[str, str]:
     return {
         "model": driver.model,
         "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.verify import image
-from gpushare.verify.engine import environment
+from gpushare.verify.runners import environment
 
 CAPABILITIES = ("CAP_KILL", "CAP_NET_BIND_SERVICE")
 NAMESPACES = ("pid", "ipc", "uts", "mount", "network")

@@ -10,29 +10,29 @@ from dataclasses import replace
 
 from gpushare.install import InstallError
 from gpushare.quota.size import format_size
-from gpushare.verify import Check, Report, Scenario, Sizes
-from gpushare.verify.engine import Engine
+from gpushare.verify import CheckResult, MemoryScenario, Report, Sizes
+from gpushare.verify.runners import TenantRunner
 from tests.stack import Stack
 from tests.stack.card import real_card
 from tests.stack.program import Missing
 
 from . import torch_view
 from .bundle import Runc
-from .driver import Driver
+from .driver import DriverPaths
 from .filtered import quota
 from .process import ask, child, environment
-from .report import NotMeasured, Row
+from .report import NotMeasured, ReportRow
 
 GIB = 1 << 30
 PLAIN = Sizes()
 
 
-def host(driver: Driver) -> Iterator[Row]:
+def host(driver: DriverPaths) -> Iterator[ReportRow]:
     with stack(driver) as made:
         yield from scenario(made.host(), made, driver)
 
 
-def runc(driver: Driver) -> Iterator[Row]:
+def runc(driver: DriverPaths) -> Iterator[ReportRow]:
     with stack(driver) as made:
         folder = made.root / "bundles"
         engine = Runc(made.installation.launcher, folder, env=dict(made.env))
@@ -40,7 +40,7 @@ def runc(driver: Driver) -> Iterator[Row]:
         yield from scenario(engine, made, driver)
 
 
-def pytorch(driver: Driver) -> Iterator[Row]:
+def pytorch(driver: DriverPaths) -> Iterator[ReportRow]:
     torch_view.importable(environment(driver.env))
     with stack(driver) as made:
         memory_bytes = quota(driver)
@@ -51,7 +51,7 @@ def pytorch(driver: Driver) -> Iterator[Row]:
 
 
 @contextmanager
-def stack(driver: Driver) -> Iterator[Stack]:
+def stack(driver: DriverPaths) -> Iterator[Stack]:
     """A private daemon on the real card; NotMeasured where one cannot be had."""
     if driver.named and not driver.cdi:
         raise NotMeasured("a driver in a folder named needs --cdi")
@@ -69,9 +69,11 @@ def stack(driver: Driver) -> Iterator[Stack]:
         yield made
 
 
-def scenario(engine: Engine, made: Stack, driver: Driver) -> Iterator[Row]:
+def scenario(engine: TenantRunner, made: Stack, driver: DriverPaths) -> Iterator[ReportRow]:
     report = Report()
-    Scenario(engine, made.cli, report, prefix="measured-", sizes=sizes(driver.total_bytes)).run()
+    MemoryScenario(
+        engine, made.cli, report, prefix="measured-", sizes=sizes(driver.total_bytes)
+    ).run()
     yield from map(row, report.checks)
 
 
@@ -88,5 +90,5 @@ def sizes(card_bytes: int) -> Sizes:
     )
 
 
-def row(check: Check) -> Row:
-    return Row.claim(check.claim, check.held, check.seen)
+def row(check: CheckResult) -> ReportRow:
+    return ReportRow.claim(check.claim, check.passed, check.observed)

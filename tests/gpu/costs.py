@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare import abi
-from gpushare.host import namespace
+from gpushare.host import mount_namespace
 from gpushare.host.driver import CUDA
 
 from . import programs
-from .driver import Driver
+from .driver import DriverPaths
 from .filtered import tenancy
 from .process import run
-from .report import NotMeasured, Row
+from .report import NotMeasured, ReportRow
 from .tenancy import Tenancy
 
 ROUNDS = 200
@@ -29,19 +29,19 @@ CALLS = {
 }
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     program = programs.program("calls")
     with tenancy(driver) as tenant:
         for call, what in CALLS.items():
             bare, filtered, added = timed(program, call, tenant)
-            yield Row(f"{what}: bare", bare, "ns", "median of rounds")
+            yield ReportRow(f"{what}: bare", bare, "ns", "median of rounds")
             ratio = f"{filtered / bare:.3f} times the bare call"
-            yield Row(f"{what}: the filter adds", added, "ns", ratio)
+            yield ReportRow(f"{what}: the filter adds", added, "ns", ratio)
 
 
 def timed(program: Path, call: str, tenant: Tenancy) -> tuple[float, float, float]:
     """Return ns for one call: bare, filtered, and the difference (medians of rounds)."""
-    filter_, real = f"{namespace.FILTERS}/{CUDA}", f"{abi.DRIVER_DIR}/{CUDA}"
+    filter_, real = f"{mount_namespace.FILTERS}/{CUDA}", f"{abi.DRIVER_DIR}/{CUDA}"
     command = tenant.command([str(program), call, filter_, real, str(ROUNDS)])
     done = run(command, tenant.environment)
     try:

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare.host import loader
 from gpushare.host.driver import CUDA, NVML
+from gpushare.host.driver.files import library_paths
 
 from .process import ask, child, environment
 from .report import NotMeasured
@@ -22,12 +22,12 @@ KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 MODULE_VERSION = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
 
 
-class NoDriver(RuntimeError):
+class NoWorkingDriver(RuntimeError):
     """This machine has no NVIDIA driver that works; the text says what was found instead."""
 
 
 @dataclass(frozen=True)
-class Driver:
+class DriverPaths:
     """`places` maps a library's name to every file by which a program may reach it.
 
     `named` is the folder that the caller gave, None for the driver of this machine; `env` leads
@@ -52,22 +52,22 @@ class Driver:
         return f"{self.cuda_version // 1000}.{self.cuda_version % 1000 // 10}"
 
 
-def find(named: Path | None = None, cdi: Path | None = None) -> Driver:
-    """Return the driver in folder `named`, or the loader's; NoDriver where there is none."""
+def find(named: Path | None = None, cdi: Path | None = None) -> DriverPaths:
+    """Return the driver in folder `named`, or the loader's; NoWorkingDriver where there is none."""
     places = {name: ([(named / name).absolute()] if named else found(name)) for name in LIBRARIES}
     for name, files in places.items():
         if not files or not files[0].exists():
-            raise NoDriver(f"no {name}{f' in {named}' if named else ''}")
+            raise NoWorkingDriver(f"no {name}{f' in {named}' if named else ''}")
     cuda, nvml = (_loaded(name, places[name], named) for name in LIBRARIES)
     env = {} if cuda and nvml else {"LD_LIBRARY_PATH": _search(places)}
     cuda, nvml = cuda or places[CUDA][0], nvml or places[NVML][0]
     try:
         facts = ask(child("facts", str(cuda), str(nvml)), environment(env))
     except NotMeasured as error:
-        raise NoDriver(f"{cuda} does not work: {error}") from error
+        raise NoWorkingDriver(f"{cuda} does not work: {error}") from error
     if "error" in facts:
-        raise NoDriver(f"{cuda} does not work: {facts['error']}")
-    return Driver(
+        raise NoWorkingDriver(f"{cuda} does not work: {facts['error']}")
+    return DriverPaths(
         cuda=cuda,
         nvml=nvml,
         places=places,
@@ -85,13 +85,13 @@ def find(named: Path | None = None, cdi: Path | None = None) -> Driver:
 
 def found(name: str) -> list[Path]:
     """Return each file of that name that a program may load, the loader's own order first."""
-    known = loader.paths(name, search=os.environ.get("LD_LIBRARY_PATH", ""))
+    known = library_paths(name, search=os.environ.get("LD_LIBRARY_PATH", ""))
     others = [(Path(folder) / name) for folder in FOLDERS]
     return list(dict.fromkeys([*known, *(path.resolve() for path in others if path.is_file())]))
 
 
 def module_version() -> str:
-    """Return the version of the loaded kernel module, "" where the kernel does not tell."""
+    """Return the version of the loaded kernel module, "" if the kernel does not report it."""
     try:
         match = MODULE_VERSION.search(KERNEL_MODULE.read_text())
     except OSError:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .driver import Driver
+from .driver import DriverPaths
 from .process import ask, child, environment
-from .report import Row
+from .report import ReportRow
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     cards = ask(child("features"), environment(driver.env))["cards"]
-    yield Row("NVML: cards", len(cards))
+    yield ReportRow("NVML: cards", len(cards))
     for number, card in enumerate(cards):
         for name, said in card.items():
-            yield Row(f"card {number}: {name}", said)
+            yield ReportRow(f"card {number}: {name}", said)

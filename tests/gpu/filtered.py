@@ -8,27 +8,27 @@ from pathlib import Path
 
 from gpushare.host.driver import CUDA, NVML
 from gpushare.quota.size import format_size
-from gpushare.verify.stage import OUT_OF_MEMORY
-from gpushare.verify.ways import PARTS, slack_bytes
-from libhook.table import doors, elf
+from gpushare.verify.memory import PARTS, slack_bytes
+from gpushare.verify.scenario import OUT_OF_MEMORY
+from libhook.table import coverage, elf
 
 from . import built, overhead
-from .driver import Driver
+from .driver import DriverPaths
 from .process import Child, ask, child, environment
-from .report import NotMeasured, Row
+from .report import NotMeasured, ReportRow
 from .tenancy import Tenancy
 
 GIB = 1 << 30
 GRANULE = 2 << 20
 
 
-def quota(driver: Driver) -> int:
+def quota(driver: DriverPaths) -> int:
     """Return a quota that fits the card several times: 4 GiB, on a small card a quarter of it."""
     return min(4 * GIB, driver.total_bytes // 4 // GRANULE * GRANULE)
 
 
-def tenancy(driver: Driver) -> Tenancy:
-    """Return a tenant as the daemon would make it: told what a context takes, where NVML tells."""
+def tenancy(driver: DriverPaths) -> Tenancy:
+    """Return a tenant as the daemon would make it, with a context's size if NVML reports it."""
     try:
         context_bytes = overhead.context_bytes(driver)
     except NotMeasured:
@@ -36,68 +36,72 @@ def tenancy(driver: Driver) -> Tenancy:
     return Tenancy(driver, built.libraries(), quota(driver), context_bytes)
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     filters = built.libraries()
     yield from _libraries(filters)
     with tenancy(driver) as tenant:
         told = tenant.grant.context_bytes(0)
-        yield Row("quota", tenant.memory_bytes, "bytes", f"of it {told} bytes for each context")
+        yield ReportRow(
+            "quota", tenant.memory_bytes, "bytes", f"of it {told} bytes for each context"
+        )
         yield from _loaded(tenant, filters)
         argv = tenant.command([built.probe()])
         with Child("tenant", argv, tenant.environment) as process:
-            yield Row.claim("cuInit succeeds", not (said := process.start())["code"], said)
+            yield ReportRow.claim("cuInit succeeds", not (said := process.start())["code"], said)
             yield from _view(process, tenant)
             for api in PARTS:
                 yield from _filled(process, tenant, api)
             copied = process.ask(f"copy {64 << 20}")
-            yield Row.claim("64 MiB copied there and back are the same", copied["same"], copied)
+            yield ReportRow.claim(
+                "64 MiB copied there and back are the same", copied["same"], copied
+            )
             ran = process.ask("spin 100000 10")
-            yield Row.claim("a kernel runs", not ran["code"], ran)
-            yield Row("allocations refused", tenant.denied)
+            yield ReportRow.claim("a kernel runs", not ran["code"], ran)
+            yield ReportRow("allocations refused", tenant.denied)
         yield from _lookups(driver, tenant)
-        yield Row("said to the daemon", len(tenant.messages), detail=tuple(tenant.messages))
+        yield ReportRow("said to the daemon", len(tenant.messages), detail=tuple(tenant.messages))
 
 
 def ours() -> set[str]:
     """Return the symbols of the driver that the filters stand before."""
-    table = doors.read(doors.SOURCE.read_text())
-    assigned = doors.assign(table, doors.exported())
-    return {symbol for symbol, door in assigned.items() if not door.passes}
+    table = coverage.read(coverage.SOURCE.read_text())
+    assigned = coverage.assign(table, coverage.exported())
+    return {symbol for symbol, entry in assigned.items() if not entry.passes}
 
 
-def _libraries(filters: Path) -> Iterator[Row]:
+def _libraries(filters: Path) -> Iterator[ReportRow]:
     for name in (CUDA, NVML):
         file = filters / name
         if not file.is_file():
-            yield Row(f"the filter {name}", missing=f"{file} is not built")
+            yield ReportRow(f"the filter {name}", missing=f"{file} is not built")
             continue
         library = elf.read(file)
-        yield Row(f"the filter {name}", len(library.exported), "symbols", f"of {file.parent}")
+        yield ReportRow(f"the filter {name}", len(library.exported), "symbols", f"of {file.parent}")
 
 
-def _loaded(tenant: Tenancy, filters: Path) -> Iterator[Row]:
+def _loaded(tenant: Tenancy, filters: Path) -> Iterator[ReportRow]:
     seen = ask(tenant.command(child("mapped", "libcuda.so.1")), tenant.environment)
     if "error" in seen:
         raise NotMeasured(f"the tenant cannot load libcuda.so.1: {seen['error']}")
     wanted = {(filters / CUDA).stat().st_ino, tenant.driver.cuda.stat().st_ino}
-    yield Row.claim(
+    yield ReportRow.claim(
         'dlopen("libcuda.so.1") maps the filter and, by it, the real driver, and nothing else',
         set(seen["mapped"].values()) == wanted,
         f"{seen['mapped']}, the two are inodes {wanted}",
     )
 
 
-def _view(process: Child, tenant: Tenancy) -> Iterator[Row]:
+def _view(process: Child, tenant: Tenancy) -> Iterator[ReportRow]:
     info = process.ask("info")
     shown = info["total"] == info["device_total"] == tenant.memory_bytes
     name = f"cuMemGetInfo and cuDeviceTotalMem show {format_size(tenant.memory_bytes)}"
-    yield Row.claim(name, shown, info)
-    yield Row("free with a context and nothing else", info["free"], "bytes")
+    yield ReportRow.claim(name, shown, info)
+    yield ReportRow("free with a context and nothing else", info["free"], "bytes")
     if not shown:
         raise NotMeasured("the quota is not in force, and nothing is to take the whole card")
 
 
-def _filled(process: Child, tenant: Tenancy, api: str) -> Iterator[Row]:
+def _filled(process: Child, tenant: Tenancy, api: str) -> Iterator[ReportRow]:
     """Take all that `api` gives, once it is sure that it does not give the whole card.
 
     More managed memory than a card has can bring the card down, so too much is asked for once
@@ -106,7 +110,7 @@ def _filled(process: Child, tenant: Tenancy, api: str) -> Iterator[Row]:
     try:
         over = process.ask(f"alloc {api} {tenant.memory_bytes + GRANULE}")
         refused = over["result"] == OUT_OF_MEMORY
-        yield Row.claim(f"{api}: more than the quota is {OUT_OF_MEMORY}", refused, over)
+        yield ReportRow.claim(f"{api}: more than the quota is {OUT_OF_MEMORY}", refused, over)
         if not refused:
             process.ask("free")
             return
@@ -116,29 +120,29 @@ def _filled(process: Child, tenant: Tenancy, api: str) -> Iterator[Row]:
         freed = process.ask("free")
         back = process.ask("info")["free"]
     except NotMeasured as error:
-        yield Row(api, missing=str(error))
+        yield ReportRow(api, missing=str(error))
         return
-    yield Row.claim(
+    yield ReportRow.claim(
         f"{api}: {format_size(before)} free and given, to the last granule, then {OUT_OF_MEMORY}",
         0 <= before - filled["bytes"] < slack_bytes(api, filled["granule"])
         and filled["result"] == OUT_OF_MEMORY,
         f"free {before}, {filled}, then {after} free",
     )
-    yield Row.claim(
+    yield ReportRow.claim(
         f"{api}: freed, it is free again", back == before and not freed["code"], f"{back}, {freed}"
     )
 
 
-def _lookups(driver: Driver, tenant: Tenancy) -> Iterator[Row]:
+def _lookups(driver: DriverPaths, tenant: Tenancy) -> Iterator[ReportRow]:
     bare = ask(child("lookups", str(driver.cuda)), environment(driver.env))
     through = ask(tenant.command(child("lookups", "libcuda.so.1")), tenant.environment)
-    yield Row.claim(
+    yield ReportRow.claim(
         "cuGetProcAddress_v2 through the filter answers as many look-ups as without",
         bare["answered"] == through["answered"],
         f"{through['answered']} of {through['asked']}, without {bare['answered']}",
     )
     past = sorted(ours() & set(through["suffixed_elsewhere"]))
-    yield Row.claim(
+    yield ReportRow.claim(
         f"of {len(through['suffixed'])} names with a suffix that it answers none leads past it",
         not past,
         ", ".join(past[:20]),

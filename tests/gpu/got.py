@@ -18,7 +18,7 @@ SECOND_NS = 1_000_000_000
 
 
 def unit_ns(alone: Entries) -> float:
-    """Return the card time of one unit, by the log of who had the card alone; ValueError."""
+    """Return the card time of one unit, by a log of exclusive use; ValueError."""
     if len(alone) < 2:
         raise ValueError(f"{len(alone)} batches were done: too few to tell how fast it is")
     (first, before), (last, after) = alone[0], alone[-1]

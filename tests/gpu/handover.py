@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from .driver import Driver
+from .driver import DriverPaths
 from .process import Child
-from .report import Row
+from .report import ReportRow
 from .slices import workers
 
 KERNEL_NS = 200_000
@@ -22,7 +22,7 @@ KERNELS = 25  # of a turn: 5 ms
 TURNS = 100  # of each process
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     with workers(driver, 2) as made, tempfile.TemporaryDirectory() as folder:
         rounds = made[0].ask(f"calibrate {KERNEL_NS}")["rounds"]
         load = f"{KERNEL_NS} {rounds}"
@@ -31,10 +31,12 @@ def rows(driver: Driver) -> Iterator[Row]:
         passed_ns = relay.turn_ns(kernels=0)
         turn_ns = relay.turn_ns(kernels=KERNELS)
     lost_ns = turn_ns - KERNELS * kernel_ns
-    yield Row("a turn of kernels, queued at once", KERNELS * kernel_ns, "ns", f"{KERNELS} kernels")
-    yield Row("lost at each handover", lost_ns, "ns", f"{lost_ns / turn_ns:.2%} of a turn")
+    yield ReportRow(
+        "a turn of kernels, queued at once", KERNELS * kernel_ns, "ns", f"{KERNELS} kernels"
+    )
+    yield ReportRow("lost at each handover", lost_ns, "ns", f"{lost_ns / turn_ns:.2%} of a turn")
     note = "by a pipe, an event between them that nothing is before; contained in the line above"
-    yield Row("of it, telling the other process and recording", passed_ns, "ns", note)
+    yield ReportRow("of it, telling the other process and recording", passed_ns, "ns", note)
 
 
 class Relay:
@@ -56,7 +58,7 @@ class Relay:
             os.write(start, b".")
             began = self._first.receive("relay")["began_ns"]
             ended = self._second.receive("relay")["ended_ns"]
-            os.read(start, 1)  # the last turn's, which nobody takes
+            os.read(start, 1)  # the last turn's, which no process takes
         finally:
             os.close(start)
         return float(ended - began) / (2 * TURNS)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .driver import Driver
-from .report import Row, quantity
+from .driver import DriverPaths
+from .report import ReportRow, quantity
 from .scale import Weighed
 from .takes import alone
 
@@ -20,12 +20,12 @@ FOREVER = (1 << 64) - 1
 GRAPH = 128 * MIB
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     for part in (pool, graphs):
         yield from alone(driver, part)
 
 
-def pool(process: Weighed) -> Iterator[Row]:
+def pool(process: Weighed) -> Iterator[ReportRow]:
     """What the default pool takes and says it holds, at each step, with and without a threshold."""
     for size in SIZES:
         name = f"cuMemAllocAsync of {quantity(size, 'bytes')}"
@@ -53,7 +53,7 @@ def pool(process: Weighed) -> Iterator[Row]:
     )
 
 
-def graphs(process: Weighed) -> Iterator[Row]:
+def graphs(process: Weighed) -> Iterator[ReportRow]:
     name = f"a graph that allocates {GRAPH // MIB} MiB"
     yield from process.steps(
         (

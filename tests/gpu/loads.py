@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpushare.host import loader
+from gpushare.host.driver import files
 from gpushare.verify import ProbeFailed
 
-from .driver import Driver
-from .report import NotMeasured, Row
+from .driver import DriverPaths
+from .report import NotMeasured, ReportRow
 from .scale import Weighed, taken, weighed
 
 MIB = 1 << 20
@@ -24,7 +24,7 @@ RUNTIMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudar
 ARGUMENTS = {"flag": "1 result 1", "heap": "64 result", "print": "0", "deep": "8 result"}
 
 
-def contexts(driver: Driver) -> Iterator[Row]:
+def contexts(driver: DriverPaths) -> Iterator[ReportRow]:
     """What a context takes by how modules are loaded, a second one, and the runtime library's."""
     for mode in MODES:
         yield from _context(driver, mode)
@@ -32,7 +32,7 @@ def contexts(driver: Driver) -> Iterator[Row]:
     yield from _runtime(driver)
 
 
-def _context(driver: Driver, mode: str) -> Iterator[Row]:
+def _context(driver: DriverPaths, mode: str) -> Iterator[ReportRow]:
     name = f"CUDA_MODULE_LOADING={mode}"
     try:
         with Weighed(driver, "code", CUDA_MODULE_LOADING=mode) as process:
@@ -44,7 +44,7 @@ def _context(driver: Driver, mode: str) -> Iterator[Row]:
             yield from process.step(f"{name}: launched", f"launch {ARGUMENTS['flag']}")
             yield from process.step(f"{name}: unloaded", "unload")
     except (NotMeasured, ProbeFailed) as error:
-        yield Row(name, missing=str(error))
+        yield ReportRow(name, missing=str(error))
 
 
 def _mode(process: Weighed) -> str:
@@ -54,33 +54,33 @@ def _mode(process: Weighed) -> str:
         return "the driver does not say which it is"
 
 
-def _second(driver: Driver) -> Iterator[Row]:
+def _second(driver: DriverPaths) -> Iterator[ReportRow]:
     try:
         with weighed(driver, "memory") as process:
             yield from process.step("a second context of the same process", "second_context")
     except (NotMeasured, ProbeFailed) as error:
-        yield Row("a second context", missing=str(error))
+        yield ReportRow("a second context", missing=str(error))
 
 
-def _runtime(driver: Driver) -> Iterator[Row]:
+def _runtime(driver: DriverPaths) -> Iterator[ReportRow]:
     """Whether cudart's context is the primary one, and takes what the driver's own takes."""
     name = "cudart's first call"
     library = runtime()
     if not library:
-        yield Row(name, missing="no libcudart is on this machine")
+        yield ReportRow(name, missing="no libcudart is on this machine")
         return
     try:
         with Weighed(driver, "code", library) as process:
             yield from process.step(name, "runtime", library)
             yield from process.step("then the driver's primary context", "context")
     except (NotMeasured, ProbeFailed) as error:
-        yield Row(name, missing=str(error))
+        yield ReportRow(name, missing=str(error))
 
 
 def runtime() -> str:
     """Return a libcudart's path, the loader's or a Python package's; "" where there is none."""
     for name in RUNTIMES:
-        for path in loader.paths(name):
+        for path in files.library_paths(name):
             return str(path)
     for folder in map(Path, sys.path):
         for pattern in ("nvidia/*/lib/libcudart.so.1[1-9]*", "torch/lib/libcudart*.so*"):
@@ -89,7 +89,7 @@ def runtime() -> str:
     return ""
 
 
-def modules(driver: Driver) -> Iterator[Row]:
+def modules(driver: DriverPaths) -> Iterator[ReportRow]:
     """What a module with 64 MiB of variables and 16 MiB of values takes, as text and linked."""
     for form in ("ptx", "cubin"):
         for mode in MODES:
@@ -101,10 +101,10 @@ def modules(driver: Driver) -> Iterator[Row]:
                     yield from _loaded(process, "print", form, f"{name}: the first module")
                     yield from _loaded(process, "room", form, f"{name}: 80 MiB of variables")
             except (NotMeasured, ProbeFailed) as error:
-                yield Row(name, missing=str(error))
+                yield ReportRow(name, missing=str(error))
 
 
-def _loaded(process: Weighed, kernel: str, form: str, name: str) -> Iterator[Row]:
+def _loaded(process: Weighed, kernel: str, form: str, name: str) -> Iterator[ReportRow]:
     yield from process.steps(
         (
             (f"{name}: loaded", f"load {kernel} {form}"),
@@ -115,7 +115,7 @@ def _loaded(process: Weighed, kernel: str, form: str, name: str) -> Iterator[Row
     )
 
 
-def limits(driver: Driver) -> Iterator[Row]:
+def limits(driver: DriverPaths) -> Iterator[ReportRow]:
     """When a raised limit takes memory, and how much."""
     for name, part in {"heap": _raised, "fifo": _raised, "stack": _stack}.items():
         try:
@@ -123,19 +123,19 @@ def limits(driver: Driver) -> Iterator[Row]:
                 process.process.ask("scratch")
                 yield from part(process, name)
         except (NotMeasured, ProbeFailed) as error:
-            yield Row(f"the limit {name}", missing=str(error))
+            yield ReportRow(f"the limit {name}", missing=str(error))
     try:
         with weighed(driver, "code") as process:
             process.process.ask("scratch")
             yield from _deep(process)
     except (NotMeasured, ProbeFailed) as error:
-        yield Row("local memory", missing=str(error))
+        yield ReportRow("local memory", missing=str(error))
 
 
-def _raised(process: Weighed, limit: str) -> Iterator[Row]:
+def _raised(process: Weighed, limit: str) -> Iterator[ReportRow]:
     using = {"heap": "heap", "fifo": "print"}[limit]
     default = process.process.ask(f"limit {limit}")["value"]
-    yield Row(f"{limit}: by default", default, "bytes")
+    yield ReportRow(f"{limit}: by default", default, "bytes")
     raised = default + RAISED[limit]
     yield from process.steps(
         (
@@ -151,11 +151,11 @@ def _raised(process: Weighed, limit: str) -> Iterator[Row]:
     )
 
 
-def _stack(process: Weighed, limit: str) -> Iterator[Row]:
+def _stack(process: Weighed, limit: str) -> Iterator[ReportRow]:
     default = process.process.ask(f"limit {limit}")["value"]
     threads = process.process.ask("threads")["threads"]
     note = f"for each of {threads} threads at once"
-    yield Row("stack: by default", default, "bytes", note)
+    yield ReportRow("stack: by default", default, "bytes", note)
     more = (STACK - default) * threads
     yield from process.step(
         f"stack: raised to {STACK >> 10} KiB",
@@ -172,7 +172,7 @@ def _stack(process: Weighed, limit: str) -> Iterator[Row]:
     )
 
 
-def _deep(process: Weighed) -> Iterator[Row]:
+def _deep(process: Weighed) -> Iterator[ReportRow]:
     """What no call asks for: a kernel that is launched with more local memory than there is."""
     threads = process.process.ask("threads")["threads"]
     note = f"4 KiB for all threads are {4096 * threads} bytes"

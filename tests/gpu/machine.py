@@ -10,40 +10,50 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpushare.host import loader
+from gpushare.host.driver import files
 
-from .driver import Driver, module_version
-from .report import Row
+from .driver import DriverPaths, module_version
+from .report import ReportRow
 
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 CAP_SYS_ADMIN = 21
 PROGRAMS = ("nvidia-smi", "nvidia-ctk", "runc", "crun", "docker", "containerd", "cc", "ptxas")
 
 
-def rows(driver: Driver) -> Iterator[Row]:
-    yield Row("driver", driver.version, note=f"kernel module {module_version() or 'does not tell'}")
-    yield Row("CUDA", driver.cuda_version_text)
-    yield Row("card", driver.model, note=f"{driver.multiprocessors} multiprocessors")
-    yield Row("cuDeviceTotalMem", driver.total_bytes, "bytes")
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
+    yield ReportRow(
+        "driver", driver.version, note=f"kernel module {module_version() or 'does not tell'}"
+    )
+    yield ReportRow("CUDA", driver.cuda_version_text)
+    yield ReportRow("card", driver.model, note=f"{driver.multiprocessors} multiprocessors")
+    yield ReportRow("cuDeviceTotalMem", driver.total_bytes, "bytes")
     for name, library in (("libcuda.so.1", driver.cuda), ("libnvidia-ml.so.1", driver.nvml)):
-        yield Row(f"{name} is", str(library), note=_others(library, driver.places[name]))
-        known = ", ".join(map(str, loader.paths(name)))
-        yield Row(f"{name} without LD_LIBRARY_PATH", known or "not found")
-    yield Row("/usr/local/nvidia", "yes" if Path("/usr/local/nvidia").is_dir() else "no")
+        yield ReportRow(f"{name} is", str(library), note=_others(library, driver.places[name]))
+        known = ", ".join(map(str, files.library_paths(name)))
+        yield ReportRow(f"{name} without LD_LIBRARY_PATH", known or "not found")
+    yield ReportRow("/usr/local/nvidia", "yes" if Path("/usr/local/nvidia").is_dir() else "no")
     yield from kernel()
 
 
-def kernel() -> Iterator[Row]:
+def kernel() -> Iterator[ReportRow]:
     release = re.match(r"[\d.]+", platform.release())
-    yield Row("kernel", release[0].rstrip(".") if release else "unknown", note=platform.machine())
-    yield Row("in a container", container() or "no sign of one")
-    yield Row("root", "yes" if os.geteuid() == 0 else "no", note=f"CAP_SYS_ADMIN {_sys_admin()}")
-    yield Row("cgroup v2", "yes" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "no")
+    yield ReportRow(
+        "kernel", release[0].rstrip(".") if release else "unknown", note=platform.machine()
+    )
+    yield ReportRow("in a container", container() or "no sign of one")
+    yield ReportRow(
+        "root", "yes" if os.geteuid() == 0 else "no", note=f"CAP_SYS_ADMIN {_sys_admin()}"
+    )
+    yield ReportRow(
+        "cgroup v2", "yes" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "no"
+    )
     nodes = sorted(path.name for path in Path("/dev").glob("nvidia*"))
-    yield Row("device nodes", len(nodes), detail=tuple(nodes))
+    yield ReportRow("device nodes", len(nodes), detail=tuple(nodes))
     present = [name for name in PROGRAMS if shutil.which(name)]
     absent = [name for name in PROGRAMS if name not in present]
-    yield Row("programs", ", ".join(present) or "none", note=f"not there: {', '.join(absent)}")
+    yield ReportRow(
+        "programs", ", ".join(present) or "none", note=f"not there: {', '.join(absent)}"
+    )
 
 
 def container() -> str:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpushare.verify import ProbeFailed, Tenant
+from gpushare.verify import ProbeFailed, ProbeTenant
 
 from .report import NotMeasured
 
@@ -64,7 +64,7 @@ def run(
         raise NotMeasured(f"{_name(argv)}: {error.strerror}") from error
 
 
-class Child(Tenant):
+class Child(ProbeTenant):
     """A program that holds a conversation; several can be given their commands at once."""
 
     def __enter__(self) -> Child:

@@ -26,7 +26,7 @@ GLIBC = "x86_64-linux-gnu.2.17"  # older than any that a driver of today runs on
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramBuild:
     """What one is compiled from; `links` is whether it is linked against a driver's library."""
 
     sources: tuple[str, ...]
@@ -34,12 +34,15 @@ class Program:
     links: bool = False
 
 
-DOORS = tuple(f"tests/unit/interposer/{name}.c" for name in ("doors_program", "doors", "ways"))
+ALLOCATION_PROGRAM = tuple(
+    f"tests/unit/interposer/{name}.c"
+    for name in ("allocation_program", "allocation_paths", "lookups")
+)
 PROGRAMS = {
-    "doors": Program(DOORS),
-    "linked-doors": Program(DOORS, ("-DLINKED",), links=True),
-    "calls": Program(("tests/bench/driver.c",), ("-O2",)),
-    "recorder": Program(("tests/gpu/recorder.c",), ("-shared", "-fPIC")),
+    "allocations": ProgramBuild(ALLOCATION_PROGRAM),
+    "linked-allocations": ProgramBuild(ALLOCATION_PROGRAM, ("-DLINKED",), links=True),
+    "calls": ProgramBuild(("tests/bench/driver.c",), ("-O2",)),
+    "recorder": ProgramBuild(("tests/gpu/recorder.c",), ("-shared", "-fPIC")),
 }
 
 
@@ -52,7 +55,7 @@ def program(name: str) -> Path:
 
 
 def make(name: str, output: Path, compiler: Sequence[str]) -> None:
-    """Compile program `name` to `output`; NotMeasured says what the compiler said."""
+    """Compile program `name` to `output`; NotMeasured has the compiler's message."""
     made = PROGRAMS[name]
     include = [f"-I{ROOT}/libhook/include", f"-I{ROOT}/libhook"]
     library = [str(built.libraries() / "simulator" / "libcuda.so.1")] if made.links else []
@@ -74,7 +77,7 @@ def make(name: str, output: Path, compiler: Sequence[str]) -> None:
     new.rename(output)
 
 
-def _digest(made: Program) -> str:
+def _digest(made: ProgramBuild) -> str:
     """Return what stands for everything that `made` is compiled from."""
     seen = hashlib.sha256(repr(made).encode())
     headers = (*(ROOT / "libhook" / "include").glob("*.h"), *(ROOT / "libhook/table").glob("*.inc"))

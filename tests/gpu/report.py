@@ -24,7 +24,7 @@ class NotMeasured(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportRow:
     """One thing seen. `held` is for a claim, None for a figure; `missing` says why there is none.
 
     `unit` is "ns" and "bytes" for what they are of; the Markdown scales them, the JSON does not.
@@ -39,7 +39,7 @@ class Row:
     detail: tuple[str, ...] = ()
 
     @classmethod
-    def claim(cls, name: str, held: bool, seen: object = "") -> Row:
+    def claim(cls, name: str, held: bool, seen: object = "") -> ReportRow:
         """A claim and whether it held; `seen` is shown where it did not."""
         return cls(name, held=held, note="" if held else str(seen))
 
@@ -64,22 +64,22 @@ def quantity(value: str | float | None, unit: str = "") -> str:
 
 
 @dataclass
-class Section:
+class ReportSection:
     title: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ReportRow] = field(default_factory=list)
 
 
 @dataclass
-class Report:
+class GpuReport:
     """Collects rows and shows them as they come; `stream` None keeps quiet."""
 
     facts: Mapping[str, str]
     stream: TextIO | None = None
-    sections: list[Section] = field(default_factory=list)
+    sections: list[ReportSection] = field(default_factory=list)
 
-    def measure(self, title: str, rows: Iterable[Row]) -> None:
+    def measure(self, title: str, rows: Iterable[ReportRow]) -> None:
         """Take `rows` as they are measured; an exception ends this section and no other."""
-        section = Section(title)
+        section = ReportSection(title)
         self.sections.append(section)
         self._say(f"\n{title}")
         for row in _guarded(rows):
@@ -87,11 +87,11 @@ class Report:
             self._say(f"  {row.name}: {row.shown}{f'  ({row.note})' if row.note else ''}")
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ReportRow]:
         return [row for section in self.sections for row in section.rows]
 
     @property
-    def lost(self) -> list[Row]:
+    def lost(self) -> list[ReportRow]:
         """The claims that did not hold."""
         return [row for row in self.rows if row.held is False]
 
@@ -144,13 +144,13 @@ def default_path(facts: Mapping[str, str]) -> Path:
     return MEASUREMENTS / f"{facts['date']}-{slug(facts['model'])}.md"
 
 
-def _guarded(rows: Iterable[Row]) -> Iterator[Row]:
+def _guarded(rows: Iterable[ReportRow]) -> Iterator[ReportRow]:
     try:
         yield from rows
     except NotMeasured as error:
-        yield Row("the rest of this", missing=_shortened(str(error)))
+        yield ReportRow("the rest of this", missing=_shortened(str(error)))
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the other rows
-        yield Row("the rest of this", missing=_shortened(f"{type(error).__name__}: {error}"))
+        yield ReportRow("the rest of this", missing=_shortened(f"{type(error).__name__}: {error}"))
 
 
 def _shortened(text: str) -> str:
@@ -165,7 +165,7 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def _details(rows: Iterable[Row]) -> list[str]:
+def _details(rows: Iterable[ReportRow]) -> list[str]:
     lines = []
     for row in rows:
         if row.detail:

@@ -16,22 +16,22 @@ from typing import Any
 from gpushare.verify import ProbeFailed
 
 from . import overhead
-from .driver import Driver
+from .driver import DriverPaths
 from .process import Child, child, environment
-from .report import NotMeasured, Row, quantity
+from .report import NotMeasured, ReportRow, quantity
 
 
 @dataclass(frozen=True)
-class Reading:
+class MemoryReading:
     """Bytes used of the card and by the process; `process` None where NVML does not list it."""
 
     card: int
     process: int | None
     free: int | None
 
-    def since(self, before: Reading) -> Reading:
+    def since(self, before: MemoryReading) -> MemoryReading:
         """Return what was taken since `before`: `free` is by how much it fell."""
-        return Reading(
+        return MemoryReading(
             self.card - before.card,
             None if self.process is None else self.process - (before.process or 0),
             None if self.free is None or before.free is None else before.free - self.free,
@@ -50,7 +50,7 @@ class Reading:
 class Weighed:
     """A child of `kind` on the bare driver, and what its steps take."""
 
-    def __init__(self, driver: Driver, kind: str, *more: str, **env: str) -> None:
+    def __init__(self, driver: DriverPaths, kind: str, *more: str, **env: str) -> None:
         self.driver = driver
         self.has_context = False
         with ExitStack() as stack:
@@ -73,21 +73,21 @@ class Weighed:
             self.process.process.kill()  # it hangs, or is gone: it is not waited for twice
         self._ends.close()
 
-    def context(self) -> Reading:
+    def context(self) -> MemoryReading:
         """Make its context, and return what that took."""
         before = self.read()
         self.process.ask("context")
         self.has_context = True
         return self.read().since(before)
 
-    def read(self) -> Reading:
+    def read(self) -> MemoryReading:
         shown = overhead.card(self._watcher, self.driver)
         pid = self.process.process.pid
         own = [entry["bytes"] for entry in shown["processes"] if entry["pid"] == pid]
         free = self.process.ask("info")["free"] if self.has_context else None
-        return Reading(shown["used"], own[0] if own else None, free)
+        return MemoryReading(shown["used"], own[0] if own else None, free)
 
-    def step(self, name: str, command: str, note: str = "") -> Iterator[Row]:
+    def step(self, name: str, command: str, note: str = "") -> Iterator[ReportRow]:
         """Do `command`; the row is what it took, or why the driver did not do it.
 
         ProbeFailed where the process is gone, or gives no answer any more.
@@ -95,23 +95,23 @@ class Weighed:
         try:
             grown, answer = self.grown(command)
         except NotMeasured as error:
-            yield Row(name, missing=str(error))
+            yield ReportRow(name, missing=str(error))
             return
         yield taken(name, grown, "; ".join(filter(None, (note, said(answer)))))
 
-    def grown(self, command: str) -> tuple[Reading, dict[str, Any]]:
+    def grown(self, command: str) -> tuple[MemoryReading, dict[str, Any]]:
         before = self.read()
         answer = self.process.ask(command)
         return self.read().since(before), answer
 
-    def steps(self, steps: Sequence[tuple[str, str]]) -> Iterator[Row]:
+    def steps(self, steps: Sequence[tuple[str, str]]) -> Iterator[ReportRow]:
         """Do one after another; each is a name and a command."""
         for name, command in steps:
             yield from self.step(name, command)
 
 
 @contextmanager
-def weighed(driver: Driver, kind: str, *more: str, **env: str) -> Iterator[Weighed]:
+def weighed(driver: DriverPaths, kind: str, *more: str, **env: str) -> Iterator[Weighed]:
     """Run a child of `kind` that has a context; NotMeasured where it cannot."""
     try:
         with Weighed(driver, kind, *more, **env) as made:
@@ -121,12 +121,12 @@ def weighed(driver: Driver, kind: str, *more: str, **env: str) -> Iterator[Weigh
         raise NotMeasured(str(error)) from error
 
 
-def taken(name: str, grown: Reading, note: str = "") -> Row:
+def taken(name: str, grown: MemoryReading, note: str = "") -> ReportRow:
     """Return the row of what was taken, in one unit and the other accounts beside it."""
-    return Row(name, grown.taken, "bytes", "; ".join(filter(None, (note, str(grown)))))
+    return ReportRow(name, grown.taken, "bytes", "; ".join(filter(None, (note, str(grown)))))
 
 
 def said(answer: dict[str, Any]) -> str:
-    """Return what a child said beside doing it, in words."""
+    """Return what a child printed beside its answer."""
     told = {key: value for key, value in answer.items() if key != "event"}
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in told.items())

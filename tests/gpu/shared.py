@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that two processes map: for whom the driver and NVML count it, and until when.
+"""Memory that two processes map: for which of them the driver and NVML count it, and until when.
 
-The account counts it once, for who made it (libhook/include/gpushare_abi.h); the daemon takes what
+The account counts it once, for its creator (libhook/include/gpushare_abi.h); the daemon takes what
 NVML counts for all of a tenant's processes.
 """
 
@@ -12,25 +12,25 @@ from collections.abc import Iterator
 
 from gpushare.verify import ProbeFailed
 
-from .driver import Driver
-from .report import NotMeasured, Row
+from .driver import DriverPaths
+from .report import NotMeasured, ReportRow
 from .scale import Weighed, taken, weighed
 
 MIB = 1 << 20
 SHARED = 256 * MIB
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     """Whether what two processes map is counted for both of them."""
     for part in (_ipc, _handles):
         try:
             with weighed(driver, "memory") as exporter, weighed(driver, "memory") as importer:
                 yield from part(exporter, importer)
         except (NotMeasured, ProbeFailed) as error:
-            yield Row(f"the rest of {part.__name__.strip('_')}", missing=str(error))
+            yield ReportRow(f"the rest of {part.__name__.strip('_')}", missing=str(error))
 
 
-def _ipc(exporter: Weighed, importer: Weighed) -> Iterator[Row]:
+def _ipc(exporter: Weighed, importer: Weighed) -> Iterator[ReportRow]:
     name = f"{SHARED // MIB} MiB by IPC handle"
     yield from exporter.step(f"{name}: the exporter allocates", f"linear {SHARED}")
     handle = exporter.process.ask("ipc_handle")["handle"]
@@ -42,7 +42,7 @@ def _ipc(exporter: Weighed, importer: Weighed) -> Iterator[Row]:
     yield from importer.step(f"{name}: then the importer closes it", "ipc_close")
 
 
-def _handles(exporter: Weighed, importer: Weighed) -> Iterator[Row]:
+def _handles(exporter: Weighed, importer: Weighed) -> Iterator[ReportRow]:
     name = f"{SHARED // MIB} MiB of physical memory"
     with tempfile.TemporaryDirectory() as folder:
         importer.process.ask(f"listen {folder}/socket")

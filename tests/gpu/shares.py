@@ -20,10 +20,10 @@ from tests.stack import Stack
 
 from . import torch_view
 from .containers import stack
-from .driver import Driver
+from .driver import DriverPaths
 from .got import Entries, Got, got, unit_ns
 from .process import Child, child, environment, run
-from .report import NotMeasured, Row, quantity
+from .report import NotMeasured, ReportRow, quantity
 from .slices import workers
 from .timeline import quantile
 
@@ -40,7 +40,7 @@ US, MS = 1_000, 1_000_000
 
 
 @dataclass(frozen=True)
-class Tenant:
+class LoadedTenant:
     """`load` is child/tenant.py's, {rounds} in it standing for those of the duration before it.
 
     `part` is what it must get of the card, in percent, None where that is not said. `serves` are
@@ -57,21 +57,21 @@ def kernels(duration_ns: int, kind: str = "kernels", *more: object) -> str:
     return " ".join(map(str, (kind, duration_ns, "{rounds}", *more)))
 
 
-def fixed(cores: int, load: str) -> Tenant:
-    return Tenant(load, {"cores": str(cores), "policy": "fixed-share"}, cores)
+def fixed(cores: int, load: str) -> LoadedTenant:
+    return LoadedTenant(load, {"cores": str(cores), "policy": "fixed-share"}, cores)
 
 
-def burst(cores: int, load: str) -> Tenant:
-    return Tenant(load, {"cores": str(cores), "policy": "burst-share"}, cores)
+def burst(cores: int, load: str) -> LoadedTenant:
+    return LoadedTenant(load, {"cores": str(cores), "policy": "burst-share"}, cores)
 
 
-def weighted(weight: int, part: float, load: str) -> Tenant:
+def weighted(weight: int, part: float, load: str) -> LoadedTenant:
     quota = {"policy": "native-burst-share", "weight": str(weight)}
-    return Tenant(load, quota, part)
+    return LoadedTenant(load, quota, part)
 
 
 SHORT, LONG = kernels(100 * US), kernels(5 * MS)
-SCENARIOS: Mapping[str, Sequence[Tenant]] = {
+SCENARIOS: Mapping[str, Sequence[LoadedTenant]] = {
     "fixed 30, alone": (fixed(30, SHORT),),
     "burst 30, alone": (replace(burst(30, SHORT), part=100),),
     "fixed 30/70": (fixed(30, SHORT), fixed(70, SHORT)),
@@ -95,20 +95,20 @@ SCENARIOS: Mapping[str, Sequence[Tenant]] = {
         burst(70, kernels(100 * US, "graphs", 20)),
     ),
 }
-ONLINE = Tenant(SHORT, {"policy": "best-effort", "class": "online"}, serves=True)
+ONLINE = LoadedTenant(SHORT, {"policy": "best-effort", "class": "online"}, serves=True)
 OFFLINE = {"policy": "best-effort", "class": "offline"}
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     with Shares.on(driver) as shares:
         for name, tenants in SCENARIOS.items():
             yield from _guarded(name, shares.compared(name, tenants))
         for length, load in (("100 us", SHORT), ("5 ms", LONG)):
             name = f"online beside offline kernels of {length}"
-            yield from _guarded(name, shares.served(name, (ONLINE, Tenant(load, OFFLINE))))
+            yield from _guarded(name, shares.served(name, (ONLINE, LoadedTenant(load, OFFLINE))))
 
 
-def training(driver: Driver) -> Iterator[Row]:
+def training(driver: DriverPaths) -> Iterator[ReportRow]:
     """The same with a training loop of PyTorch."""
     torch_view.importable(environment(driver.env))
     with Shares.on(driver) as shares:
@@ -118,18 +118,18 @@ def training(driver: Driver) -> Iterator[Row]:
         yield from shares.compared("burst 30/70, training beside graphs", beside)
 
 
-def _guarded(name: str, rows: Iterator[Row]) -> Iterator[Row]:
+def _guarded(name: str, rows: Iterator[ReportRow]) -> Iterator[ReportRow]:
     try:
         yield from rows
     except (NotMeasured, ProbeFailed, ValueError) as error:
-        yield Row(name, missing=str(error))
+        yield ReportRow(name, missing=str(error))
 
 
 @dataclass
 class Shares:
     """A driver, a daemon on it, and how fast this card does each load alone."""
 
-    driver: Driver
+    driver: DriverPaths
     stack: Stack
     rounds_per_ns: float
     alone: dict[str, float] = field(default_factory=dict)
@@ -139,28 +139,28 @@ class Shares:
 
     @classmethod
     @contextmanager
-    def on(cls, driver: Driver) -> Iterator[Shares]:
+    def on(cls, driver: DriverPaths) -> Iterator[Shares]:
         with stack(driver) as made:
             with workers(driver, 1) as (worker,):
                 rounds = worker.ask(f"calibrate {MS}")["rounds"]
             yield cls(driver, made, rounds / MS)
 
-    def compared(self, name: str, tenants: Sequence[Tenant]) -> Iterator[Row]:
+    def compared(self, name: str, tenants: Sequence[LoadedTenant]) -> Iterator[ReportRow]:
         """What `tenants` get of the card that keep it busy, native beside gated."""
         units = [self._unit_ns(tenant.load) for tenant in tenants]
         native, gated = (self._got(tenants, units, gate=gate) for gate in (False, True))
         asked = {str(at): each.part for at, each in enumerate(tenants) if each.part is not None}
-        yield Row(f"{name}: split", _split(gated), "%", f"native {_split(native)}")
+        yield ReportRow(f"{name}: split", _split(gated), "%", f"native {_split(native)}")
         for what, take in (("mean", statistics.fmean), ("max", max)):
             seen, bare = (take(each.errors(asked)) for each in (gated, native))
             row = f"{name}: error over 1 s, {what}"
-            yield Row(row, round(seen, 2), "points", f"native {bare:.2f}")
+            yield ReportRow(row, round(seen, 2), "points", f"native {bare:.2f}")
         note = f"native {native.total:.1f}; percent of what one alone gets done"
-        yield Row(f"{name}: all together", round(gated.total, 1), "%", note)
+        yield ReportRow(f"{name}: all together", round(gated.total, 1), "%", note)
         if len(tenants) > 1:  # an open gate meters nothing
-            yield Row(f"{name}: metered", self.metered, "%", self.driver_says)
+            yield ReportRow(f"{name}: metered", self.metered, "%", self.driver_says)
 
-    def served(self, name: str, tenants: Sequence[Tenant]) -> Iterator[Row]:
+    def served(self, name: str, tenants: Sequence[LoadedTenant]) -> Iterator[ReportRow]:
         """How long requests take beside work without end, native beside gated, and alone."""
         if not self.served_alone:
             (alone,) = self._answers(tenants[:1], gate=False)
@@ -174,10 +174,10 @@ class Shares:
             parts.append(self._fit([offline["log"]], [other], offline["begin_ns"]).total)
         alone_ns, native_ns, gated_ns = p99
         ratios = f"{gated_ns / alone_ns:.2f} times alone; native {native_ns / alone_ns:.2f} times"
-        yield Row(f"{name}: p99", gated_ns, "ns", f"{ratios}; alone {alone_ns / MS:.2f} ms")
-        yield Row(f"{name}: offline gets", round(parts[1], 1), "%", f"native {parts[0]:.1f}")
+        yield ReportRow(f"{name}: p99", gated_ns, "ns", f"{ratios}; alone {alone_ns / MS:.2f} ms")
+        yield ReportRow(f"{name}: offline gets", round(parts[1], 1), "%", f"native {parts[0]:.1f}")
 
-    def _got(self, tenants: Sequence[Tenant], units: Sequence[float], *, gate: bool) -> Got:
+    def _got(self, tenants: Sequence[LoadedTenant], units: Sequence[float], *, gate: bool) -> Got:
         answers = self._answers(tenants, gate=gate)
         return self._fit([each["log"] for each in answers], units, answers[0]["begin_ns"])
 
@@ -188,12 +188,12 @@ class Shares:
 
     def _unit_ns(self, load: str) -> float:
         if load not in self.alone:
-            (seen,) = self._answers((Tenant(load),), gate=False, seconds=ALONE_SECONDS)
+            (seen,) = self._answers((LoadedTenant(load),), gate=False, seconds=ALONE_SECONDS)
             self.alone[load] = unit_ns(seen["log"])
         return self.alone[load]
 
     def _answers(
-        self, tenants: Sequence[Tenant], *, gate: bool, seconds: float | None = None
+        self, tenants: Sequence[LoadedTenant], *, gate: bool, seconds: float | None = None
     ) -> list[dict[str, Any]]:
         """Run `tenants` together, as gpushare's where `gate` says so; return what each says."""
         seconds = SECONDS if seconds is None else seconds
@@ -223,7 +223,7 @@ class Shares:
         """What `gpushare ps` says that the tenants spent, in their order."""
         done = run([*self.stack.cli, "ps", "--json"], environment(self.stack.env))
         rows = sorted(json.loads(done.stdout), key=lambda row: str(row["name"]))
-        return [row["cards"][0]["spent"] for row in rows]
+        return [row["cards"][0]["compute"] for row in rows]
 
     def _note(
         self, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], over: float
@@ -232,11 +232,11 @@ class Shares:
             100 * (now["charged_ns"] - then["charged_ns"]) / (over * 1e9)
             for then, now in zip(before, after, strict=True)
         ]
-        seen = "/".join(quantity(now["driver_percent"]) for now in after)
+        seen = "/".join(quantity(now["driver_utilization"]) for now in after)
         self.metered = "/".join(f"{part:.1f}" for part in charged)
         self.driver_says = f"by what the scheduler charged; the driver saw {seen} in ten seconds"
 
-    def _child(self, name: str, tenant: Tenant, *, gate: bool) -> Child:
+    def _child(self, name: str, tenant: LoadedTenant, *, gate: bool) -> Child:
         if not gate:
             argv = child("tenant", str(self.driver.cuda))
             return Child(name, argv, environment(self.driver.env))
@@ -262,7 +262,7 @@ class Shares:
         return " ".join(words)
 
 
-def _verb(tenant: Tenant) -> str:
+def _verb(tenant: LoadedTenant) -> str:
     return "serve" if tenant.serves else "work"
 
 

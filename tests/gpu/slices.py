@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 
 from gpushare.verify import ProbeFailed
 
-from .driver import Driver
+from .driver import DriverPaths
 from .process import Child, child, environment
-from .report import NotMeasured, Row
+from .report import NotMeasured, ReportRow
 from .timeline import Log, Sharing, Turns, median, sharing, spread, turns
 
 DURATION_NS = 400_000_000  # under the two seconds after which a card with a display stops a kernel
@@ -21,7 +21,7 @@ HEAD_NS = 50_000_000  # before them: until every process has queued its own
 
 
 @contextmanager
-def workers(driver: Driver, count: int) -> Iterator[Sequence[Child]]:
+def workers(driver: DriverPaths, count: int) -> Iterator[Sequence[Child]]:
     """Run `count` processes of child/kernels.py, each with a context on the card."""
     argv = child("kernels", str(driver.cuda))
     with ExitStack() as stack:
@@ -38,14 +38,14 @@ def workers(driver: Driver, count: int) -> Iterator[Sequence[Child]]:
         yield made
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     for whole, what in ((False, "one thread each"), (True, "every multiprocessor in use")):
         yield from _shared(driver, 2, whole, what)
     yield from _shared(driver, 3, True, "every multiprocessor in use")
     yield from by_events(driver)
 
 
-def by_events(driver: Driver) -> Iterator[Row]:
+def by_events(driver: DriverPaths) -> Iterator[ReportRow]:
     """The same without a look at the card's clock: what a context's own events tell it.
 
     It is how gpushare measures, and it needs no kernel that logs.
@@ -56,13 +56,13 @@ def by_events(driver: Driver) -> Iterator[Row]:
             with workers(driver, count) as made:
                 seen = _turns(made)
         except (ValueError, NotMeasured, ProbeFailed) as error:
-            yield Row(name, missing=str(error))
+            yield ReportRow(name, missing=str(error))
             continue
         note = f"mean of {sum(each.count for each in seen)} turns; kernels of"
         kernels = f"{note} {median([each.kernel_ns for each in seen]) / 1e3:.1f} us"
-        yield Row(f"{name}: slice", median([each.slice_ns for each in seen]), "ns", kernels)
+        yield ReportRow(f"{name}: slice", median([each.slice_ns for each in seen]), "ns", kernels)
         switch_ns = median([each.switch_ns(count) for each in seen])
-        yield Row(f"{name}: switch", switch_ns, "ns", "what is left of a turn's absence")
+        yield ReportRow(f"{name}: switch", switch_ns, "ns", "what is left of a turn's absence")
 
 
 def _turns(made: Sequence[Child]) -> list[Turns]:
@@ -75,7 +75,7 @@ def _turns(made: Sequence[Child]) -> list[Turns]:
     return [turns(worker.receive("steps")["steps_ns"]) for worker in made]
 
 
-def _shared(driver: Driver, count: int, whole: bool, what: str) -> Iterator[Row]:
+def _shared(driver: DriverPaths, count: int, whole: bool, what: str) -> Iterator[ReportRow]:
     name = f"{count} contexts, {what}"
     command = f"trace {DURATION_NS} {GAP_NS} {int(whole)}"
     try:
@@ -87,21 +87,21 @@ def _shared(driver: Driver, count: int, whole: bool, what: str) -> Iterator[Row]
             answers = [worker.receive(command) for worker in made]
         seen = sharing([Log.of(answer) for answer in answers])
     except (ValueError, NotMeasured, ProbeFailed) as error:
-        yield Row(name, missing=str(error))
+        yield ReportRow(name, missing=str(error))
         return
     steps = min(answer["least_step_ns"] for answer in answers)
     yield from described(name, seen, f"the card's clock steps by {steps} ns")
 
 
-def described(name: str, seen: Sharing, clock: str) -> Iterator[Row]:
+def described(name: str, seen: Sharing, clock: str) -> Iterator[ReportRow]:
     if not seen.slices_ns or not seen.switches_ns:
         share = seen.overlap_ns / seen.together_ns
         why = f"no switch in {seen.together_ns / 1e6:.0f} ms together"
-        yield Row(f"{name}: slice", missing=f"{why}, {share:.0%} of it at once")
+        yield ReportRow(f"{name}: slice", missing=f"{why}, {share:.0%} of it at once")
         return
     slice_ns, switch_ns = median(seen.slices_ns), median(seen.switches_ns)
-    yield Row(f"{name}: slice", slice_ns, "ns", spread(seen.slices_ns))
-    yield Row(f"{name}: switch", switch_ns, "ns", f"{spread(seen.switches_ns)}; {clock}")
-    yield Row(f"{name}: lost to switches", 100 * switch_ns / (slice_ns + switch_ns), "%")
+    yield ReportRow(f"{name}: slice", slice_ns, "ns", spread(seen.slices_ns))
+    yield ReportRow(f"{name}: switch", switch_ns, "ns", f"{spread(seen.switches_ns)}; {clock}")
+    yield ReportRow(f"{name}: lost to switches", 100 * switch_ns / (slice_ns + switch_ns), "%")
     shares = ", ".join(f"{100 * share:.1f}" for share in seen.shares)
-    yield Row(f"{name}: shares", shares, note="percent of the time together, by context")
+    yield ReportRow(f"{name}: shares", shares, note="percent of the time together, by context")

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import built, overhead, programs
-from .driver import Driver
+from .driver import DriverPaths
 from .filtered import tenancy
 from .process import Child, run
-from .report import NotMeasured, Row
+from .report import NotMeasured, ReportRow
 from .table import nvml_symbols
 from .tenancy import Tenancy
 
@@ -42,7 +42,7 @@ LISTINGS = {
 }
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     program = find(driver)
     with tenancy(driver) as tenant:
         with Child("tenant", tenant.command([built.probe()]), tenant.environment) as process:
@@ -55,7 +55,7 @@ def rows(driver: Driver) -> Iterator[Row]:
         yield from _names(program, tenant)
 
 
-def find(driver: Driver) -> str:
+def find(driver: DriverPaths) -> str:
     """Return nvidia-smi's path; NotMeasured where there is none for this driver."""
     if driver.named:
         raise NotMeasured("nvidia-smi belongs to the loader's driver, not to a folder named")
@@ -72,35 +72,37 @@ def memory(text: str) -> list[tuple[int, ...]]:
 
 
 def names(text: str) -> dict[str, str]:
-    """Return each NVML name that the loader's log says was looked up, and where it looked last."""
+    """Return each NVML name in the loader's log of lookups, and where it was searched last."""
     return dict(LOOKUP.findall(text))
 
 
-def _memory(program: str, tenant: Tenancy) -> Iterator[Row]:
+def _memory(program: str, tenant: Tenancy) -> Iterator[ReportRow]:
     done = run(tenant.command([program, QUERY, FORMAT]), tenant.environment)
     if done.returncode:
         raise NotMeasured(f"nvidia-smi ended with {done.returncode}: {_said(done)}")
     cards = memory(done.stdout)
     total, used, free = cards[0]
-    yield Row.claim("nvidia-smi shows one card", len(cards) == 1, done.stdout)
-    yield Row.claim("its total is the quota", total == tenant.memory_bytes, done.stdout)
-    yield Row.claim(
+    yield ReportRow.claim("nvidia-smi shows one card", len(cards) == 1, done.stdout)
+    yield ReportRow.claim("its total is the quota", total == tenant.memory_bytes, done.stdout)
+    yield ReportRow.claim(
         "its used is the tenant's own", ALLOCATED <= used < tenant.memory_bytes, done.stdout
     )
-    yield Row("nvidia-smi: used", used, "bytes", f"of it {ALLOCATED // MIB} MiB allocated")
-    yield Row.claim("used and free are the total", abs(total - used - free) <= MIB, done.stdout)
+    yield ReportRow("nvidia-smi: used", used, "bytes", f"of it {ALLOCATED // MIB} MiB allocated")
+    yield ReportRow.claim(
+        "used and free are the total", abs(total - used - free) <= MIB, done.stdout
+    )
 
 
-def _printed(program: str, tenant: Tenancy) -> Iterator[Row]:
+def _printed(program: str, tenant: Tenancy) -> Iterator[ReportRow]:
     done = run(tenant.command([program]), tenant.environment)
-    yield Row.claim("plain nvidia-smi ends with 0", done.returncode == 0, _said(done))
+    yield ReportRow.claim("plain nvidia-smi ends with 0", done.returncode == 0, _said(done))
     shown = [line.strip() for line in done.stdout.splitlines() if "MiB" in line]
-    yield Row("plain nvidia-smi: lines with memory", len(shown), detail=tuple(shown))
+    yield ReportRow("plain nvidia-smi: lines with memory", len(shown), detail=tuple(shown))
     version = "Driver Version:" in done.stdout
-    yield Row.claim("it names the driver's version", version, done.stdout[:200])
+    yield ReportRow.claim("it names the driver's version", version, done.stdout[:200])
 
 
-def _names(program: str, tenant: Tenancy) -> Iterator[Row]:
+def _names(program: str, tenant: Tenancy) -> Iterator[ReportRow]:
     with tempfile.TemporaryDirectory() as folder:
         log = ["LD_DEBUG=symbols", f"LD_DEBUG_OUTPUT={folder}/log"]
         run(tenant.command(["env", *log, program]), tenant.environment)
@@ -109,19 +111,19 @@ def _names(program: str, tenant: Tenancy) -> Iterator[Row]:
     if not seen:
         raise NotMeasured("the loader logged no look-up of an NVML name")
     unknown = sorted(set(seen) - nvml_symbols())
-    yield Row("NVML names it looks up", len(seen), detail=tuple(sorted(seen)))
-    yield Row("of them not in our table", len(unknown), detail=tuple(unknown))
+    yield ReportRow("NVML names it looks up", len(seen), detail=tuple(sorted(seen)))
+    yield ReportRow("of them not in our table", len(unknown), detail=tuple(unknown))
     past = sorted(name for name, file in seen.items() if file.startswith("/opt/gpushare/driver/"))
-    yield Row("of them found past the filter", len(past), detail=tuple(past))
+    yield ReportRow("of them found past the filter", len(past), detail=tuple(past))
 
 
-def _recorded(program: str, tenant: Tenancy) -> Iterator[Row]:
+def _recorded(program: str, tenant: Tenancy) -> Iterator[ReportRow]:
     """What it asks of the driver beside names: undocumented tables, lists of processes."""
     name = "tables of undocumented functions asked for"
     try:
         library = programs.program("recorder")
     except NotMeasured as error:
-        yield Row(name, missing=str(error))
+        yield ReportRow(name, missing=str(error))
         return
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
@@ -129,16 +131,16 @@ def _recorded(program: str, tenant: Tenancy) -> Iterator[Row]:
         done = run(tenant.command(["env", *audit, program]), tenant.environment)
         lines = log.read_text().splitlines() if log.exists() else []
     if done.returncode:
-        yield Row(name, missing=f"nvidia-smi under the recorder ended with {done.returncode}")
+        yield ReportRow(name, missing=f"nvidia-smi under the recorder ended with {done.returncode}")
         return
     lists = tuple(line for line in lines if LIST.search(line))
     tables = tuple(sorted(set(lines) - set(lists)))
-    yield Row(name, len(tables), detail=tables)
+    yield ReportRow(name, len(tables), detail=tables)
     note = "none: its processes come by one of the tables" if tables and not lists else ""
-    yield Row("exported lists of processes asked for", len(lists), note=note, detail=lists)
+    yield ReportRow("exported lists of processes asked for", len(lists), note=note, detail=lists)
 
 
-def processes(driver: Driver, program: str, tenant: Tenancy, own: int) -> Iterator[Row]:
+def processes(driver: DriverPaths, program: str, tenant: Tenancy, own: int) -> Iterator[ReportRow]:
     """Which processes it shows: process `own` is the tenant's, another is started that is not."""
     with overhead.probe(driver, "foreign") as foreign:
         foreign.ask("context")
@@ -147,12 +149,12 @@ def processes(driver: Driver, program: str, tenant: Tenancy, own: int) -> Iterat
         for how, arguments in LISTINGS.items():
             done = run(tenant.command([program, *arguments]), tenant.environment)
             if done.returncode:
-                yield Row(f"{how}: its processes", missing=_said(done))
+                yield ReportRow(f"{how}: its processes", missing=_said(done))
                 continue
             shown = pids(done.stdout)
-            yield Row(f"{how}: shows the tenant's process", "yes" if own in shown else "no")
+            yield ReportRow(f"{how}: shows the tenant's process", "yes" if own in shown else "no")
             lines = [line.strip() for line in done.stdout.splitlines() if str(stranger) in line]
-            yield Row.claim(
+            yield ReportRow.claim(
                 f"{how}: shows no process of others", stranger not in shown, " / ".join(lines)
             )
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from libhook.table import elf
 from libhook.table.generate import OF_DRIVER
 
-from .driver import Driver
+from .driver import DriverPaths
 from .process import ask, child, environment
-from .report import Row
+from .report import ReportRow
 from .table import cuda_lines, nvml_symbols
 
 
@@ -42,7 +42,7 @@ def compare(
     )
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     lines = cuda_lines()
     due = {line.symbol for line in lines if line.version <= driver.cuda_version}
     exported = elf.read(driver.cuda).exported
@@ -52,29 +52,31 @@ def rows(driver: Driver) -> Iterator[Row]:
     yield from lookups(driver)
 
 
-def _exports(name: str, seen: Comparison) -> Iterator[Row]:
+def _exports(name: str, seen: Comparison) -> Iterator[ReportRow]:
     due = seen.common + len(seen.missing)
-    yield Row(f"{name}: exports of the table", seen.common, note=f"of {due} for this release")
+    yield ReportRow(f"{name}: exports of the table", seen.common, note=f"of {due} for this release")
     for what, names in (
         ("missing", seen.missing),
         ("of later releases, there already", seen.early),
         ("not in the table", seen.new),
     ):
-        yield Row(f"{name}: {what}", len(names), detail=names)
+        yield ReportRow(f"{name}: {what}", len(names), detail=names)
 
 
-def lookups(driver: Driver) -> Iterator[Row]:
+def lookups(driver: DriverPaths) -> Iterator[ReportRow]:
     seen = ask(child("lookups", str(driver.cuda)), environment(driver.env))
     different = tuple(seen["differences"])
-    yield Row.claim(
+    yield ReportRow.claim(
         f"cuGetProcAddress_v2 answers {seen['asked']} look-ups as the table says",
         not different,
         f"{len(different)} differ",
     )
-    yield Row("look-ups answered with an address", seen["answered"], note=f"of {seen['asked']}")
+    yield ReportRow(
+        "look-ups answered with an address", seen["answered"], note=f"of {seen['asked']}"
+    )
     names = tuple(seen["suffixed"])
-    yield Row("names with a suffix that it answers, cuMemAlloc_v2", len(names), detail=names)
+    yield ReportRow("names with a suffix that it answers, cuMemAlloc_v2", len(names), detail=names)
     elsewhere = tuple(seen["suffixed_elsewhere"])
-    yield Row("of them not dlsym's address", len(elsewhere), detail=elsewhere)
+    yield ReportRow("of them not dlsym's address", len(elsewhere), detail=elsewhere)
     if different:
-        yield Row("look-ups that differ", len(different), detail=different)
+        yield ReportRow("look-ups that differ", len(different), detail=different)

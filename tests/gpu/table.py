@@ -13,11 +13,11 @@ TABLE = Path(__file__).resolve().parents[2] / "libhook" / "table"
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2
 FLAGS = (0, LEGACY_STREAM, PER_THREAD_STREAM)
 CUDA_LINE = re.compile(r"^CUDA_SYMBOL\((\w+), (\w+), (\d+), (\w+)\)$", re.MULTILINE)
-NVML_LINE = re.compile(r"^NVML_SYMBOL\((\w+)\)$", re.MULTILINE)
+NVML_LINE = re.compile(r"^NVML_SYMBOL\((\w+), \d+\)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Line:
+class SymbolLine:
     """`symbol` answers to `name` from CUDA `version` (11020 is 11.2) on."""
 
     symbol: str
@@ -26,9 +26,11 @@ class Line:
     stream: str
 
 
-def cuda_lines() -> list[Line]:
+def cuda_lines() -> list[SymbolLine]:
     found = CUDA_LINE.findall((TABLE / "cuda.inc").read_text())
-    return [Line(symbol, name, int(version), stream) for symbol, name, version, stream in found]
+    return [
+        SymbolLine(symbol, name, int(version), stream) for symbol, name, version, stream in found
+    ]
 
 
 def nvml_symbols() -> set[str]:
@@ -37,20 +39,20 @@ def nvml_symbols() -> set[str]:
 
 @dataclass(frozen=True, order=True)
 class Question:
-    """What cuGetProcAddress is asked."""
+    """The arguments of a cuGetProcAddress call."""
 
     name: str
     version: int
     flags: int
 
 
-def questions(lines: Iterable[Line], driver_version: int) -> dict[Question, str | None]:
+def questions(lines: Iterable[SymbolLine], driver_version: int) -> dict[Question, str | None]:
     """Return every look-up that tells lines apart on a driver of that version, with its answer.
 
     Each name at each version from which one of its symbols answers, one step before that, and the
     driver's own, with every flag; nothing newer than the driver, which knows no such version.
     """
-    by_name: dict[str, list[Line]] = defaultdict(list)
+    by_name: dict[str, list[SymbolLine]] = defaultdict(list)
     for line in lines:
         if line.version <= driver_version:
             by_name[line.name].append(line)
@@ -63,7 +65,7 @@ def questions(lines: Iterable[Line], driver_version: int) -> dict[Question, str 
     return asked
 
 
-def answer(lines: Iterable[Line], version: int, flags: int) -> str | None:
+def answer(lines: Iterable[SymbolLine], version: int, flags: int) -> str | None:
     """Return the symbol that the lines of one name answer with; the rule is cuda.inc's."""
     fit = [line for line in lines if line.version <= version]
     per_thread = [line for line in fit if line.stream == "PER_THREAD"]

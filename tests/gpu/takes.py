@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from gpushare.verify import ProbeFailed
 
-from .driver import Driver
-from .report import NotMeasured, Row, quantity
+from .driver import DriverPaths
+from .report import NotMeasured, ReportRow, quantity
 from .scale import Weighed, weighed
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -32,22 +32,24 @@ MANAGED = 256 * MIB
 PHYSICAL = 64 * MIB
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     for part in (linear, arrays, physical, managed):
         yield from alone(driver, part)
 
 
-def alone(driver: Driver, part: Callable[[Weighed], Iterator[Row]]) -> Iterator[Row]:
+def alone(
+    driver: DriverPaths, part: Callable[[Weighed], Iterator[ReportRow]]
+) -> Iterator[ReportRow]:
     """Measure `part` in a process of its own: one that ends costs the next ones nothing."""
     name = part.__name__.replace("_", " ")
     try:
         with weighed(driver, "memory") as process:
             yield from part(process)
     except (NotMeasured, ProbeFailed) as error:
-        yield Row(f"the rest of {name}", missing=str(error))
+        yield ReportRow(f"the rest of {name}", missing=str(error))
 
 
-def linear(process: Weighed) -> Iterator[Row]:
+def linear(process: Weighed) -> Iterator[ReportRow]:
     """What one allocation takes and, where it comes from blocks, what each of many does."""
     for size in SIZES:
         name = f"cuMemAlloc of {_exact(size)}"
@@ -57,13 +59,13 @@ def linear(process: Weighed) -> Iterator[Row]:
         yield from process.step(f"{name}: freed", "free")
 
 
-def _each(process: Weighed, name: str, size: int, count: int) -> Row:
+def _each(process: Weighed, name: str, size: int, count: int) -> ReportRow:
     try:
         grown, answer = process.grown(f"linear {size} {count}")
     except NotMeasured as error:
-        return Row(f"{name}: each", missing=str(error))
+        return ReportRow(f"{name}: each", missing=str(error))
     note = f"mean of {count} more, which lie {answer['least_step']} bytes apart at least"
-    return Row(f"{name}: each", grown.taken / count, "bytes", note)
+    return ReportRow(f"{name}: each", grown.taken / count, "bytes", note)
 
 
 def _exact(size: int) -> str:
@@ -71,7 +73,7 @@ def _exact(size: int) -> str:
     return f"{quantity(size - 1, 'bytes')} + 1" if size % 2 else quantity(size, "bytes")
 
 
-def arrays(process: Weighed) -> Iterator[Row]:
+def arrays(process: Weighed) -> Iterator[ReportRow]:
     for width, height, depth, levels in SHAPES:
         texels = width * max(1, height) * max(1, depth)
         what = " x ".join(str(side) for side in (width, height, depth) if side)
@@ -82,10 +84,10 @@ def arrays(process: Weighed) -> Iterator[Row]:
         yield from process.step(f"{kind}, {what}: destroyed", "array_free")
 
 
-def physical(process: Weighed) -> Iterator[Row]:
+def physical(process: Weighed) -> Iterator[ReportRow]:
     grains = process.process.ask("granularity")
     for name in ("minimum", "recommended"):
-        yield Row(f"cuMemGetAllocationGranularity: {name}", grains[name], "bytes")
+        yield ReportRow(f"cuMemGetAllocationGranularity: {name}", grains[name], "bytes")
     yield from process.steps(
         (
             (f"cuMemCreate of {PHYSICAL // MIB} MiB", f"create {PHYSICAL}"),
@@ -96,7 +98,7 @@ def physical(process: Weighed) -> Iterator[Row]:
     )
 
 
-def managed(process: Weighed) -> Iterator[Row]:
+def managed(process: Weighed) -> Iterator[ReportRow]:
     """When managed memory takes of the card, and whether NVML counts it for the process."""
     size = f"{MANAGED}"
     yield from process.steps(

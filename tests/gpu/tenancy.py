@@ -18,13 +18,13 @@ from threading import Thread
 from types import TracebackType
 
 from gpushare import abi
-from gpushare.daemon.pages.grant import Grant, Granted
-from gpushare.daemon.pages.status import Status
-from gpushare.host import namespace
+from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
+from gpushare.daemon.pages.status_page import StatusPage
+from gpushare.host import mount_namespace
 from gpushare.host.driver import CUDA, NVML
 from gpushare.protocol import MountRow
 
-from .driver import Driver
+from .driver import DriverPaths
 from .process import child, environment, run
 from .report import NotMeasured
 
@@ -33,7 +33,7 @@ class Tenancy:
     """`memory_bytes` of `driver`'s first card; `filters` is the folder of the filter libraries."""
 
     def __init__(
-        self, driver: Driver, filters: Path, memory_bytes: int, context_bytes: int = 0
+        self, driver: DriverPaths, filters: Path, memory_bytes: int, context_bytes: int = 0
     ) -> None:
         self.driver = driver
         self.filters = filters
@@ -43,9 +43,10 @@ class Tenancy:
         self.directory.chmod(0o755)
         opened = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            granted = Granted(driver.uuid, memory_bytes, context_bytes, cores=0)
-            self.grant = Grant.make(opened, "measured", [granted])
-            self.status = Status.make(opened)
+            granted = CardGrant(driver.uuid, memory_bytes, context_bytes, cores=0)
+            self.grant = GrantPage.make(opened, "measured", [granted])
+            self.grant.set_bound()
+            self.status = StatusPage.make(opened)
         finally:
             os.close(opened)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -78,7 +79,7 @@ class Tenancy:
         """What `gpushare run` would mount (gpushare.protocol.Opened says where)."""
         real = {CUDA: self.driver.cuda, NVML: self.driver.nvml}
         rows = [_row(path, Path(abi.DRIVER_DIR) / name) for name, path in real.items()]
-        rows += [_row(self.filters / name, namespace.FILTERS / name) for name in real]
+        rows += [_row(self.filters / name, mount_namespace.FILTERS / name) for name in real]
         status = self.directory / abi.STATUS_NAME
         return [
             *rows,

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .driver import Driver
+from .driver import DriverPaths
 from .process import Child
-from .report import Row
+from .report import ReportRow
 from .slices import workers
 from .timeline import median, quantile
 
@@ -19,21 +19,21 @@ ASKED_NS = 50_000_000  # of a kernel that is to last longer than a batch of ques
 WAITS = 300
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     for kernel_ns in KERNELS_NS:
         yield from _contexts(driver, kernel_ns)
     yield from _per_context(driver)
 
 
-def _contexts(driver: Driver, kernel_ns: int) -> Iterator[Row]:
+def _contexts(driver: DriverPaths, kernel_ns: int) -> Iterator[ReportRow]:
     what = f"kernels of {kernel_ns / 1e6:g} ms"
     with workers(driver, max(CONTEXTS)) as made:
         load = _load(made[0], kernel_ns)
         alone = sum(_together(made[:1], load))
-        yield Row(f"1 context, {what}", alone, "kernels/s")
+        yield ReportRow(f"1 context, {what}", alone, "kernels/s")
         for count in CONTEXTS:
             rates = _together(made[:count], load)
-            yield Row(
+            yield ReportRow(
                 f"{count} contexts, {what}: all of them",
                 100 * sum(rates) / alone,
                 "% of one alone",
@@ -41,7 +41,7 @@ def _contexts(driver: Driver, kernel_ns: int) -> Iterator[Row]:
             )
 
 
-def _per_context(driver: Driver) -> Iterator[Row]:
+def _per_context(driver: DriverPaths) -> Iterator[ReportRow]:
     """One process with several contexts beside one with one: are contexts served, or processes?"""
     for several in (2, 3):
         with workers(driver, 2) as made:
@@ -50,7 +50,7 @@ def _per_context(driver: Driver) -> Iterator[Row]:
             made[1].send(f"work {load} {SECONDS} 1")
             others = sum(made[0].receive("work")["rates"])
             one = sum(made[1].receive("work")["rates"])
-        yield Row(
+        yield ReportRow(
             f"a process with one context beside one with {several} gets",
             100 * one / (one + others),
             "%",
@@ -69,24 +69,24 @@ def _together(made: Sequence[Child], load: str) -> list[float]:
     return [sum(worker.receive("work")["rates"]) for worker in made]
 
 
-def latency(driver: Driver) -> Iterator[Row]:
+def latency(driver: DriverPaths) -> Iterator[ReportRow]:
     """The costs that metering by events has."""
     with workers(driver, 1) as (worker,):
         seen = worker.ask(f"record {BATCH} {BATCHES}")
         note = f"from Python, where an empty driver call takes {seen['empty_ns']:.0f} ns"
-        yield Row("cuEventRecord", seen["record_ns"], "ns", note)
+        yield ReportRow("cuEventRecord", seen["record_ns"], "ns", note)
         asked = worker.ask(f"query {_load(worker, ASKED_NS)} {BATCH} {BATCHES}")
-        yield Row("cuEventQuery of an event that is done", asked["done_ns"], "ns")
-        yield Row("cuEventQuery of an event that is not", asked["pending_ns"], "ns")
+        yield ReportRow("cuEventQuery of an event that is done", asked["done_ns"], "ns")
+        yield ReportRow("cuEventQuery of an event that is not", asked["pending_ns"], "ns")
         seen = worker.ask(f"drain {_load(worker, KERNELS_NS[0])} {WAITS}")
-        yield Row(
+        yield ReportRow(
             "drain: a kernel waited for before the next, over one queued",
             seen["waited_ns"] - seen["queued_ns"],
             "ns",
             f"{seen['waited_ns'] / 1e3:.1f} us less {seen['queued_ns'] / 1e3:.1f} us",
         )
         lags = worker.ask(f"visible 50000 {WAITS}")["lags_ns"]
-        yield Row(
+        yield ReportRow(
             "an event is seen done after the kernel's last store is",
             median(lags),
             "ns",

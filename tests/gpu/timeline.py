@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the logs of contexts that shared a card say: who ran when, and what a switch cost.
+"""What the logs of contexts that shared a card say: which of them ran when, and what a switch cost.
 
 A log is the card's own clock as one kernel saw it (kernels/trace.ptx): the clock runs on while
 another context has the card, and is the same for all, so the logs of several processes fit
@@ -18,7 +18,7 @@ LONG_STEP = 3.0  # kernels' lengths: more than a kernel that ran on is ever late
 
 
 @dataclass(frozen=True, order=True)
-class Run:
+class ContextRun:
     """A stretch in which context `owner` had the card."""
 
     start: int
@@ -48,17 +48,17 @@ class Log:
             raise ValueError(f"{answer['jumps']} gaps, and room for {len(gaps)}")
         return cls(answer["first"], answer["last"], gaps)
 
-    def runs(self, owner: int) -> list[Run]:
+    def runs(self, owner: int) -> list[ContextRun]:
         starts = [self.first, *(after for _, after in self.gaps)]
         ends = [*(before for before, _ in self.gaps), self.last]
-        return [Run(start, end, owner) for start, end in zip(starts, ends, strict=True)]
+        return [ContextRun(start, end, owner) for start, end in zip(starts, ends, strict=True)]
 
 
 @dataclass(frozen=True)
 class Sharing:
     """What several logs say of the time in which all their kernels were at it.
 
-    `slices_ns` are whole runs between another's; `switches_ns` the time that nobody had in between.
+    `slices_ns` are whole runs between another's; `switches_ns` the time between them.
     """
 
     together_ns: int
@@ -95,7 +95,7 @@ def sharing(logs: Sequence[Log]) -> Sharing:
     )
 
 
-def _share(runs: Iterable[Run], owner: int, begin: int, end: int) -> float:
+def _share(runs: Iterable[ContextRun], owner: int, begin: int, end: int) -> float:
     held = sum(min(run.end, end) - max(run.start, begin) for run in runs if run.owner == owner)
     return held / (end - begin)
 

@@ -10,11 +10,11 @@ from typing import Any
 from gpushare.quota.size import format_size
 from gpushare.verify import ProbeFailed
 
-from . import doors, overhead
-from .driver import Driver
+from . import coverage, overhead
+from .driver import DriverPaths
 from .filtered import tenancy
 from .process import Child, ask, child, environment
-from .report import NotMeasured, Row, quantity
+from .report import NotMeasured, ReportRow, quantity
 from .tenancy import Tenancy
 
 #: How PyTorch takes memory, by the name of it in the report: its own cache of cudaMalloc's memory,
@@ -32,7 +32,7 @@ PRECISION = 1e-2  # TF32's is 3e-4
 SECONDS = 180.0
 
 
-def rows(driver: Driver) -> Iterator[Row]:
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     importable(environment(driver.env))
     with tenancy(driver) as tenant:
         for name, setting in ALLOCATORS.items():
@@ -43,25 +43,27 @@ def rows(driver: Driver) -> Iterator[Row]:
                     yield renamed(row, f"{name}: ")
                 yield from _drift(driver, tenant, name, env)
             except (NotMeasured, ProbeFailed) as error:
-                yield Row(name, missing=str(error))
+                yield ReportRow(name, missing=str(error))
 
 
-def _drift(driver: Driver, tenant: Tenancy, name: str, env: Mapping[str, str]) -> Iterator[Row]:
+def _drift(
+    driver: DriverPaths, tenant: Tenancy, name: str, env: Mapping[str, str]
+) -> Iterator[ReportRow]:
     """What NVML has of a process that multiplied matrices and holds a GiB, beyond its charge."""
     with overhead.probe(driver, "watcher") as watcher:
         watcher.ask("context")
         with Child("torch", tenant.command(child("pytorch", "hold")), env) as process:
             process.start()
-            now = doors.seen(driver, tenant, watcher, process.process.pid)
+            now = coverage.seen(driver, tenant, watcher, process.process.pid)
     charged = now.charged.held_bytes
-    kinds = [f"{what} {now.charged.kinds[kind]}" for kind, what in doors.KINDS.items()]
+    kinds = [f"{what} {now.charged.kinds[kind]}" for kind, what in coverage.KINDS.items()]
     note = f"{now.charged.contexts} contexts; bytes: {', '.join(kinds)}"
-    yield Row(f"{name}: charged with a GiB and a matrix product", charged, "bytes", note)
+    yield ReportRow(f"{name}: charged with a GiB and a matrix product", charged, "bytes", note)
     if now.process is None:
-        yield Row(f"{name}: drift", missing="NVML does not list the process")
+        yield ReportRow(f"{name}: drift", missing="NVML does not list the process")
         return
     note = f"NVML has {quantity(now.process, 'bytes')} of the process"
-    yield Row(f"{name}: drift", now.process - charged, "bytes", note)
+    yield ReportRow(f"{name}: drift", now.process - charged, "bytes", note)
 
 
 def importable(env: Mapping[str, str]) -> None:
@@ -71,20 +73,20 @@ def importable(env: Mapping[str, str]) -> None:
         raise NotMeasured(done["errors"]["torch"])
 
 
-def judged(seen: Mapping[str, Any], quota_bytes: int) -> Iterator[Row]:
+def judged(seen: Mapping[str, Any], quota_bytes: int) -> Iterator[ReportRow]:
     """Return what `seen` (child/pytorch.py) says under a quota of `quota_bytes`."""
     errors = seen["errors"]
     if "torch" in errors:
         raise NotMeasured(errors["torch"])
     for name, error in errors.items():
-        yield Row.claim(f"PyTorch {seen['torch']}: {name}", False, error)
+        yield ReportRow.claim(f"PyTorch {seen['torch']}: {name}", False, error)
     if view := seen.get("view"):
         yield from _view(view, quota_bytes)
     if "matmul" in seen:
         good = seen["matmul"] < PRECISION
-        yield Row.claim("a matrix product is right", good, f"relative error {seen['matmul']}")
+        yield ReportRow.claim("a matrix product is right", good, f"relative error {seen['matmul']}")
     if "graph" in seen:
-        yield Row.claim("a CUDA graph replays", seen["graph"], "other numbers came out")
+        yield ReportRow.claim("a CUDA graph replays", seen["graph"], "other numbers came out")
     if taken := seen.get("full"):
         error = "torch.cuda.OutOfMemoryError"
         yield from full(taken, quota_bytes, "", error, CHUNK_BYTES)
@@ -94,58 +96,60 @@ def judged(seen: Mapping[str, Any], quota_bytes: int) -> Iterator[Row]:
         yield from _captured(captured, quota_bytes)
 
 
-def _view(view: Mapping[str, Any], quota_bytes: int) -> Iterator[Row]:
-    yield Row.claim(
+def _view(view: Mapping[str, Any], quota_bytes: int) -> Iterator[ReportRow]:
+    yield ReportRow.claim(
         f"torch.cuda.mem_get_info and total_memory say {format_size(quota_bytes)}",
         view["total"] == view["total_memory"] == quota_bytes and view["free"] <= quota_bytes,
         view,
     )
-    yield Row("torch.cuda.mem_get_info: free", view["free"], "bytes")
+    yield ReportRow("torch.cuda.mem_get_info: free", view["free"], "bytes")
     if backend := view.get("backend"):
-        yield Row("the allocator's backend", backend)
+        yield ReportRow("the allocator's backend", backend)
 
 
 def full(
     taken: Mapping[str, Any], quota_bytes: int, prefix: str, error: str, chunk_bytes: int
-) -> Iterator[Row]:
+) -> Iterator[ReportRow]:
     """Return what an allocator did at the quota, where one chunk more is `error`."""
     said = f"{taken['error'] or 'no error'} {taken['message']}"
     refused = bool(taken.get("is_out_of_memory"))
-    yield Row.claim(f"{prefix}at the quota it raises {error}", refused, said)
-    yield Row.claim(
+    yield ReportRow.claim(f"{prefix}at the quota it raises {error}", refused, said)
+    yield ReportRow.claim(
         f"{prefix}never more than the quota",
         0 < taken["reserved"] <= quota_bytes and taken["free"] < chunk_bytes,
         taken,
     )
-    yield Row(f"{prefix}given until then", taken["given"], "bytes", taken["message"])
-    yield Row(f"{prefix}free then", taken["free"], "bytes", "as the program sees it")
-    yield Row.claim(
+    yield ReportRow(f"{prefix}given until then", taken["given"], "bytes", taken["message"])
+    yield ReportRow(f"{prefix}free then", taken["free"], "bytes", "as the program sees it")
+    yield ReportRow.claim(
         f"{prefix}emptied, its memory is free again",
         taken["free_after"] >= taken["free"] + taken["given"] - chunk_bytes,
         taken,
     )
 
 
-def _retry(retry: Mapping[str, Any]) -> Iterator[Row]:
+def _retry(retry: Mapping[str, Any]) -> Iterator[ReportRow]:
     """The allocator was refused one large piece, freed what it had cached, and asked again."""
-    yield Row.claim("refused, it frees its cache and gets it", retry["given"], retry)
-    yield Row("asked for in one piece", retry["asked"], "bytes", f"{retry['cached']} were cached")
-    yield Row.claim("after a refusal one that fits is given", retry["after"], retry)
+    yield ReportRow.claim("refused, it frees its cache and gets it", retry["given"], retry)
+    yield ReportRow(
+        "asked for in one piece", retry["asked"], "bytes", f"{retry['cached']} were cached"
+    )
+    yield ReportRow.claim("after a refusal one that fits is given", retry["after"], retry)
 
 
-def _captured(captured: Mapping[str, Any], quota_bytes: int) -> Iterator[Row]:
+def _captured(captured: Mapping[str, Any], quota_bytes: int) -> Iterator[ReportRow]:
     """What graphs that allocate hold; one more step is refused, and the process goes on."""
-    yield Row.claim(
+    yield ReportRow.claim(
         "graphs that allocate stop at the quota",
         captured["is_out_of_memory"] and captured["reserved"] <= quota_bytes,
         captured,
     )
-    yield Row(
+    yield ReportRow(
         "held by graphs", captured["held"], "bytes", f"{captured['graphs']} graphs, then refused"
     )
-    yield Row.claim("the graphs before it still replay", captured["replays"], captured)
-    yield Row.claim("deleted, their memory is free again", captured["recovers"], captured)
+    yield ReportRow.claim("the graphs before it still replay", captured["replays"], captured)
+    yield ReportRow.claim("deleted, their memory is free again", captured["recovers"], captured)
 
 
-def renamed(row: Row, prefix: str) -> Row:
+def renamed(row: ReportRow, prefix: str) -> ReportRow:
     return replace(row, name=prefix + row.name)

@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scenarios as a table: without a scheduler, and with it.
+"""The scenarios as tables: without a scheduler, and with it.
 
-Example: python -m tests.model A B
+Example: python -m tests.model A B P8-100
 """
 
 import sys
 
-from tests.model.scenarios import SCENARIOS, Outcome, play
+from tests.model.scenarios import SCENARIOS, ModelResult, play
+from tests.model.synchronising import SYNCHRONISING, judge
 
-HEAD = ("", "scenario", "native got", "err", "busy", "p99", "gated got", "err", "busy", "p99", "/s")
+HEAD = (
+    *("", "scenario", "native: used", "err", "busy", "p99"),
+    *("gated: used", "err", "busy", "p99", "/s"),
+)
+
+SYNCHRONISING_HEAD = (
+    *("", "scenario", "alone", "native: used", "busy", "attainable"),
+    *("gated: used", "err", "busy", "of native", "p99", "/s"),
+)
 
 
-def _cells(outcome: Outcome) -> list[str]:
+def _cells(outcome: ModelResult) -> list[str]:
     latencies = {
         name: f"{outcome.p99[name]:.1f}" for name in outcome.p99 if outcome.p99[name] < 1000
     }
@@ -26,19 +35,54 @@ def _cells(outcome: Outcome) -> list[str]:
     ]
 
 
+def _list(percents: list[float]) -> str:
+    return " ".join(f"{percent:.1f}" for percent in percents)
+
+
+def _print_head(head: tuple[str, ...]) -> None:
+    print(f"| {' | '.join(head)} |")
+    print(f"|{'---|' * len(head)}")
+
+
+def _print_synchronising(key: str) -> None:
+    scenario = SYNCHRONISING[key]
+    judged = judge(scenario)
+    gated = judged.gated
+    row = [
+        *(key, scenario.what, _list(judged.alone), _list(list(judged.native.got.values()))),
+        f"{judged.native.busy:.1f}",
+        f"{judged.attainable:.1f}" if judged.attainable else "",
+        _list(list(gated.got.values())),
+        f"{judged.mean_error:.2f}/{judged.max_error:.2f}",
+        *(f"{gated.busy:.1f}", f"{judged.of_native:.1f}"),
+        " ".join(
+            f"{gated.p99[name]:.1f} (native {judged.native.p99[name]:.1f})" for name in gated.p99
+        ),
+        f"{gated.decisions:.0f}",
+    ]
+    print(f"| {' | '.join(row)} |", flush=True)
+
+
 def main(keys: list[str]) -> int:
     """Print a row for each key; all without one."""
-    unknown = [key for key in keys if key not in SCENARIOS]
+    known = [*SCENARIOS, *SYNCHRONISING]
+    unknown = [key for key in keys if key not in known]
     if unknown:
-        print(f"no scenario {', '.join(unknown)}: there are {' '.join(SCENARIOS)}", file=sys.stderr)
+        print(f"no scenario {', '.join(unknown)}: there are {' '.join(known)}", file=sys.stderr)
         return 2
-    print(f"| {' | '.join(HEAD)} |")
-    print(f"|{'---|' * len(HEAD)}")
-    for key in keys or SCENARIOS:
+    wanted = [key for key in keys or known if key in SCENARIOS]
+    if wanted:
+        _print_head(HEAD)
+    for key in wanted:
         scenario = SCENARIOS[key]
         gated = play(scenario)
         row = [key, scenario.what, *_cells(play(scenario, gated=False)), *_cells(gated)]
         print(f"| {' | '.join(row)} | {gated.decisions:.0f} |", flush=True)
+    wanted = [key for key in keys or known if key in SYNCHRONISING]
+    if wanted:
+        _print_head(SYNCHRONISING_HEAD)
+    for key in wanted:
+        _print_synchronising(key)
     return 0
 
 

@@ -12,7 +12,7 @@ from tests.model.clock import MS, US, Clock
 
 
 @dataclass(frozen=True)
-class Timing:
+class CardTiming:
     """What the hardware takes; nanoseconds."""
 
     slice_ns: int = 2 * MS
@@ -20,8 +20,8 @@ class Timing:
     drained_ns: int = 30 * US  # a switch away from a context that has none left
 
 
-class Group:
-    """Pieces of work behind which one marker stands."""
+class WorkGroup:
+    """Units of work that one timing event covers."""
 
     __slots__ = ("done", "left", "meets", "started")
 
@@ -38,9 +38,9 @@ class Meeting:
     def __init__(self, count: int, ns: int) -> None:
         self.missing = count
         self.ns = ns
-        self.parts: list[tuple[Card, Group]] = []
+        self.parts: list[tuple[CardHardware, WorkGroup]] = []
 
-    def begin(self, card: "Card", group: Group) -> None:
+    def begin(self, card: "CardHardware", group: WorkGroup) -> None:
         """The piece on `card` has the card: it spins until the others have theirs."""
         self.parts.append((card, group))
         self.missing -= 1
@@ -52,14 +52,14 @@ class Meeting:
 NEVER = 1 << 60
 
 
-class Context:
+class CardContext:
     """A queue of work, and when it had the card."""
 
     __slots__ = ("card", "queue", "spans")
 
-    def __init__(self, card: "Card") -> None:
+    def __init__(self, card: "CardHardware") -> None:
         self.card = card
-        self.queue: deque[Group] = deque()
+        self.queue: deque[WorkGroup] = deque()
         self.spans: list[list[int]] = []  # [from, to] of its work on the card, in order
 
     def ran(self, start: int, end: int) -> None:
@@ -70,26 +70,26 @@ class Context:
             self.spans.append([start, end])
 
 
-class Card:
+class CardHardware:
     """One engine; compute is preempted anywhere."""
 
-    def __init__(self, clock: Clock, timing: Timing | None = None) -> None:
+    def __init__(self, clock: Clock, timing: CardTiming | None = None) -> None:
         self.clock = clock
-        self.timing = timing or Timing()
-        self.contexts: list[Context] = []
-        self._running: Context | None = None
-        self._last: Context | None = None
+        self.timing = timing or CardTiming()
+        self.contexts: list[CardContext] = []
+        self._running: CardContext | None = None
+        self._last: CardContext | None = None
         self._switching = False
         self._since = self._slice_end = 0
         self._plan = 0
 
-    def context(self) -> Context:
+    def context(self) -> CardContext:
         """One more context."""
-        context = Context(self)
+        context = CardContext(self)
         self.contexts.append(context)
         return context
 
-    def submit(self, context: Context, group: Group) -> None:
+    def submit(self, context: CardContext, group: WorkGroup) -> None:
         """Queue `group`."""
         context.queue.append(group)
         if self._running is None:
@@ -100,7 +100,7 @@ class Card:
             self.settle()
             self._look()
 
-    def shorten(self, group: Group, ns: int) -> None:
+    def shorten(self, group: WorkGroup, ns: int) -> None:
         """`group`, which had no end in sight, takes `ns` more."""
         if self._running is not None and self._running.queue[0] is group:
             self.settle()
@@ -109,7 +109,7 @@ class Card:
         else:
             group.left = ns
 
-    def _switch(self, context: Context, cost: int) -> None:
+    def _switch(self, context: CardContext, cost: int) -> None:
         if cost:
             self._switching = True
             self._running = None
@@ -117,7 +117,7 @@ class Card:
         else:
             self._switched(context)
 
-    def _switched(self, context: Context) -> None:
+    def _switched(self, context: CardContext) -> None:
         self._switching = False
         self._running = self._last = context
         self._since = self.clock.now
@@ -175,7 +175,7 @@ class Card:
         else:
             self._look()
 
-    def _next(self, after: Context, cost: int) -> None:
+    def _next(self, after: CardContext, cost: int) -> None:
         count = len(self.contexts)
         at = self.contexts.index(after)
         for step in range(1, count):

@@ -2,43 +2,51 @@
 """Cards, tenants and the scheduler's loop together: a run."""
 
 from tests.model.clock import US, Clock
-from tests.model.hardware import Card, Timing
-from tests.model.policy import CLOSED, FOREVER, CardPolicy, Gate, Seen, Share, align
-from tests.model.tenant import Place, Program, Tenant
+from tests.model.hardware import CardHardware, CardTiming
+from tests.model.policy import (
+    CLOSED,
+    FOREVER,
+    CardPolicy,
+    GateStruct,
+    SeenStruct,
+    ShareStruct,
+    align,
+)
+from tests.model.tenant import ModelTenant, Program, TenantSlot
 
-DECIDE_NS = 50 * US  # from a bell, or a timer, to the gate that was written
+DECIDE_NS = 50 * US  # from a wake-up or a timer to the written gate
 WAKE_NS = 50 * US  # from there to a thread that waited
 
 
-class Device:
+class GatedDevice:
     """A card and its policy; none: everything passes, as without us."""
 
-    def __init__(self, clock: Clock, gated: bool, timing: Timing | None) -> None:
+    def __init__(self, clock: Clock, gated: bool, timing: CardTiming | None) -> None:
         self.clock = clock
-        self.card = Card(clock, timing)
+        self.card = CardHardware(clock, timing)
         self.policy = CardPolicy() if gated else None
-        self.places: list[Place] = []
-        self.gates: list[Gate] = []
-        self.seen: list[Seen] = []
+        self.places: list[TenantSlot] = []
+        self.gates: list[GateStruct] = []
+        self.seen: list[SeenStruct] = []
         self.decisions = 0
         self.gangs: list[Gang] = []
         self._due = FOREVER
         self._timer = 0
 
-    def add(self, share: Share) -> Place:
+    def add(self, share: ShareStruct) -> TenantSlot:
         """A tenant's place here."""
-        place = Place(self.clock, self.ring)
+        place = TenantSlot(self.clock, self.wake)
         if self.policy is not None:
             place.number = self.policy.add(share, self.clock.now)
             place.mode = CLOSED
             self.gates.append(self.policy.gate(place.number))
-            self.seen.append(Seen())
+            self.seen.append(SeenStruct())
         self.places.append(place)
-        self.ring(place)
+        self.wake(place)
         return place
 
-    def ring(self, place: Place) -> None:
-        """A bell: decide soon."""
+    def wake(self, place: TenantSlot) -> None:
+        """A wake-up: decide soon."""
         del place
         if self.policy is not None:
             self.look(self.clock.now)
@@ -70,13 +78,13 @@ class Device:
         for gang in self.gangs:
             gang.align()
 
-    def _write(self, place: Place, gate: Gate) -> None:
+    def _write(self, place: TenantSlot, gate: GateStruct) -> None:
         mode, bound, pieces = gate.mode, gate.in_flight_max_ns, gate.pieces_min
         place.wait_max = gate.wait_max_ns
         if (mode, bound, pieces) == (place.mode, place.in_flight_max, place.pieces_min):
             return
         place.mode, place.in_flight_max, place.pieces_min = mode, bound, pieces
-        place.marker = gate.marker_ns
+        place.timing_interval_ns = gate.timing_interval_ns
         if mode != CLOSED:
             for thread in place.waiting:
                 self.clock.at(self.clock.now + WAKE_NS, thread.resume)
@@ -85,7 +93,7 @@ class Device:
 class Gang:
     """A tenant on several cards."""
 
-    def __init__(self, devices: list[Device], places: list[Place]) -> None:
+    def __init__(self, devices: list[GatedDevice], places: list[TenantSlot]) -> None:
         self.devices = devices
         self.places = [
             device.policy.place(place.number)
@@ -96,26 +104,28 @@ class Gang:
             device.gangs.append(self)
 
     def align(self) -> None:
-        """Whose cards have to be decided again is looked at again at once."""
+        """A card that has to be decided again is due at once."""
         for at in align(self.places):
             self.devices[at].look(self.devices[at].clock.now - DECIDE_NS)
 
 
-class Machine:
+class MachineModel:
     """Cards and the tenants on them."""
 
-    def __init__(self, *, cards: int = 1, gated: bool = True, timing: Timing | None = None) -> None:
+    def __init__(
+        self, *, cards: int = 1, gated: bool = True, timing: CardTiming | None = None
+    ) -> None:
         self.clock = Clock()
         self.gated = gated
-        self.devices = [Device(self.clock, gated, timing) for _ in range(cards)]
-        self.tenants: list[Tenant] = []
+        self.devices = [GatedDevice(self.clock, gated, timing) for _ in range(cards)]
+        self.tenants: list[ModelTenant] = []
 
     def tenant(
-        self, name: str, program: Program, share: Share, *, processes: int = 1,
+        self, name: str, program: Program, share: ShareStruct, *, processes: int = 1,
         cards: tuple[int, ...] = (0,),
-    ) -> Tenant:  # fmt: skip
+    ) -> ModelTenant:  # fmt: skip
         """A container that starts now."""
-        tenant = Tenant(self.clock, name, share, program, processes)
+        tenant = ModelTenant(self.clock, name, share, program, processes)
         devices = [self.devices[card] for card in cards]
         tenant.places = [device.add(share) for device in devices]
         if len(devices) > 1 and self.gated:
@@ -124,20 +134,20 @@ class Machine:
         self.tenants.append(tenant)
         return tenant
 
-    def change(self, tenant: Tenant, share: Share) -> None:
+    def change(self, tenant: ModelTenant, share: ShareStruct) -> None:
         """`gpushare set`, while it runs."""
         for place in tenant.places:
             for device in self.devices:
                 if place in device.places and device.policy is not None:
                     device.policy.change(place.number, share, self.clock.now)
-                    device.ring(place)
+                    device.wake(place)
 
-    def on(self, card: int) -> list[Tenant]:
-        """Who has a place on the card."""
+    def on(self, card: int) -> list[ModelTenant]:
+        """The tenant that has a place on the card."""
         places = self.devices[card].places
         return [tenant for tenant in self.tenants if any(p in places for p in tenant.places)]
 
-    def run(self, seconds: float) -> "Machine":
+    def run(self, seconds: float) -> "MachineModel":
         """Let time pass."""
         self.clock.run(self.clock.now + int(seconds * 1e9))
         for device in self.devices:

@@ -5,7 +5,7 @@ import math
 from itertools import pairwise
 
 from tests.model.clock import MS, SECOND
-from tests.model.tenant import Tenant
+from tests.model.tenant import ModelTenant
 
 BIN = 10 * MS
 
@@ -19,13 +19,15 @@ def bins(spans: list[list[int]], until: int) -> list[int]:
     return out
 
 
-def share(tenant: Tenant, start: int, end: int, card: int = 0) -> float:
+def share(tenant: ModelTenant, start: int, end: int, card: int = 0) -> float:
     """Its part of the card between two times, in percent."""
     time = sum(max(0, min(e, end) - max(s, start)) for s, e in tenant.spans(card))
     return 100 * time / (end - start)
 
 
-def over(tenant: Tenant, start: int, end: int, window: int = SECOND, card: int = 0) -> list[float]:
+def over(
+    tenant: ModelTenant, start: int, end: int, window: int = SECOND, card: int = 0
+) -> list[float]:
     """Its part in every `window`, in percent, a window beginning each hundredth of a second."""
     sums = [0]
     for each in bins(tenant.spans(card), end):
@@ -36,20 +38,36 @@ def over(tenant: Tenant, start: int, end: int, window: int = SECOND, card: int =
 
 
 def error(
-    tenant: Tenant, percent: float, start: int, end: int, card: int = 0
+    tenant: ModelTenant, percent: float, start: int, end: int, card: int = 0
 ) -> tuple[float, float]:
     """Mean and greatest difference from `percent` over one second, in points of the card."""
     errors = [abs(got - percent) for got in over(tenant, start, end, card=card)]
     return sum(errors) / len(errors), max(errors)
 
 
-def idle(tenants: list[Tenant], start: int, end: int, card: int = 0) -> float:
-    """How long the card had nobody's work on it, in percent: switches and pauses."""
+def ratio_errors(
+    tenants: list[ModelTenant], weights: list[float], start: int, end: int
+) -> tuple[float, float]:
+    """Mean and greatest difference over one second from its part of what all of them used.
+
+    In points of the card, of the tenant that is worst off.
+    """
+    used = [over(tenant, start, end) for tenant in tenants]
+    sums = [sum(each) for each in zip(*used, strict=True)]
+    errors = [
+        [abs(got - total * weight / sum(weights)) for got, total in zip(each, sums, strict=True)]
+        for each, weight in zip(used, weights, strict=True)
+    ]
+    return max(sum(each) / len(each) for each in errors), max(map(max, errors))
+
+
+def idle(tenants: list[ModelTenant], start: int, end: int, card: int = 0) -> float:
+    """How long the card had no tenant's work on it, in percent: switches and pauses."""
     return 100 - sum(share(tenant, start, end, card) for tenant in tenants)
 
 
-def longest_pause(tenants: list[Tenant], start: int, end: int) -> int:
-    """The longest time in which nobody had the card."""
+def longest_pause(tenants: list[ModelTenant], start: int, end: int) -> int:
+    """The longest time in which no tenant had the card."""
     spans = sorted((s, e) for tenant in tenants for s, e in tenant.spans() if e > start and s < end)
     edges = [(start, start), *spans, (end, end)]
     return max(after[0] - before[1] for before, after in pairwise(edges))

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("card", "charge", "credit", "gang", "level", "pick", "progress", "window")
+SOURCES = (
+    "card",
+    "charge",
+    "contention",
+    "credit",
+    "gang",
+    "pick",
+    "progress",
+    "virtual_time",
+    "window",
+)
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wmissing-prototypes", "-Werror")
 
 OPEN, METERED, WINDOW, CLOSED = range(4)
@@ -18,7 +28,7 @@ FOREVER = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
-class Share:
+class ShareStruct:
     """As struct share."""
 
     permille: int = 1000
@@ -26,6 +36,8 @@ class Share:
     online: bool = False
     priority: int = 0
     gang: int = 0
+    measured: bool = False
+    correction_permille: int = 0
 
 
 class CShare(ctypes.Structure):
@@ -35,10 +47,12 @@ class CShare(ctypes.Structure):
         ("online", ctypes.c_bool),
         ("priority", ctypes.c_uint32),
         ("gang", ctypes.c_uint32),
+        ("measured", ctypes.c_bool),
+        ("correction_permille", ctypes.c_int32),
     ]
 
 
-class Seen(ctypes.Structure):
+class SeenStruct(ctypes.Structure):
     _fields_ = [
         ("at_ns", ctypes.c_uint64),
         ("busy_ns", ctypes.c_uint64),
@@ -51,18 +65,20 @@ class Seen(ctypes.Structure):
     ]
 
 
-class Gate(ctypes.Structure):
+class GateStruct(ctypes.Structure):
     _fields_ = [
         ("mode", ctypes.c_uint32),
         ("in_flight_max_ns", ctypes.c_uint64),
-        ("marker_ns", ctypes.c_uint64),
+        ("timing_interval_ns", ctypes.c_uint64),
         ("wait_max_ns", ctypes.c_uint64),
-        ("alone_permille", ctypes.c_uint32),
+        ("self_throttle_permille", ctypes.c_uint32),
         ("pieces_min", ctypes.c_uint32),
         ("charged_ns", ctypes.c_uint64),
         ("windows", ctypes.c_uint64),
         ("overruns", ctypes.c_uint64),
-        ("wanted_ns", ctypes.c_uint64),
+        ("demand_ns", ctypes.c_uint64),
+        ("claimed_ns", ctypes.c_uint64),
+        ("ungated_ns", ctypes.c_uint64),
         ("hung", ctypes.c_bool),
     ]
 
@@ -90,7 +106,7 @@ def library() -> ctypes.CDLL:
         subprocess.run(["gcc", *options, *map(str, sources()), "-o", str(built)], check=True)
         loaded = ctypes.CDLL(str(built))
     card, number, ns = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64
-    share, seen = ctypes.POINTER(CShare), ctypes.POINTER(Seen)
+    share, seen = ctypes.POINTER(CShare), ctypes.POINTER(SeenStruct)
     for name, result, arguments in (
         ("new", card, [ctypes.c_uint32]),
         ("free", None, [card]),
@@ -99,7 +115,7 @@ def library() -> ctypes.CDLL:
         ("remove", None, [card, number, ns]),
         ("see", None, [card, number, seen]),
         ("decide", ns, [card, ns]),
-        ("gate", ctypes.POINTER(Gate), [card, number]),
+        ("gate", ctypes.POINTER(GateStruct), [card, number]),
     ):
         function = getattr(loaded, f"card_{name}")
         function.restype = result
@@ -109,45 +125,48 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def _c(share: Share) -> CShare:
-    return CShare(share.permille, share.capped, share.online, share.priority, share.gang)
+def _c(share: ShareStruct) -> CShare:
+    return CShare(
+        *(share.permille, share.capped, share.online, share.priority, share.gang),
+        *(share.measured, share.correction_permille),
+    )
 
 
 class CardPolicy:
     """One struct card."""
 
-    def __init__(self, slow: int = 1) -> None:
+    def __init__(self, time_scale: int = 1) -> None:
         self._library = library()
-        self._card = self._library.card_new(slow)
+        self._card = self._library.card_new(time_scale)
         assert self._card
 
     def __del__(self) -> None:
         self._library.card_free(self._card)
 
-    def add(self, share: Share, now: int) -> int:
+    def add(self, share: ShareStruct, now: int) -> int:
         """The tenant's number; -1 where there is no room."""
         return int(self._library.card_add(self._card, _c(share), now))
 
-    def change(self, number: int, share: Share, now: int) -> None:
+    def change(self, number: int, share: ShareStruct, now: int) -> None:
         self._library.card_change(self._card, number, _c(share), now)
 
     def remove(self, number: int, now: int) -> None:
         self._library.card_remove(self._card, number, now)
 
-    def see(self, number: int, seen: Seen) -> None:
+    def see(self, number: int, seen: SeenStruct) -> None:
         self._library.card_see(self._card, number, seen)
 
     def decide(self, now: int) -> int:
         """When to look again."""
         return int(self._library.card_decide(self._card, now))
 
-    def gate(self, number: int) -> Gate:
+    def gate(self, number: int) -> GateStruct:
         """It stays where it is: what is decided later is seen in it."""
-        gate: Gate = self._library.card_gate(self._card, number).contents
+        gate: GateStruct = self._library.card_gate(self._card, number).contents
         return gate
 
     def place(self, number: int) -> GangPlace:
-        """A tenant of this card, as gang_align is told of it."""
+        """A tenant of this card, as gang_align gets it."""
         return GangPlace(self._card, number)
 
 

@@ -8,16 +8,20 @@ from collections.abc import Callable, Iterator
 
 from tests.model.clock import MS, SECOND, US
 from tests.model.hardware import Meeting
-from tests.model.tenant import Kernels, Launch, Note, Program, Sleep, Step, Sync, Thread
+from tests.model.tenant import KernelSequence, Launch, Note, Program, Sleep, Step, Sync, Thread
 
 KERNELS = 2048  # different ones, then the same again
 FOREVER = 1 << 60
+# From the end of work to the thread that synchronised: if it polls, which is CUDA's default, and if
+# it sleeps until the driver wakes it up (CU_CTX_SCHED_BLOCKING_SYNC).
+POLLS_NS = (2 * US, 10 * US)
+SLEEPS_NS = (20 * US, 60 * US)
 
 
 def kernels(
     median_ns: int, *, sigma: float = 0.8, least: int = 0, most: int = 0, error: float = 0.2,
     seed: int = 0,
-) -> Kernels:  # fmt: skip
+) -> KernelSequence:  # fmt: skip
     """Lognormal durations; they are estimated with a lognormal error of `error`."""
     chance = random.Random(f"{median_ns} {sigma} {seed}")
     most = most or 20 * median_ns
@@ -25,7 +29,7 @@ def kernels(
         min(most, max(least or 3 * US, int(median_ns * math.exp(chance.gauss(0, sigma)))))
         for _ in range(KERNELS)
     ]
-    return Kernels(ns, [max(1, int(each * math.exp(chance.gauss(0, error)))) for each in ns])
+    return KernelSequence(ns, [max(1, int(each * math.exp(chance.gauss(0, error)))) for each in ns])
 
 
 def training(
@@ -41,6 +45,28 @@ def training(
             yield Sync()
             if gap_ns:
                 yield Sleep(gap_ns)
+
+    return program
+
+
+def synchronising(
+    median_ns: int,
+    depth: int,
+    *,
+    wake_ns: tuple[int, int] = POLLS_NS,
+    sigma: float = 0.3,
+    host_ns: int = 10 * US,
+    seed: int = 0,
+) -> Program:
+    """Batches of `depth` kernels, each waited for: the thread is late, and has to do then."""
+
+    def program(thread: Thread) -> Iterator[Step]:
+        chance = random.Random(f"{median_ns} {depth} {seed} {_number(thread)}")
+        mine = kernels(median_ns, sigma=sigma, seed=seed + _number(thread))
+        while True:
+            yield Launch(mine, depth)
+            yield Sync()
+            yield Sleep(chance.randint(*wake_ns) + host_ns)
 
     return program
 
@@ -95,7 +121,7 @@ def persistent(ns: int = FOREVER, *, after_ns: int = 0) -> Program:
     def program(thread: Thread) -> Iterator[Step]:
         del thread
         yield Sleep(after_ns)
-        yield Launch(Kernels([ns], [100 * US]), 1)
+        yield Launch(KernelSequence([ns], [100 * US]), 1)
         yield Sync()
 
     return program
@@ -111,7 +137,7 @@ def all_reduce(cards: int, *, median_ns: int = 200 * US, per: int = 20, ns: int 
             yield Launch(mine, per, card)
             meeting = meetings.setdefault(iteration, Meeting(cards, ns))
             meetings.pop(iteration - 2, None)
-            yield Launch(Kernels([ns], [ns]), 1, card, meeting)
+            yield Launch(KernelSequence([ns], [ns]), 1, card, meeting)
             yield Sync()
             if card == 0:
                 yield Note(thread.tenant.latencies.append)

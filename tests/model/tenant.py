@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tests.model.clock import MS, US, Clock
-from tests.model.hardware import Card, Context, Group, Meeting
-from tests.model.policy import CLOSED, METERED, OPEN, Seen, Share
+from tests.model.hardware import CardContext, CardHardware, Meeting, WorkGroup
+from tests.model.policy import CLOSED, METERED, OPEN, SeenStruct, ShareStruct
 
 LAUNCH_NS = 5 * US
-SEEN_NS = 20 * US  # from a marker on the card to the process that looks at it
+SEEN_NS = 20 * US  # from a timing event on the card to the process that reads it
 QUEUE = 1024  # of the driver: a launch beyond it waits
 AT_ONCE = 16  # launches in one step of the model
 
 
-class Kernels:
+class KernelSequence:
     """Durations to launch one after the other, over and over, and what each is taken for."""
 
     __slots__ = ("at", "estimates", "ns")
@@ -33,7 +33,7 @@ class Kernels:
 class Launch:
     """So many of `kernels`, on the tenant's card `card`."""
 
-    kernels: Kernels
+    kernels: KernelSequence
     count: int
     card: int = 0
     meeting: Meeting | None = None
@@ -52,7 +52,7 @@ class Sleep:
 
 @dataclass(slots=True)
 class Note:
-    """Tell the time to who measures."""
+    """Report the time to the measurement."""
 
     call: Callable[[int], None]
 
@@ -62,24 +62,24 @@ Program = Callable[["Thread"], Iterator[Step]]
 
 
 @dataclass(eq=False)
-class Place:
+class TenantSlot:
     """A tenant on a card: its gate, and what all its processes have there."""
 
     clock: Clock
-    ring: Callable[["Place"], None]
+    wake: Callable[["TenantSlot"], None]
     number: int = -1
     mode: int = OPEN
     in_flight_max: int = 0
-    marker: int = 500 * US
+    timing_interval_ns: int = 500 * US
     pieces_min: int = 1
     wait_max: int = 5000 * MS
     pending: int = 0
     pieces: int = 0
-    works: list["Work"] = field(default_factory=list)
+    works: list["ProcessWork"] = field(default_factory=list)
     waiting: list["Thread"] = field(default_factory=list)
     forced: int = 0
     changed: bool = True
-    lie: Callable[[Seen], None] | None = None
+    lie: Callable[[SeenStruct], None] | None = None
 
     def passes(self, pending: int, pieces: int, estimate: int) -> bool:
         """Whether one more piece passes a gate that does not let everything through."""
@@ -87,7 +87,7 @@ class Place:
             pieces < self.pieces_min or pending + estimate <= self.in_flight_max
         )
 
-    def see(self, seen: Seen) -> None:
+    def see(self, seen: SeenStruct) -> None:
         """What the pages say, as the scheduler adds it up."""
         now = self.clock.now
         busy = pending = progress = idle = submitted = contexts = waiting = 0
@@ -112,14 +112,14 @@ class Place:
             self.lie(seen)
 
 
-class Work:
+class ProcessWork:
     """One process on one card: struct gpushare_work, and the driver's queue."""
 
     __slots__ = (
         "busy", "context", "ended", "pending", "place", "queued", "since", "submitted", "thread",
     )  # fmt: skip
 
-    def __init__(self, thread: "Thread", place: Place, context: Context) -> None:
+    def __init__(self, thread: "Thread", place: TenantSlot, context: CardContext) -> None:
         self.thread = thread
         self.place = place
         self.context = context
@@ -128,7 +128,7 @@ class Work:
         place.works.append(self)
 
     def submit(self, ns: int, estimate: int, pieces: int, meeting: Meeting | None) -> None:
-        """`pieces` at once, with a marker behind them."""
+        """`pieces` at once, followed by a timing event."""
         place = self.place
         counted = place.mode != OPEN
         self.queued += pieces
@@ -137,7 +137,7 @@ class Work:
             if self.submitted == self.ended:
                 self.since = now
                 if place.mode == METERED:
-                    place.ring(place)
+                    place.wake(place)
             self.submitted += pieces
             self.pending += estimate
             place.pending += estimate
@@ -150,7 +150,7 @@ class Work:
                 place.clock.at(end + SEEN_NS, self._ended, end, estimate, pieces)
             self.thread.progress(self.queued)
 
-        group = Group(ns, done)
+        group = WorkGroup(ns, done)
         group.meets = meeting
         self.context.card.submit(self.context, group)
 
@@ -168,7 +168,7 @@ class Work:
         place.pieces -= pieces
         place.changed = True
         if self.submitted == self.ended:
-            place.ring(place)
+            place.wake(place)
         if place.waiting and place.mode != CLOSED:
             for thread in list(place.waiting):
                 thread.resume()
@@ -177,12 +177,15 @@ class Work:
 class Thread:
     """A process with one thread that launches, and a context on each of its tenant's cards."""
 
-    def __init__(self, tenant: "Tenant", places: list[Place], contexts: list[Context]) -> None:
+    def __init__(
+        self, tenant: "ModelTenant", places: list[TenantSlot], contexts: list[CardContext]
+    ) -> None:
         self.tenant = tenant
         self.clock = tenant.clock
         self.number = len(tenant.threads)
         self.works = [
-            Work(self, place, context) for place, context in zip(places, contexts, strict=True)
+            ProcessWork(self, place, context)
+            for place, context in zip(places, contexts, strict=True)
         ]
         self.stopped = False
         self.later: list[Callable[[], None]] = []
@@ -190,7 +193,7 @@ class Thread:
         self._steps = tenant.program(self)
         self._step: Step | None = None
         self._left = 0
-        self._at_gate: Place | None = None
+        self._at_gate: TenantSlot | None = None
         self._waits = 0
         self._for: str | None = None
         self._force = False
@@ -231,7 +234,7 @@ class Thread:
         blocked = False
         size = len(kernels.ns)
         room = min(AT_ONCE, self._left, QUEUE - work.queued)
-        while count < room and estimate < place.marker:
+        while count < room and estimate < place.timing_interval_ns:
             expected = kernels.estimates[kernels.at]
             if gated and not (
                 self._force
@@ -258,14 +261,14 @@ class Thread:
         self.clock.at(self.clock.now + count * LAUNCH_NS, self.go)
         return False
 
-    def _wait(self, place: Place) -> None:
+    def _wait(self, place: TenantSlot) -> None:
         first = not place.waiting
         self._at_gate = place
         place.waiting.append(self)
         place.changed = True
         if place.mode == CLOSED:
             if first:
-                place.ring(place)
+                place.wake(place)
             self._waits += 1
             self.clock.at(self.clock.now + place.wait_max, self._waited, self._waits)
 
@@ -309,20 +312,20 @@ class Thread:
 
 
 @dataclass(eq=False)
-class Tenant:
+class ModelTenant:
     """A container."""
 
     clock: Clock
     name: str
-    share: Share
+    share: ShareStruct
     program: Program
     processes: int = 1
-    places: list[Place] = field(default_factory=list)
+    places: list[TenantSlot] = field(default_factory=list)
     threads: list[Thread] = field(default_factory=list)
     latencies: list[int] = field(default_factory=list)
     meetings: dict[int, Meeting] = field(default_factory=dict)
 
-    def start(self, cards: list[Card]) -> None:
+    def start(self, cards: list[CardHardware]) -> None:
         """Its processes, each with a context on each card."""
         for _ in range(self.processes):
             thread = Thread(self, self.places, [card.context() for card in cards])

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from .distribution import NODES, Cgroups, Distribution, Place
+from .distribution import NODES, Cgroups, Distribution, DistributionRoot
 from .program import Missing, find
 
 #: "$1" is the cgroup to be the root of the namespace.
@@ -26,7 +26,8 @@ shift
 exec "$@"
 """
 
-# What is in no namespace is this machine's, and stays as it is.
+# What is in no namespace is this machine's, and stays as it is. A tmpfs on /tmp would hide what is
+# passed to the place from there.
 INIT: Final = (
     NODES
     + """
@@ -35,7 +36,7 @@ mount --bind /proc/sys /proc/sys
 mount -o remount,bind,ro /proc/sys
 for unit in systemd-sysctl.service systemd-modules-load.service docker.socket \
 	systemd-tmpfiles-setup-dev-early.service systemd-tmpfiles-setup-dev.service \
-	proc-sys-fs-binfmt_misc.automount sys-kernel-debug.mount sys-kernel-tracing.mount; do
+	proc-sys-fs-binfmt_misc.automount sys-kernel-debug.mount sys-kernel-tracing.mount tmp.mount; do
 	ln -sf /dev/null "/etc/systemd/system/$unit"
 done
 exec env -i container=gpushare PATH="$PATH" /lib/systemd/systemd --unit=basic.target
@@ -43,7 +44,7 @@ exec env -i container=gpushare PATH="$PATH" /lib/systemd/systemd --unit=basic.ta
 )
 
 
-class Booted(Place):
+class Booted(DistributionRoot):
     """Debian 13 with systemd as its first process."""
 
     def __init__(
@@ -51,11 +52,11 @@ class Booted(Place):
         distribution: Distribution,
         folder: Path,
         cgroups: Cgroups = "v2",
-        lent: Sequence[Path] = (),
+        host_paths: Sequence[Path] = (),
     ) -> None:
         if cgroups != "v2":
             raise ValueError("systemd 256 and newer boots on cgroup v2 alone")
-        super().__init__(distribution, folder, cgroups, lent)
+        super().__init__(distribution, folder, cgroups, host_paths)
         listed = ["pgrep", "--parent", str(self._first.process.pid)]
         self.pid = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.strip()
         active = self.argv("systemctl", "is-active", "basic.target")

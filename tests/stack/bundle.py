@@ -3,17 +3,41 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from gpushare.verify import Tenant, image
+from gpushare.verify import ProbeTenant, image
 
 from .stack import Stack
 
 PROBE = (image.PROGRAM,)
+
+
+def _unpacked(stack: Stack, files: Mapping[str, bytes]) -> Path:
+    """Return the image with `files`, unpacked once a stack: its archive is made in Python."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name} {len(files[name])} ".encode() + files[name])
+    folder = stack.root / "images" / digest.hexdigest()[:16]
+    if not folder.exists():
+        image.unpack(folder, stack.installation.probe, dict(files))
+    return folder
+
+
+def _written_spec(stack: Stack) -> str:
+    """Return what `runc spec` writes, once a stack."""
+    file = stack.root / "images" / "config.json"
+    if not file.exists():
+        file.parent.mkdir(exist_ok=True)
+        argv = stack.argv("runc", "spec", "--bundle", str(file.parent))
+        subprocess.run(argv, cwd=file.parent, check=True)
+    return file.read_text()
 
 
 class Bundle:
@@ -31,13 +55,10 @@ class Bundle:
         self.stack = stack
         self.id = f"test-{secrets.token_hex(4)}"
         self.path = stack.root / "bundles" / self.id
+        self.path.mkdir(parents=True)
         self.rootfs = self.path / "rootfs"
-        self.rootfs.mkdir(parents=True)
-        image.unpack(self.rootfs, stack.installation.probe, dict(files or {}))
-        subprocess.run(
-            stack.argv("runc", "spec", "--bundle", str(self.path)), cwd=self.path, check=True
-        )
-        self.config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
+        shutil.copytree(_unpacked(stack, files or {}), self.rootfs, symlinks=True)
+        self.config: dict[str, Any] = json.loads(_written_spec(stack))
         self.config["process"]["terminal"] = False
         self.config["process"]["args"] = list(args)
         self.config["process"]["env"] = ["PATH=/usr/bin:/bin"]
@@ -68,10 +89,10 @@ class Bundle:
         program = runtime or str(self.stack.installation.launcher)
         return self.stack.argv(program, "--root", f"{self.stack.root}/runc", *words)
 
-    def run(self) -> Tenant:
+    def run(self) -> ProbeTenant:
         """Run the container in the foreground, as `runc run` does."""
         words = self.argv("run", "--bundle", str(self.path), self.id)
-        return Tenant(self.id, words, self.stack.environment)
+        return ProbeTenant(self.id, words, self.stack.environment)
 
     def detach(self) -> None:
         """Run the container in the background; its init has none of our pipes, and keeps none."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from .program import PLACES, TOOLS, Missing, Program, find
+from .program import PLACES, TOOLS, Missing, ServiceProcess, find
 
 BUILD: Final = Path(__file__).resolve().parents[2] / "build"
 #: machine: as it has them. v1, v2: of its hierarchies only those, as a machine has that knows no
@@ -26,10 +26,10 @@ BUILD: Final = Path(__file__).resolve().parents[2] / "build"
 Cgroups = Literal["machine", "v1", "v2"]
 
 #: "$1" the root, "$2" the stack's folder, "$3" the cgroups, "$4" v1's hierarchies, "$5" what of
-#: this machine is lent, then what is to run first in it.
+#: this machine is visible in it, then what is to run first in it.
 SCRIPT: Final = """
 set -eu
-lower=$1 folder=$2 cgroups=$3 v1=$4 lent=$5
+lower=$1 folder=$2 cgroups=$3 v1=$4 host_paths=$5
 shift 5
 own=$folder/place
 mkdir "$own"
@@ -39,7 +39,11 @@ mount -t overlay -o "lowerdir=$lower,upperdir=$own/upper,workdir=$own/work" over
 cd "$own/root"
 mkdir -p ./"$folder" proc sys dev run
 mount --bind "$folder" ./"$folder"
-for each in $lent; do
+mount -t proc -o nosuid,nodev,noexec proc proc
+mount --rbind /dev dev
+mount --rbind /sys sys
+mount -t tmpfs -o mode=755,nosuid,nodev tmpfs run
+for each in $host_paths; do
 	if [ -d "$each" ]; then
 		mkdir -p ./"$each"
 	else
@@ -49,10 +53,6 @@ for each in $lent; do
 	mount --bind "$each" ./"$each"
 	mount -o remount,bind,ro ./"$each"
 done
-mount -t proc -o nosuid,nodev,noexec proc proc
-mount --rbind /dev dev
-mount --rbind /sys sys
-mount -t tmpfs -o mode=755,nosuid,nodev tmpfs run
 rm -rf etc/docker etc/gpushare var/lib/docker var/lib/containerd var/lib/containers
 case $cgroups in
 v1)
@@ -111,10 +111,10 @@ DEBIAN13: Final = Distribution("debian13", BUILD / "debian13", ("/usr/sbin", "/u
 DISTRIBUTIONS: Final = (HOST, DEBIAN13)
 
 
-class Place:
+class DistributionRoot:
     """A mount namespace with `distribution` as its root and `folder` at its own path.
 
-    Of this machine it has the files and folders that are `lent` to it besides, to read.
+    Of this machine it has the files and folders that are named by `host_paths` besides, to read.
     """
 
     def __init__(
@@ -122,17 +122,17 @@ class Place:
         distribution: Distribution,
         folder: Path,
         cgroups: Cgroups = "machine",
-        lent: Sequence[Path] = (),
+        host_paths: Sequence[Path] = (),
     ) -> None:
         if not distribution.root.exists():
             raise Missing(f"{distribution.root} is not there: run ./dev setup")
         self.distribution = distribution
         words = [str(distribution.root.resolve()), str(folder), cgroups]
         words.append(" ".join(_v1()) if cgroups == "v1" else "")
-        words.append(" ".join(map(str, lent)))
+        words.append(" ".join(map(str, host_paths)))
         log = folder / "place.log"
         unshared = [find("sh"), "-c", SCRIPT, "sh", *words]
-        self._first = Program(self._starting(unshared, folder), log)
+        self._first = ServiceProcess(self._starting(unshared, folder), log)
         self._first.wait_until(lambda: "ready" in log.read_text())
 
     @staticmethod
@@ -188,16 +188,19 @@ class Place:
 
 def _v1() -> Sequence[str]:
     """Return where v1's hierarchies are mounted; Missing on a machine that has v2 alone."""
-    found = []
+    found: dict[str, str] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
-        if after.split()[0] == "cgroup" and before.split()[3] == "/":
-            found.append(before.split()[4])
+        if after.split()[0] == "cgroup":
+            device, top, point = before.split()[2:5]
+            if top == "/":
+                # A hierarchy may be mounted twice; the first is the machine's own.
+                found.setdefault(device, point)
     if not found:
         raise Missing(
             "this machine has no cgroup v1: boot it with systemd.unified_cgroup_hierarchy=0"
         )
-    return found
+    return list(found.values())
 
 
 def _processes_in(namespace: Path) -> list[int]:

@@ -37,15 +37,15 @@ def musl() -> Path:
         subprocess.run(["dpkg-deb", "-x", str(package), str(root)], check=True)
         (root / "bin").mkdir(exist_ok=True)
         _compile(root / "bin/app", "-dynamic")
-        _compile(root / "bin/static", "-static")
+        _compile(root / "bin/static", "-static", "-pie")
         (ROOT / "done").touch()
     return root
 
 
-def _compile(target: Path, linked: str) -> None:
+def _compile(target: Path, *linked: str) -> None:
     source = ROOT / "app.c"
     source.write_text(SOURCE)
-    # As gpushare's own programs are built, and from no folder above zig: for each other way it
-    # makes a musl of its own, which takes half a minute.
+    # As gpushare's own programs are built, static ones position-independent, and from no folder
+    # above zig: for each other way it makes a musl of its own, which takes half a minute.
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-musl", "-O2", "-s"]
-    subprocess.run([*compiler, linked, "-o", str(target), str(source)], check=True, cwd=ROOT)
+    subprocess.run([*compiler, *linked, "-o", str(target), str(source)], check=True, cwd=ROOT)

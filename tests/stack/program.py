@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from .forked import Forked
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -31,11 +34,24 @@ def find(name: str) -> str:
     raise Missing(f"{name} is not on this machine: run ./dev setup")
 
 
-class Program:
-    def __init__(self, argv: Sequence[str], log: Path, env: dict[str, str] | None = None) -> None:
+class ServiceProcess:
+    """`argv`, executed; with `forked` it is gpushared's, see forked.py."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        log: Path,
+        env: dict[str, str] | None = None,
+        *,
+        forked: bool = False,
+    ) -> None:
         self.argv = list(argv)
         self.log = log
+        self.process: subprocess.Popen[bytes] | Forked
         with log.open("ab") as output:
+            if forked:
+                self.process = Forked(self.argv, output.fileno(), env or os.environ)
+                return
             self.process = subprocess.Popen(
                 self.argv,
                 stdin=subprocess.DEVNULL,

@@ -19,12 +19,12 @@ import yaml
 from gpushare import simulator
 from gpushare.client import Client, DaemonUnreachable
 from gpushare.install import Installation, install
-from gpushare.verify import Containerd, Docker, Host
+from gpushare.verify import Containerd, Docker, HostRunner
+from tests import leftovers
 
-from . import leftovers
 from .booted import Booted
-from .distribution import Cgroups, Distribution, Place
-from .program import Missing, Program, find
+from .distribution import Cgroups, Distribution, DistributionRoot
+from .program import Missing, ServiceProcess, find
 
 #: The engines' own clients, as a user of the distribution types them.
 CLIENTS = ("docker", "docker-compose", "ctr", "podman")
@@ -33,11 +33,11 @@ CLIENTS = ("docker", "docker-compose", "ctr", "podman")
 class Stack:
     """A simulated card (or the CDI spec of a real one), a daemon, and engines as asked for.
 
-    `driver` is the simulated driver's version, where it is not the profile's; `slow_motion` is how
+    `driver` is the simulated driver's version, where it is not the profile's; `time_scale` is how
     often the card's durations are multiplied. With a
     `distribution` the engines and the containers run in its `place`, which sees `cgroups` as said;
     without, on this machine as it is. A place that is `booted` has systemd, and
-    what of this machine's is `lent` to it. `runtime` is the low-level runtime beneath the launcher.
+    the `host_paths` of this machine. `runtime` is the low-level runtime beneath the launcher.
 
     `root` holds everything; `env` is what a shell needs to talk to it: its PATH has the clients of
     the distribution.
@@ -49,26 +49,26 @@ class Stack:
         profile: str = "h200",
         cards: int = 1,
         driver: str | None = None,
-        slow_motion: float = 1,
+        time_scale: float = 1,
         cdi: Path | None = None,
         distribution: Distribution | None = None,
         cgroups: Cgroups = "machine",
         runtime: str = "runc",
         booted: bool = False,
-        lent: Sequence[Path] = (),
+        host_paths: Sequence[Path] = (),
     ) -> None:
         # Also a containerd namespace and a cgroup, hence no underscore.
-        self.root = Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}")
+        self.root = leftovers.note(Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}"))
         self.root.mkdir(mode=0o755)
         self.cgroup = self.root.name
         self._exit = ExitStack()
         self._traces = leftovers.Traces()
         self._exit.callback(self._remove)
-        self.place: Place | None = None
+        self.place: DistributionRoot | None = None
         try:
             if distribution is not None:
-                kind = Booted if booted else Place
-                self.place = kind(distribution, self.root, cgroups, lent)
+                kind = Booted if booted else DistributionRoot
+                self.place = kind(distribution, self.root, cgroups, host_paths)
                 self._exit.callback(self.place.close)
             self.runtime = Path(distribution.find(runtime) if distribution else find(runtime))
             self.socket = self.root / "run" / "control.sock"
@@ -79,7 +79,7 @@ class Stack:
                 "DOCKER_HOST": f"unix://{self.root}/docker.sock",
             }
             self._put_clients_on_path()
-            self.cdi = cdi or self._simulate(profile, cards, driver, slow_motion)
+            self.cdi = cdi or self._simulate(profile, cards, driver, time_scale)
             self.installation: Installation = install(
                 self.root / "lib", runtime=self.runtime, socket=self.socket
             )
@@ -87,7 +87,7 @@ class Stack:
         except BaseException:
             self.close()
             raise
-        self.daemon: Program | None = None
+        self.daemon: ServiceProcess | None = None
 
     def __enter__(self) -> Stack:
         return self
@@ -118,10 +118,11 @@ class Stack:
             return self.place.argv(program, *words)
         return [program if program.startswith("/") else find(program), *words]
 
-    def start_daemon(self, wrapper: tuple[str, ...] = ()) -> Program:
+    def start_daemon(self, wrapper: tuple[str, ...] = ()) -> ServiceProcess:
         """Start gpushared, under `wrapper` (say, unshare) where one is given."""
         beside = self.place.beside() if isinstance(self.place, Booted) else []
-        self.daemon = self.start("gpushared", [*beside, *wrapper, *self.gpushared])
+        before = [*beside, *wrapper]
+        self.daemon = self.start("gpushared", [*before, *self.gpushared], forked=not before)
         self.daemon.wait_until(lambda: _serves(self.socket))
         return self.daemon
 
@@ -162,16 +163,21 @@ class Stack:
                 f"{self.root}/containerd.sock",
             ),
             *("--containerd-namespace", self.cgroup, "--bridge=none", *cgroups),
-            *("--iptables=false", "--ip6tables=false", "--userland-proxy=false"),
+            *(
+                "--iptables=false",
+                "--ip6tables=false",
+                "--ip-forward=false",
+                "--userland-proxy=false",
+            ),
             *flags,
         ]
         program = self.start("dockerd", argv)
         program.wait_until(lambda: _answers(["docker", "version"], self.environment))
         return Docker(env=dict(self.env))
 
-    def host(self) -> Host:
+    def host(self) -> HostRunner:
         """`gpushare run`, without an engine."""
-        return Host(self.cli, self.installation.probe, env=dict(self.env))
+        return HostRunner(self.cli, self.installation.probe, env=dict(self.env))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -190,9 +196,9 @@ class Stack:
                 self.place.wrap(client, folder)
         self.env["PATH"] = f"{folder}:{os.environ['PATH']}"
 
-    def _simulate(self, profile: str, cards: int, driver: str | None, slow_motion: float) -> Path:
+    def _simulate(self, profile: str, cards: int, driver: str | None, time_scale: float) -> Path:
         folder = self.root / "driver"
-        cuda = None if driver is None else "13.0"
+        cuda = None if driver is None else "13.5"
         libraries = simulator.libraries()
         if self.place is not None:
             # What runc mounts must have the same name in there.
@@ -202,7 +208,7 @@ class Stack:
             profile,
             cards=cards,
             driver_version=driver,
-            slow_motion=slow_motion,
+            time_scale=time_scale,
             cuda_version=cuda,
             folder=libraries,
         )
@@ -216,13 +222,13 @@ class Stack:
                 {
                     "run_dir": str(self.root / "run"),
                     "state_dir": str(self.root / "state"),
-                    "libraries": str(self.installation.libraries),
-                    "driver": {"cdi": str(self.cdi)},
-                    # The engines' namespace is this process's; pid 1 may be somebody else's here.
-                    "mount_namespace": str(
+                    "library_dir": str(self.installation.libraries),
+                    "driver": {"cdi_spec": str(self.cdi)},
+                    # The engines' namespace is this process's; pid 1 may be another machine's here.
+                    "runtime_mount_namespace": str(
                         self.place.mount_namespace if self.place else f"/proc/{os.getpid()}/ns/mnt"
                     ),
-                    "engines": {"docker": {"sockets": [f"{self.root}/docker.sock"]}},
+                    "engines": {"sockets": [f"{self.root}/docker.sock"]},
                 }
             )
         )
@@ -239,9 +245,9 @@ class Stack:
             env=self.environment,
         )
 
-    def start(self, name: str, argv: list[str]) -> Program:
+    def start(self, name: str, argv: list[str], *, forked: bool = False) -> ServiceProcess:
         """Start a program that ends with the stack; its output is in `root`/`name`.log."""
-        program = Program(argv, self.root / f"{name}.log", self.environment)
+        program = ServiceProcess(argv, self.root / f"{name}.log", self.environment, forked=forked)
         self._exit.callback(program.stop)
         return program
 
@@ -253,7 +259,7 @@ class Stack:
 
 
 def _serves(path: Path) -> bool:
-    """Whether gpushared is ready: it listens before, and tells who comes to wait."""
+    """Whether gpushared is ready: it listens before, and asks early clients to wait."""
     try:
         Client(path).status()
     except DaemonUnreachable:

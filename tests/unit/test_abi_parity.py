@@ -15,7 +15,7 @@ from gpushare import abi
 INCLUDE: Final = Path(__file__).parents[2] / "libhook" / "include"
 
 TEXTS: Final = (
-    *("DRIVER_DIR", "TENANT_DIR", "GRANT_NAME", "STATUS_NAME", "SOCKET_NAME", "BELL_NAME"),
+    *("DRIVER_DIR", "TENANT_DIR", "GRANT_NAME", "STATUS_NAME", "SOCKET_NAME", "WAKEUP_NAME"),
     "TENANT_DIR_ENV",
 )
 NUMBERS: Final = (
@@ -24,29 +24,43 @@ NUMBERS: Final = (
     *("GRANT_BYTES", "STATUS_PROCESS_OFFSET", "STATUS_WORK_OFFSET", "STATUS_WORK_BYTES"),
     *("STATUS_USAGE_OFFSET", "STATUS_CARD_BYTES", "STATUS_BYTES"),
     *("KIND_BUFFER", "KIND_CONTEXT", "KIND_MANAGED", "KIND_POOL", "KIND_PHYSICAL"),
-    *("KIND_ARRAY", "KIND_GRAPH", "KIND_MODULE", "KIND_LIMIT", "KIND_EXTERNAL", "KINDS"),
+    *("KIND_ARRAY", "KIND_GRAPH", "KIND_MODULE", "KIND_CONTEXT_LIMIT", "KIND_EXTERNAL", "KINDS"),
     *("PENDING_BITS", "PENDING_BYTES"),
-    *("MESSAGE_HELLO", "MESSAGE_LOG", "MESSAGE_LACKS", "MESSAGE_TEXT_BYTES"),
+    *("MESSAGE_HELLO", "MESSAGE_LOG", "MESSAGE_SHORTFALL", "MESSAGE_TEXT_BYTES"),
 )
 #: struct -> prefix in abi.py and the fields that Python touches
 STRUCTS: Final = {
     "grant_header": (
         "GRANT_HEADER",
-        ("magic", "abi_version", "card_count", "generation", "heartbeat_ns", "key"),
+        ("magic", "abi_version", "card_count", "generation", "unbound", "heartbeat_ns", "key"),
     ),
     "grant_card": (
         "GRANT_CARD",
         (
-            *("uuid", "memory_bytes", "memory_limit_bytes", "context_bytes", "overhead_bytes"),
+            *("uuid", "quota_bytes", "current_limit_bytes", "context_bytes", "overhead_bytes"),
             *("cores_percent", "utilisation_percent", "gate"),
         ),
     ),
     "gate": (
         "GATE",
         (
-            *("mode", "epoch", "in_flight_max_ns", "marker_ns", "wait_max_ns", "heartbeat_ns"),
-            *("busy_ns", "alone_permille", "pieces_min", "charged_ns", "windows", "overruns"),
-            *("wanted_ns", "hung"),
+            *(
+                "mode",
+                "epoch",
+                "in_flight_max_ns",
+                "timing_interval_ns",
+                "wait_max_ns",
+                "heartbeat_ns",
+            ),
+            *(
+                "busy_ns",
+                "self_throttle_permille",
+                "pieces_min",
+                "charged_ns",
+                "windows",
+                "overruns",
+            ),
+            *("demand_ns", "hung", "claimed_ns", "ungated_ns"),
         ),
     ),
     "work": (
@@ -61,7 +75,7 @@ STRUCTS: Final = {
     "usage": ("USAGE", ("held", "pending", "exported", "imported", "detail")),
     "status_header": ("STATUS_HEADER", ("magic", "abi_version", "high_water", "sharing")),
     "message": ("MESSAGE", ("text",)),
-    "lack": ("LACK", ("type", "card", "pid", "rest_bytes", "wanted_bytes")),
+    "shortfall": ("SHORTFALL", ("type", "card", "pid", "rest_bytes", "wanted_bytes")),
 }
 
 
@@ -126,7 +140,7 @@ def test_the_packed_forms_have_the_size_of_their_structs() -> None:
     assert abi.WORK.size == abi.WORK_BYTES
     assert abi.STATUS_HEADER.size == abi.STATUS_HEADER_BYTES
     assert abi.MESSAGE_HEADER.size == abi.MESSAGE_TEXT
-    assert abi.LACK.size == abi.LACK_BYTES
+    assert abi.SHORTFALL.size == abi.SHORTFALL_BYTES
 
 
 def test_no_figure_is_left_uncompared() -> None:

@@ -125,7 +125,7 @@ def answer(lines: list[Line], name: str, version: int, flag: int) -> str | None:
 # Reading headers
 
 
-def test_a_declaration_exports_what_the_define_in_force_there_says() -> None:
+def test_a_declaration_exports_the_name_of_the_define_in_force() -> None:
     assert symbols.cuda_symbols(CUDA_H) == {
         "cuMemAlloc",
         "cuMemAlloc_v2",
@@ -170,10 +170,17 @@ def test_two_releases_that_disagree_on_a_version_are_refused() -> None:
         tabulate([RELEASE, later])
 
 
-def test_what_a_newer_release_dropped_stays_in_the_table() -> None:
+def test_symbols_that_a_newer_release_dropped_stay_in_the_table() -> None:
     dropped = CUDA_H.replace("CUresult CUDAAPI cuCtxDetach(CUcontext ctx);", "")
     table = tabulate([RELEASE, Release("0.1", {**RELEASE.text, "cuda.h": dropped})])
     assert "cuCtxDetach" in {entry.symbol for entry in table.cuda}
+
+
+def test_an_nvml_symbol_is_as_old_as_the_first_release_that_has_it() -> None:
+    later = NVML_H.replace("nvmlInit_v2", "nvmlInit_v3")
+    table = tabulate([RELEASE, Release("12.9", {**RELEASE.text, "nvml.h": later})])
+    since = {"nvmlInit": 0, "nvmlInit_v2": 0, "nvmlInit_v3": 12090, "nvmlErrorString": 0}
+    assert table.nvml == since
 
 
 def test_nvml_exports_old_names_beside_their_revisions() -> None:
@@ -192,7 +199,7 @@ def test_a_header_without_the_enumeration_is_refused() -> None:
         symbols.enumerators(CUDA_H, "nvmlReturn_enum")
 
 
-def test_an_errors_words_come_from_its_name() -> None:
+def test_an_errors_text_comes_from_its_name() -> None:
     assert words("CUDA_ERROR_OUT_OF_MEMORY") == "out of memory"
     assert words("NVML_ERROR_GPU_IS_LOST") == "gpu is lost"
     assert words("CUDA_SUCCESS") == "success"
@@ -216,7 +223,8 @@ def test_a_wheel_that_pip_cannot_fetch_is_an_error_that_shows_the_command(tmp_pa
 
 
 def test_lines_come_in_order_of_name_or_value_whatever_the_headers_order() -> None:
-    texts = render(Table(nvml={"nvmlB", "nvmlC", "nvmlA"}, cuda_results={2: "B", 10: "C", 1: "A"}))
+    nvml = dict.fromkeys(("nvmlB", "nvmlC", "nvmlA"), 11080)
+    texts = render(Table(nvml=nvml, cuda_results={2: "B", 10: "C", 1: "A"}))
     assert re.findall(r"nvml[A-C]", texts["nvml.inc"]) == ["nvmlA", "nvmlB", "nvmlC"]
     assert re.findall(r", (\d+),", texts["cuda_result.inc"]) == ["1", "2", "10"]
 
@@ -228,12 +236,12 @@ def test_a_stale_file_is_shown_line_by_line(tmp_path: Path) -> None:
     assert differences(tmp_path, texts) == ""
     (tmp_path / "nvml.inc").write_text(texts["nvml.inc"].replace("nvmlInit_v2", "nvmlInit_v3"))
     shown = differences(tmp_path, texts)
-    assert "-NVML_SYMBOL(nvmlInit_v3)\n+NVML_SYMBOL(nvmlInit_v2)\n" in shown
+    assert "-NVML_SYMBOL(nvmlInit_v3, 0)\n+NVML_SYMBOL(nvmlInit_v2, 0)\n" in shown
     assert "cuda.inc" not in shown
 
 
 def test_a_file_that_is_not_there_is_shown_whole(tmp_path: Path) -> None:
-    assert "+NVML_SYMBOL(nvmlInit)\n" in differences(tmp_path, render(tabulate([RELEASE])))
+    assert "+NVML_SYMBOL(nvmlInit, 0)\n" in differences(tmp_path, render(tabulate([RELEASE])))
 
 
 # The committed files
@@ -244,6 +252,8 @@ def test_a_file_that_is_not_there_is_shown_whole(tmp_path: Path) -> None:
     [
         ("cuda.inc", "CUDA_SYMBOL"),
         ("nvml.inc", "NVML_SYMBOL"),
+        ("cuda_hash.inc", "GNU_HASH"),
+        ("nvml_hash.inc", "GNU_HASH"),
         ("cuda_result.inc", "CUDA_RESULT"),
         ("nvml_result.inc", "NVML_RESULT"),
         ("runtime_error.inc", "RUNTIME_ERROR"),
@@ -279,7 +289,7 @@ def test_versions_of_a_name_rise_and_so_do_their_revisions(lines: list[Line]) ->
             assert symbols.split(older.symbol)[1] < symbols.split(newer.symbol)[1]
 
 
-def test_the_stream_is_what_the_symbols_suffix_says(lines: list[Line]) -> None:
+def test_the_stream_follows_from_the_symbols_suffix(lines: list[Line]) -> None:
     names_with_per_thread = {line.name for line in lines if line.stream == "PER_THREAD"}
     for line in lines:
         name, _, suffix = symbols.split(line.symbol)
@@ -342,7 +352,7 @@ def test_cuda_13_0_has_the_symbols_counted_in_its_own_headers(lines: list[Line])
         ("", 13000, LEGACY_FLAG, None),
     ],
 )
-def test_a_look_up_is_answered_with(
+def test_a_lookup_is_answered_with(
     lines: list[Line], name: str, version: int, flag: int, symbol: str | None
 ) -> None:
     assert answer(lines, name, version, flag) == symbol

@@ -1,28 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare explain`: what a code, a topic, a manifest or an image means, and what to do."""
+"""`gpushare explain`: explain a manifest, a code, a topic or an image."""
 
 from __future__ import annotations
 
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gpushare import topics
+from gpushare import knowledge
 from gpushare.cli import session as shared
-from gpushare.cli.config import of_daemon
-from gpushare.cli.explain import entry
-from gpushare.cli.prose import wrapped
+from gpushare.cli.config import daemon_config_file
+from gpushare.cli.text import prose, wrapped
 from gpushare.errors import UserError
+from gpushare.quota.errors import quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
     from gpushare.cli.session import Session
+    from gpushare.knowledge import KnowledgeEntry
 
 __all__ = ["command"]
 
 STDIN: Final = "-"
-_NOR: Final = "; there is no such file, container of this node, or image of docker or podman"
+_SUFFIXES: Final = (".yaml", ".yml", ".json")  # no code or topic has such a name
+_NOR: Final = ": no such file, container of this node, or image of Docker or Podman"
+_HEADINGS: Final = {
+    "text": "",
+    "why": "Cause",
+    "here": "With gpushare",
+    "do": "Solution",
+}
+_CODES: Final = (
+    "Codes: CUDA_ERROR_OUT_OF_MEMORY, cudaErrorMemoryAllocation, 2; NVML_ERROR_NO_PERMISSION, "
+    "nvml 4; xid-79; exit-3; log events, such as card-unhealthy; and messages, in quotes."
+)
+
+_CONVERT: Final = (
+    "To rewrite the ignored keys in a form that the runtime receives, run `gpushare convert {file} "
+    "--to gpushare`."
+)
 
 
 @shared.command("explain", example="gpushare explain CUDA_ERROR_OUT_OF_MEMORY")
@@ -32,41 +51,42 @@ _NOR: Final = "; there is no such file, container of this node, or image of dock
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The node's; else that of the gpushared that answers, else /etc/gpushare/gpushare.yaml.",
+    help="Node configuration to apply. Default: that of the running gpushared, otherwise "
+    "/etc/gpushare/gpushare.yaml.",
 )
 def command(session: Session, words: tuple[str, ...], file: Path | None) -> None:
     """Explain a manifest, a code, a topic or an image.
 
-    FILE is a manifest of Kubernetes, of docker compose, a task definition of ECS or a container's
-    config.json; - is standard input. For each container: what every key of it means, in whatever
-    system's words; which of them a runtime hears; which source wins; and what this node would
-    give, by the same reading as when a container is made.
+    FILE is a manifest of Kubernetes or docker compose, an ECS task definition or a container's
+    config.json, or - for standard input. For each container, explain shows what each key means, in
+    any system's format, which keys the container runtime ignores, which source takes precedence,
+    and the effective request on this node, computed as when a container is created.
 
-    CODE is an error of CUDA or of NVML, by its name in any spelling or its number (2, nvml 2), an
-    XID (xid-79), an exit status (exit-3), an event of the log, or a message, as it was printed: of
-    gpushare, of CUDA or of a framework. TOPIC is one of those that are listed without an argument.
+    CODE is a CUDA or NVML error, by name or number (2, nvml 2), an XID (xid-79), an exit status
+    (exit-3), a log event, or a message of gpushare, CUDA or a framework as it was printed. Without
+    an argument, the TOPICS are listed.
 
-    IMAGE is one that docker or podman have: what its own variables say, and what it is given for
-    them alone. Of a container of this node it says where to look.
+    IMAGE is an image of Docker or Podman: explain shows the request of its own variables. For a
+    container of this node it names the commands that show its quota and memory.
 
-    A file comes before a code, that before a topic, and that before an image. Nothing is changed.
-    The exit status is 1 where nothing is known of the word.
+    A file takes precedence over a code, a code over a topic, and a topic over an image. If nothing
+    matches, the exit status is 1.
     """
-    said = " ".join(words)
-    if not said:
-        session.show(entry.as_list(topics.entries()), lambda: "\n".join(entry.listed()))
-    elif said == STDIN or _is_file(said):
-        _file(session, said, file)
-    elif said.startswith(("/", "./", "../")):
-        raise UserError(_no_file(said))
+    subject = " ".join(words)
+    if not subject:
+        session.show(_entry_list(knowledge.all_entries()), lambda: "\n".join(_topic_lines()))
+    elif subject == STDIN or _is_file(subject):
+        _explain_file(session, subject, file)
+    elif subject.startswith(("/", "./", "../")):
+        raise UserError(_no_file(subject))
     else:
-        _entry(session, said, file)
+        _explain_entry(session, subject, file)
 
 
-def _is_file(said: str) -> bool:
-    """Whether it is the path of a file; a message may be longer than any path is."""
+def _is_file(text: str) -> bool:
+    """Whether `text` is the path of a file; a message may be longer than any path."""
     try:
-        mode = Path(said).stat().st_mode
+        mode = Path(text).stat().st_mode
     except (OSError, ValueError):
         return False
     return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
@@ -76,39 +96,249 @@ def _no_file(path: str) -> str:
     try:
         Path(path).stat()
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else None
-        return f"{path}: {why or 'no path'}; name a file, a code, a topic or an image"
-    return f"{path}: is no file; name one, or `gpushare validate {path}` looks at all in a folder"
+        reason = error.strerror if isinstance(error, OSError) else None
+        return f"{path}: {reason or 'not a path'}. Use a file, a code, a topic or an image."
+    return f"{path}: not a file. To check all files in a folder, run `gpushare validate {path}`."
 
 
-def _file(session: Session, path: str, file: Path | None) -> None:
-    # Imported here: a code needs no YAML.
-    from gpushare.cli.explain import file as files  # noqa: PLC0415
-    from gpushare.cli.explain import told  # noqa: PLC0415
+def _explain_file(session: Session, path: str, file: Path | None) -> None:
+    # Not at the top: a code needs no YAML.
+    from gpushare.cli.explain import manifest  # noqa: PLC0415
 
-    data = files.explained(path, file or of_daemon(session), is_named=file is not None)
-    others = [] if path == STDIN else topics.find(path)
+    data = manifest.explain_manifest(
+        path, file or daemon_config_file(session), is_named=file is not None
+    )
+    others = [] if path == STDIN or path.endswith(_SUFFIXES) else knowledge.find_entries(path)
     session.show(
-        {**data, "others": [one.name for one in others]}, lambda: "\n".join(told.lines(data))
+        {**data, "others": [one.name for one in others]},
+        lambda: "\n".join(manifest_lines(data)),
     )
     if others:
         names = ", ".join(one.name for one in others)
-        also = f"This is the file {path}. It may also be {names}."
+        also = f"This explains the file {path}. It can also mean {names}."
         click.echo("\n".join(wrapped(also)), err=True)
 
 
-def _entry(session: Session, said: str, file: Path | None) -> None:
-    found = topics.find(said)
+def _explain_entry(session: Session, subject: str, file: Path | None) -> None:
+    found = knowledge.find_entries(subject)
     if found:
-        session.show(entry.as_data(found), lambda: "\n".join(entry.lines(found)))
+        session.show(_entry_data(found), lambda: "\n".join(_entry_lines(found)))
         return
-    from gpushare.cli.explain import image  # noqa: PLC0415
+    from gpushare.cli.explain import manifest  # noqa: PLC0415
 
-    if not image.may_be(said):
-        raise UserError(entry.unknown(said))
-    data = image.container(said, session.client) or image.explained(
-        said, file or of_daemon(session), is_named=file is not None
+    if not manifest.may_be_image(subject):
+        raise UserError(_unknown(subject))
+    data = manifest.explain_container(subject, session.client) or manifest.explain_image(
+        subject, file or daemon_config_file(session), is_named=file is not None
     )
     if data is None:
-        raise UserError(entry.unknown(said, _NOR))
-    session.show(data, lambda: "\n".join(image.lines(data)))
+        raise UserError(_unknown(subject, _NOR))
+    session.show(data, lambda: "\n".join(image_lines(data)))
+
+
+def _entry_lines(found: list[KnowledgeEntry]) -> Iterator[str]:
+    """Yield the text of the first entry, and the names of the others."""
+    first, *others = found
+    yield f"{first.name}{_called(first)}"
+    yield ""
+    yield from wrapped(first.what)
+    for part in knowledge.PARTS:
+        if part in first.parts:
+            heading = _HEADINGS[part]
+            yield from ["", heading] if heading else [""]
+            yield from prose(first.parts[part], "  " if heading else "")
+    if first.see:
+        yield ""
+        yield from wrapped(f"See {', '.join(map(_named, first.see))}.", rest="    ")
+    if others:
+        yield ""
+        yield from wrapped(f"This is {first.name} ({first.group}). It can also mean:")
+        for other in others:
+            yield from wrapped(f"{other.name}: {other.what}", "  ", "    ")
+
+
+def _topic_lines() -> Iterator[str]:
+    """Yield the topics by group, and the kinds of codes."""
+    every = knowledge.all_entries()
+    width = max(len(entry.name) for entry in every if entry.group in knowledge.TOPICS)
+    for group in knowledge.TOPICS:
+        yield group
+        for entry in every:
+            if entry.group == group:
+                before = f"  {entry.name:<{width}}  "
+                yield from wrapped(entry.what, before, " " * len(before))
+        yield ""
+    yield from wrapped(_CODES)
+
+
+def _unknown(subject: str, nor: str = "") -> str:
+    """Return the message for an unknown subject; `nor` says what else it is not."""
+    close = knowledge.similar_names(subject)
+    if close:
+        return f"{quoted(subject)} is unknown. Did you mean {' or '.join(close)}?"
+    return (
+        f"{quoted(subject)} is unknown{nor}. `gpushare explain` lists the topics. Messages must be "
+        "given as printed."
+    )
+
+
+def _entry_data(found: list[KnowledgeEntry]) -> dict[str, Any]:
+    """Return the JSON document: the first entry, and the names of the others."""
+    first, *others = found
+    data = _data(first)
+    return {**data, **first.parts, "see": list(first.see), "others": [one.name for one in others]}
+
+
+def _entry_list(every: Iterable[KnowledgeEntry]) -> list[dict[str, Any]]:
+    """Return all entries without their texts."""
+    return [_data(entry) for entry in every]
+
+
+def _data(entry: KnowledgeEntry) -> dict[str, Any]:
+    return {
+        "kind": "topic" if entry.group in knowledge.TOPICS else "code",
+        "name": entry.name,
+        "group": entry.group,
+        "number": entry.number,
+        "also": list(entry.also),
+        "what": entry.what,
+    }
+
+
+def _called(entry: KnowledgeEntry) -> str:
+    """Return the number of a code and its name in the CUDA runtime."""
+    if entry.number is None or not entry.name.isupper():
+        return ""
+    names = [name for name in entry.also if name.startswith("cuda")]
+    return f" ({', '.join([str(entry.number), *names])})"
+
+
+def _named(page: str) -> str:
+    return page if page.startswith("docs/") else f"`gpushare explain {page}`"
+
+
+def manifest_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the text of the result of manifest.explain_manifest()."""
+    for container in data["containers"]:
+        yield from _container(container)
+        yield ""
+    for setting in data["settings"]:
+        text = f"{_shown(setting)} ({setting['vendor']}): {setting['meaning']}"
+        instead = f" With gpushare: {setting['instead']}." if setting["instead"] else ""
+        yield from wrapped(f"{setting['of']}, line {setting['line']}: {text}{instead}", rest="  ")
+    if any(container["ignored"] for container in data["containers"]):
+        yield from wrapped(_CONVERT.format(file=data["file"]))
+    yield from wrapped(
+        f"Configuration: {data['node']}. Overrides of running containers and the available "
+        "capacity of cards are not considered. See `gpushare inspect NAME` and `gpushare ls`."
+    )
+
+
+def _container(container: Mapping[str, Any]) -> Iterator[str]:
+    kind = "init container" if container["init"] else "container"
+    named = f"{kind} {container['name']}" if container["name"] else kind
+    of = f"{container['of']}, " if container["of"] != "oci" else ""
+    yield f"{of}{named} (line {container['line']})"
+    yield from container_lines(container, "Request")
+
+
+def container_lines(container: Mapping[str, Any], heading: str) -> Iterator[str]:
+    """Yield the explanation of a container; its keys follow `heading`."""
+    yield from _block(heading, map(_meaning, container["keys"]), none="no GPU")
+    yield from _block("Ignored by the container runtime", _ignored(container.get("ignored", ())))
+    applied = [_applied(key, value) for key, value in container["applied"].items()]
+    if cards := container["cards"]:
+        which = ", ".join(cards["named"]) or _counted(cards["count"])
+        applied.insert(0, f"{which} from {cards['source']}")
+    on_node = {key: value["text"] for key, value in container["applied"].items()}
+    combined = container.get("combined") or {}
+    if combined and combined != on_node:
+        line = " ".join(f"{key}={text}" for key, text in combined.items())
+        yield from _block("Combined request", [line])
+    none = "" if container["refused"] else "nothing"
+    yield from _block("Applied on the node", applied, none=none)
+    effective = container["effective"]
+    yield from _block("Effective request", [_share(effective)] if effective else [])
+    refused = container["refused"]
+    yield from _block("Refused", [refused] if refused else [])
+    problems = [text for text in container["problems"] if text != refused]
+    yield from _block("Problems (for details, run `gpushare validate`)", problems)
+    why = effective["why"] if effective else ""
+    yield from _block("Notes", [note for note in container["notes"] if note not in why])
+
+
+def _block(heading: str, items: Any, none: str = "") -> Iterator[str]:
+    lines = list(items) or ([none] if none else [])
+    if lines:
+        yield f"  {heading}"
+        for item in lines:
+            yield from wrapped(item, "    ", "      ")
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    return f"{row['where']} {row['key']} {quoted(row['value'])}"
+
+
+def _meaning(row: Mapping[str, Any]) -> str:
+    means = f" -> {row['means']}" if row["means"] else ""
+    meaning = f" {row['meaning']}" if row["meaning"] else ""
+    line = f"line {row['line']}: " if "line" in row else ""
+    return f"{line}{_shown(row)} ({row['vendor']}):{meaning}{means}"
+
+
+def _ignored(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the keys, grouped by the component that translates them."""
+    by: dict[str, list[str]] = {}
+    for row in rows:
+        by.setdefault(row["translated_by"], []).append(f"{row['where']} {row['key']}")
+    for part, keys in by.items():
+        yield f"{', '.join(keys)}; translated by {part or 'no component of a node'}"
+
+
+def _applied(key: str, value: Mapping[str, Any]) -> str:
+    written = "" if value["written"] == value["text"] else f" {quoted(value['written'])}"
+    return f"{key}={value['text']} from {value['source']}{written}"
+
+
+def _counted(count: int | None) -> str:
+    return "all cards" if count is None else f"{count} card{'' if count == 1 else 's'}"
+
+
+def _share(effective: Mapping[str, Any]) -> str:
+    if effective["kind"] == "none":
+        return (
+            f"no GPU: {effective['why']}"
+            if not effective["why"].startswith("no GPU")
+            else effective["why"]
+        )
+    count = effective["count"]
+    cards = _counted(count)
+    if effective["kind"] == "exclusive":
+        return f"{cards}, whole: {effective['why']}"
+    each = "each of " if count is not None and count > 1 else ""
+    cores = f" and {effective['cores']} % of the compute" if effective["cores"] else ""
+    order = (
+        effective["class"] if effective["class"] == "online" else f"offline {effective['priority']}"
+    )
+    return f"{effective['memory']}{cores} of {each}{cards}, {effective['policy']}, {order}"
+
+
+def image_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the text of the result of explain_image() or explain_container()."""
+    name = data["name"]
+    if data["kind"] == "container":
+        yield from wrapped(
+            f"{name} is a container of this node ({data['state']}). For its quota and the "
+            f"source of each key, run `gpushare inspect {name}`. For its memory, run "
+            f"`gpushare why {name}`."
+        )
+        return
+    yield f"image {name}"
+    yield from container_lines(data, "Request of the image")
+    yield ""
+    toolkit = f"The image has CUDA {data['cuda']}. " if data["cuda"] else ""
+    yield from wrapped(
+        f"{toolkit}To check whether it runs on this machine, run `gpushare compat {name}`. "
+        "A variable of the image counts like one of the caller, as far as `trust.env` allows: see "
+        f"`gpushare explain trust`. Configuration: {data['node']}."
+    )

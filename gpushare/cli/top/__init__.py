@@ -1,32 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare top`: cards, containers and processes, as they are each second.
+"""`gpushare top`: live usage of cards, containers and processes.
 
-The screen is drawn with the standard library's curses, as nvitop and htop draw theirs: it adds no
-package to an offline installation and nothing to the start (textual and prompt_toolkit are imported
-for longer than all of the rest takes, rich reads no keys), knows every terminal in terminfo, and
-writes only what has changed. Only `terminal` knows it: what is shown is made by pure functions.
+The screen is drawn with curses of the standard library, as in nvitop and htop. curses adds no
+package to an offline installation, supports every terminal in terminfo, and writes only what
+changed. (textual and prompt_toolkit take longer to import than everything else together, and rich
+reads no keys.) Only `terminal` uses curses. Pure functions compute what is shown, and the
+loop of this module shows it.
 
-picture  what the daemon said        view     folds, filter, order, the selected row
-columns  the table                   keys     what a key does
-draw     picture and view as lines   app      the loop; feed, terminal and plain are its ends
+snapshot  data from the daemon        view      folds, filter, order, selected row
+columns   the table                   keys      the effect of each key
+render    snapshot and view as lines  terminal  draws
 """
 
 from __future__ import annotations
 
+import json
+import os
+import select
+import signal
 import sys
+import threading
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from gpushare.cli import session as shared
 from gpushare.cli.top.columns import COLUMNS
+from gpushare.cli.top.keys import (
+    CHANGES,
+    HELP,
+    InputMode,
+    ScreenAction,
+    ShareChange,
+    Signal,
+    UiState,
+    press,
+    prompt,
+)
+from gpushare.cli.top.render import Frame, frame
+from gpushare.cli.top.snapshot import take_snapshot
+from gpushare.cli.top.terminal import Terminal, check
+from gpushare.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpushare.cli.session import Session
+    from gpushare.cli.top.keys import Effect
+    from gpushare.cli.top.render import Line
+    from gpushare.cli.top.snapshot import TopSnapshot
+    from gpushare.client import Client
+
+_HINT = "q quit  Enter fold  s sort  r reverse  / filter  t tree  i details  h help"
 
 
 @shared.command("top", example="gpushare top --once")
-@click.option("--once", is_flag=True, help="Print it once, as text, and end.")
+@click.option("--once", is_flag=True, help="Print one snapshot as text and exit.")
 @click.option(
     "-d",
     "--interval",
@@ -34,33 +65,33 @@ if TYPE_CHECKING:
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="From one look to the next.",
+    help="Refresh interval.",
 )
 @click.option(
     "--sort",
     type=click.Choice([column.key for column in COLUMNS]),
     default=COLUMNS[0].key,
     show_default=True,
-    help="Order the containers of a card by this column.",
+    help="Sort the containers of a card by this column.",
 )
 @click.option(
     "--filter",
     "wanted",
     metavar="TEXT",
     default="",
-    help="Only containers and processes whose name has TEXT in it.",
+    help="Show only containers and processes whose names contain TEXT.",
 )
-@click.option("--flat", is_flag=True, help="All containers in one list, not by card.")
+@click.option("--flat", is_flag=True, help="Show all containers in one list instead of by card.")
 @click.option(
     "--ascii",
     "ascii_only",
     is_flag=True,
-    help="Letters of ASCII only; of itself where the locale is not UTF-8.",
+    help="Use only ASCII characters. This is the default if the locale is not UTF-8.",
 )
 @click.option(
     "--allow-changes",
     is_flag=True,
-    help="With k send signals, with p change shares; else it only looks.",
+    help="Allow the keys k (send a signal) and p (change the share).",
 )
 def command(
     session: Session,
@@ -72,38 +103,222 @@ def command(
     ascii_only: bool,
     allow_changes: bool,
 ) -> None:
-    """Watch the cards, their containers and the processes of these.
+    """Show live usage of cards, containers and processes.
 
-    A line for each card, with bars of its memory (used, and promised) and of how busy it is. Below
-    it each container: GOT is the percent of the card that it got in the last second, and over 10
-    and 60 S on a wider terminal, with ~ where that is the driver's figure; ASK what it asked for;
-    THR the part of the last second in which it wanted the card and did not have it. Of a process
-    GOT is the driver's own figure, and its number in the container is in parentheses. STATE says
-    over (above its memory quota) and hung (work that seems never to end).
+    The bars of each card show its used (and, shaded, allocated) memory and its utilization. In the
+    table, CORES% is the share of the card that a container used in the last second, and 10s and 60s
+    over these times; ~ marks a driver's figure. QUOTA% is the requested share, and THROT% the
+    fraction of the last second that the container waited for the card. For a process, CORES% is the
+    driver's figure, and its PID in the container is in parentheses. STATE is ok, paused, frozen,
+    stopping, hung (work that appears never to complete), over quota, or warning (press i).
 
-    The keys are nvitop's and htop's: arrows, Enter or Space to fold, s to sort, r the other way
-    around, / to filter, t for tree or list, i for details, + and - for the interval, h for help, q
-    to quit. It only looks unless --allow-changes is given: then k sends a signal to a process and p
-    changes a container's policy and cores, each after a question. That takes root.
+    The keys are those of nvitop and htop: arrows move, Enter or Space folds, s sorts, r reverses
+    the order, / filters, t switches between tree and list, i shows details, + and - change the
+    interval, h shows help, q quits. top is read-only. With --allow-changes, as root, k sends a
+    signal to a process and p changes a container's policy and cores. Both ask for confirmation.
 
-    When gpushared goes away the last picture stays, with a line that says so, until it is back.
+    If gpushared stops, top keeps showing the last data and says so until gpushared is back.
 
-    --json prints a document a second, each on one line; --once --json one, indented.
+    --json prints one document per interval, each on one line. --once --json prints one document.
     """
-    # Here, for a `gpushare --help` imports this module: curses and the drawing are not needed then.
-    from gpushare.cli.top import app, plain  # noqa: PLC0415
-    from gpushare.cli.top.keys import State  # noqa: PLC0415
-    from gpushare.cli.top.picture import look  # noqa: PLC0415
-    from gpushare.cli.top.view import View  # noqa: PLC0415
+    # Not at the top: `gpushare --help` imports this module, and needs neither curses nor rendering.
+    from gpushare.cli.top.keys import UiState  # noqa: PLC0415
+    from gpushare.cli.top.render import plain_text  # noqa: PLC0415
+    from gpushare.cli.top.snapshot import take_snapshot  # noqa: PLC0415
+    from gpushare.cli.top.view import TableView  # noqa: PLC0415
 
-    view = View(sort=sort, filter=wanted, tree=not flat, interval=interval)
+    view = TableView(sort=sort, filter=wanted, tree=not flat, interval=interval)
     if once:
-        picture = look(session.client)
+        snapshot = take_snapshot(session.client)
         encoding = (sys.stdout.encoding or "").lower().replace("-", "")
         unicode = encoding == "utf8" and not ascii_only
-        session.show(picture.document, lambda: plain.text(picture, view, unicode=unicode))
+        session.show(snapshot.document, lambda: plain_text(snapshot, view, unicode=unicode))
     elif session.json:
-        plain.stream(session.client, interval)
+        _stream(session.client, interval)
     else:
-        state = State(view=view, may_change=allow_changes)
-        app.run(session.client, state, ascii_only=ascii_only)
+        state = UiState(view=view, may_change=allow_changes)
+        run(session.client, state, ascii_only=ascii_only)
+
+
+def _stream(client: Client, interval: float) -> None:
+    """Print a document every `interval` seconds, one per line, until interrupted."""
+    from gpushare.cli.top.snapshot import take_snapshot  # noqa: PLC0415
+
+    try:
+        while True:
+            started = time.monotonic()
+            try:
+                document = take_snapshot(client).document
+            except UserError as error:
+                document = {"time": time.time(), "error": str(error)}
+            click.echo(json.dumps(document))
+            time.sleep(max(0.0, interval - (time.monotonic() - started)))
+    except KeyboardInterrupt:
+        return
+
+
+def run(client: Client, state: UiState, *, ascii_only: bool = False) -> None:
+    """Run top until the user quits. Raises what the first snapshot raises."""
+    check()  # before the daemon is asked: a problem with the terminal is reported first
+    poller = SnapshotPoller(
+        lambda: take_snapshot(client), take_snapshot(client), state.view.interval
+    )
+    received = 0
+    with Terminal(ascii_only=ascii_only) as terminal:
+        poller.start()
+        try:
+            received = _loop(client, state, poller, terminal)
+        finally:
+            poller.close()
+    if received:
+        os.kill(os.getpid(), received)  # so that the exit status shows the signal
+
+
+def _loop(client: Client, state: UiState, poller: SnapshotPoller, terminal: Terminal) -> int:
+    """Return the signal that ended the loop, 0 if the user quit."""
+    snapshot, away_since = poller.latest, 0.0
+    while True:
+        shown = screen(state, snapshot, terminal, alarm(poller.error, away_since))
+        state = replace(state, view=replace(state.view, top=shown.top, at=shown.at))
+        signals = terminal.wait(poller.fd)
+        if signal.SIGINT in signals:
+            return 0
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            if number in signals:
+                return number
+        if signal.SIGTSTP in signals:
+            terminal.suspend()
+        if signals & {signal.SIGWINCH, signal.SIGCONT}:
+            terminal.resize()
+        for key in terminal.read_keys():
+            state, effect = press(state, key, snapshot, shown.page)
+            if effect is ScreenAction.QUIT:
+                return 0
+            if effect is ScreenAction.REDRAW:
+                terminal.redraw()
+            state = _apply(client, state, effect)
+            if effect is not None:
+                poller.interval = state.view.interval
+                poller.poll_now()
+        poller.acknowledge()
+        snapshot = poller.latest
+        away_since = (away_since or time.time()) if poller.error else 0.0
+
+
+def screen(state: UiState, snapshot: TopSnapshot, terminal: Terminal, alarm: str) -> Frame:
+    """Draw the screen for `state`; return the frame."""
+    size = terminal.size
+    footer: Line = ((prompt(state) or state.message or _HINT, "title" if prompt(state) else "dim"),)
+    shown = frame(snapshot, state.view, size, alarm=alarm, footer=footer)
+    if state.mode is InputMode.HELP:
+        text = (HELP + CHANGES if state.may_change else HELP).splitlines()
+        lines = [((line[: size.columns], ""),) for line in text[: size.lines]]
+        terminal.draw(lines)
+    else:
+        terminal.draw(shown.lines)
+    return shown
+
+
+def alarm(error: str, since: float) -> str:
+    """Return the line above outdated data, empty while the daemon responds."""
+    if not error:
+        return ""
+    when = time.strftime("%H:%M:%S", time.localtime(since or time.time()))
+    return f"no new data since {when}: {error}"
+
+
+def _apply(client: Client, state: UiState, effect: Effect) -> UiState:
+    try:
+        if isinstance(effect, Signal):
+            _send(client, effect)
+        elif isinstance(effect, ShareChange):
+            _change(client, effect)
+        else:
+            return state
+    except (UserError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        return replace(state, message=f"failed: {reason or error}")
+    return replace(state, message=f"done: {effect}")
+
+
+def _send(client: Client, command: Signal) -> None:
+    """Send a signal to the selected process, and never to another that has reused its PID.
+
+    The pidfd is opened before the daemon lists the tenant's processes: if its process still lives
+    after that, it is the one in the list.
+    """
+    fd = os.pidfd_open(command.process.pid)
+    try:
+        now = client.tenant(command.container.id)["processes"]
+        wanted = (command.process.pid, command.process.container_pid, command.process.name)
+        exists = any((row["pid"], row["container_pid"], row["name"]) == wanted for row in now)
+        if not exists or select.select([fd], [], [], 0)[0]:
+            raise UserError(f"process {command.process.pid} has exited")
+        signal.pidfd_send_signal(fd, command.number)
+    finally:
+        os.close(fd)
+
+
+def _change(client: Client, command: ShareChange) -> None:
+    cores = None if command.cores is None else str(command.cores)
+    client.set(command.container.id, policy=command.policy, cores=cores)
+
+
+class SnapshotPoller:
+    """Calls `take` every `interval` seconds; `latest` is its last result.
+
+    `fd` becomes readable after each call. If the call failed, `error` is the reason and `latest` is
+    the last snapshot before it. Otherwise `error` is empty.
+    """
+
+    def __init__(
+        self, take: Callable[[], TopSnapshot], first: TopSnapshot, interval: float
+    ) -> None:
+        self.latest = first
+        self.error = ""
+        self.interval = interval
+        self._take = take
+        self._now = threading.Event()
+        self._closed = False
+        self.fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
+
+    def start(self) -> None:
+        """Start polling."""
+        self._thread.start()
+
+    def poll_now(self) -> None:
+        """Poll at once, and every `interval` from then on."""
+        self._now.set()
+
+    def acknowledge(self) -> None:
+        """Clear `fd` until the next poll."""
+        while True:
+            try:
+                os.read(self.fd, 64)
+            except BlockingIOError:
+                return
+
+    def close(self) -> None:
+        """Stop polling, without waiting for a call in progress: the process exits."""
+        self._closed = True
+        self._now.set()
+
+    def _run(self) -> None:
+        while True:
+            self._now.wait(self.interval)
+            self._now.clear()
+            if self._closed:
+                return
+            try:
+                self.latest = self._take()
+                self.error = ""
+            except (UserError, OSError) as error:
+                self.error = str(error)
+            self._notify()
+
+    def _notify(self) -> None:
+        try:
+            os.write(self._write_fd, b".")
+        except BlockingIOError:
+            return  # the pipe is full: the reader is notified already

@@ -1,49 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of the table: what each says of a card, a container and a process, and its order."""
+"""The columns of the table: their cells for cards, containers and processes, and sort keys."""
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gpushare.cli.top.text import width
 from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gpushare.cli.top.picture import Card, Container, Process
+    from gpushare.cli.top.snapshot import CardRow, ContainerRow, ProcessRow
 
 GAP: Final = 2  # columns between two cells
-_NAME: Final = 20  # what the name has at least where another column would have to go for it
-_NARROW: Final = 10  # and where there is no room for any
-_LONG: Final = 40  # what is long for a name
-_USUAL: Final = 6  # the highest rank of what a terminal of 80 columns shows
+_NAME: Final = 18  # least width of the name while there are other columns
+_NARROW: Final = 10  # least width of the name without other columns
+_LONG: Final = 40  # names longer than this are shortened in favor of columns above rank _USUAL
+_USUAL: Final = 6  # the highest rank that a terminal of 80 columns shows
 
 
-def _nothing(_: object) -> str:
+def _empty(_: object) -> str:
     return ""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column. Those of the highest `rank` go first where the terminal is too narrow.
+    """One column. If the terminal is too narrow, columns with the highest `rank` are dropped first.
 
-    One that `fits` is as wide as its longest cell, at most `width`; the others stay, for their
-    figures change each second.
+    A column that `fits` is as wide as its longest cell, at most `width`. The others have a fixed
+    width because their figures change every second.
 
-    `of_container` and `of_process` are what it is sorted by; processes stay as they are under None.
+    `of_container` and `of_process` are the sort keys; with None, processes are not sorted.
     """
 
     key: str
     heading: str
     width: int
     rank: int
-    of_container: Callable[[Container], Any]
-    container: Callable[[Container], str]
-    card: Callable[[Card], str] = _nothing
-    process: Callable[[Process], str] = _nothing
-    of_process: Callable[[Process], Any] | None = None
+    of_container: Callable[[ContainerRow], Any]
+    container: Callable[[ContainerRow], str]
+    card: Callable[[CardRow], str] = _empty
+    process: Callable[[ProcessRow], str] = _empty
+    of_process: Callable[[ProcessRow], Any] | None = None
     right: bool = False
     largest_first: bool = False
     flat_only: bool = False
@@ -54,7 +54,7 @@ def _percent(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _memory(container: Container) -> str:
+def _memory(container: ContainerRow) -> str:
     limit = max(container.limit_bytes, container.memory_bytes)
     return format_use(container.used_bytes, container.memory_bytes, limit)
 
@@ -63,24 +63,24 @@ def _known(value: float | None) -> float:
     return -1.0 if value is None else value
 
 
-def _marked(one: Card | Container, name: str) -> str:
+def _marked(one: CardRow | ContainerRow, name: str) -> str:
     return f"! {name}" if one.is_troubled else name
 
 
-def _process(process: Process) -> str:
-    inside = "" if process.container_pid == process.pid else f" ({process.container_pid})"
-    return f"{process.pid}{inside} {process.name}"
+def _process(process: ProcessRow) -> str:
+    inner = "" if process.container_pid == process.pid else f" ({process.container_pid})"
+    return f"{process.pid}{inner} {process.name}"
 
 
-def state(container: Container) -> str:
-    """Return in a word how a container is."""
-    if container.stopped:
-        return container.stopped
+def state(container: ContainerRow) -> str:
+    """Return the state of a container."""
+    if container.run_state:
+        return container.run_state
     if container.hung:
         return "hung"
     if container.over_bytes:
-        return "over"
-    return "see i" if container.warnings else "ok"
+        return "over quota"
+    return "warning" if container.warnings else "ok"
 
 
 COLUMNS: Final[tuple[Column, ...]] = (
@@ -117,55 +117,55 @@ COLUMNS: Final[tuple[Column, ...]] = (
         largest_first=True,
     ),
     Column(
-        key="got",
-        heading="GOT %",
-        width=5,
+        key="cores",
+        heading="CORES%",
+        width=6,
         rank=2,
-        of_container=lambda one: _known(one.got.value),
-        container=lambda one: one.got.text,
-        card=lambda one: one.got.text,
-        process=lambda one: _percent(one.utilisation),
-        of_process=lambda one: _known(one.utilisation),
+        of_container=lambda one: _known(one.cores_used.value),
+        container=lambda one: one.cores_used.text,
+        card=lambda one: one.cores_used.text,
+        process=lambda one: _percent(one.utilization),
+        of_process=lambda one: _known(one.utilization),
         right=True,
         largest_first=True,
     ),
     Column(
-        key="asked",
-        heading="ASK %",
-        width=5,
+        key="quota",
+        heading="QUOTA%",
+        width=6,
         rank=4,
         of_container=lambda one: one.cores,
         container=lambda one: str(one.cores) if one.cores else "-",
-        card=lambda one: str(one.cores_promised),
+        card=lambda one: str(one.cores_allocated),
         right=True,
         largest_first=True,
     ),
     Column(
         key="10s",
-        heading="10 S",
+        heading="10s",
         width=5,
         rank=7,
-        of_container=lambda one: _known(one.got_10s.value),
-        container=lambda one: one.got_10s.text,
-        card=lambda one: one.got_10s.text,
+        of_container=lambda one: _known(one.cores_10s.value),
+        container=lambda one: one.cores_10s.text,
+        card=lambda one: one.cores_10s.text,
         right=True,
         largest_first=True,
     ),
     Column(
         key="60s",
-        heading="60 S",
+        heading="60s",
         width=5,
         rank=8,
-        of_container=lambda one: _known(one.got_60s.value),
-        container=lambda one: one.got_60s.text,
-        card=lambda one: one.got_60s.text,
+        of_container=lambda one: _known(one.cores_60s.value),
+        container=lambda one: one.cores_60s.text,
+        card=lambda one: one.cores_60s.text,
         right=True,
         largest_first=True,
     ),
     Column(
         key="throttled",
-        heading="THR %",
-        width=5,
+        heading="THROT%",
+        width=6,
         rank=5,
         of_container=lambda one: _known(one.throttled),
         container=lambda one: "-" if one.throttled is None else f"{one.throttled * 100:.0f}",
@@ -204,12 +204,13 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column(
         key="state",
         heading="STATE",
-        width=6,
+        width=10,
         rank=11,
         of_container=lambda one: (one.is_troubled, state(one)),
         container=state,
         card=lambda one: one.health,
         largest_first=True,
+        fits=True,
     ),
 )
 
@@ -217,10 +218,10 @@ COLUMNS: Final[tuple[Column, ...]] = (
 def layout(
     total: int | None, names: Sequence[str], *, tree: bool, longest: Mapping[str, int]
 ) -> list[tuple[Column, int]]:
-    """Return the columns that `total` columns of a terminal have room for, each with its width.
+    """Return the columns for a terminal of `total` columns, each with its width.
 
-    `names` are the cells of the first as they are to be shown, `longest` the widths of the longest
-    cells of those that `fit`, by key; None is room for everything.
+    `names` are the cells of the first column. `longest` has the width of the longest cell for each
+    column that `fits`, by key. With `total` None, the width is unlimited.
     """
     name, *others = (column for column in COLUMNS if not (tree and column.flat_only))
     widths = {column.key: _width(column, longest) for column in others}
@@ -231,9 +232,9 @@ def layout(
     room = total - least
     kept = set()
     for column in sorted(others, key=lambda one: one.rank):
-        # The wider terminal's columns come after names that are shown whole.
-        kept_back = max(0, min(wanted, _LONG) - least) if column.rank > _USUAL else 0
-        if widths[column.key] + GAP > room - kept_back:
+        # Names are shown in full before the columns of wider terminals are added.
+        reserved = max(0, min(wanted, _LONG) - least) if column.rank > _USUAL else 0
+        if widths[column.key] + GAP > room - reserved:
             break
         room -= widths[column.key] + GAP
         kept.add(column.key)
@@ -247,5 +248,78 @@ def layout(
 def _width(column: Column, longest: Mapping[str, int]) -> int:
     if not column.fits:
         return column.width
-    # One more for the mark of the column that it is sorted by.
+    # One more column for the mark of the sort order.
     return min(column.width, max(len(column.heading) + 1, longest.get(column.key, 0)))
+
+
+_COMBINING: Final = frozenset({"Mn", "Me"})
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+
+
+def width(text: str) -> int:
+    """Return the number of columns of `text`."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_columns, text))
+
+
+_ELLIPSIS: Final = "…"
+
+
+def clip(text: str, most: int) -> str:
+    """Return `text`, shortened to `most` columns with an ellipsis if it is longer."""
+    if width(text) <= most:
+        return text
+    if most <= 0:
+        return ""
+    room = most - width(_ELLIPSIS)
+    kept = []
+    for letter in text:
+        room -= _columns(letter)
+        if room < 0:
+            break
+        kept.append(letter)
+    return "".join(kept) + _ELLIPSIS
+
+
+def pad(text: str, columns: int, *, right: bool = False) -> str:
+    """Return `text` padded to `columns`, aligned to the left or `right`."""
+    space = " " * (columns - width(text))
+    return space + text if right else text + space
+
+
+def bar(columns: int, full: float, half: float = 0.0, *, ascii_only: bool = False) -> str:
+    """Return a bar of `columns`, filled up to the fraction `full` and shaded up to `half`."""
+    full, half = min(max(full, 0.0), 1.0), min(max(half, 0.0), 1.0)
+    if ascii_only:
+        solid = round(full * columns)
+        shaded = max(0, round(half * columns) - solid)
+        return "#" * solid + ":" * shaded + "." * (columns - solid - shaded)
+    eighths = round(full * columns * 8)
+    solid, part = divmod(eighths, 8)
+    filled = "█" * solid + (_EIGHTHS[part] if part else "")
+    shaded = max(0, round(half * columns) - len(filled))
+    return filled + "▒" * shaded + "░" * (columns - len(filled) - shaded)
+
+
+def to_ascii(text: str) -> str:
+    """Return `text` for a terminal that shows only ASCII."""
+    return "".join(letter if letter.isascii() else _ASCII.get(letter, "?") for letter in text)
+
+
+_ASCII: Final = {
+    "…": "~",
+    "▾": "-",
+    "▸": "+",
+    "▲": "^",
+    "▼": "v",
+    "·": "|",
+    "↑": "^",
+    "↓": "v",
+}
+
+
+def _columns(letter: str) -> int:
+    if unicodedata.category(letter) in _COMBINING:
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1

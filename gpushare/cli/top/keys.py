@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each key does. Pure: a state and a key make a state, and perhaps something to be done.
+"""The effect of each key. Pure: a state and a key result in a state and, for some keys, an effect.
 
-The keys are nvitop's and htop's where those have one for it.
+Where nvitop and htop have a key for something, it is the same here.
 """
 
 from __future__ import annotations
@@ -12,127 +12,155 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gpushare.cli.table import printable
+from gpushare.cli.text import printable
 from gpushare.cli.top.columns import COLUMNS
-from gpushare.cli.top.picture import Container, Process
-from gpushare.cli.top.view import INTERVALS, View, index, rows
+from gpushare.cli.top.snapshot import ContainerRow, ProcessRow
+from gpushare.cli.top.view import INTERVALS, TableView, index, rows
 from gpushare.quota.keys import POLICIES
 
 if TYPE_CHECKING:
-    from gpushare.cli.top.picture import Picture
-    from gpushare.cli.top.view import Row
+    from gpushare.cli.top.snapshot import TopSnapshot
+    from gpushare.cli.top.view import ViewRow
 
 SIGNALS: Final = ("TERM", "INT", "HUP", "USR1", "USR2", "STOP", "CONT", "KILL")
 _LONGEST_ENTRY: Final = 64
 
+#: The help page, and the part of it about changes.
+HELP: Final = """\
+up down PgUp PgDn Home End   move
+Enter or Space               fold or unfold a card or container
+t                            switch between a tree and a flat list of containers
+s o > F6, <                  sort by the next or previous column
+r I                          reverse the sort order
+/ F4                         show only names that contain a text; Esc clears the filter
+i                            show details of the selected row
++ -                          increase or decrease the refresh interval
+F5 ^L                        redraw the screen
+h ? F1                       show this page
+q F10 ^C                     quit
 
-class Mode(Enum):
-    """What the keys are for at the moment."""
+MEMORY  used/quota (of a card: used/capacity); a+b GiB can currently burst by b
+CORES%  share of the card in the last second; ~ driver's figure, ? unknown
+10s 60s the same over 10 and 60 seconds
+QUOTA%  requested share; of a card: allocated share
+THROT%  fraction of the last second spent waiting for the card
+STATE   over quota; hung: work that appears never to complete; warning: see i
+"""
+CHANGES: Final = """
+k F9                         send a signal to the selected process
+p                            change the policy or cores of the selected container
+"""
+
+
+class InputMode(Enum):
+    """What the keys currently apply to."""
 
     TABLE = "table"
     HELP = "help"
     FILTER = "filter"
-    SIGNAL = "signal"  # which one is asked for
-    SET = "set"  # which policy and cores
+    SIGNAL = "signal"  # entering a signal
+    SET = "set"  # entering policy and cores
     CONFIRM = "confirm"
 
 
-class Do(Enum):
-    """What is done outside."""
+class ScreenAction(Enum):
+    """An effect that needs no confirmation."""
 
     QUIT = "quit"
-    LOOK = "look"  # ask the daemon now
-    REDRAW = "redraw"  # the whole screen anew
+    POLL = "poll"  # query the daemon now
+    REDRAW = "redraw"  # the whole screen
 
 
 @dataclass(frozen=True)
 class Signal:
     """Send a signal to a process of a container."""
 
-    container: Container
-    process: Process
+    container: ContainerRow
+    process: ProcessRow
     number: signal.Signals
 
     def __str__(self) -> str:
-        """Return the question, without its mark."""
-        who = f"{self.process.pid} {self.process.name} of {self.container.name}"
-        return f"send {self.number.name} to {who}"
+        """Return the question without its question mark."""
+        target = f"{self.process.pid} {self.process.name} of {self.container.name}"
+        return f"send {self.number.name} to {target}"
 
 
 @dataclass(frozen=True)
-class Change:
-    """Give a container another policy, or other cores; None: as it is."""
+class ShareChange:
+    """Change the policy or cores of a container; None: no change."""
 
-    container: Container
+    container: ContainerRow
     policy: str | None = None
     cores: int | None = None
 
     def __str__(self) -> str:
-        """Return the question, without its mark."""
+        """Return the question without its question mark."""
         policy = "" if self.policy is None else f" policy {self.policy}"
         cores = "" if self.cores is None else f" cores {self.cores}"
         return f"set {self.container.name}:{policy}{cores}"
 
 
-Effect: TypeAlias = Do | Signal | Change | None
+Effect: TypeAlias = ScreenAction | Signal | ShareChange | None
 
 
 @dataclass(frozen=True)
-class State:
-    """All that a key may change. `entry` is what is being typed, `message` what the footer says."""
+class UiState:
+    """All that a key may change. `entry` is the typed text, `message` the text of the footer."""
 
-    view: View = field(default_factory=View)
-    mode: Mode = Mode.TABLE
+    view: TableView = field(default_factory=TableView)
+    mode: InputMode = InputMode.TABLE
     entry: str = ""
-    target: Row | None = None  # what SIGNAL and SET are about, whatever is selected since
-    asked: Signal | Change | None = None  # waits for a yes
+    target: ViewRow | None = None  # of SIGNAL and SET, even if the selection changes meanwhile
+    unconfirmed: Signal | ShareChange | None = None
     message: str = ""
     may_change: bool = False
 
 
-def press(state: State, key: str, picture: Picture, page: int) -> tuple[State, Effect]:
-    """Return what `key` makes of `state`, and what is to be done outside.
+def press(state: UiState, key: str, snapshot: TopSnapshot, page: int) -> tuple[UiState, Effect]:
+    """Return the state after `key`, and its effect.
 
-    Keys are letters, or names: up, down, pageup, enter, esc, f1, ^l. `page` is how many rows are
-    shown.
+    Keys are characters or names: up, down, pageup, enter, esc, f1, ^l. `page` is the number of
+    visible rows.
     """
-    if state.mode is Mode.HELP:
-        return replace(state, mode=Mode.TABLE), None
-    if state.mode is Mode.FILTER:
+    if state.mode is InputMode.HELP:
+        return replace(state, mode=InputMode.TABLE), None
+    if state.mode is InputMode.FILTER:
         return _filter(state, key), None
-    if state.mode in {Mode.SIGNAL, Mode.SET}:
+    if state.mode in {InputMode.SIGNAL, InputMode.SET}:
         return _entered(state, key), None
-    if state.mode is Mode.CONFIRM:
-        asked = replace(state, mode=Mode.TABLE, asked=None, entry="")
-        return (asked, state.asked) if key in {"y", "Y"} else (_say(asked, "nothing done"), None)
-    return _table(replace(state, message=""), key, picture, page)
+    if state.mode is InputMode.CONFIRM:
+        table = replace(state, mode=InputMode.TABLE, unconfirmed=None, entry="")
+        if key in {"y", "Y"}:
+            return table, state.unconfirmed
+        return _with_message(table, "canceled"), None
+    return _table(replace(state, message=""), key, snapshot, page)
 
 
-def prompt(state: State) -> str:
-    """Return what the footer asks, empty where it asks nothing."""
-    if state.mode is Mode.FILTER:
+def prompt(state: UiState) -> str:
+    """Return the prompt in the footer, empty if there is none."""
+    if state.mode is InputMode.FILTER:
         return f"/{state.view.filter}"
-    if state.mode is Mode.SIGNAL:
-        return f"signal ({' '.join(SIGNALS)}; Enter alone: TERM; Esc: none): {state.entry}"
-    if state.mode is Mode.SET:
-        return f"policy and cores (e.g. burst-share 40; Esc: as they are): {state.entry}"
-    if state.mode is Mode.CONFIRM:
-        return f"{printable(str(state.asked))}? y/n"
+    if state.mode is InputMode.SIGNAL:
+        return f"signal ({' '.join(SIGNALS)}; Enter: TERM; Esc: cancel): {state.entry}"
+    if state.mode is InputMode.SET:
+        return f"policy and cores (for example burst-share 40; Esc: cancel): {state.entry}"
+    if state.mode is InputMode.CONFIRM:
+        return f"{printable(str(state.unconfirmed))}? y/n"
     return ""
 
 
-def _table(state: State, key: str, picture: Picture, page: int) -> tuple[State, Effect]:
+def _table(state: UiState, key: str, snapshot: TopSnapshot, page: int) -> tuple[UiState, Effect]:
     if key in {"q", "Q", "f10"}:
-        return state, Do.QUIT
+        return state, ScreenAction.QUIT
     if key in {"f5", "^l"}:
-        return state, Do.REDRAW
+        return state, ScreenAction.REDRAW
     if key in {"h", "?", "f1"}:
-        return replace(state, mode=Mode.HELP), None
+        return replace(state, mode=InputMode.HELP), None
     if key in {"/", "\\", "f3", "f4"}:
-        return replace(state, mode=Mode.FILTER), None
+        return replace(state, mode=InputMode.FILTER), None
     if key in {"k", "f9", "p"}:
-        return _change(state, key, picture), None
-    found = rows(picture, state.view)
+        return _change(state, key, snapshot), None
+    found = rows(snapshot, state.view)
     if key in _STEPS:
         at = index(found, state.view) + _STEPS[key] * (page if key.startswith("page") else 1)
         return _at(state, found, at), None
@@ -145,11 +173,14 @@ def _table(state: State, key: str, picture: Picture, page: int) -> tuple[State, 
     changed = _VIEWS.get(key)
     if changed is None:
         return state, None
-    return replace(state, view=changed(state.view)), None if key not in {"+", "-"} else Do.LOOK
+    return replace(state, view=changed(state.view)), None if key not in {
+        "+",
+        "-",
+    } else ScreenAction.POLL
 
 
 _STEPS: Final = {"up": -1, "down": 1, "pageup": -1, "pagedown": 1}
-#: None: the other way than it is.
+#: None: toggle.
 _FOLDS: Final[dict[str, bool | None]] = {
     "enter": None,
     " ": None,
@@ -158,15 +189,15 @@ _FOLDS: Final[dict[str, bool | None]] = {
 }
 
 
-def _at(state: State, found: list[Row], at: int) -> State:
+def _at(state: UiState, found: list[ViewRow], at: int) -> UiState:
     if not found:
         return state
     at = max(0, min(at, len(found) - 1))
     return replace(state, view=replace(state.view, selected=found[at].ident, at=at))
 
 
-def _fold(state: State, found: list[Row], wanted: bool | None) -> State:
-    """Fold the selected row; where there is nothing beneath it, the one that it is beneath."""
+def _fold(state: UiState, found: list[ViewRow], wanted: bool | None) -> UiState:
+    """Fold the selected row, or its parent if it has no rows beneath it."""
     if not found:
         return state
     at = index(found, state.view)
@@ -182,11 +213,11 @@ def _fold(state: State, found: list[Row], wanted: bool | None) -> State:
     return _at(replace(state, view=view), found, at)
 
 
-def _filter(state: State, key: str) -> State:
+def _filter(state: UiState, key: str) -> UiState:
     if key == "esc":
-        return replace(state, mode=Mode.TABLE, view=replace(state.view, filter=""))
+        return replace(state, mode=InputMode.TABLE, view=replace(state.view, filter=""))
     if key == "enter":
-        return replace(state, mode=Mode.TABLE)
+        return replace(state, mode=InputMode.TABLE)
     return replace(state, view=replace(state.view, filter=_typed(state.view.filter, key)))
 
 
@@ -198,69 +229,69 @@ def _typed(text: str, key: str) -> str:
     return (text + key)[:_LONGEST_ENTRY] if len(key) == 1 and key.isprintable() else text
 
 
-def _change(state: State, key: str, picture: Picture) -> State:
+def _change(state: UiState, key: str, snapshot: TopSnapshot) -> UiState:
     if not state.may_change:
-        return _say(state, "only looks: start it with --allow-changes to change anything")
-    row = _selected(state, picture)
+        return _with_message(state, "read-only: to make changes, start top with --allow-changes")
+    row = _selected(state, snapshot)
     container = None if row is None else row.owner or row.shown
-    if row is None or not isinstance(container, Container):
-        return _say(state, "select a container first, or one of its processes")
+    if row is None or not isinstance(container, ContainerRow):
+        return _with_message(state, "select a container or a process first")
     if key == "p":
-        return replace(state, mode=Mode.SET, entry="", target=row)
-    if not isinstance(row.shown, Process):
-        return _say(state, "select a process first")
-    return replace(state, mode=Mode.SIGNAL, entry="", target=row)
+        return replace(state, mode=InputMode.SET, entry="", target=row)
+    if not isinstance(row.shown, ProcessRow):
+        return _with_message(state, "select a process first")
+    return replace(state, mode=InputMode.SIGNAL, entry="", target=row)
 
 
-def _entered(state: State, key: str) -> State:
-    table = replace(state, mode=Mode.TABLE, entry="", target=None)
+def _entered(state: UiState, key: str) -> UiState:
+    table = replace(state, mode=InputMode.TABLE, entry="", target=None)
     if key == "esc" or state.target is None:
-        return _say(table, "nothing done")
+        return _with_message(table, "canceled")
     if key != "enter":
         return replace(state, entry=_typed(state.entry, key))
-    make = _signal if state.mode is Mode.SIGNAL else _set
+    make = _signal if state.mode is InputMode.SIGNAL else _set
     try:
-        return replace(table, mode=Mode.CONFIRM, asked=make(state.target, state.entry))
+        return replace(table, mode=InputMode.CONFIRM, unconfirmed=make(state.target, state.entry))
     except ValueError as error:
-        return _say(table, str(error))
+        return _with_message(table, str(error))
 
 
-def _signal(row: Row, entry: str) -> Signal:
+def _signal(row: ViewRow, entry: str) -> Signal:
     name = entry.strip().upper().removeprefix("SIG") or SIGNALS[0]
     if name not in SIGNALS:
-        raise ValueError(f"{entry} is none of {' '.join(SIGNALS)}")
+        raise ValueError(f"{entry}: not one of {' '.join(SIGNALS)}")
     assert row.owner is not None
-    assert isinstance(row.shown, Process)
+    assert isinstance(row.shown, ProcessRow)
     return Signal(row.owner, row.shown, signal.Signals[f"SIG{name}"])
 
 
-def _set(row: Row, entry: str) -> Change:
+def _set(row: ViewRow, entry: str) -> ShareChange:
     container = row.owner or row.shown
-    assert isinstance(container, Container)
+    assert isinstance(container, ContainerRow)
     policy = cores = None
     for word in entry.replace(",", " ").replace("%", " ").split():
-        if word.isdecimal() and 1 <= int(word) <= 100:
+        if word.isdecimal() and 1 <= int(word) <= 99:
             cores = int(word)
         elif word in POLICIES:
             policy = word
         else:
-            raise ValueError(f"{word} is no policy ({', '.join(POLICIES)}) and no cores (1 to 100)")
+            raise ValueError(f"{word}: not a policy ({', '.join(POLICIES)}) or cores (1 to 99)")
     if policy is None and cores is None:
-        raise ValueError("nothing done")
-    return Change(container, policy, cores)
+        raise ValueError("canceled")
+    return ShareChange(container, policy, cores)
 
 
-def _selected(state: State, picture: Picture) -> Row | None:
-    found = rows(picture, state.view)
+def _selected(state: UiState, snapshot: TopSnapshot) -> ViewRow | None:
+    found = rows(snapshot, state.view)
     return found[index(found, state.view)] if found else None
 
 
-def _say(state: State, message: str) -> State:
+def _with_message(state: UiState, message: str) -> UiState:
     return replace(state, message=message)
 
 
-def _next_sort(step: int) -> Callable[[View], View]:
-    def change(view: View) -> View:
+def _next_sort(step: int) -> Callable[[TableView], TableView]:
+    def change(view: TableView) -> TableView:
         keys = [column.key for column in COLUMNS if not (view.tree and column.flat_only)]
         at = keys.index(view.sort) if view.sort in keys else 0
         return replace(view, sort=keys[(at + step) % len(keys)], reverse=False)
@@ -268,28 +299,28 @@ def _next_sort(step: int) -> Callable[[View], View]:
     return change
 
 
-def _interval(step: int) -> Callable[[View], View]:
-    def change(view: View) -> View:
-        near = min(range(len(INTERVALS)), key=lambda at: abs(INTERVALS[at] - view.interval))
-        at = max(0, min(near + step, len(INTERVALS) - 1))
+def _interval(step: int) -> Callable[[TableView], TableView]:
+    def change(view: TableView) -> TableView:
+        nearest = min(range(len(INTERVALS)), key=lambda at: abs(INTERVALS[at] - view.interval))
+        at = max(0, min(nearest + step, len(INTERVALS) - 1))
         return replace(view, interval=INTERVALS[at])
 
     return change
 
 
-def _reversed(view: View) -> View:
+def _reversed(view: TableView) -> TableView:
     return replace(view, reverse=not view.reverse)
 
 
-def _other_shape(view: View) -> View:
+def _toggle_tree(view: TableView) -> TableView:
     return replace(view, tree=not view.tree)
 
 
-_VIEWS: Final[dict[str, Callable[[View], View]]] = {
+_VIEWS: Final[dict[str, Callable[[TableView], TableView]]] = {
     **dict.fromkeys(("s", "o", ">", ".", "f6"), _next_sort(1)),
     **dict.fromkeys(("<", ","), _next_sort(-1)),
     **dict.fromkeys(("r", "I"), _reversed),
-    "t": _other_shape,
+    "t": _toggle_tree,
     "i": lambda view: replace(view, detail=not view.detail),
     "esc": lambda view: replace(view, filter="", detail=False),
     "+": _interval(1),

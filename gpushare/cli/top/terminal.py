@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The terminal: keys, lines, size and signals, by curses. Whatever ends it, it is left as it was.
+"""The terminal: keys, lines, size and signals through curses. It is restored in every case.
 
-Signals only write to a pipe, and are acted upon where nothing else is going on: curses is not to be
-called from a handler. That a handler of Python's stands makes curses install none of its own.
+Signal handlers only write to a pipe, and the main loop handles the signals: curses must not be
+called from a handler. Because Python has handlers installed, curses installs none of its own.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
-from gpushare.cli.top.draw import Size
+from gpushare.cli.top.render import Size
 from gpushare.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from gpushare.cli.top.draw import Line
+    from gpushare.cli.top.render import Line
 
 _SIGNALS: Final = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT),
 )
-_ESCAPE_MS: Final = 25  # how long after ESC the rest of a key may take; curses's own is 1000
+_ESCAPE_MS: Final = (
+    25  # how long after ESC the rest of a key sequence may take; the default of curses is 1000
+)
 
 _KEYS: Final[Mapping[int, str]] = {
     curses.KEY_UP: "up",
@@ -55,7 +57,7 @@ _LETTERS: Final[Mapping[str, str]] = {
     "\x0c": "^l",
     "\x15": "^u",
 }
-# Foregrounds by style: of 8 colours and of 256.
+# Foreground by style, with 8 and with 256 colors.
 _COLOURS: Final[Mapping[str, tuple[int, int]]] = {
     "good": (curses.COLOR_GREEN, 71),
     "warn": (curses.COLOR_YELLOW, 179),
@@ -66,18 +68,18 @@ _COLOURS: Final[Mapping[str, tuple[int, int]]] = {
 
 
 class NoTerminal(UserError):
-    """There is no terminal that a screen can be drawn on; the text says what to do instead."""
+    """There is no suitable terminal; the text says what to do instead."""
 
 
 class Terminal:
-    """A full screen, from entering to leaving."""
+    """A full screen while the context is entered."""
 
     def __init__(self, *, ascii_only: bool = False) -> None:
         self._attributes: dict[str, int] = {}
         self._handlers: dict[int, object] = {}
         self._read_fd = self._write_fd = self._wakeup = -1
         locale.setlocale(locale.LC_ALL, "")
-        # Not what Python would write: curses goes by the C library's locale.
+        # Not the encoding of sys.stdout: curses uses the locale of the C library.
         utf_8 = locale.nl_langinfo(locale.CODESET).upper() == "UTF-8"
         self.unicode = utf_8 and not ascii_only
 
@@ -87,6 +89,9 @@ class Terminal:
         self._wakeup = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         for number in _SIGNALS:
             self._handlers[number] = signal.signal(number, lambda *_: None)
+        # curses prefers these to the terminal's own size, which is the only one that is current.
+        for name in ("COLUMNS", "LINES"):
+            os.environ.pop(name, None)
         try:
             self._screen = curses.initscr()
             self._begin()
@@ -105,12 +110,12 @@ class Terminal:
 
     @property
     def size(self) -> Size:
-        """The terminal's size as it is now."""
+        """The current size of the terminal."""
         lines, columns = self._screen.getmaxyx()
         return Size(columns, lines, self.unicode)
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """Show `lines`, which fit the terminal; only what differs is written."""
+        """Show `lines`, which must fit the terminal; only differences are written."""
         self._screen.erase()
         for row, line in enumerate(lines):
             self._screen.move(row, 0)
@@ -118,7 +123,7 @@ class Terminal:
                 try:
                     self._screen.addstr(text, self._attributes.get(style, 0))
                 except curses.error:
-                    break  # the last cell of the last line: written, and the cursor cannot go on
+                    break  # last cell of the last line: the cursor cannot advance
         self._screen.refresh()
 
     def redraw(self) -> None:
@@ -130,27 +135,27 @@ class Terminal:
         readable, _, _ = select.select([sys.stdin.fileno(), self._read_fd, fd], [], [])
         return set(os.read(self._read_fd, 4096)) if self._read_fd in readable else set()
 
-    def pressed(self) -> list[str]:
-        """Return the keys that were pressed, without waiting."""
+    def read_keys(self) -> list[str]:
+        """Return the pressed keys without waiting."""
         found = []
         while (key := self._key()) is not None:
             found.append(key)
         return [key for key in found if key]
 
-    def resized(self) -> None:
-        """Take the terminal's new size."""
+    def resize(self) -> None:
+        """Adopt the new size of the terminal."""
         size = os.get_terminal_size(sys.stdout.fileno())
         curses.resizeterm(max(size.lines, 1), max(size.columns, 1))
         self.redraw()
 
-    def stop(self) -> None:
-        """Give the terminal back to the shell, sleep until it says go on, and take it again."""
+    def suspend(self) -> None:
+        """Return the terminal to the shell, stop until SIGCONT, and take the terminal again."""
         curses.endwin()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, lambda *_: None)
         curses.doupdate()
-        self.resized()
+        self.resize()
 
     def _begin(self) -> None:
         curses.noecho()
@@ -159,12 +164,12 @@ class Terminal:
         self._screen.keypad(True)
         self._screen.nodelay(True)
         self._screen.leaveok(True)
-        with contextlib.suppress(curses.error):  # a terminal whose cursor is always seen
+        with contextlib.suppress(curses.error):  # a terminal that cannot hide its cursor
             curses.curs_set(0)
         self._attributes = _attributes()
 
     def _key(self) -> str | None:
-        """Return the next key, empty for one without a name here, None where there is none."""
+        """Return the next key, "" for a key without a name here, None if there is none."""
         try:
             found = self._screen.get_wch()
         except curses.error:
@@ -184,21 +189,21 @@ class Terminal:
 
 
 def check() -> None:
-    """Raise NoTerminal where there is none, or none that curses knows."""
+    """Raise NoTerminal if there is no terminal that curses supports."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise NoTerminal("top draws on a terminal, and this is none; use --once, or --json")
+        raise NoTerminal("top requires a terminal. Use --once or --json.")
     term = os.environ.get("TERM", "")
     try:
         curses.setupterm(term or "unknown", sys.stdout.fileno())
     except curses.error:
-        known = "set TERM (xterm-256color fits most), or use --once"
-        raise NoTerminal(f'TERM "{term}" is not known on this machine; {known}') from None
+        fix = "Set TERM (xterm-256color works for most), or use --once."
+        raise NoTerminal(f"TERM={term}: not known on this machine. {fix}") from None
     if curses.tigetstr("cup") is None:
-        raise NoTerminal(f'TERM "{term}" cannot move its cursor; use --once, or another terminal')
+        raise NoTerminal(f"TERM={term}: cannot move the cursor. Use --once, or another terminal.")
 
 
 def _attributes() -> dict[str, int]:
-    """Return curses's attributes by style. NO_COLOR (no-color.org) leaves bold and reverse."""
+    """Return the curses attributes by style. NO_COLOR (no-color.org): only bold and reverse."""
     found = {
         "title": curses.A_BOLD,
         "card": curses.A_BOLD,

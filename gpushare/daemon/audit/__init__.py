@@ -1,1 +1,1 @@
-"""What the driver says beside what the tenants say."""
+"""Compare what the driver reports with what tenants claim, and enforce quotas."""

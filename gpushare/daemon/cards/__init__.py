@@ -1,1 +1,1 @@
-"""The cards and their driver: what is there, what it can promise, what a context takes of it."""
+"""The cards and their driver: which cards there are, and what a context takes of each."""

@@ -1,1 +1,1 @@
-"""Shares of compute: who is to get what, the scheduler that is told so, what each got."""
+"""Shares of compute, and the connection to the scheduler that enforces them."""

@@ -1,125 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each tenant is to get of each of its cards: the ledger's words, put through the policies.
+"""The share of each tenant on each of its cards, by the ledger's records and the policies.
 
-Nothing here is remembered: whoever wants to know asks again, and gets what holds now.
+Nothing is stored: each call computes the current shares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from gpushare.daemon.log import log
-from gpushare.daemon.placement.choose import NoRoom
-from gpushare.daemon.policy import Claim, Share, policy_on, reserved_cores, shares
-from gpushare.daemon.store.ledger import Entry, Holding
-
-if TYPE_CHECKING:
-    from gpushare.daemon.node import Node
+from gpushare.daemon.core.log import log
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.policy.compute import Share, ShareRequest, divide_compute, policy_on
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 
-def of_card(uuid: str, node: Node) -> dict[str, Share]:
-    """Return the share of each tenant of a card, by its key; whole cards and the held have none."""
+def shares_on_card(uuid: str, state: DaemonState) -> dict[str, Share]:
+    """Return the share of each tenant on a card; frozen and whole-card tenants have none."""
     claims = [
-        Claim(
-            key=entry.key,
-            policy=entry.policy,
-            cores=holding.cores,
-            weight=entry.weight,
-            class_=entry.class_,
-            priority=entry.priority,
-            policy_is_set=entry.is_set("policy"),
+        ShareRequest(
+            key=record.key,
+            policy=record.policy,
+            cores=allocation.cores,
+            weight=record.weight,
+            class_=record.class_,
+            priority=record.priority,
+            policy_is_set=record.is_set("policy"),
         )
-        for entry in node.ledger.entries.values()
-        for holding in entry.holdings
-        if holding.uuid == uuid and not holding.whole and not node.freezer.is_held(entry.key)
+        for record in state.ledger.entries.values()
+        for allocation in record.allocations
+        if allocation.uuid == uuid and not allocation.whole and not state.is_frozen(record.key)
     ]
-    return shares(claims, node.policy_of(uuid))
+    return divide_compute(claims, state.policy_of(uuid))
 
 
-def of_tenant(entry: Entry, node: Node) -> tuple[Share, ...]:
-    """Return the shares of a tenant that is in the ledger, by its card number."""
-    if not entry.shared:
-        return ()
-    return tuple(of_card(holding.uuid, node)[entry.key] for holding in entry.holdings)
-
-
-def policy_of(entry: Entry, holding: Holding, card_policy: str) -> str:
-    """Return the policy that holds for a tenant on the card of `holding`."""
-    if holding.whole:
+def effective_policy(record: TenantRecord, allocation: CardAllocation, card_policy: str) -> str:
+    """Return the policy that holds for a tenant on the card of `allocation`."""
+    if allocation.whole:
         return ""
-    return policy_on(entry.policy, holding.cores, card_policy, is_set=entry.is_set("policy"))
+    return policy_on(record.policy, allocation.cores, card_policy, is_set=record.is_set("policy"))
 
 
-def reserved(entry: Entry, policies: Mapping[str, str]) -> Entry:
-    """Return `entry` with the cores set aside that go with `policies`, of its cards by UUID."""
-    return replace(
-        entry,
-        holdings=tuple(
-            holding
-            if holding.whole
-            else replace(
-                holding,
-                reserved_cores=reserved_cores(
-                    policy_of(entry, holding, policies.get(holding.uuid, "")), holding.cores
-                ),
-            )
-            for holding in entry.holdings
-        ),
-    )
+def set_card_policy(uuid: str, policy: str, state: DaemonState) -> None:
+    """Set the policy of the shared tenants of a card; "": each keeps its own.
 
-
-def policies(node: Node) -> dict[str, str]:
-    """Return the policy that the operator set for each card of a tenant, "" for none, by UUID."""
-    held = {holding.uuid for entry in node.ledger.entries.values() for holding in entry.holdings}
-    return {uuid: node.policy_of(uuid) for uuid in held}
-
-
-def set_policy(uuid: str, policy: str, node: Node) -> None:
-    """Have `policy` hold for the shared tenants of a card; "": each has what it asks again.
-
-    NoRoom where more cores would have to be set aside than the card has: nothing was changed.
+    NoRoom if the card cannot reserve that many cores: nothing was changed.
     """
-    room = next(room for room in node.rooms() if room.card.uuid == uuid)
-    wanted = {**policies(node), uuid: policy}
-    entries = [
-        reserved(entry, wanted)
-        for entry in node.ledger.entries.values()
-        if any(holding.uuid == uuid for holding in entry.holdings)
+    capacity = next(capacity for capacity in state.capacities() if capacity.card.uuid == uuid)
+    reserved = [
+        (record.title, cores)
+        for record in state.ledger.entries.values()
+        for allocation in record.allocations
+        if allocation.uuid == uuid and not allocation.whole
+        if (cores := record.reserved_cores(allocation, policy))
     ]
-    asked = [
-        (entry.title, holding.reserved_cores)
-        for entry in entries
-        for holding in entry.holdings
-        if holding.uuid == uuid and holding.reserved_cores and not holding.whole
-    ]
-    together = sum(cores for _, cores in asked)
+    together = sum(cores for _, cores in reserved)
     if together > 100:
-        who = ", ".join(f"{name} {cores}" for name, cores in asked)
+        names = ", ".join(f"{name} {cores}" for name, cores in reserved)
         raise NoRoom(
-            f"card {room.card.index} cannot set {together} % of its compute aside, as "
-            f"{policy or 'what its containers ask'} would ({who}); first have one of them ask for "
-            "less: gpushare set NAME --cores N"
+            f"card {capacity.card.index} cannot reserve {together} % of its compute, as "
+            f"{policy or 'its containers'} would require ({names}); first reduce one of them: "
+            "gpushare set NAME --cores N"
         )
     if policy:
-        node.card_overrides.set(uuid, {"policy": policy})
+        state.card_overrides.set(uuid, {"policy": policy})
     else:
-        node.card_overrides.forget(uuid, "policy")
-    node.ledger.resize(*entries)
-    log("card-policy", card=uuid, policy=policy or "of each container")
-    tell(node)
-
-
-def settle(node: Node) -> None:
-    """Have the ledger say what the cards' policies do: a daemon may have ended between the two."""
-    held = policies(node)
-    settled = [reserved(entry, held) for entry in node.ledger.entries.values()]
-    changed = [entry for entry in settled if entry != node.ledger.entries[entry.key]]
-    if changed:
-        node.ledger.resize(*changed)
-
-
-def tell(node: Node) -> None:
-    """Tell the scheduler what has changed."""
-    node.shares_changed()
+        state.card_overrides.forget(uuid, "policy")
+    log("card-policy-changed", card=uuid, policy=policy or "of each container")
+    state.shares_changed()

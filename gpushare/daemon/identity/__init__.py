@@ -1,1 +1,1 @@
-"""Who is who: processes and cgroups, names of containers, the containers of one pod."""
+"""Identity: processes and cgroups, names of containers, which process is which tenant's."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes and cgroups as /proc and /sys/fs/cgroup tell them: who belongs to whom, who is gone.
+"""Processes and cgroups as /proc and /sys/fs/cgroup show them.
 
-A pid alone names nobody: it may have been given again. What is kept of a process is (pid, start
-time), and of a tenant also the cgroup that its runtime made for it; a descendant of that cgroup
-(docker in docker) is the tenant's. Sources: proc(5), cgroups(7).
+A pid alone does not identify a process: it may have been reused. What is kept of a process is
+(pid, start time), and of a tenant also the cgroup that its runtime made for it; a descendant of
+that cgroup (docker in docker) is the tenant's. Sources: proc(5), cgroups(7).
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import os
+import select
 import signal
 import stat
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gpushare.host.cgroups import mountinfo
-from gpushare.oci.bounded import read_at_most
+from gpushare.oci.bounded_read import read_at_most
 
 _PROC: Final = Path("/proc")
+TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _MOST_BYTES: Final = 1 << 20
 _PF_FORKNOEXEC: Final = 0x40  # linux/sched.h; the flags in /proc/PID/stat
-_PIPE_BELOW: Final = 32  # runtimes open few files before it
 # Which of v1's hierarchies names a container best: one that every runtime puts containers into and
 # that no tenant can leave. "" is the unified one.
 _PREFERRED: Final = ("", "devices", "pids", "memory", "name=systemd", "freezer", "cpu")
@@ -46,7 +48,7 @@ class Process:
 NOBODY: Final = Process(0, 0, 0, 0)
 
 
-def look(pid: int) -> Process | None:
+def find_process(pid: int) -> Process | None:
     """Return process `pid`; None when there is none (a zombie has ended)."""
     try:
         fields, status = _fields(pid), _read(pid, "status")
@@ -55,14 +57,14 @@ def look(pid: int) -> Process | None:
     if fields is None:
         return None
     namespaced = pid
-    for entry in status.splitlines():
-        if entry.startswith(b"NSpid:"):
-            namespaced = int(entry.split()[-1])
+    for record in status.splitlines():
+        if record.startswith(b"NSpid:"):
+            namespaced = int(record.split()[-1])
     return Process(pid, int(fields[19]), int(fields[1]), namespaced)
 
 
-def since(pid: int) -> int | None:
-    """Return when process `pid` began, in clock ticks since boot; None as `look`, of half its cost.
+def find_outer(pid: int) -> Process | None:
+    """As find_process, without the number that the process has itself (0): one file is read.
 
     For what a container's start waits for.
     """
@@ -70,22 +72,45 @@ def since(pid: int) -> int | None:
         fields = _fields(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields is None else int(fields[19])
+    return None if fields is None else Process(pid, int(fields[19]), int(fields[1]), 0)
+
+
+def start_time(pid: int) -> int | None:
+    """Return when process `pid` began, in clock ticks since boot; None if it is gone."""
+    found = find_outer(pid)
+    return None if found is None else found.starttime
 
 
 def _fields(pid: int) -> list[bytes] | None:
     """Return /proc/PID/stat from the state, field 3, on; None of a process that has ended."""
     line = _read(pid, "stat")
-    # The name, field 2, is the process's own word and may hold spaces and parentheses.
+    # The name, field 2, is chosen by the process and may hold spaces and parentheses.
     fields = line[line.rindex(b")") + 2 :].split()
     # One whose first thread has ended looks like a zombie while its other threads go on.
     has_ended = fields[0] == b"X" or (fields[0] == b"Z" and int(fields[17]) <= 1)
     return None if has_ended else fields
 
 
+def pid_of(pidfd: int) -> int | None:
+    """Return the number of the process of a pidfd; None if it is none.
+
+    0 where the process is in no pid namespace that this one contains, -1 once it has ended.
+    """
+    text = _read("self", f"fdinfo/{pidfd}")
+    found = [line.split()[1] for line in text.splitlines() if line.startswith(b"Pid:")]
+    return int(found[0]) if found else None
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of a pidfd has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def is_alive(process: Process) -> bool:
     """Whether `process`, as it was looked at, has not ended."""
-    return since(process.pid) == process.starttime
+    return start_time(process.pid) == process.starttime
 
 
 def is_stranded(pid: int) -> bool:
@@ -95,11 +120,15 @@ def is_stranded(pid: int) -> bool:
     its state does not know the container any more: crun then deletes the pipe and leaves the
     process. Only to be asked of the process that a runtime bound: it was forked, and has run none
     of the tenant's code as long as it has executed nothing (PF_FORKNOEXEC).
+
+    One that is being started has lost its pipe, too. With runc it then writes to it, and may run
+    hooks before its program. With crun only a later look tells the two apart.
     """
     try:
         if not is_nobodys_program(pid):
             return False
-        return any(_is_lost_pipe(_PROC / f"{pid}/fd/{fd}") for fd in range(3, _PIPE_BELOW))
+        lost = [fd.name for fd in (_PROC / f"{pid}/fd").iterdir() if _is_lost_pipe(fd)]
+        return bool(lost) and not any(_is_for_writing(pid, fd) for fd in lost)
     except OSError:
         return False
 
@@ -129,10 +158,18 @@ def is_nobodys_program(pid: int) -> bool:
 
 def _is_lost_pipe(descriptor: Path) -> bool:
     try:
-        found, name = descriptor.stat(), descriptor.readlink().name
+        # The name first: any other descriptor may be of a file system that never answers.
+        if not descriptor.readlink().name.startswith("exec.fifo"):
+            return False
+        found = descriptor.stat()
     except FileNotFoundError:
         return False
-    return stat.S_ISFIFO(found.st_mode) and not found.st_nlink and name.startswith("exec.fifo")
+    return stat.S_ISFIFO(found.st_mode) and not found.st_nlink
+
+
+def _is_for_writing(pid: int, descriptor: str) -> bool:
+    flags = int(_read(pid, f"fdinfo/{descriptor}").partition(b"flags:")[2].split()[0], 8)
+    return not flags & os.O_PATH and flags & os.O_ACCMODE == os.O_WRONLY
 
 
 def name_of(pid: int) -> str:
@@ -145,39 +182,19 @@ def name_of(pid: int) -> str:
 
 
 def may_map(pid: int, inode: int) -> bool:
-    """Whether process `pid` has a file of that inode mapped, or that cannot be told.
+    """Whether process `pid` has a file of that inode mapped, or that is not known.
 
-    Inodes of different file systems may be the same; who is taken for mapping it keeps what it has.
+    Inodes of different file systems may be the same; such a process keeps what it has.
     """
     try:
         maps = _read(pid, "maps")
     except OSError:
         maps = b""
     if not maps:  # gone, not ours to look into, or its first thread has ended and others go on
-        return look(pid) is not None
+        return find_process(pid) is not None
     # address, permissions, offset, device, inode, path (proc(5)): no other field between spaces is
     # decimal, but for words of a path
     return len(maps) >= _MOST_BYTES or b" %d " % inode in maps
-
-
-def has_open(pid: int, majors: Collection[int]) -> bool:
-    """Whether process `pid` has a character device of one of `majors` open, or nobody can tell."""
-    folder = _PROC / f"{pid}/fd"
-    try:
-        descriptors = list(folder.iterdir())
-    except PermissionError:  # not ours to look into
-        return True
-    except OSError:  # gone
-        return False
-    return any(_is_device(descriptor, majors) for descriptor in descriptors)
-
-
-def _is_device(descriptor: Path, majors: Collection[int]) -> bool:
-    try:
-        found = descriptor.stat()
-    except OSError:  # closed meanwhile
-        return False
-    return stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) in majors
 
 
 def owner_of(pid: int) -> int | None:
@@ -190,18 +207,42 @@ def owner_of(pid: int) -> int | None:
     return int(line.split()[1])
 
 
+_MOST_THREADS: Final = 64
+
+
 def cgroups_of(pid: int) -> dict[str, str]:
-    """Return the path of process `pid` in each hierarchy; empty when it is gone."""
+    """Return the path of process `pid` in each hierarchy; empty when it is gone.
+
+    A first thread that has ended is in no cgroup of v1 any more, and its process goes on.
+    """
     try:
-        text = _read(pid, "cgroup")
+        found = _cgroups(_read(pid, "cgroup"))
+        if any(path != "/" for name, path in found.items() if name) or not _has_exited(pid):
+            return found
+        with os.scandir(f"{_PROC}/{pid}/task") as threads:
+            for thread in itertools.islice(threads, _MOST_THREADS):
+                with contextlib.suppress(OSError):  # it has ended as well
+                    of_thread = _cgroups(_read(pid, f"task/{thread.name}/cgroup"))
+                    if any(path != "/" for name, path in of_thread.items() if name):
+                        return of_thread
     except OSError:
         return {}
+    return found
+
+
+def _cgroups(text: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in os.fsdecode(text).splitlines():
         _, names, path = line.split(":", 2)
         for name in names.split(","):
             found[name] = path
     return found
+
+
+def _has_exited(pid: int) -> bool:
+    """Whether the first thread of process `pid` has ended."""
+    line = _read(pid, "stat")
+    return line[line.rindex(b")") + 2 :][:1] == b"Z"
 
 
 def own_cgroup(pid: int, others: Mapping[str, str]) -> str:
@@ -218,7 +259,7 @@ def own_cgroup(pid: int, others: Mapping[str, str]) -> str:
     return ""
 
 
-def _read(pid: int, name: str) -> bytes:
+def _read(pid: int | str, name: str) -> bytes:
     """Return /proc/PID/NAME: every process of every tenant is read several times a second."""
     fd = os.open(f"{_PROC}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -319,8 +360,8 @@ def _has_children_files() -> bool:
 def _descendants_of_all(pid: int) -> list[int]:
     """As descendants, by the parent that each process of this machine names."""
     children: dict[int, list[int]] = {}
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit() and (process := look(int(entry.name))) is not None:
+    for record in _PROC.iterdir():
+        if record.name.isdigit() and (process := find_process(int(record.name))) is not None:
             children.setdefault(process.parent, []).append(process.pid)
     found = [pid]
     for parent in found:
@@ -328,10 +369,20 @@ def _descendants_of_all(pid: int) -> list[int]:
     return found
 
 
+def pids_of(cgroup: str, pid: int, cgroups: Cgroups) -> Iterator[int]:
+    """Yield a tenant's pids: those of its `cgroup`, where it has one, else `pid`'s family."""
+    if not cgroup:
+        yield from descendants(pid)
+        return
+    directory = cgroups.directory(cgroup)
+    if directory is not None:
+        yield from _pids_beneath(directory)
+
+
 def members(cgroup: str, pid: int, cgroups: Cgroups) -> list[Process]:
-    """Return a tenant's processes: those of its `cgroup`, where it has one, else `pid`'s family."""
-    pids = cgroups.processes(cgroup) if cgroup else descendants(pid)
-    return [process for member in pids if (process := look(member)) is not None]
+    """Return a tenant's processes."""
+    found = map(find_process, pids_of(cgroup, pid, cgroups))
+    return [process for process in found if process is not None]
 
 
 def open_pidfd(pid: int, starttime: int) -> int | None:
@@ -341,7 +392,7 @@ def open_pidfd(pid: int, starttime: int) -> int | None:
     except ProcessLookupError:
         return None
     # Looked at after the descriptor was opened: what it names cannot change any more.
-    if since(pid) != starttime:
+    if start_time(pid) != starttime:
         os.close(fd)
         return None
     return fd

@@ -1,1 +1,1 @@
-"""What the daemon and a tenant's processes share: the two pages, the bell, and where they lie."""
+"""What daemon and tenant share: the two pages, the wakeup FIFO and the socket."""

@@ -3,12 +3,14 @@
 
 A hardened unit has a mount namespace of its own, and what is mounted there never reaches runc. So
 one thread leaves it for the host's and stays there; what it mounted is used through a descriptor,
-which works in any namespace. `<tenants>/<key>` belongs to who may mount from it (root, or the root
-of the container's user namespace) and is closed to everybody else; `<tenants>/<key>/pages` is the
-tmpfs, which only the tenant gets to see.
+which works in any namespace. `<tenants>/<key>` belongs to the uid that mounts from it
+(root, or the root of the container's user namespace) and is closed to all others;
+`<tenants>/<key>/pages` is the tmpfs, which only the tenant gets to see.
 
 A few are mounted ahead of need, as `<tenants>/.spare-N`, and become a tenant's by one rename: a
-container's start then waits neither for the mount nor for the thread.
+container's start then waits neither for the mount nor for the thread. Where many start at once,
+every mount of the machine waits for one lock of the kernel (namespace_sem), so further threads
+mount theirs at the same time.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ import queue
 import re
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from gpushare.daemon.pages import library_trees
+from gpushare.daemon.pages.library_trees import LibraryTrees
 from gpushare.errors import UserError
 from gpushare.host import mounts
 
@@ -31,6 +35,7 @@ HOST: Final = Path("/proc/1/ns/mnt")
 PAGES: Final = "pages"
 _SPARE: Final = ".spare-"
 _SPARES: Final = 4
+_HELPERS: Final = 15  # further threads, started when so many starts wait for a mount
 _IDLE_SECONDS: Final = 0.05  # without a call, before a spare is made: starts come in crowds
 _KEY: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _LABEL: Final = re.compile(r"[A-Za-z0-9_:.,-]{1,256}", re.ASCII)
@@ -40,30 +45,30 @@ _NEEDED: Final = (
     "mount_namespace"
 )
 
-Result = TypeVar("Result")
+CallResult = TypeVar("CallResult")
 
 
 class MountsError(UserError):
     """Tenants' pages cannot be mounted on this machine."""
 
 
-class _Call(Generic[Result]):
+class _Call(Generic[CallResult]):
     """A function on its way to the thread, and what came of it."""
 
-    def __init__(self, function: Callable[[], Result]) -> None:
+    def __init__(self, function: Callable[[], CallResult]) -> None:
         self.function = function
         self.done = threading.Event()
-        self.result: Result
+        self.result: CallResult
         self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
             self.result = self.function()
-        except BaseException as error:  # noqa: BLE001 - it is raised again where it was asked for
+        except BaseException as error:  # noqa: BLE001 - the calling thread raises it again
             self.error = error
         self.done.set()
 
-    def wait(self) -> Result:
+    def wait(self) -> CallResult:
         self.done.wait()
         if self.error is not None:
             raise self.error
@@ -71,7 +76,7 @@ class _Call(Generic[Result]):
 
 
 class _Spare(NamedTuple):
-    """A tmpfs that is nobody's yet; `directory` is open on it."""
+    """A tmpfs without a tenant yet; `directory` is open on it."""
 
     name: str
     directory: int
@@ -91,10 +96,13 @@ class TenantMounts:
         self._spare_bytes = spare_bytes
         self._spares: deque[_Spare] = deque()
         self._spares_made = 0
+        self._trees = LibraryTrees(root)
         self.warning = ""  # what an operator should know of where the mounts are made
         self._named = namespace is not None
         self._namespace = namespace or HOST
         self._calls: queue.SimpleQueue[_Call[object]] = queue.SimpleQueue()
+        self._claims = self._helpers = 0
+        self._counting = threading.Lock()  # of these two and `_spares_made`
         self._entered = _Call(self._enter)
         threading.Thread(target=self._serve, name="mounts", daemon=True).start()
         self._entered.wait()
@@ -116,17 +124,58 @@ class TenantMounts:
         data = _options(size_bytes)
         if label:
             if not _LABEL.fullmatch(label):
-                raise OSError(errno.EINVAL, "linux.mountLabel is no SELinux label", label)
+                raise OSError(errno.EINVAL, "linux.mountLabel is not an SELinux label", label)
             data += f',context="{label}"'
         return self._ask(lambda: self._make(key, data, owner))
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """See that in the block a spare one is there for the calling thread to `make`.
+
+        For each of many threads; another one takes what they have claimed, one after the other.
+        """
+        with self._counting:
+            self._claims += 1
+            is_short = len(self._spares) < self._claims and self._spare_bytes > 0
+            is_help_due = is_short and self._helpers < min(self._claims - 1, _HELPERS)
+            self._helpers += is_help_due
+        try:
+            if is_help_due:
+                threading.Thread(target=self._help, name="mounts", daemon=True).start()
+            if is_short:
+                self._ask(self._make_spare)
+            yield
+        finally:
+            with self._counting:
+                self._claims -= 1
 
     def refill(self) -> None:
         """Have the spare ones made that `make` has taken; returns at once."""
         self._calls.put(_Call(lambda: None))  # so that the thread looks how many are left
 
     def close(self) -> None:
-        """Take the spare ones away; the tenants' stay, and none is made ready any more."""
-        self._ask(self._drop_spares)
+        """Take the spare ones away; the tenants' stay, and none is made ready any more.
+
+        So does the tree of libraries while there are tenants: one of them may be about to start.
+        """
+        self._ask(self._close)
+
+    def library_tree(self, top: str, files: Mapping[str, str]) -> Path:
+        """Return a tree in which `files` (sources by destination, beneath `top`) are mounted.
+
+        It is mounted at the first call for these files, and used by all later ones. OSError.
+        """
+        identity = library_trees.identify(files)
+        found = self._trees.find(identity)
+        return found or self._ask(lambda: self._trees.make(top, files, identity))
+
+    def stale_trees(self) -> list[str]:
+        """Return the names of the trees that no new container gets."""
+        return self._ask(self._trees.stale)
+
+    def drop_trees(self, names: Collection[str]) -> None:
+        """Unmount these trees, except one that is used again by now. No effect on containers."""
+        self._ask(lambda: self._trees.drop(names))
 
     def open(self, key: str) -> int:
         """Return a descriptor of the directory that `make` mounted; OSError when it is gone."""
@@ -140,7 +189,7 @@ class TenantMounts:
         """Return the tenants that have a directory."""
         return self._ask(self._keys)
 
-    def _ask(self, function: Callable[[], Result]) -> Result:
+    def _ask(self, function: Callable[[], CallResult]) -> CallResult:
         call = _Call(function)
         self._calls.put(call)  # type: ignore[arg-type]
         return call.wait()
@@ -158,6 +207,15 @@ class TenantMounts:
             else:
                 call.run()
 
+    def _help(self) -> None:
+        """Make calls beside the first thread, which makes all of them where this one cannot."""
+        try:
+            self._enter_namespace()
+        except OSError:
+            return
+        while True:
+            self._calls.get().run()
+
     def _enter(self) -> None:
         """Move this thread, and no other, into the namespace; make `root` there."""
         try:
@@ -167,31 +225,32 @@ class TenantMounts:
                 raise MountsError(f"{self._namespace}: {error.strerror}; {_NEEDED}") from error
             self.warning = (
                 f"{self._namespace} cannot be looked at: tenants' pages are mounted in gpushared's "
-                "own mount namespace, which must be the runtime's too (mount_namespace)"
+                "own mount namespace, which must be the runtime's too (runtime_mount_namespace)"
             )
         except OSError as error:
             raise MountsError(f"{self._namespace}: {error.strerror}; {_NEEDED}") from error
-        self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o711)
         self._root_fd = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        for entry in self.root.iterdir():
-            if entry.name.startswith(_SPARE):  # of a daemon that was killed
-                self._remove(entry.name)
+        for record in self.root.iterdir():
+            if record.name.startswith(_SPARE):  # of a daemon that was killed
+                self._remove(record.name)
+        self._trees.enter()
 
     def _enter_namespace(self) -> None:
         mounts.unshare(mounts.CLONE_FS)
-        if not self._is_here():
+        if not self._is_entered():
             with contextlib.closing(_Descriptor(self._namespace)) as namespace:
                 mounts.enter(namespace.fd)
 
-    def _is_here(self) -> bool:
+    def _is_entered(self) -> bool:
         """Whether the namespace is the one that the daemon is in already."""
-        here, there = Path("/proc/thread-self/ns/mnt").stat(), self._namespace.stat()
-        return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+        own, target = Path("/proc/thread-self/ns/mnt").stat(), self._namespace.stat()
+        return (own.st_dev, own.st_ino) == (target.st_dev, target.st_ino)
 
     def _make(self, key: str, data: str, owner: int) -> int:
         if not _KEY.fullmatch(key):
-            raise OSError(errno.EINVAL, "not a tenant's key", key)
+            raise OSError(errno.EINVAL, "not a tenant key", key)
         return self._make_named(key, data, owner)
 
     def _make_named(self, key: str, data: str, owner: int) -> int:
@@ -199,7 +258,7 @@ class TenantMounts:
         outer = self.root / key
         outer.mkdir(mode=0o700)
         try:
-            (outer / PAGES).mkdir(mode=0o755)
+            (outer / PAGES).mkdir()  # its mode is that of what is mounted on it
             os.chown(outer, owner, -1)
             self._mount(outer / PAGES, data)
             return self._open(key)
@@ -223,14 +282,17 @@ class TenantMounts:
         return spare.directory
 
     def _make_spare(self) -> None:
-        name = f"{_SPARE}{self._spares_made}"
-        self._spares_made += 1
+        with self._counting:
+            name = f"{_SPARE}{self._spares_made}"
+            self._spares_made += 1
         try:
             directory = self._make_named(name, _options(self._spare_bytes), 0)
         except OSError:
-            self._spare_bytes = 0  # who needs one is told why it cannot be made
-        else:
-            self._spares.append(_Spare(name, directory))
+            self._spare_bytes = 0  # a container that needs one is refused with the reason
+            return
+        self._spares.append(_Spare(name, directory))
+        if not self._spare_bytes:
+            self._drop_spares()
 
     def _drop_spares(self) -> None:
         self._spare_bytes = 0
@@ -238,6 +300,11 @@ class TenantMounts:
             spare = self._spares.popleft()
             os.close(spare.directory)
             self._remove(spare.name)
+
+    def _close(self) -> None:
+        self._drop_spares()
+        if not self._keys():
+            self._trees.close()
 
     def _mount(self, target: Path, data: str) -> None:
         flags = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
@@ -248,29 +315,17 @@ class TenantMounts:
 
     def _remove(self, key: str) -> None:
         outer = self.root / key
-        while _unmounted(outer / PAGES):
-            pass
+        mounts.unmount_all(outer / PAGES)
         for folder in (outer / PAGES, outer):
             with contextlib.suppress(FileNotFoundError):
                 folder.rmdir()
 
     def _keys(self) -> list[str]:
-        return sorted(entry.name for entry in self.root.iterdir() if _KEY.fullmatch(entry.name))
+        return sorted(record.name for record in self.root.iterdir() if _KEY.fullmatch(record.name))
 
 
 def _options(size_bytes: int) -> str:
     return f"mode=755,size={size_bytes},nr_inodes=8"
-
-
-def _unmounted(target: Path) -> bool:
-    """Take away the topmost mount at `target`; False when there is none."""
-    try:
-        mounts.unmount(target, mounts.MNT_DETACH | mounts.UMOUNT_NOFOLLOW)
-    except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.ENOENT}:
-            raise
-        return False
-    return True
 
 
 class _Descriptor:

@@ -1,11 +1,192 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards by what they are: a UUID, or words of a model's name."""
+"""What placement works on: cards, the links between them, and what is allocated of each.
+
+The memory that a card can still allocate is its own less the system reserve, the memory of
+non-tenant processes, the quotas of its tenants and what they use above their quotas: burst memory,
+or memory from before a quota was made smaller. A new quota must be there physically, so none of
+these can be allocated twice.
+
+The memory of non-tenant processes is taken at its high-water mark, which follows a fall slowly: a
+desktop that grew to 1 GiB a minute ago may do so again.
+"""
 
 from __future__ import annotations
 
-from gpushare.daemon.cards.card import Card
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Final
 
 
-def matches(name: str, card: Card) -> bool:
+@dataclass(frozen=True)
+class Card:
+    """One card. `index` and `minor` may change with a reboot, `uuid` does not."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int  # total less what the driver keeps for itself
+    minor: int  # N of /dev/nvidiaN
+    datacenter: bool = False  # of the kind that cuda-compat packages are made for
+    brand: str = ""  # as NVIDIA_REQUIRE_ variables name it; empty: not known
+    capability: tuple[int, int] | None = None  # compute capability; None: not known
+
+    @property
+    def little_bytes(self) -> int:
+        """So little may be left without the driver being able to use it: a twentieth, or 1 GiB."""
+        return max(self.memory_bytes // 20, 1 << 30)
+
+
+NO_NODE: Final = -1
+
+
+@dataclass(frozen=True)
+class Link:
+    """What is between two cards: `kind` as `nvidia-smi topo -m`, `distance` 1 (near) to 70."""
+
+    kind: str
+    distance: int
+
+
+UNKNOWN: Final = Link("?", 70)  # no nearer than any that is known
+
+
+@dataclass(frozen=True)
+class Links:
+    """All cards' links, and the NUMA node of each, by UUID; what is not in it is not known."""
+
+    between: Mapping[frozenset[str], Link] = field(default_factory=dict)
+    nodes: Mapping[str, int] = field(default_factory=dict)
+
+    def link(self, one: str, other: str) -> Link:
+        """Return what is between two different cards."""
+        return self.between.get(frozenset((one, other)), UNKNOWN)
+
+    def distance(self, uuids: Sequence[str]) -> int:
+        """Return the distances of all pairs of `uuids`, added up; 0 for one card."""
+        return sum(self.link(one, other).distance for one, other in combinations(uuids, 2))
+
+    def node(self, uuid: str) -> int:
+        """Return the card's NUMA node; NO_NODE where it is not known."""
+        return self.nodes.get(uuid, NO_NODE)
+
+
+NO_LINKS: Final = Links()
+
+
+@dataclass(frozen=True)
+class NonTenantProcess:
+    """A process of no tenant and what it holds of one card."""
+
+    pid: int
+    name: str
+    bytes: int
+    container: str = ""  # which it seems to be in; empty: a program of the host
+
+
+@dataclass(frozen=True)
+class AllocationUse:
+    """One tenant's allocation of one card, and its use; `cores` only if its policy guarantees them.
+
+    `used_bytes` may be more than the quota, and so may `limit_bytes`: what it may use now.
+    """
+
+    tenant: str  # the name that a user knows
+    memory_bytes: int
+    cores: int = 0
+    whole: bool = False
+    key: str = ""
+    used_bytes: int = 0
+    limit_bytes: int = 0
+    most_bytes: int = 0  # the burst limit; none where it is less than the quota
+
+    @property
+    def burst_used_bytes(self) -> int:
+        """What it uses above its quota."""
+        return max(0, self.used_bytes - self.memory_bytes)
+
+    @property
+    def burst_granted_bytes(self) -> int:
+        """What it has above its quota: what it may use now, and what it does."""
+        return max(self.limit_bytes, self.used_bytes, self.memory_bytes) - self.memory_bytes
+
+
+@dataclass(frozen=True)
+class CardCapacity:
+    """A card with all that is taken of it."""
+
+    card: Card
+    allocations: tuple[AllocationUse, ...] = ()
+    non_tenants: tuple[NonTenantProcess, ...] = ()
+    non_tenant_bytes: int = 0  # high-water mark, at least the sum of `non_tenants`
+    reserve_bytes: int = 0
+    context_bytes: int = 0  # what one CUDA context takes: a quota of no more holds nothing
+    health: str = "ok"
+    utilisation: int | None = None  # percent of its time, as the driver reports it
+    unattributed_bytes: int = 0  # in use, and the driver lists no process for it
+    policy: str = ""  # the operator's, for its tenants' compute; "" where each has what it asked
+    mode: str = "any"  # which requests the operator lets on it: "shared", "exclusive" or "any"
+    mode_source: str = ""  # where that is configured
+    max_tenants: int = 16
+    max_tenants_source: str = "max_tenants"
+    cordoned: str | None = None  # why nothing new is placed on it; None: it is
+
+    @property
+    def allocated_bytes(self) -> int:
+        """The sum of the quotas; of an exclusive card all of it."""
+        return sum(use.memory_bytes for use in self.allocations)
+
+    @property
+    def burst_used_bytes(self) -> int:
+        """What tenants use above their quotas."""
+        return sum(use.burst_used_bytes for use in self.allocations)
+
+    @property
+    def burst_granted_bytes(self) -> int:
+        """What tenants have above their quotas, used or not."""
+        return sum(use.burst_granted_bytes for use in self.allocations)
+
+    @property
+    def allocatable_bytes(self) -> int:
+        """What there is for tenants at all."""
+        return max(0, self.card.memory_bytes - self.reserve_bytes - self.non_tenant_bytes)
+
+    @property
+    def available_bytes(self) -> int:
+        """What a new container may still get, never below 0."""
+        if self.exclusive:
+            return 0
+        return max(0, self.allocatable_bytes - self.allocated_bytes - self.burst_used_bytes)
+
+    @property
+    def cores_available(self) -> int:
+        """Percent of the card that no policy has set aside."""
+        if self.exclusive:
+            return 0
+        return max(0, 100 - sum(use.cores for use in self.allocations))
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether one tenant has the whole card."""
+        return any(use.whole for use in self.allocations)
+
+
+def matches_card(name: str, card: Card) -> bool:
     """Whether `name` is this card's UUID or words of its model, in any case: `h200`."""
     return name == card.uuid or name.casefold() in card.model.casefold()
+
+
+LESS: Final = "request less"
+MORE: Final = "request more"
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """`text` is the end of "card 0 ...", `fix` what the asker may do about it, "": nothing.
+
+    `key` is the quota's key that it is about.
+    """
+
+    text: str
+    fix: str = ""
+    key: str = ""

@@ -1,1 +1,1 @@
-"""What serves: the main loop, the control socket and its operations, tenants' sockets, systemd."""
+"""The control socket, its operations, and systemd notifications."""

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happened on this node: the events that are KEPT, for some days, across reboots.
 
-Nothing rests on it. It has a thread and a bounded queue of its own, so that whoever logs never
-waits for a disk; what does not fit, or cannot be written, is counted, said, and lost. A file that
-is damaged is put aside, and another is begun.
+No decision depends on it. It has a thread and a bounded queue of its own, so that a thread that
+logs never waits for a disk. Events that do not fit, or cannot be written, are counted, reported and
+lost. A damaged file is set aside, and a new one is started.
+
+A full history drops the oldest events of the owner that has the most: no owner displaces the events
+of others by causing many. Events of LASTING give way only to each other, and have half of the
+queue and at least half of the file.
 
 SQLite in state_dir, write-ahead log, synchronous=NORMAL: after a power cut the last moments may be
 missing, and no more (sqlite.org/pragma.html, "synchronous"). Each row has the boot, and the
@@ -15,70 +19,42 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import sqlite3
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.daemon.log import log
-from gpushare.events import KEPT
+from gpushare.daemon.core.log import event_owner, log
+from gpushare.daemon.store.history_tables import (
+    CACHE_KIB,
+    PAGE,
+    event_of,
+    make_room,
+    prepare,
+    used_bytes,
+)
+from gpushare.events import KEPT, LASTING
 from gpushare.protocol import HistoryEvent
 
-NAME: Final = "history.db"
-_FORMAT: Final = 1  # of the tables; of another one the file is put aside
-_TABLES: Final = """
-CREATE TABLE start (
-    generation INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, at REAL NOT NULL
-) STRICT;
-CREATE TABLE event (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    at REAL NOT NULL,
-    generation INTEGER NOT NULL,
-    event TEXT NOT NULL,
-    level TEXT NOT NULL,
-    key TEXT NOT NULL,
-    id TEXT NOT NULL,
-    name TEXT NOT NULL,
-    card TEXT NOT NULL,
-    fields TEXT NOT NULL
-) STRICT;
-CREATE INDEX event_at ON event (at);
-CREATE INDEX event_key ON event (key);
-"""
-_PAGE: Final = """
-SELECT number, event.at, boot, generation, event, level, key, id, name, card, fields
-FROM event JOIN start USING (generation)
-WHERE number > :after AND event.at >= :since AND (
-    :name = '' OR card = :name
-    -- Who was refused never had a key.
-    OR key = '' AND length(:name) >= 4 AND substr(id, 1, length(:name)) = :name
-    OR key IN (
-        SELECT key FROM event WHERE key <> '' AND (
-            :name IN (key, name, id)
-            OR substr(name, -length(:name) - 1) = '/' || :name
-            OR length(:name) >= 4 AND substr(id, 1, length(:name)) = :name
-        )
-    )
-)
-ORDER BY number LIMIT :most
-"""
-_MOST_QUEUED: Final = 4096
+NAME: Final = "history/events.db"
+_MOST_QUEUED: Final = 4096  # of each kind: of LASTING, and the others
 _MOST_FIELDS_BYTES: Final = 16384
 _PRUNE_SECONDS: Final = 600.0
-# Between an event and its row: who logs is amid something that others wait for, and this thread
+# Between an event and its row: others wait for what the logging thread does, and this thread
 # would take the interpreter from it. What follows within it goes into the same transaction.
 _PAUSE_SECONDS: Final = 0.02
 _AGAIN_SECONDS: Final = 30.0  # after a failure; what comes meanwhile waits in the queue
-_CACHE_KIB: Final = 256
 _DAY_SECONDS: Final = 86400.0
 
-#: (seconds since the epoch, event, level, key, id, name, card, the other fields as JSON)
-_Event = tuple[float, str, str, str, str, str, str, str]
+#: (seconds since the epoch, event, level, key, id, name, card, the other fields as JSON, owner,
+#: whether it is of LASTING)
+_Event = tuple[float, str, str, str, str, str, str, str, str, bool]
 #: Of a tenant's key: the container's id, and its name.
-Who = Callable[[str], tuple[str, str] | None]
+NameOf = Callable[[str], tuple[str, str] | None]
 
 
 class History:
@@ -91,18 +67,19 @@ class History:
         *,
         days: float,
         most_bytes: int,
-        who: Who = lambda _key: None,
+        name_of: NameOf = lambda _key: None,
     ) -> None:
         self.lost = 0  # events that could not be kept
         self.fault = ""  # why nothing is kept at the moment
         self.generation = 0
         self._path = folder / NAME
         self._boot_id = boot_id
-        self._days, self._most_bytes, self._who = days, most_bytes, who
+        self._days, self._most_bytes, self.name_of = days, most_bytes, name_of
         self._queue: deque[_Event] = deque()
+        self._queued: Counter[bool] = Counter()  # by whether they are of LASTING
         self._changed = threading.Condition()
         self._writing = 0
-        self._waited_for = 0  # by how many, who would wait for the pause too
+        self._waited_for = 0  # by how many threads, which would wait for the pause too
         self._stopping = False
         self._pruned = 0.0
         self._lost_told = 0
@@ -116,10 +93,11 @@ class History:
             return
         row = self._row(at, event, level, fields)
         with self._changed:
-            if len(self._queue) >= _MOST_QUEUED or self._stopping:
+            if self._queued[row[-1]] >= _MOST_QUEUED or self._stopping:
                 self.lost += 1
                 return
             self._queue.append(row)
+            self._queued[row[-1]] += 1
             if len(self._queue) == 1:
                 self._changed.notify_all()
 
@@ -149,26 +127,26 @@ class History:
         `name` is a container's: its name, an end of it, the start of its id, its key; or the UUID
         of a card; empty: all. OSError where it cannot be read.
         """
-        asked = {"name": name, "since": since, "after": after, "most": most}
+        values = {"name": name, "since": since, "after": after, "most": most}
         try:
             with contextlib.closing(self._open_to_read()) as store:
-                return [_event(row) for row in store.execute(_PAGE, asked)]
+                return [event_of(row) for row in store.execute(PAGE, values)]
         except sqlite3.Error as error:
             raise OSError(errno.EIO, f"cannot be read now ({error})", str(self._path)) from error
 
     def _row(self, at: float, event: str, level: str, fields: Mapping[str, Any]) -> _Event:
-        rest = dict(fields)
+        rest, owner = dict(fields), event_owner(fields)
         key = str(rest.pop("tenant", ""))
-        known = self._who(key) if key else None
+        known = self.name_of(key) if key else None
         identity, name = str(rest.pop("id", "")), str(rest.pop("name", ""))
         if known is not None:
             identity, name = identity or known[0], name or known[1]
         card = str(rest.pop("card", rest.pop("uuid", "")))
         text = json.dumps(rest, separators=(",", ":"), default=str)
         if len(text) > _MOST_FIELDS_BYTES:
-            text = '{"note":"too long to be kept; the log has it"}'
-        key, identity, name, card = map(_storable, (key, identity, name, card))
-        return at, event, level, key, identity, name, card, text
+            text = '{"note":"too long to store; see the log"}'
+        key, identity, name, card, owner = map(_storable, (key, identity, name, card, owner))
+        return at, event, level, key, identity, name, card, text, owner, event in LASTING
 
     # --- the history thread ---
 
@@ -203,6 +181,7 @@ class History:
                 return None
             batch = list(self._queue)
             self._queue.clear()
+            self._queued.clear()
             self._writing = len(batch)
             return batch
 
@@ -210,13 +189,11 @@ class History:
         """Put back what could not be written, as far as there is room, and wait `seconds`."""
         with self._changed:
             self._writing = 0
-            room = max(0, _MOST_QUEUED - len(self._queue))
-            kept = batch[len(batch) - min(room, len(batch)) :]
-            self.lost += len(batch) - len(kept)
-            self._queue.extendleft(reversed(kept))
-            if self._stopping:
-                self.lost += len(self._queue)
-                self._queue.clear()
+            waiting = [*batch, *self._queue]
+            kept = [] if self._stopping else _newest(waiting)
+            self.lost += len(waiting) - len(kept)
+            self._queue = deque(kept)
+            self._queued = Counter(row[-1] for row in kept)
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._stopping, seconds)
 
@@ -245,15 +222,15 @@ class History:
 
     def _put_aside(self, error: sqlite3.Error) -> bool:
         """Put a damaged file out of the way; whether that could be done."""
-        aside = self._path.with_name(f"{NAME}.damaged")
+        aside = self._path.with_name(f"{self._path.name}.damaged")
         try:
             self._path.replace(aside)  # over an earlier one: they must not fill the disk
             for tail in ("-wal", "-shm"):
-                self._path.with_name(NAME + tail).unlink(missing_ok=True)
+                self._path.with_name(self._path.name + tail).unlink(missing_ok=True)
         except OSError as failed:
             self._fail(f"{self._path} is damaged ({error}), and stays ({failed.strerror})")
             return False
-        log("history-damaged", "error", path=str(aside), why=str(error))
+        log("history-damaged", "error", path=str(aside), reason=str(error))
         return True
 
     def _fail(self, fault: str) -> None:
@@ -261,14 +238,17 @@ class History:
             before, self.fault = self.fault, fault
             self._changed.notify_all()
         if before != fault:
-            log("history-failed", "error", why=fault)
+            log("history-write-failed", "error", reason=fault)
 
     def _open(self) -> sqlite3.Connection:
         """Open the file, or begin it; sqlite3.DatabaseError where it is none of ours."""
+        # A lock on one of its three files stops every other user of them: no one else may open one.
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(self._path, flags, 0o600))
         store = sqlite3.connect(self._path, timeout=1.0, isolation_level=None)
         try:
-            _check(store)
-            self._path.chmod(0o600)
+            prepare(store)
             begun = store.execute(
                 "INSERT INTO start (boot, at) VALUES (?, ?)", (self._boot_id, time.time())
             )
@@ -283,8 +263,8 @@ class History:
         if batch:
             store.execute("BEGIN IMMEDIATE")
             store.executemany(
-                "INSERT INTO event (generation, at, event, level, key, id, name, card, fields) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO event (generation, at, event, level, key, id, name, card, fields, "
+                "owner, lasting) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [(self.generation, *row) for row in batch],
             )
             store.execute("COMMIT")
@@ -292,20 +272,18 @@ class History:
         if (
             now - self._pruned >= _PRUNE_SECONDS
             or not self._pruned
-            or _size(store) > self._most_bytes
+            or used_bytes(store) > self._most_bytes
         ):
             self._pruned = now
             self._prune(store)
 
     def _prune(self, store: sqlite3.Connection) -> None:
-        """Forget what is older than `days`, and the oldest of what takes more than `most`."""
+        """Forget what is older than `days`; of what takes more than `most`, see `make_room`."""
         oldest = time.time() - self._days * _DAY_SECONDS
         store.execute("DELETE FROM event WHERE at < ?", (oldest,))
-        while _size(store) > self._most_bytes:
-            [least, most] = store.execute("SELECT min(number), max(number) FROM event").fetchone()
-            if least is None:
+        while used_bytes(store) > self._most_bytes:
+            if not make_room(store):
                 break
-            store.execute("DELETE FROM event WHERE number <= ?", (least + (most - least) // 8,))
         store.execute(
             "DELETE FROM start WHERE generation NOT IN (SELECT generation FROM event) "
             "AND generation <> ?",
@@ -317,51 +295,21 @@ class History:
         if not self._path.exists():
             raise FileNotFoundError(errno.ENOENT, "there is no history yet", str(self._path))
         store = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=1.0)
-        store.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        store.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         return store
+
+
+def _newest(events: Sequence[_Event]) -> list[_Event]:
+    """Return the newest of `events`, as many of each kind as the queue takes."""
+    left = {True: _MOST_QUEUED, False: _MOST_QUEUED}
+    kept = []
+    for event in reversed(events):
+        if left[event[-1]] > 0:
+            left[event[-1]] -= 1
+            kept.append(event)
+    return kept[::-1]
 
 
 def _storable(text: str) -> str:
     """Return `text` without halves of letters, which bytes that are no UTF-8 become."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _check(store: sqlite3.Connection) -> None:
-    """Set the store up, and make its tables where it is new; DatabaseError where it is damaged."""
-    store.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file
-    store.execute("PRAGMA journal_mode = WAL")
-    store.execute("PRAGMA synchronous = NORMAL")
-    store.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-    store.execute(f"PRAGMA journal_size_limit = {4 << 20}")
-    [version] = store.execute("PRAGMA user_version").fetchone()
-    if version == 0:
-        store.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_FORMAT}; COMMIT")
-    [said] = store.execute("PRAGMA quick_check (1)").fetchone()
-    if said != "ok":
-        raise sqlite3.DatabaseError(said)
-    if version not in {0, _FORMAT}:
-        raise sqlite3.DatabaseError(f"its format is {version}, not {_FORMAT}")
-
-
-def _size(store: sqlite3.Connection) -> int:
-    """Return the bytes that the store uses: free pages are used before the file grows."""
-    sizes = ("page_count", "freelist_count", "page_size")
-    pages, free, size = (store.execute(f"PRAGMA {name}").fetchone()[0] for name in sizes)
-    return int((pages - free) * size)
-
-
-def _event(row: Sequence[Any]) -> HistoryEvent:
-    number, at, boot, generation, event, level, key, identity, name, card, fields = row
-    return HistoryEvent(
-        number=number,
-        at=at,
-        boot=boot,
-        generation=generation,
-        event=event,
-        level=level,
-        key=key,
-        id=identity,
-        name=name,
-        card=card,
-        fields=json.loads(fields),
-    )

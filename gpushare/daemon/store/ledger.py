@@ -1,364 +1,372 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: who was promised what, and whether it is still held.
+"""The ledger: all reservations and allocations, and the containers that have them.
 
-A tenant's entry is `reserved` before anything of it exists, `bound` when its process is known, and
-is deleted (released) when that is gone. An entry that is never bound expires. `none` is a container
-that looked like a GPU's and got none, kept so that `ps -a` can say why.
+A tenant's record is `reserved` before anything of the tenant exists, `bound` when its process is
+known, and is deleted (released) when the process has ended. A reservation that is never bound
+expires. `none` is a container that requested a GPU and got none, kept so that `ps -a` can say why.
 
-The store is SQLite in run_dir with synchronous=OFF and a write-ahead log. What was committed is in
-the page cache, so a daemon killed at any instruction loses nothing (sqlite.org/pragma.html,
-"synchronous"); only a machine that goes down can lose it, and with that every tenant is gone too:
-entries of another boot are discarded. fsync, on a slow disk and for 200 containers at once, would
-buy nothing.
+Each tenant has one file with its record (store/record.py), and a copy of that file in a
+second folder. Every change drafts both files before it renames them, so a full disk refuses a
+change as a whole. The order makes a crash distinguishable from damage:
 
-Each entry has a copy beside the store (store/copies.py). A store that is damaged is set aside and
-made again from them; one that cannot be opened or written now, on a full disk, is replaced by one
-in memory, beside which the copies go on as before.
+    change    rename the ledger's file, then the copy
+    release   remove the copy, then the ledger's file
+
+At whatever instruction gpushared is killed, a readable file of the ledger is therefore right, and
+newer than its copy if they differ. A file of the ledger that is missing or damaged was lost, and
+is restored from the copy.
 
 One thread writes. `entries` is a mapping that is replaced, never changed, so any thread may read.
 """
 
 from __future__ import annotations
 
-import errno
-import json
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any
 
-from gpushare.daemon.log import log
-from gpushare.daemon.store import quarantine, tables
-from gpushare.daemon.store.agree import Agreed, agree
-from gpushare.daemon.store.copies import Copies, Found
-from gpushare.daemon.store.doubt import Doubt
-from gpushare.daemon.store.entry import Entry, Holding, State
-from gpushare.daemon.store.holds import Holds
-from gpushare.daemon.store.tables import About
+from gpushare.daemon.core.log import log
+from gpushare.daemon.store.record import (
+    ABOUT,
+    NOT_FREEZES,
+    CardAllocation,
+    FolderScan,
+    FreezeJournal,
+    FreezeRecord,
+    RecordFolder,
+    TenantRecord,
+    TenantState,
+    record_from_json,
+)
 from gpushare.errors import UserError
 
-__all__ = ["Entry", "Holding", "Ledger", "LedgerError", "State"]
-
-_DAMAGE: Final = (sqlite3.Error, ValueError, TypeError, LookupError, RecursionError)
-# Of sqlite3.OperationalError, which is mostly the disk's fault, what only a damaged file causes.
-_DAMAGED_TEXTS: Final = ("no such", "Could not decode")
-_BESIDE: Final = ("-wal", "-shm")
-_COLUMNS: Final = (
-    *("key", "state", "id", "name", "engine", "bundle", "uid", "policy", "isolation", "why"),
-    *("quota", "created", "expires", "pid", "starttime", "cgroup"),
-    *("notes", "namespace", "sandbox", "container", "uninterposed", "compat"),
-    *("weight", "priority", "class", "maker", "maker_starttime", "asked"),
-)
-# In place of the row that is there, which others point to.
-_PUT: Final = (
-    f"INSERT INTO tenant ({', '.join(_COLUMNS)}) "  # noqa: S608 - names of ours
-    f"VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT (key) DO UPDATE SET "
-    + ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[1:])
-)
+__all__ = ["CardAllocation", "Ledger", "LedgerError", "TenantRecord", "TenantState"]
 
 
 class LedgerError(UserError):
-    """The store is of a later version, or there is no place for one."""
+    """The ledger's folders cannot be created or read."""
+
+
+class ReservationLost(UserError):
+    """A reservation was released while its container was being created, or is another's now."""
 
 
 class Ledger:
-    """The store at `file`; made where it is not there, emptied where it is of another boot.
+    """The ledger in `folder`, with its copies in the folder `copies` beside it. LedgerError.
 
-    `generation` counts the daemons of this boot. `fault` says why the store is in memory only, ""
-    where it is not. `told` is what an operator should know of how it was found; `unknown` are the
-    keys of tenants of whom nothing can be read. Unless it `is_complete` nothing says that there
-    were no others. LedgerError.
+    Records of another boot are discarded. `generation` counts the daemons of this boot. `fault`
+    says why the files could not be repaired, "" if they are right. `notices` is what an operator
+    should know about how the files were found. `unknown` are the keys of tenants of which nothing
+    can be read, and why. Unless it `is_complete`, there may have been others.
 
-    `doubt` hears of it, before anything is changed, where it is lost with all its copies.
+    `integrity` hears that the ledger and its copies were lost, before anything is changed.
     """
 
-    def __init__(self, file: Path, boot_id: str, doubt: Doubt | None = None) -> None:
-        self.file = file
+    def __init__(self, folder: Path, boot_id: str, integrity: IntegrityCheck | None = None) -> None:
+        self.folder = folder
         self.fault = ""
-        self.told: tuple[str, ...] = ()
-        self._boot_id = boot_id
+        self.notices: tuple[str, ...] = ()
+        self._unstored: set[str] = set()  # tenants whose freezes could not be written
         try:
-            self._copies = Copies(file.parent / "copies", boot_id)
-            found = self._copies.read()
+            self._ledger = RecordFolder(folder, boot_id)
+            self._copies = RecordFolder(folder.with_name("copies"), boot_id)
+            ledger, copies = self._ledger.read(_check), self._copies.read(_check)
         except OSError as error:
-            raise LedgerError(f"{error.filename}: {error.strerror}; it is gpushared's") from error
-        self._store, about, rows = self._opened(None if found.about else doubt)
-        self.is_complete = found.about is not None or bool(rows)
-        agreed = agree(rows, found)
-        self.unknown = agreed.unknown
-        before = found.about or About(boot_id, 0)
-        self.generation = max(about.generation, before.generation) + 1
-        self._set_right(agreed, found)
-        self.entries: Mapping[str, Entry] = MappingProxyType(dict(agreed.entries))
-        self.holds = Holds(self._transaction, self._copies, self.entries, is_lost=rows is None)
-        self._tell(rows, agreed, found)
+            raise LedgerError(f"{folder}: {error.strerror}; gpushared needs this folder") from error
+        found = {**copies.documents, **ledger.documents}
+        unreadable = {**copies.unreadable, **ledger.unreadable}
+        about = found.pop(ABOUT, None)
+        self.is_complete = about is not None
+        if about is None and ABOUT in unreadable and integrity is not None:
+            why = f"the ledger and its copies cannot be read ({unreadable[ABOUT]})"
+            integrity.add(f"{why}: whole cards may be in use")
+        self.generation = 1 if about is None else int(about["generation"]) + 1
+        self.unknown: Mapping[str, str] = {
+            key: why for key, why in unreadable.items() if key not in found and key != ABOUT
+        }
+        records = [record_from_json(document["record"]) for document in found.values()]
+        records.sort(key=lambda record: record.created)
+        self._publish({record.key: record for record in records})
+        self.freezes = FreezeJournal(
+            self.store_freezes,
+            {key: _freezes(document) for key, document in found.items() if document["freezes"]},
+        )
+        self._report(ledger, copies)
+        self._repair(ledger, copies)
 
     def close(self) -> None:
-        """Close the store; every entry stays."""
-        self._store.close()
+        """Close the folders; all records stay."""
+        self._ledger.close()
         self._copies.close()
 
-    def add(self, entry: Entry) -> None:
-        """Write a new entry, instead of one that has the same key."""
-        with self._changed(entry) as store:
-            if entry.key in self.entries:
-                store.execute("DELETE FROM tenant WHERE key = ?", (entry.key,))
-            _put(store, entry)
-        self.holds.forget(entry.key)
-        self._publish({**self.entries, entry.key: entry})
+    def add(self, record: TenantRecord) -> None:
+        """Write a new record, in place of an earlier one with the same key; OSError."""
+        if record.key in self.unknown:  # it was restored from its pages
+            self._set_aside([record.key])
+        self._write(record.key, _document(record, ()))
+        self.freezes.forget(record.key)
+        self._publish({**self.entries, record.key: record})
 
-    def isolate(self, key: str, isolation: str) -> Entry:
-        """Note what holds the tenant's quota."""
+    def owner_of(self, key: str) -> str:
+        """Return what the events of tenant `key` are charged to beside itself, or ""."""
+        record = self.entries.get(key)
+        return "" if record is None else record.owner
+
+    def name_of(self, key: str) -> tuple[str, str] | None:
+        """Return the id and the title of tenant `key`, None where it is not recorded."""
+        record = self.entries.get(key)
+        return None if record is None else (record.id, record.title)
+
+    def is_frozen(self, key: str) -> bool:
+        """Whether tenant `key` is frozen, or is about to be; not for a duty cycle or a kill."""
+        return any(freeze.by not in NOT_FREEZES for freeze in self.freezes.of(key))
+
+    def require(self, record: TenantRecord) -> TenantRecord:
+        """Return what is recorded now of the reservation `record`; ReservationLost."""
+        now = self.entries.get(record.key)
+        if now is None or (now.maker, now.created) != (record.maker, record.created):
+            raise ReservationLost(
+                f"the reservation of {record.title} was released while its container was created"
+            )
+        return now
+
+    def isolate(self, key: str, isolation: str) -> TenantRecord:
+        """Record how the tenant's quota is enforced; OSError."""
         return self._replace(replace(self.entries[key], isolation=isolation))
 
     def describe(
         self, key: str, notes: Sequence[str], uninterposed: Sequence[str], compat: str
-    ) -> Entry:
-        """Note what the tenant got of the driver; the notes are added to those that it has."""
-        entry = self.entries[key]
+    ) -> TenantRecord:
+        """Record what the tenant has of the driver; `notes` are added to its others; OSError."""
+        record = self.entries[key]
         return self._replace(
             replace(
-                entry,
-                notes=(*entry.notes, *notes),
+                record,
+                notes=(*record.notes, *notes),
                 uninterposed=tuple(uninterposed),
                 compat=compat,
             )
         )
 
-    def bind(self, key: str, *, pid: int, starttime: int, cgroup: str) -> Entry:
-        """Note the process of a reservation, which from now on lasts as long as it."""
-        bound = replace(
-            self.entries[key], state="bound", pid=pid, starttime=starttime, cgroup=cgroup
+    def bind(self, key: str, *, pid: int, starttime: int, cgroup: str) -> TenantRecord:
+        """Record the process of a reservation, which lasts as long as the process; OSError."""
+        record = self.entries[key]
+        return self._replace(
+            replace(record, state="bound", pid=pid, starttime=starttime, cgroup=cgroup)
         )
-        return self._replace(bound)
 
-    def rename(self, key: str, name: str, engine: str) -> Entry:
-        """Note the name by which the engine, which is `engine`, knows the tenant."""
+    def rename(self, key: str, name: str, engine: str) -> TenantRecord:
+        """Record the tenant's name in its engine, which is `engine`; OSError."""
         return self._replace(replace(self.entries[key], name=name, engine=engine))
 
-    def resize(self, *entries: Entry) -> None:
-        """Change what tenants have of each of their cards, and what they asked, to `entries`'.
-
-        The cards stay the same, and all else of the tenants.
-        """
-        with self._changed(*entries) as store:
-            for entry in entries:
-                _put(store, entry)
-        self._publish({**self.entries, **{entry.key: entry for entry in entries}})
+    def resize(self, record: TenantRecord) -> None:
+        """Replace a record by one with another quota on the same cards; OSError."""
+        self._replace(record)
 
     def release(self, key: str) -> None:
-        """Delete the entry: nothing is promised to it any more. One that is not there is fine."""
-        with self._copies.removing(key), self._transaction() as store:
-            store.execute("DELETE FROM tenant WHERE key = ?", (key,))
-        self.holds.forget(key)
-        self._publish({other: entry for other, entry in self.entries.items() if other != key})
+        """Delete the record of tenant `key`, if there is one: it has no allocation any more."""
+        self._copies.remove(key)
+        self._ledger.remove(key)
+        self.freezes.forget(key)
+        self._publish({other: record for other, record in self.entries.items() if other != key})
 
     def confirm(self) -> None:
-        """Note that nobody is missing any more, or that who is missing is in doubt; OSError."""
-        self._copies.give_up(key for key in self.unknown if key not in self.entries)
-        self.unknown = ()
-        self._copies.write_about(self.generation)
+        """Record that no tenant is missing, or that its loss is known; OSError."""
+        self._set_aside([key for key in self.unknown if key not in self.entries])
+        self.unknown = {}
+        self._write(ABOUT, self._about())
         self.is_complete = True
 
+    def store_freezes(self, key: str) -> None:
+        """Write the freezes of tenant `key`; where that fails, `settle` tries it again."""
+        record = self.entries.get(key)
+        if record is None:
+            return
+        try:
+            self._write(key, _document(record, self.freezes.of(key)))
+        except OSError as error:
+            if not self._unstored:
+                log("freeze-record-failed", "warning", tenant=key, error=str(error))
+            self._unstored.add(key)
+
     def settle(self) -> None:
-        """Have the store on disk again, where it could not be."""
+        """Repair the files, if this failed before."""
+        for key in sorted(self._unstored):
+            self._unstored.discard(key)
+            self.store_freezes(key)
         if not self.fault:
             return
-        before, fault = self._store, self.fault
         self.fault = ""
         try:
-            self._store, _, rows = self._opened(None)
-        except LedgerError as error:
-            self.fault = str(error)
-            return
-        if self.fault:
-            self.fault = fault
-            self._store.close()
-            self._store = before
-            return
-        agreed = Agreed(self.entries, tuple({*self.entries, *(rows or {})}))
-        self._set_right(agreed, self._copies.read())
-        if not self.fault:
-            self.holds.write_again()
-            before.close()
-            log("ledger-back", tenants=len(self.entries))
-
-    @contextmanager
-    def _changed(self, *entries: Entry) -> Iterator[sqlite3.Connection]:
-        """One transaction, and the copies of it: all or, on an error or a crash, nothing."""
-        with self._copies.changing(entries), self._transaction() as store:
-            yield store
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with tables.changed(self._store) as store:
-                yield store
-        except sqlite3.OperationalError as error:
-            why = f"{error}: nothing new can be noted there; who runs keeps what it has"
-            raise OSError(errno.ENOSPC, why, str(self.file)) from error
-
-    def _replace(self, entry: Entry) -> Entry:
-        with self._changed(entry) as store:
-            _put(store, entry)
-        self._publish({**self.entries, entry.key: entry})
-        return entry
-
-    def _publish(self, entries: dict[str, Entry]) -> None:
-        self.entries = MappingProxyType(entries)
-
-    def _opened(
-        self, doubt: Doubt | None
-    ) -> tuple[sqlite3.Connection, About, dict[str, Entry] | None]:
-        """Return the store, what it is of, and its entries of this boot: None where it is damaged.
-
-        A damaged one is set aside, after `doubt` has heard of it. What the disk refuses is opened
-        in memory.
-        """
-        try:
-            try:
-                return _open(self.file, self._boot_id)
-            except tables.OtherFormat as error:
-                raise LedgerError(
-                    f"{self.file} is of another version of gpushare ({error}); install that one, "
-                    f"or end the containers that use a GPU, rm {self.file}* and start again"
-                ) from error
-            except _DAMAGE as error:
-                if _is_of_the_disk(error):
-                    raise
-                if doubt is not None:
-                    doubt.add("the ledger was lost and its copies too: whole cards may be in use")
-                aside = quarantine.set_aside(self.file, *_BESIDE)
-                why = " ".join(str(error).split())
-                log("ledger-damaged", "error", error=why, aside=str(aside))
-                self.told = (f"the ledger was damaged ({why}); it is kept as {aside}",)
-                store, about, _ = _open(self.file, self._boot_id)
-                return store, about, None
-        except (sqlite3.OperationalError, OSError) as error:
-            self.fault = f"{self.file} cannot be written ({error}); the ledger is in memory"
-            log("ledger-aside", "error", file=str(self.file), error=str(error))
-            return *_open(Path(":memory:"), self._boot_id)[:2], None
-
-    def _set_right(self, agreed: Agreed, found: Found) -> None:
-        """Have store and copies say what was agreed; what a full disk refuses stays as it is."""
-        try:
-            with self._transaction() as store:
-                store.execute("UPDATE about SET generation = ?", (self.generation,))
-                for key in agreed.behind:
-                    store.execute("DELETE FROM tenant WHERE key = ?", (key,))
-                    if key in agreed.entries:
-                        _put(store, agreed.entries[key])
-            self._copies.settle(agreed.entries, found)
-            if self.is_complete:
-                self._copies.write_about(self.generation)
+            self._repair(self._ledger.read(_check), self._copies.read(_check))
         except OSError as error:
-            self.fault = f"{self.file} cannot be written ({error.strerror})"
-            log("ledger-aside", "error", file=str(self.file), error=str(error))
+            self.fault = self._why(error)
+        if not self.fault:
+            log("ledger-write-resumed", tenants=len(self.entries))
 
-    def _tell(self, rows: Mapping[str, Entry] | None, agreed: Agreed, found: Found) -> None:
-        """Say what was not as the last daemon left it."""
-        if rows is None and not self.fault:
-            count = sum(entry.state != "none" for entry in agreed.entries.values())
-            log("ledger-rebuilt", "warning", tenants=sorted(agreed.entries))
-            self.told += (f"it was made again from the copies of its entries: {count} tenants",)
-        elif rows is not None and agreed.behind:
-            log("ledger-behind", "error", tenants=agreed.behind)
-            count = len(agreed.behind)
-            self.told += (
-                f"the ledger had lost {count} tenants' promises: taken from their copies",
+    def _publish(self, records: dict[str, TenantRecord]) -> None:
+        self.entries: Mapping[str, TenantRecord] = MappingProxyType(records)
+
+    def _replace(self, record: TenantRecord) -> TenantRecord:
+        self._write(record.key, _document(record, self.freezes.of(record.key)))
+        self._publish({**self.entries, record.key: record})
+        return record
+
+    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write a file and its copy; OSError: nothing was changed."""
+        try:
+            self._ledger.draft(name, document)
+            self._copies.draft(name, document)
+            self._ledger.publish(name)
+        except OSError as error:
+            for folder in (self._ledger, self._copies):
+                with contextlib.suppress(OSError):  # the next daemon removes it
+                    folder.discard(name)
+            why = (
+                f"{error.strerror}: no reservation can be recorded there; "
+                "running containers keep theirs"
             )
-        if found.damaged:
-            log("copy-damaged", "error", tenants=sorted(found.damaged))
+            raise OSError(error.errno, why, str(self.folder)) from error
+        try:
+            self._copies.publish(name)
+        except OSError as error:
+            log("ledger-copy-failed", "error", tenant=name, error=str(error))
+
+    def _set_aside(self, keys: Sequence[str]) -> None:
+        for folder in (self._ledger, self._copies):
+            folder.set_aside(keys)
+
+    def _repair(self, ledger: FolderScan, copies: FolderScan) -> None:
+        """Have both folders contain what is published, and set damaged files aside."""
+        documents = {
+            key: _document(record, self.freezes.of(key)) for key, record in self.entries.items()
+        }
+        if self.is_complete:
+            documents[ABOUT] = self._about()
+        try:
+            for folder, scan in ((self._ledger, ledger), (self._copies, copies)):
+                folder.set_aside(scan.unreadable.keys() - self.unknown.keys())
+                for name, document in documents.items():
+                    if scan.documents.get(name) != document:
+                        folder.write(name, document)
+        except OSError as error:
+            self.fault = self._why(error)
+            log("ledger-write-failed", "error", file=str(self.folder), error=str(error))
+
+    def _about(self) -> dict[str, Any]:
+        return {"generation": self.generation}
+
+    def _why(self, error: OSError) -> str:
+        return f"{self.folder} cannot be written ({error.strerror})"
+
+    def _report(self, ledger: FolderScan, copies: FolderScan) -> None:
+        """Log, and keep for `gpushare doctor`, what is not as the last daemon left it."""
+        if ledger.discarded:
+            count = len(ledger.discarded) - (ABOUT in ledger.discarded)
+            log("ledger-discarded", boot=ledger.earlier_boot, tenants=count)
+        for folder, scan in ((self._ledger, ledger), (self._copies, copies)):
+            if scan.unreadable:
+                names = sorted(scan.unreadable)
+                why = scan.unreadable[names[0]]
+                log("ledger-damaged", "error", folder=str(folder.path), files=names, error=why)
+                what = f"{len(names)} files of {folder.path} were damaged ({names[0]}: {why})"
+                self.notices += (f"{what}; they are kept as *.damaged",)
+        lost = sorted(copies.documents.keys() - ledger.documents.keys() - {ABOUT})
+        if lost:
+            log("ledger-repaired", "error", tenants=lost)
+            self.notices += (
+                f"the ledger had lost {len(lost)} records, restored from their copies",
+            )
 
 
-def _open(file: Path, boot_id: str) -> tuple[sqlite3.Connection, About, dict[str, Entry]]:
-    """Return the store at `file`, what it is of, and its entries of this boot."""
-    store = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=1.0)
-    try:
-        store.execute("PRAGMA journal_mode = WAL")
-        store.execute("PRAGMA synchronous = OFF")
-        store.execute("PRAGMA foreign_keys = ON")
-        if tables.is_empty(store):
-            tables.make(store, About(boot_id, 0))
-        about = tables.check(store)
-        entries = _read(store)
-        if about.boot_id != boot_id:
-            with tables.changed(store):
-                store.execute("DELETE FROM tenant")
-                store.execute("UPDATE about SET boot_id = ?, generation = 0", (boot_id,))
-            log("ledger-discarded", boot=about.boot_id, tenants=len(entries))
-            return store, About(boot_id, 0), {}
-    except BaseException:
-        store.close()
-        raise
-    return store, about, entries
+def _document(record: TenantRecord, freezes: Sequence[FreezeRecord]) -> dict[str, Any]:
+    return {"record": record.to_json(), "freezes": [asdict(one) for one in freezes]}
 
 
-def _is_of_the_disk(error: Exception) -> bool:
-    """Whether it is not the store that is at fault: no room, no permission, somebody else's lock.
+def _freezes(document: Mapping[str, Any]) -> tuple[FreezeRecord, ...]:
+    return tuple(FreezeRecord(**each) for each in document["freezes"])
 
-    The error's code would say so too, from Python 3.11 on.
+
+def _check(name: str, document: Mapping[str, Any]) -> None:
+    """Raise ValueError, TypeError or LookupError if `document` is not what `name` has to be."""
+    if name == ABOUT:
+        int(document["generation"])
+    elif record_from_json(document["record"]).key != name:
+        raise ValueError("it is the record of another tenant")
+    else:
+        _freezes(document)
+
+
+class IntegrityLost(UserError):
+    """A reservation is not known any more: a new one could be of the same memory."""
+
+
+class IntegrityCheck:
+    """Refuses new reservations while one is not known, until an operator intervenes.
+
+    `file` (`<run_dir>/integrity-lost`) has the reasons, for boot `boot_id`. An operator removes it
+    to confirm that no unknown container uses a GPU. Any thread may read `why`; the rest is the
+    decide thread's.
     """
-    if not isinstance(error, sqlite3.OperationalError):
-        return False
-    return not any(text in str(error) for text in _DAMAGED_TEXTS)
 
+    def __init__(self, file: Path, boot_id: str) -> None:
+        self._file = file
+        self._boot_id = boot_id
+        self.is_kept = True  # in the file, so the next daemon finds it
+        self._reasons: tuple[str, ...] = self._read()
 
-def _put(store: sqlite3.Connection, entry: Entry) -> None:
-    """Write an entry, over one that has the same key."""
-    store.execute(
-        _PUT,
-        (
-            *(entry.key, entry.state, entry.id, entry.name, entry.engine, entry.bundle),
-            *(entry.uid, entry.policy, entry.isolation, entry.why),
-            *(json.dumps(dict(entry.quota)), entry.created, entry.expires),
-            *(entry.pid, entry.starttime, entry.cgroup),
-            *(json.dumps(entry.notes), entry.namespace, entry.sandbox, entry.container),
-            *(json.dumps(entry.uninterposed), entry.compat),
-            *(entry.weight, entry.priority, entry.class_, entry.maker, entry.maker_starttime),
-            json.dumps(dict(entry.asked)),
-        ),
-    )
-    store.execute("DELETE FROM holding WHERE key = ?", (entry.key,))
-    store.executemany(
-        "INSERT INTO holding (key, number, uuid, memory_bytes, memory_limit_bytes, cores, "
-        "reserved_cores, whole) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (
-                *(entry.key, number, holding.uuid, holding.memory_bytes),
-                *(holding.memory_limit_bytes, holding.cores),
-                *(holding.reserved_cores, holding.whole),
-            )
-            for number, holding in enumerate(entry.holdings)
-        ],
-    )
+    @property
+    def why(self) -> str:
+        """A sentence for the operator, "" if all reservations are known."""
+        if not self._reasons:
+            return ""
+        return (
+            f"new reservations are refused: {'; '.join(self._reasons)}. Stop the containers that "
+            f"use a GPU and are not in gpushare ps, then rm {self._file}"
+        )
 
+    def add(self, reason: str) -> None:
+        """Refuse new reservations, for `reason`."""
+        if reason in self._reasons:
+            return
+        self._reasons = (*self._reasons, reason)
+        log("integrity-lost", "error", reason=reason)
+        self._keep()
 
-def _read(store: sqlite3.Connection) -> dict[str, Entry]:
-    holdings: dict[str, list[Holding]] = {}
-    for key, uuid, memory_bytes, limit_bytes, cores, reserved, whole in store.execute(
-        "SELECT key, uuid, memory_bytes, memory_limit_bytes, cores, reserved_cores, whole "
-        "FROM holding ORDER BY key, number"
-    ):
-        holding = Holding(uuid, memory_bytes, cores, reserved, bool(whole), limit_bytes)
-        holdings.setdefault(key, []).append(holding)
-    rows: Iterable[Sequence[object]] = store.execute(
-        f"SELECT {', '.join(_COLUMNS)} FROM tenant ORDER BY created"  # noqa: S608
-    )
-    return {
-        str(row[0]): _entry(dict(zip(_COLUMNS, row, strict=True)), holdings.get(str(row[0]), ()))
-        for row in rows
-    }
+    def look(self) -> None:
+        """Allow new reservations if an operator has removed the file."""
+        if not self.is_kept:
+            self._keep()
+        elif self._reasons and not self._file.exists():
+            self._reasons = ()
+            log("integrity-confirmed", "warning", file=str(self._file))
 
+    def refuse(self) -> None:
+        """Raise IntegrityLost if new reservations are refused."""
+        self.look()
+        if self._reasons:
+            raise IntegrityLost(self.why)
 
-def _entry(values: dict[str, object], holdings: Sequence[Holding]) -> Entry:
-    """Return the entry of a row; ValueError, TypeError where a text is not what was written."""
-    values["class_"] = values.pop("class")
-    for name in ("quota", "asked"):
-        values[name] = dict(json.loads(str(values[name])))
-    for name in ("notes", "uninterposed"):
-        values[name] = tuple(json.loads(str(values[name])))
-    return Entry(**values, holdings=tuple(holdings))  # type: ignore[arg-type]
+    def _keep(self) -> None:
+        """Write the file. On a full disk this fails, and the next daemon finds the same damage."""
+        draft = self._file.with_name(f".{self._file.name}")
+        self.is_kept = False
+        with contextlib.suppress(OSError):
+            draft.write_text("\n".join((self._boot_id, *self._reasons)) + "\n", encoding="utf-8")
+            draft.rename(self._file)
+            self.is_kept = True
+
+    def _read(self) -> tuple[str, ...]:
+        try:
+            boot_id, *reasons = self._file.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError):
+            boot_id, reasons = self._boot_id, ["the reasons of an earlier gpushared are damaged"]
+        if boot_id != self._boot_id:
+            self._file.unlink(missing_ok=True)
+            return ()
+        return tuple(reasons)

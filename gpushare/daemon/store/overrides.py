@@ -4,26 +4,27 @@
 One JSON file in state_dir, `{"<id>": {"memory": "6GiB"}}`, by the container's id or the card's
 UUID, replaced by rename and synced: it is the operator's word and outlives everything else. Beside
 it, as FILE.last, is what was last read or written and good: a file that is damaged, or that was
-edited into something that is none, is set aside and that is taken instead.
+edited into an invalid one, is set aside and that is taken instead.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from gpushare.daemon.log import log
-from gpushare.daemon.store import quarantine
+from gpushare.daemon.core.log import log
 from gpushare.errors import UserError
-from gpushare.quota import Source
+from gpushare.quota import ValueSource
 from gpushare.quota.keys import KEYS, OPERATORS, read
 
 _MOST: Final = 4096  # containers; the oldest is forgotten
-#: Of a card: why nothing new is to be placed on it, in the operator's own words, or none.
+_MOST_DAMAGED: Final = 4  # versions of one damaged file; the oldest is removed
+#: Of a card: why nothing new is to be placed on it, in the operator's own words; empty: no reason.
 CORDONED: Final = "cordoned"
 
 
@@ -34,7 +35,7 @@ class OverridesError(UserError):
 class Overrides:
     """The file `name` in `directory`, kept in memory; the decide thread's.
 
-    `command` is what it has the words of. `told` says what was set aside, "" where nothing was.
+    `command` is the one that writes it. `notice` says what was set aside, "" where nothing was.
     OverridesError: neither the file nor the last one is good.
     """
 
@@ -44,17 +45,17 @@ class Overrides:
         self._file = directory / name
         self._last = directory / f"{name}.last"
         self._command = command
-        self.told = ""
+        self.notice = ""
         self._values = self._read()
 
     def of(self, identity: str) -> Mapping[str, str]:
         """Return what was set for `identity`, by canonical key."""
         return self._values.get(identity, {})
 
-    def set(self, identity: str, asked: Mapping[str, str]) -> None:
-        """Note `asked`, by canonical key, for `identity`; OSError when the disk fails."""
+    def set(self, identity: str, settings: Mapping[str, str]) -> None:
+        """Note `settings`, by canonical key, for `identity`; OSError when the disk fails."""
         values = {name: dict(keys) for name, keys in self._values.items()}
-        values[identity] = {**values.pop(identity, {}), **asked}
+        values[identity] = {**values.pop(identity, {}), **settings}
         while len(values) > _MOST:
             del values[next(iter(values))]
         self._keep(values)
@@ -79,7 +80,10 @@ class Overrides:
         if values is None:
             last = self._read_last() or {}
             if last:
-                self._say(f"{self._file} is gone (remove {self._last.name} too to go on without)")
+                self._say(
+                    f"{self._file} is missing (to continue without it, remove also "
+                    f"{self._last.name})"
+                )
             return last
         if values != self._read_last():
             self._write_last(values)
@@ -90,11 +94,11 @@ class Overrides:
         values = self._read_last()
         if values is None:
             raise OverridesError(
-                f"{self._file} is damaged ({error}): it has what `{self._command}` was told; "
-                "correct it, or remove it to go on without"
+                f"{self._file} is damaged ({error}): it stores the settings of `{self._command}`. "
+                "Correct it, or remove it to continue without them"
             ) from error
         try:
-            aside = quarantine.set_aside(self._file)
+            aside = _set_aside(self._file)
             _write(self._file, values)
         except OSError as failed:
             self._say(f"{self._file} is damaged ({error}) and cannot be replaced ({failed})")
@@ -103,8 +107,8 @@ class Overrides:
         return values
 
     def _say(self, what: str) -> None:
-        self.told = f"{what}; what `{self._command}` said last holds"
-        log("overrides-damaged", "error", file=str(self._file), why=what)
+        self.notice = f"{what}; the last settings of `{self._command}` remain in effect"
+        log("overrides-damaged", "error", file=str(self._file), reason=what)
 
     def _read_last(self) -> dict[str, dict[str, str]] | None:
         try:
@@ -120,7 +124,7 @@ class Overrides:
         try:
             _write(self._last, values)
         except OSError as error:
-            log("overrides-not-copied", "warning", file=str(self._last), error=str(error))
+            log("overrides-copy-failed", "warning", file=str(self._last), error=str(error))
 
 
 def _load(file: Path) -> dict[str, dict[str, str]] | None:
@@ -135,6 +139,18 @@ def _load(file: Path) -> dict[str, dict[str, str]] | None:
         return {str(name): _checked(keys) for name, keys in json.loads(text).items()}
     except (ValueError, AttributeError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
+
+
+def _set_aside(file: Path) -> Path:
+    """Rename `file` to FILE.damaged-N, and return that; the highest N is the newest. OSError."""
+    pattern = re.compile(re.escape(file.name) + r"\.damaged-([1-9]\d{0,8})")
+    matches = (pattern.fullmatch(other.name) for other in file.parent.iterdir())
+    numbers = sorted(int(match[1]) for match in matches if match)
+    aside = file.with_name(f"{file.name}.damaged-{(numbers or [0])[-1] + 1}")
+    file.rename(aside)
+    for number in numbers[: max(0, len(numbers) + 1 - _MOST_DAMAGED)]:
+        file.with_name(f"{file.name}.damaged-{number}").unlink(missing_ok=True)
+    return aside
 
 
 def _write(file: Path, values: Mapping[str, Mapping[str, str]]) -> None:
@@ -158,8 +174,8 @@ def _write(file: Path, values: Mapping[str, Mapping[str, str]]) -> None:
 
 def _checked(keys: Mapping[str, object]) -> dict[str, str]:
     """Return what was set for one id; ValueError for what no command of ours has written."""
-    said = {str(key): str(value) for key, value in keys.items()}
-    for key, text in said.items():
+    checked = {str(key): str(value) for key, value in keys.items()}
+    for key, text in checked.items():
         if key != CORDONED:
-            read(key, Source("operator", key), text, {**KEYS, **OPERATORS})
-    return said
+            read(key, ValueSource("operator", key), text, {**KEYS, **OPERATORS})
+    return checked

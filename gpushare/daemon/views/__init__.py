@@ -1,1 +1,1 @@
-"""What clients are shown. Nothing here changes anything."""
+"""The answers to read requests. This package changes no state."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What whoever reads a report of `gpushare why` may do: one sentence each, the pressing first."""
+"""Advice for a report of `gpushare why`: one sentence each, the most urgent first."""
 
 from __future__ import annotations
 
@@ -9,131 +9,146 @@ from typing import Final
 from gpushare.protocol import Why, WhyCard, WhyProcess
 from gpushare.quota import exact_size, format_size
 
-_STEP: Final = 256 << 20  # in which a larger quota is suggested
-_MUCH: Final = 10  # a tenth of the quota is worth a sentence
+_STEP: Final = 256 << 20  # step of a suggested larger quota
+_MUCH: Final = 10  # unused memory of a tenth of the quota is worth a sentence
 _MOST_PIDS: Final = 8
 
 
-def advice(report: Why, holders: Sequence[WhyProcess]) -> list[str]:
-    """Return what to do about `report`, whose processes are `holders`; nothing where all is well.
+def advice_for(report: Why, holders: Sequence[WhyProcess]) -> list[str]:
+    """Return advice for `report`, whose processes are `holders`; none if nothing is wrong.
 
-    Of whole cards, which have no account, there is nothing to say.
+    A whole card has no account, so there is no advice for it.
     """
     if report["isolation"] == "exclusive":
         return []
     of_cards = [
         sentence for card in report["cards"] for sentence in _of_card(report, card, holders)
     ]
-    return [*of_cards, *_strangers(holders)]
+    return [*of_cards, *_unaccounted(holders)]
 
 
 def _of_card(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
     on = f"card {card['index']}: " if len(report["cards"]) > 1 else ""
     for sentence in (
-        *_lacked(card),
+        *_shortfall(card),
         *_over(report, card, holders),
-        *_borrowed(report, card),
+        *_burst(report, card),
         *_too_small(report, card),
-        *_kept(report, card),
+        *_cached(report, card),
         *_idle_contexts(card, holders),
         *_orphaned(card, holders),
     ):
         yield on + sentence
 
 
-def _lacked(card: WhyCard) -> Iterator[str]:
-    lack = card["lacked"]
-    if lack is not None:
-        times = "once" if lack["times"] == 1 else f"{lack['times']} times"
+def _shortfall(card: WhyCard) -> Iterator[str]:
+    shortfall = card["shortfall"]
+    if shortfall is not None:
+        times = "once" if shortfall["times"] == 1 else f"{shortfall['times']} times"
         yield (
-            f"the driver had not got what it was promised, {times}, the last time "
-            f"{format_size(lack['bytes'])}: somebody else has more than its part of the card; "
-            "gpushare ps and gpushare history say who"
+            f"shortfall ({times}): the driver could not provide memory within the quota. Last "
+            f"request: {format_size(shortfall['bytes'])}. Another container or process uses more "
+            "than its part of the card: see gpushare ps and gpushare history"
         )
 
 
 def _over(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
-    over = card["used_bytes"] - card["limit_bytes"]
+    over = card["used_bytes"] - card["current_limit_bytes"]
     if over <= 0:
         return
     most = max(holders, key=lambda row: _held_on(row, card), default=None)
-    who = f" (process {_pid(most)} holds most)" if most and _held_on(most, card) else ""
-    size = exact_size(_rounded_up(card["used_bytes"]))
+    largest = f" (process {_pid(most)} uses most)" if most and _held_on(most, card) else ""
+    change = _enlarge(report, card, card["used_bytes"])
     yield (
-        f"it has {format_size(over)} more than it may: nothing is given until it fits; "
-        f"free some{who}, or: gpushare set {report['name']} --memory {size}"
+        f"the container is {format_size(over)} over quota: allocations fail until usage fits the "
+        f"quota. Free memory{largest}" + (f", or {change}" if change else "")
     )
 
 
-def _borrowed(report: Why, card: WhyCard) -> Iterator[str]:
-    borrowed = min(card["used_bytes"], card["limit_bytes"]) - card["memory_bytes"]
-    if borrowed > 0:
-        size = exact_size(_rounded_up(card["used_bytes"]))
+def _burst(report: Why, card: WhyCard) -> Iterator[str]:
+    burst = min(card["used_bytes"], card["current_limit_bytes"]) - card["quota_bytes"]
+    if burst > 0:
+        change = _enlarge(report, card, card["used_bytes"])
         yield (
-            f"{format_size(borrowed)} is borrowed above its quota: nobody takes it away, but once "
-            "the card is full this container is refused first; to have it promised: "
-            f"gpushare set {report['name']} --memory {size}"
+            f"{format_size(burst)} is burst memory. It is not reclaimed, but once the card is "
+            "full, this container is refused first"
+            + (f". To reserve it, {change}" if change else "")
         )
 
 
 def _too_small(report: Why, card: WhyCard) -> Iterator[str]:
-    last = report["last_denied"]
+    last = report["last_denied_allocation"]
     if last is None or not last["bytes"]:
         return
-    free = card["limit_bytes"] - card["used_bytes"]
+    free = card["current_limit_bytes"] - card["used_bytes"]
     if 0 <= free < last["bytes"]:
-        size = exact_size(_rounded_up(card["used_bytes"] + last["bytes"]))
+        change = _enlarge(report, card, card["used_bytes"] + last["bytes"])
         yield (
-            f"for what was refused last it takes {size}: gpushare set {report['name']} "
-            f"--memory {size} (gpushare ls says what the card has left)"
+            f"to fit the last denied allocation, {change} (gpushare ls shows the card's available "
+            "memory)"
+            if change
+            else f"the last denied allocation, {format_size(last['bytes'])}, does not fit the "
+            f"card beside what the container uses: the card has "
+            f"{format_size(card['card_memory_bytes'])}"
         )
+
+
+def _enlarge(report: Why, card: WhyCard, size: int) -> str:
+    """Return the command for a quota of `size`; "" if that is more than the card has.
+
+    Sizes come from what the tenant claims, and the advice is for root.
+    """
+    rounded, most = _rounded_up(size), card["card_memory_bytes"]
+    if most and size > most:
+        return ""
+    return f"run gpushare set {report['name']} --memory {exact_size(min(rounded, most or rounded))}"
 
 
 def _is_short(report: Why, card: WhyCard) -> bool:
-    """Whether it is over, or would be refused again what it was refused last."""
-    last = report["last_denied"]
-    return card["limit_bytes"] - card["used_bytes"] < (0 if last is None else last["bytes"])
+    """Whether the container is over quota, or its last refused allocation would fail again."""
+    last = report["last_denied_allocation"]
+    return card["current_limit_bytes"] - card["used_bytes"] < (0 if last is None else last["bytes"])
 
 
-def _kept(report: Why, card: WhyCard) -> Iterator[str]:
-    kept, is_short = card["pool_kept_bytes"], _is_short(report, card)
-    if kept and (is_short or kept * _MUCH >= card["memory_bytes"]):
+def _cached(report: Why, card: WhyCard) -> Iterator[str]:
+    cached, is_short = card["pool_cached_bytes"], _is_short(report, card)
+    if cached and (is_short or cached * _MUCH >= card["quota_bytes"]):
         yield (
-            f"its memory pools keep {format_size(kept)} that nobody uses: torch.cuda.empty_cache() "
-            "or cuMemPoolTrimTo gives it back"
+            f"memory pools keep {format_size(cached)} of unused memory: torch.cuda.empty_cache() "
+            "or cuMemPoolTrimTo releases it"
         )
-    buffers = card["parts"]["buffers"]
+    buffers = card["kinds"]["buffers"]
     if is_short and buffers * 2 >= card["used_bytes"]:
         yield (
-            "most of it is buffers; a framework keeps freed ones for itself: "
-            "torch.cuda.empty_cache() gives them back"
+            "most of the memory is buffers. A framework caches freed buffers: "
+            "torch.cuda.empty_cache() releases them"
         )
 
 
 def _idle_contexts(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
-    """Name who holds a context and nothing else, where it is not all that the tenant does."""
+    """Name processes that hold only a context, unless it is the tenant's only process."""
     idle = [
         (row, held["bytes"])
         for row in holders
         for held in row["cards"]
-        if held["index"] == card["index"] and set(held["parts"]) == {"contexts"}
-        # Who maps what another has made does something with it.
+        if held["index"] == card["index"] and set(held["kinds"]) == {"contexts"}
+        # A process that maps memory of another process is not idle.
         if not held["imported_bytes"]
     ]
     size = format_size(sum(size for _, size in idle))
     if len(holders) == 1:
         return
     if len(idle) == 1:
-        yield f"process {_pid(idle[0][0])} holds a context and nothing else, {size}"
+        yield f"process {_pid(idle[0][0])} holds only a context ({size})"
     elif idle:
         pids = _pids([row for row, _ in idle])
-        yield f"{len(idle)} processes hold a context and nothing else, {size}: {pids}"
+        yield f"{len(idle)} processes hold only a context ({size}): {pids}"
 
 
 def _orphaned(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
-    orphaned = card["parts"]["orphaned"]
+    orphaned = card["kinds"]["orphaned"]
     if orphaned:
-        who = [
+        users = [
             row
             for row in holders
             if any(
@@ -141,26 +156,27 @@ def _orphaned(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
             )
         ]
         yield (
-            f"{format_size(orphaned)} is shared memory whose maker has ended: free once no process "
-            f"maps it any more ({_pids(who)})"
+            f"{format_size(orphaned)} is shared memory whose creator has exited. It is freed once "
+            f"no process maps it ({_pids(users)})"
         )
 
 
-def _strangers(holders: Sequence[WhyProcess]) -> Iterator[str]:
-    strangers = [(row, _seen_of(row)) for row in holders if not row["accounted"]]
-    strangers.sort(key=lambda stranger: -stranger[1])
-    for row, size in strangers[:_MOST_PIDS]:
+def _unaccounted(holders: Sequence[WhyProcess]) -> Iterator[str]:
+    unallocated = [(row, _seen_of(row)) for row in holders if not row["accounted"]]
+    unallocated.sort(key=lambda container: -container[1])
+    for row, size in unallocated[:_MOST_PIDS]:
         yield (
-            f"process {_pid(row)} ({row['name']}) has {format_size(size)} and no account: it "
-            "did not go through the filter libraries; what it has counts as beyond"
+            f"process {_pid(row)} ({row['name']}) uses {format_size(size)} without an account: it "
+            "bypasses the interposer library. Its memory counts as unaccounted"
         )
-    rest = strangers[_MOST_PIDS:]
+    rest = unallocated[_MOST_PIDS:]
     if rest:
-        yield f"so it is with {len(rest)} more, {format_size(sum(size for _, size in rest))}"
+        total = format_size(sum(size for _, size in rest))
+        yield f"this also applies to {len(rest)} more processes ({total})"
 
 
 def _seen_of(row: WhyProcess) -> int:
-    """Return what the driver says that a process has, of all cards."""
+    """Return a process's memory on all cards according to the driver."""
     return sum(held["driver_bytes"] or 0 for held in row["cards"])
 
 

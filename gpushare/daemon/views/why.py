@@ -1,30 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The why operation: where every byte of a tenant's memory is. Nothing here changes any.
+"""The why operation: a breakdown of a tenant's memory. This module changes no state.
 
-The parts of a card are what the tenant's processes noted, what outlived who made it, and what the
-driver was found to have beside; they add up to what counts against the quota, whatever a tenant
-wrote. The driver's own figure stands beside them, and what the two differ by.
+The parts of a card are the memory that the tenant's processes recorded, orphaned memory, and memory
+that only the driver reports. They add up to the usage that counts against the quota, whatever a
+tenant wrote. The report also has the driver's own figure, and the difference of the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from gpushare import abi
-from gpushare.daemon.cards.card import Use
+from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.node import Loaded, Node
-from gpushare.daemon.pages.account import Account, Claim, Held, accounts
-from gpushare.daemon.pages.grant import Grant
-from gpushare.daemon.store.ledger import Entry, Holding
-from gpushare.daemon.tenants import Denial, Pages
-from gpushare.daemon.views.advice import advice
-from gpushare.protocol import Denied, Why, WhyCard, WhyHeld, WhyLack, WhyProcess
+from gpushare.daemon.pages.grant_page import GrantPage
+from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantClaims, sum_claims
+from gpushare.daemon.pages.tenants import LastDenial, Pages
+from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.views.advice import advice_for
+from gpushare.protocol import (
+    DeniedAllocation,
+    ShortfallReport,
+    Why,
+    WhyCard,
+    WhyProcess,
+    WhyProcessCard,
+)
 from gpushare.quota import format_size
 
-#: The parts that a process notes itself, in the order in which they are shown.
+#: The parts that a process records itself, in the order of the report.
 _KINDS: Final[Mapping[str, int]] = {
     "buffers": abi.KIND_BUFFER,
     "managed": abi.KIND_MANAGED,
@@ -33,54 +41,77 @@ _KINDS: Final[Mapping[str, int]] = {
     "arrays": abi.KIND_ARRAY,
     "graphs": abi.KIND_GRAPH,
     "modules": abi.KIND_MODULE,
-    "limits": abi.KIND_LIMIT,
+    "context_limits": abi.KIND_CONTEXT_LIMIT,
     "external": abi.KIND_EXTERNAL,
     "contexts": abi.KIND_CONTEXT,
 }
 
-# What the driver says of a tenant's processes: each use with the uuid of its card.
-_Seen = Sequence[tuple[str, Use]]
+_MOST_ADVICE: Final = 32  # sentences of a report, which is one packet
+
+# A tenant's processes by the driver: each use with the uuid of its card.
+_Seen = Sequence[tuple[str, ProcessUse]]
 
 
-def why(entry: Entry, node: Node) -> tuple[Why, list[WhyProcess]]:
+def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[WhyProcess]]:
     """Return the report on a tenant, and the processes that belong to it."""
-    pages, driver = node.tenants.pages.get(entry.key), node.driver
-    claims = () if pages is None else pages.claims()
-    seen = () if driver is None else driver.truth.view.processes.get(entry.key, ())
-    holders = _holders(entry, claims, seen, driver) if entry.state == "bound" else []
+    pages, driver = state.tenants.pages.get(record.key), state.driver
+    claims = () if pages is None else _bounded(pages.claims(), record, driver)
+    seen = () if driver is None else state.observed.usage.processes.get(record.key, ())
+    holders = _holders(record, claims, seen, driver) if record.state == "bound" else []
     report = Why(
-        key=entry.key,
-        id=entry.id,
-        name=entry.title,
-        state=entry.state,
-        why=entry.why,
-        isolation=entry.isolation,
-        stale="" if driver is None else driver.truth.view.stale,
-        cards=[] if driver is None else _cards(entry, pages, claims, seen, node),
+        key=record.key,
+        id=record.id,
+        name=record.title,
+        state=record.state,
+        reason=record.why,
+        isolation=record.isolation,
+        stale_reason="" if driver is None else state.observed.usage.stale,
+        cards=[] if driver is None else _cards(record, pages, claims, seen, state),
         denied=0 if pages is None else pages.denials.total,
-        last_denied=None if pages is None else _denied(pages.denials.last),
+        last_denied_allocation=None if pages is None else _denied(pages.denials.last),
         advice=[],
-        notes=list(entry.notes),
+        notes=list(record.notes),
         processes=[],
     )
-    report["advice"] = advice(report, holders)
+    report["advice"] = advice_for(report, holders)[:_MOST_ADVICE]
     return report, holders
 
 
-def _denied(last: Denial | None) -> Denied | None:
+def _bounded(
+    claims: Sequence[ProcessClaim], record: TenantRecord, driver: LoadedDriver | None
+) -> tuple[ProcessClaim, ...]:
+    """Return `claims` without what is more than each card has: no process holds that."""
+    most = [_card_bytes(allocation, driver) for allocation in record.allocations]
+    return tuple(
+        replace(
+            claim,
+            held=tuple(one.at_most(size) for one, size in zip(claim.held, most, strict=False)),
+        )
+        for claim in claims
+    )
+
+
+def _card_bytes(allocation: CardAllocation, driver: LoadedDriver | None) -> int:
+    """Return the memory of a card; of one that is gone, what is allocated of it."""
+    card = None if driver is None else driver.card(allocation.uuid)
+    return allocation.most_bytes if card is None else card.memory_bytes
+
+
+def _denied(last: LastDenial | None) -> DeniedAllocation | None:
     if last is None:
         return None
-    return Denied(bytes=last.bytes, container_pid=last.pid, seen=last.seen)
+    return DeniedAllocation(bytes=last.bytes, container_pid=last.pid, seen=last.seen)
 
 
 # --- a card ---
 
 
-def parts(held: Held) -> dict[str, int]:
+def memory_kinds(held: MemoryUse) -> dict[str, int]:
     """Return what a process holds, by part.
 
-    They add up to it: what was noted of a kind counts as far as it is within what is held, and
-    buffers are the rest. The two are not read in one moment, and the tenant may write anything.
+    The parts add up to the total: the recorded bytes of a kind are capped by the bytes that remain,
+    and buffers are the rest. The two are not read at the same moment, and the tenant may write
+    anything.
     """
     found, rest = dict.fromkeys(_KINDS, 0), held.held_bytes
     for name, kind in _KINDS.items():
@@ -91,114 +122,146 @@ def parts(held: Held) -> dict[str, int]:
     return found
 
 
-def drift(driver_bytes: int | None, expected_bytes: int, beyond_bytes: int) -> str:
-    """Return in words what the driver has more, or less, than the account says it should.
+def accounting_drift(driver_bytes: int | None, expected_bytes: int, beyond_bytes: int) -> str:
+    """Return a sentence on how much more, or less, the driver reports than the account.
 
-    `beyond_bytes` is what of it counts against the quota.
+    `beyond_bytes` is the part of the difference that counts against the quota.
     """
     if driver_bytes is None:
-        return "the driver does not say what the container's processes have"
+        return "the driver does not report the memory of the container's processes"
     more = driver_bytes - expected_bytes
     if more == 0:
-        return "the driver has what the account says"
+        return "the driver and the account agree"
     if more < 0:
         return (
-            f"the driver has {format_size(-more)} less than the account says: what is reserved and "
-            "not taken yet, what another process's figure has, or contexts that take less than "
-            "their price"
+            f"the driver reports {format_size(-more)} less than the account: memory that is "
+            "reserved and not used yet, memory that the driver reports for another process, or "
+            "contexts that are smaller than their estimate"
         )
-    counted = "it counts" if beyond_bytes >= more else f"{format_size(beyond_bytes)} of it count"
+    counted = "It counts" if beyond_bytes >= more else f"{format_size(beyond_bytes)} of it counts"
     return (
-        f"the driver has {format_size(more)} more than the account says: code, rounding, what no "
-        f"call asks for; {counted} as beyond"
+        f"the driver reports {format_size(more)} more than the account: code, rounding, and memory "
+        f"that no call requests. {counted} as unaccounted"
     )
 
 
 def _cards(
-    entry: Entry, pages: Pages | None, claims: Sequence[Claim], seen: _Seen, node: Node
+    record: TenantRecord,
+    pages: Pages | None,
+    claims: Sequence[ProcessClaim],
+    seen: _Seen,
+    state: DaemonState,
 ) -> list[WhyCard]:
-    driver, found = node.loaded(), []
-    for number, holding in enumerate(entry.holdings):
-        driver_bytes = _driver_bytes(use for uuid, use in seen if uuid == holding.uuid)
+    driver, found = state.loaded(), []
+    for number, allocation in enumerate(record.allocations):
+        driver_bytes = _driver_bytes(use for uuid, use in seen if uuid == allocation.uuid)
         if pages is None or number >= pages.grant.card_count:
-            row = _whole_card(holding, driver_bytes)
+            row = _whole_card(allocation, driver_bytes)
         else:
-            row = share(holding, number, claims, pages.grant, driver_bytes)
-        card = driver.card(holding.uuid)
+            most = _card_bytes(allocation, driver)
+            row = own_share(allocation, number, claims, pages.grant, driver_bytes, most)
+        card = driver.card(allocation.uuid)
         if card is not None:
             row["index"], row["model"] = card.index, card.model
-        lack = node.lacked.of(entry.key, holding.uuid)
-        if lack is not None:
-            row["lacked"] = WhyLack(bytes=lack.bytes, seen=lack.seen, times=lack.times)
+            row["card_memory_bytes"] = card.memory_bytes
+        shortfall = state.observed.shortfalls.get((record.key, allocation.uuid))
+        if shortfall is not None:
+            row["shortfall"] = ShortfallReport(
+                bytes=shortfall.bytes, seen=shortfall.seen, times=shortfall.times
+            )
         found.append(row)
     return found
 
 
-def share(
-    holding: Holding, number: int, claims: Sequence[Claim], grant: Grant, driver_bytes: int | None
+def own_share(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
+    allocation: CardAllocation,
+    number: int,
+    claims: Sequence[ProcessClaim],
+    grant: GrantPage,
+    driver_bytes: int | None,
+    most_bytes: int,
 ) -> WhyCard:
-    """Return the report on card `number` of a tenant whose processes claim `claims`."""
-    account = accounts(claims, number + 1)[number]
+    """Return the report on card `number` of a tenant whose processes claim `claims`.
+
+    `most_bytes` is what the card has: processes together claim no more in the report.
+    """
+    account = sum_claims(claims, number + 1)[number]
     beyond = grant.overhead_bytes(number)
+    kinds = card_memory_kinds(claims, number, account, beyond, most_bytes)
+    expected_bytes = min(account.expected_bytes, most_bytes)
     return WhyCard(
         index=-1,
-        uuid=holding.uuid,
+        uuid=allocation.uuid,
         model="?",
-        memory_bytes=holding.memory_bytes,
-        memory_limit_bytes=holding.most_bytes,
-        limit_bytes=grant.limit_bytes(number),
-        used_bytes=account.used_bytes(beyond),
-        parts=card_parts(claims, number, account, beyond),
+        card_memory_bytes=0,
+        quota_bytes=allocation.memory_bytes,
+        burst_limit_bytes=allocation.most_bytes,
+        current_limit_bytes=grant.limit_bytes(number),
+        used_bytes=sum(kinds.values()),
+        kinds=kinds,
         contexts=account.contexts,
-        context_bytes=grant.context_bytes(number),
-        pool_kept_bytes=account.pool_kept_bytes,
-        exported_bytes=account.exported_bytes,
+        bytes_per_context=grant.context_bytes(number),
+        pool_cached_bytes=min(account.pool_kept_bytes, most_bytes),
+        exported_bytes=min(account.exported_bytes, most_bytes),
         imported_bytes=account.imported_bytes,
-        expected_bytes=account.told_bytes,
+        expected_bytes=expected_bytes,
         driver_bytes=driver_bytes,
-        drift_bytes=None if driver_bytes is None else driver_bytes - account.told_bytes,
-        drift=drift(driver_bytes, account.told_bytes, beyond),
-        lacked=None,
+        drift_bytes=None if driver_bytes is None else driver_bytes - expected_bytes,
+        drift_text=accounting_drift(driver_bytes, expected_bytes, beyond),
+        shortfall=None,
     )
 
 
-def card_parts(
-    claims: Iterable[Claim], number: int, account: Account, beyond: int
+def card_memory_kinds(
+    claims: Iterable[ProcessClaim],
+    number: int,
+    account: TenantClaims,
+    beyond: int,
+    most_bytes: int,
 ) -> dict[str, int]:
-    """Return what counts against the quota of card `number`, by part; `beyond` the account."""
+    """Return the usage of card `number` by part; `beyond` is memory outside the account.
+
+    The claims together are at most `most_bytes`, the card's memory.
+    """
     found = dict.fromkeys(_KINDS, 0)
     for claim in claims:
-        for name, size in parts(claim.held[number]).items():
+        for name, size in memory_kinds(claim.held[number]).items():
             found[name] += size
-    return {**found, "orphaned": account.orphaned_bytes, "beyond": beyond}
+    found["orphaned"] = account.orphaned_bytes
+    left = most_bytes
+    for name, size in found.items():
+        found[name] = min(size, left)
+        left -= found[name]
+    return {**found, "unaccounted": beyond}
 
 
-def _whole_card(holding: Holding, driver_bytes: int | None) -> WhyCard:
+def _whole_card(allocation: CardAllocation, driver_bytes: int | None) -> WhyCard:
     used = driver_bytes or 0
     return WhyCard(
         index=-1,
-        uuid=holding.uuid,
+        uuid=allocation.uuid,
         model="?",
-        memory_bytes=holding.memory_bytes,
-        memory_limit_bytes=holding.memory_bytes,
-        limit_bytes=holding.memory_bytes,
+        card_memory_bytes=0,
+        quota_bytes=allocation.memory_bytes,
+        burst_limit_bytes=allocation.memory_bytes,
+        current_limit_bytes=allocation.memory_bytes,
         used_bytes=used,
-        parts={**dict.fromkeys(_KINDS, 0), "orphaned": 0, "beyond": used},
+        kinds={**dict.fromkeys(_KINDS, 0), "orphaned": 0, "unaccounted": used},
         contexts=0,
-        context_bytes=0,
-        pool_kept_bytes=0,
+        bytes_per_context=0,
+        pool_cached_bytes=0,
         exported_bytes=0,
         imported_bytes=0,
         expected_bytes=0,
         driver_bytes=driver_bytes,
         drift_bytes=driver_bytes,
-        drift="a whole card has no account: what is used is the driver's figure",
-        lacked=None,
+        drift_text="a whole card has no account: its usage is the driver's figure",
+        shortfall=None,
     )
 
 
-def _driver_bytes(uses: Iterable[Use]) -> int | None:
-    """Return the sum of what the driver says; None where it says nothing of those it knows."""
+def _driver_bytes(uses: Iterable[ProcessUse]) -> int | None:
+    """Return the sum of the driver's figures; None if it lists processes without a figure."""
     figures = [use.bytes for use in uses]
     known = [figure for figure in figures if figure is not None]
     return sum(known) if known or not figures else None
@@ -208,41 +271,48 @@ def _driver_bytes(uses: Iterable[Use]) -> int | None:
 
 
 def _holders(
-    entry: Entry, claims: Sequence[Claim], seen: _Seen, driver: Loaded | None
+    record: TenantRecord, claims: Sequence[ProcessClaim], seen: _Seen, driver: LoadedDriver | None
 ) -> list[WhyProcess]:
-    """Return the processes with an account, by what they hold; then those without."""
-    members = processes.members(entry.cgroup, entry.pid, processes.Cgroups.mounted())
+    """Return the processes with an account, the largest first; then those without."""
+    members = processes.members(record.cgroup, record.pid, processes.Cgroups.mounted())
     by_claim = {(member.namespaced_pid, member.starttime): member for member in members}
-    indices = _indices(entry, driver)
+    indices = _indices(record, driver)
+    # By process: a tenant chooses how many there are, and each is looked up once for each card.
+    used: dict[int, list[tuple[str, ProcessUse]]] = {}
+    for uuid, use in seen:
+        used.setdefault(use.pid, []).append((uuid, use))
     found = [
-        _holder(claim, by_claim.get((claim.pid, claim.starttime)), indices, seen)
+        _holder(claim, by_claim.get((claim.pid, claim.starttime)), indices, used)
         for claim in claims
     ]
     accounted = {row["pid"] for row in found}
-    known = {use.pid for _, use in seen}
     found += [
-        _holder(None, member, indices, seen)
+        _holder(None, member, indices, used)
         for member in members
-        if member.pid in known and member.pid not in accounted
+        if member.pid in used and member.pid not in accounted
     ]
     return sorted(found, key=lambda row: -sum(held["bytes"] for held in row["cards"]))
 
 
-def _indices(entry: Entry, driver: Loaded | None) -> list[tuple[str, int]]:
+def _indices(record: TenantRecord, driver: LoadedDriver | None) -> list[tuple[str, int]]:
     """Return uuid and index of the tenant's cards, by its card number."""
     cards = {} if driver is None else {card.uuid: card.index for card in driver.cards}
-    return [(holding.uuid, cards.get(holding.uuid, -1)) for holding in entry.holdings]
+    return [(allocation.uuid, cards.get(allocation.uuid, -1)) for allocation in record.allocations]
 
 
 def _holder(
-    claim: Claim | None, process: Process | None, indices: Sequence[tuple[str, int]], seen: _Seen
+    claim: ProcessClaim | None,
+    process: Process | None,
+    indices: Sequence[tuple[str, int]],
+    used: Mapping[int, _Seen],
 ) -> WhyProcess:
     pid = None if process is None else process.pid
+    seen = () if pid is None else used.get(pid, ())
     cards = []
     for number, (uuid, index) in enumerate(indices):
-        held = claim.held[number] if claim is not None and number < len(claim.held) else Held()
-        uses = [use for card, use in seen if card == uuid and use.pid == pid]
-        if uses or held != Held():
+        held = claim.held[number] if claim is not None and number < len(claim.held) else MemoryUse()
+        uses = [use for card, use in seen if card == uuid]
+        if uses or held != MemoryUse():
             cards.append(_held(index, held, uses))
     if claim is None:
         assert process is not None
@@ -260,11 +330,11 @@ def _holder(
     )
 
 
-def _held(index: int, held: Held, uses: Sequence[Use]) -> WhyHeld:
-    return WhyHeld(
+def _held(index: int, held: MemoryUse, uses: Sequence[ProcessUse]) -> WhyProcessCard:
+    return WhyProcessCard(
         index=index,
         bytes=held.held_bytes,
-        parts={name: size for name, size in parts(held).items() if size},
+        kinds={name: size for name, size in memory_kinds(held).items() if size},
         contexts=held.contexts,
         exported_bytes=held.exported_bytes,
         imported_bytes=held.imported_bytes,

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVIDIA driver of this host, and the CDI spec that it makes."""
+"""The NVIDIA driver of this host, and its CDI spec."""
 
-from gpushare.host.driver.found import (
+from gpushare.host.driver.installed import (
     CHANNEL,
     CUDA,
     GPU,
     LINKS,
     NVML,
-    Driver,
     DriverMissing,
+    InstalledDriver,
     find,
     kernel_version,
-    stale,
+    missing_files,
 )
 
 __all__ = [
@@ -20,9 +20,9 @@ __all__ = [
     "GPU",
     "LINKS",
     "NVML",
-    "Driver",
     "DriverMissing",
+    "InstalledDriver",
     "find",
     "kernel_version",
-    "stale",
+    "missing_files",
 ]

@@ -1,27 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an installer left the files of NVIDIA's driver, and what they are called in a container.
+"""The files of NVIDIA's driver as installers place them, and their paths in a container.
 
-The libraries of one driver end in its version; which folder they are in is up to whoever packaged
-them. In a container they lie flat in one folder that the loader searches, each under the name that
-programs ask for (its SONAME), so that nothing has to be linked or cached there.
+The names of a driver's libraries end in its version; the folder depends on the packager. In a
+container, they are all in one folder that the loader searches, each under the name that programs
+request (its SONAME), so that no links or cache entries are needed.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from gpushare.oci import elf
+from gpushare.host.rooted_tree import RootedTree
+from gpushare.oci import elf, ldcache
+from gpushare.oci.elf import this_platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpushare.host.tree import Tree
-    from gpushare.oci.platform import Platform
+    from gpushare.host.rooted_tree import RootedTree
+    from gpushare.oci.elf import Platform
 
-# Beside the loader's own folders. Debian's alternatives, the .run installer, Container-Optimized OS
-# and drivers that are mounted into a container that manages others.
+# In addition to the loader's folders: Debian's alternatives, the .run installer,
+# Container-Optimized OS, and drivers mounted into a container that manages others.
 FOLDERS: Final = (
     "/usr/lib/{multiarch}/nvidia/current",
     "/usr/lib/{multiarch}/nvidia",
@@ -35,7 +38,7 @@ FOLDERS: Final = (
 _BENEATH: Final = ("", "vdpau/", "gbm/", "tls/", "nvidia/", "nvidia/current/", "nvidia/xorg/")
 # Parts of the driver with versions of their own.
 _OTHER_LIBRARIES: Final = ("libnvidia-egl-*.so.1", "libnvidia-api.so.1")
-_KEEPS_FOLDER: Final = ("vdpau", "gbm")  # plug-ins, looked for in a folder of that name
+_KEEPS_FOLDER: Final = ("vdpau", "gbm")  # plug-ins, loaded from a folder of that name
 
 _PROGRAMS: Final = (
     "nvidia-smi",
@@ -83,20 +86,22 @@ _SOCKETS: Final = (
     "/tmp/nvidia-mps",  # noqa: S108 - CUDA's own default, MPS documentation
 )
 
+CACHE: Final = Path("/etc/ld.so.cache")
+
 
 @dataclass(frozen=True)
-class File:
-    """A file of the driver: its path on the host, and in a container. `socket`: or a folder."""
+class DriverFile:
+    """A file of the driver: its paths on the host and in a container; `socket`: or a folder."""
 
     host_path: str
     container_path: str
     socket: bool = False
 
 
-def is_library(tree: Tree, path: str, platform: Platform) -> bool:
-    """Whether the file at `path`, without links, is a library of this machine's kind.
+def is_library(tree: RootedTree, path: str, platform: Platform) -> bool:
+    """Whether the file at `path`, which must not contain links, is a library for this machine.
 
-    A 32-bit one has the same name.
+    A 32-bit library has the same name.
     """
     try:
         return elf.machine(str(tree.at(path))) == platform.elf_machine
@@ -105,15 +110,17 @@ def is_library(tree: Tree, path: str, platform: Platform) -> bool:
 
 
 def folders(platform: Platform) -> tuple[str, ...]:
-    """Return the folders to look into: where the loader looks by itself, and the packagers'."""
+    """Return the folders to search: the loader's default folders and the packagers'."""
     named = (folder.format(multiarch=platform.multiarch) for folder in FOLDERS)
     return (*platform.library_directories, *named)
 
 
-def libraries(tree: Tree, beside: str, version: str, platform: Platform) -> Iterator[File]:
-    """Yield the libraries of driver `version`; `beside` is where its libcuda really is.
+def libraries(
+    tree: RootedTree, beside: str, version: str, platform: Platform
+) -> Iterator[DriverFile]:
+    """Yield the libraries of driver `version`; `beside` is the real folder of its libcuda.
 
-    The folder of libcuda comes first. A file that is found by two paths is yielded once.
+    That folder comes first. A file that is found through two paths is yielded once.
     """
     place = loader_folder(tree, platform) or beside
     seen: set[str] = set()
@@ -130,14 +137,14 @@ def libraries(tree: Tree, beside: str, version: str, platform: Platform) -> Iter
                     target = _target(tree, path, real, place)
                     if target not in seen:
                         seen.add(target)
-                        yield File(real, target)
-    # Some programs leave the version out.
+                        yield DriverFile(real, target)
+    # Some programs load libcuda without the version.
     if f"{place}/libcuda.so.1" in seen and (real := tree.file(f"{beside}/libcuda.so.{version}")):
-        yield File(real, f"{place}/libcuda.so")
+        yield DriverFile(real, f"{place}/libcuda.so")
 
 
-def loader_folder(tree: Tree, platform: Platform) -> str | None:
-    """Return the folder of this tree that the loader searches: the one where libc is."""
+def loader_folder(tree: RootedTree, platform: Platform) -> str | None:
+    """Return the folder of this tree that the loader searches: the one that contains libc."""
     for directory in platform.library_directories:
         for place in (directory, directory.removeprefix("/usr")):
             if tree.file(f"{place}/libc.so.6"):
@@ -145,8 +152,8 @@ def loader_folder(tree: Tree, platform: Platform) -> str | None:
     return None
 
 
-def _target(tree: Tree, path: str, real: str, place: str) -> str:
-    """Return what a container calls the library that is found at `path`."""
+def _target(tree: RootedTree, path: str, real: str, place: str) -> str:
+    """Return the path in a container of the library found at `path`."""
     folder, _, name = path.rpartition("/")
     try:
         soname = elf.soname(str(tree.at(real))) or name
@@ -160,39 +167,74 @@ def _target(tree: Tree, path: str, real: str, place: str) -> str:
     return f"{place}/{soname}"
 
 
-def programs(tree: Tree) -> Iterator[File]:
+def programs(tree: RootedTree) -> Iterator[DriverFile]:
     """Yield the driver's programs, each once."""
     for name in _PROGRAMS:
         for folder in _PROGRAM_FOLDERS:
             real = tree.file(f"{folder}/{name}")
             if real is not None:
-                yield File(real, f"/usr/bin/{name}")
+                yield DriverFile(real, f"/usr/bin/{name}")
                 break
 
 
-def firmware(tree: Tree, version: str) -> Iterator[File]:
+def firmware(tree: RootedTree, version: str) -> Iterator[DriverFile]:
     """Yield the firmware that the kernel module loads, e.g. gsp_ga10x.bin."""
-    told = tree.text("/sys/module/firmware_class/parameters/path").strip()
-    places = [*([f"{told.rstrip('/')}/nvidia/"] if told.startswith("/") else []), *_FIRMWARE]
+    custom = tree.text("/sys/module/firmware_class/parameters/path").strip()
+    places = [*([f"{custom.rstrip('/')}/nvidia/"] if custom.startswith("/") else []), *_FIRMWARE]
     for place in places:
         files = [path for path in tree.glob(f"{place}{version}/gsp*.bin") if tree.file(path)]
         if files:
             target = "/lib/firmware/nvidia/"
-            yield from (File(path, path.replace(place, target, 1)) for path in files)
+            yield from (DriverFile(path, path.replace(place, target, 1)) for path in files)
             return
 
 
-def data(tree: Tree) -> Iterator[File]:
-    """Yield what tells the loaders of OpenCL, EGL, Vulkan and X of the driver."""
+def data(tree: RootedTree) -> Iterator[DriverFile]:
+    """Yield the files with which OpenCL, EGL, Vulkan and X find the driver."""
     for pattern in _DATA:
         for path in tree.glob(pattern):
             real = tree.file(path)
             if real is not None:
-                yield File(real, path)
+                yield DriverFile(real, path)
 
 
-def sockets(tree: Tree) -> Iterator[File]:
-    """Yield what the driver's own daemons are spoken to by, where they run."""
+def sockets(tree: RootedTree) -> Iterator[DriverFile]:
+    """Yield the sockets of the driver's daemons, if they are running."""
     for path in _SOCKETS:
         if tree.real(path) is not None:
-            yield File(path, path, socket=True)
+            yield DriverFile(path, path, socket=True)
+
+
+def library_paths(soname: str, *, root: Path = Path("/"), search: str = "") -> list[Path]:
+    """Return every file that the loader may find for `soname`, in the loader's order, each once.
+
+    `search` is an LD_LIBRARY_PATH. Two names of the same file count once. An unreadable cache
+    counts as empty, as for the loader.
+    """
+    platform, tree = this_platform(), RootedTree(root.resolve())
+    directories = [folder for folder in search.replace(";", ":").split(":") if folder]
+    names = _cached(tree, soname, platform.cache_flags)
+    defaults = (*platform.library_directories, "/lib64", "/usr/lib", "/lib")
+    names += [f"{folder}/{soname}" for folder in defaults]
+    found: dict[Path, None] = {}
+    for named in directories:
+        name = Path(named) / soname
+        if name.is_file():
+            found.setdefault(name.resolve())
+    for path in names:
+        real = tree.real(path)
+        if real is not None and tree.at(real).is_file():
+            found.setdefault(tree.at(real))
+    return list(found)
+
+
+def _cached(tree: RootedTree, soname: str, flags: int) -> list[str]:
+    try:
+        cache = ldcache.parse(tree.at(str(CACHE)).read_bytes())
+    except (OSError, ldcache.LoaderCacheError):
+        return []
+    return [
+        os.fsdecode(entry.path)
+        for entry in cache.entries
+        if entry.name == soname.encode() and entry.flags == flags
+    ]

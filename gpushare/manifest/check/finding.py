@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thing that there is to say of a file, and where."""
+"""A finding in a file, with its position."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-import yaml
+from gpushare.manifest.model import ManifestValue
+from gpushare.quota.errors import refusal
+from gpushare.yaml_nodes import YamlNode
 
-from gpushare.manifest.file import Value
-from gpushare.quota.errors import printable, quoted
+#: error: refused, or without the effect that it is meant to have. warning: may be. info: a note.
+FindingLevel: TypeAlias = Literal["error", "warning", "info"]
 
-#: error: it is refused, or does not do what it says. warning: it may. info: as it is, to be known.
-Level: TypeAlias = Literal["error", "warning", "info"]
-
-ERROR: Final[Level] = "error"
-WARNING: Final[Level] = "warning"
-INFO: Final[Level] = "info"
+ERROR: Final[FindingLevel] = "error"
+WARNING: Final[FindingLevel] = "warning"
+INFO: Final[FindingLevel] = "info"
 
 
 @dataclass(frozen=True, order=True)
-class Finding:
-    """What is wrong, or to be known: line and column (0: of none), key, value, rule and fix."""
+class ManifestFinding:
+    """An error or a note: line and column (0: none), key, value, rule and fix."""
 
     line: int
     column: int
@@ -29,29 +28,32 @@ class Finding:
     rule: str
     fix: str
     value: str = ""
-    level: Level = ERROR
+    level: FindingLevel = ERROR
 
     def __str__(self) -> str:
-        """Return `gpushare.io/memory: "4Q" is not a size; write e.g. 4GiB`."""
-        said = f"{quoted(self.value)} {self.rule}" if self.value else self.rule
-        fix = f"; {self.fix}" if self.fix else ""
-        told = f"{printable(self.key)}: {said}{fix}" if self.key else f"{said}{fix}"
-        return told if self.level == ERROR else f"{self.level}: {told}"
+        """Return `gpushare.io/memory=4Q: not a size. Write e.g. 4GiB.` or alike."""
+        text = self.rule
+        if self.key:
+            text = refusal(self.key, self.value or None, self.rule, self.fix)
+        return text if self.level == ERROR else f"{self.level}: {text}"
 
 
-def of_value(key: str, value: Value, rule: str, fix: str, level: Level = ERROR) -> Finding:
+def value_finding(
+    key: str, value: ManifestValue, rule: str, fix: str, level: FindingLevel = ERROR
+) -> ManifestFinding:
     """Return a finding where `value` stands."""
-    return Finding(value.line, value.column, key, rule, fix, value.text, level)
+    return ManifestFinding(value.line, value.column, key, rule, fix, value.text, level)
 
 
-def of_key(key: str, value: Value, rule: str, fix: str, level: Level = ERROR) -> Finding:
+def key_finding(
+    key: str, value: ManifestValue, rule: str, fix: str, level: FindingLevel = ERROR
+) -> ManifestFinding:
     """Return a finding where the key of `value` stands."""
-    return of_node(key, value.key_node, rule, fix, value=value.text, level=level)
+    return node_finding(key, value.key_node, rule, fix, value=value.text, level=level)
 
 
-def of_node(  # noqa: PLR0913 - a finding's parts
-    key: str, node: yaml.Node, rule: str, fix: str, *, value: str = "", level: Level = ERROR
-) -> Finding:
+def node_finding(  # noqa: PLR0913 - a finding's parts
+    key: str, node: YamlNode, rule: str, fix: str, *, value: str = "", level: FindingLevel = ERROR
+) -> ManifestFinding:
     """Return a finding where `node` begins."""
-    mark = node.start_mark
-    return Finding(mark.line + 1, mark.column + 1, key, rule, fix, value, level)
+    return ManifestFinding(node.line, node.column, key, rule, fix, value, level)

@@ -6,165 +6,115 @@ Sources: Kubernetes API reference (core/v1), compose-spec, ECS API Reference, OC
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 Schema = Mapping[str, Any]
 
-# An empty value is taken by all readers for none.
+
+def _mapping(
+    properties: Schema, *, required: Sequence[str] = (), closed: bool = False, null: bool = False
+) -> dict[str, Any]:
+    """Return the schema of a mapping; `closed`: other keys are errors, `null`: it may be empty."""
+    found: dict[str, Any] = {"type": ["object", "null"] if null else "object"}
+    if required:
+        found["required"] = list(required)
+    if closed:
+        found["additionalProperties"] = False
+    return {**found, "properties": properties}
+
+
+def _nested(schema: Schema, *keys: str) -> Schema:
+    """Return the schema of `schema` beneath mappings with these keys."""
+    for key in reversed(keys):
+        schema = {"properties": {key: schema}}
+    return schema
+
+
+def _list(items: Schema, *, null: bool = True) -> Schema:
+    return {"type": ["array", "null"] if null else "array", "items": items}
+
+
+# All readers take an empty value for none.
+_STRING: Final = {"type": "string"}
+_NOT_EMPTY: Final = {"type": "string", "minLength": 1}
 _TEXT: Final = {"type": ["string", "null"]}
 _TEXTS: Final = {"type": ["object", "null"], "additionalProperties": _TEXT}
 _QUANTITIES: Final = {
     "type": ["object", "null"],
     "additionalProperties": {"type": ["string", "number"]},
 }
-
-METADATA: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "name": _TEXT,
-        "namespace": _TEXT,
-        "annotations": _TEXTS,
-        "labels": _TEXTS,
-    },
-}
-
 _LIST: Final = {"type": ["array", "null"]}
-POD: Final[Schema] = {
-    "type": ["object", "null"],
-    "properties": {"containers": _LIST, "initContainers": _LIST},
-}
-
-CONTAINER: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "name": _TEXT,
-        "image": _TEXT,
-        "env": {
-            "type": ["array", "null"],
-            "items": {
-                "type": "object",
-                "required": ["name"],
-                "additionalProperties": False,
-                "properties": {"name": {"type": "string"}, "value": _TEXT, "valueFrom": {}},
-            },
-        },
-        "resources": {
-            "type": ["object", "null"],
-            "additionalProperties": False,
-            "properties": {
-                "limits": _QUANTITIES,
-                "requests": _QUANTITIES,
-                "claims": {
-                    "type": ["array", "null"],
-                    "items": {"type": "object", "required": ["name"]},
-                },
-            },
-        },
-    },
-}
-
-DATA: Final[Schema] = {"type": "object", "properties": {"data": _TEXTS}}
-
 _LISTED: Final = {
     "type": ["object", "array", "null"],
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
-    "items": {"type": "string"},
+    "items": _STRING,
 }
 
-SERVICE: Final[Schema] = {
-    "type": "object",
-    "properties": {
+METADATA: Final[Schema] = _mapping(
+    {"name": _TEXT, "namespace": _TEXT, "annotations": _TEXTS, "labels": _TEXTS}
+)
+POD: Final[Schema] = _mapping({"containers": _LIST, "initContainers": _LIST}, null=True)
+_ENV: Final = {"name": _STRING, "value": _TEXT, "valueFrom": {}}
+_RESOURCES: Final = {
+    "limits": _QUANTITIES,
+    "requests": _QUANTITIES,
+    "claims": _list({"type": "object", "required": ["name"]}),
+}
+CONTAINER: Final[Schema] = _mapping(
+    {
+        "name": _TEXT,
+        "image": _TEXT,
+        "env": _list(_mapping(_ENV, required=["name"], closed=True)),
+        "resources": _mapping(_RESOURCES, closed=True, null=True),
+    }
+)
+DATA: Final[Schema] = _mapping({"data": _TEXTS})
+
+_DEVICE: Final = _mapping(
+    {
+        "capabilities": _list(_STRING, null=False),
+        "driver": _TEXT,
+        "count": {"type": ["string", "integer"]},
+        "device_ids": _list(_STRING, null=False),
+    },
+    required=["capabilities"],
+)
+SERVICE: Final[Schema] = _mapping(
+    {
         "image": _TEXT,
         "runtime": _TEXT,
         "environment": _LISTED,
         "annotations": _LISTED,
         "labels": _LISTED,
-        "deploy": {
-            "properties": {
-                "resources": {
-                    "properties": {
-                        "reservations": {
-                            "properties": {
-                                "devices": {
-                                    "type": "array",
-                                    "items": {
-                                        "type": "object",
-                                        "required": ["capabilities"],
-                                        "properties": {
-                                            "capabilities": {
-                                                "type": "array",
-                                                "items": {"type": "string"},
-                                            },
-                                            "driver": _TEXT,
-                                            "count": {"type": ["string", "integer"]},
-                                            "device_ids": {
-                                                "type": "array",
-                                                "items": {"type": "string"},
-                                            },
-                                        },
-                                    },
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        },
-    },
-}
+        "deploy": _nested(_list(_DEVICE, null=False), "resources", "reservations", "devices"),
+    }
+)
 
 # With the small first letters of the API; CloudFormation's capitals are made small before.
-TASK_CONTAINER: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "environment": {
-            "type": ["array", "null"],
-            "items": {
-                "type": "object",
-                "required": ["name"],
-                "properties": {"name": {"type": "string"}, "value": _TEXT},
-            },
-        },
-        "resourceRequirements": {
-            "type": ["array", "null"],
-            "items": {
-                "type": "object",
-                "required": ["type"],
-                "properties": {
-                    "type": {"enum": ["GPU", "InferenceAccelerator", "NeuronDevice"]},
-                    "value": {"type": "string"},
-                    "sharingStrategy": {
-                        "type": "object",
-                        "required": ["nvidiaMps"],
-                        "properties": {
-                            "nvidiaMps": {
-                                "type": "object",
-                                "required": ["memory"],
-                                "additionalProperties": False,
-                                "properties": {
-                                    "memory": {"type": "integer"},
-                                    "maxComputePercent": {"type": "integer"},
-                                },
-                            }
-                        },
-                    },
-                },
-            },
-        },
-    },
+_MPS: Final = _mapping(
+    {"memory": {"type": "integer"}, "maxComputePercent": {"type": "integer"}},
+    required=["memory"],
+    closed=True,
+)
+_REQUIREMENT: Final = {
+    "type": {"enum": ["GPU", "InferenceAccelerator", "NeuronDevice"]},
+    "value": _STRING,
+    "sharingStrategy": _mapping({"nvidiaMps": _MPS}, required=["nvidiaMps"]),
 }
+TASK_CONTAINER: Final[Schema] = _mapping(
+    {
+        "environment": _list(_mapping({"name": _STRING, "value": _TEXT}, required=["name"])),
+        "resourceRequirements": _list(_mapping(_REQUIREMENT, required=["type"])),
+    }
+)
 
-CONFIG: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
-        "process": {
-            "type": "object",
-            "properties": {"env": {"type": "array", "items": {"type": "string"}}},
-        },
-    },
-}
+CONFIG: Final[Schema] = _mapping(
+    {
+        "annotations": {"type": "object", "additionalProperties": _STRING},
+        "process": _mapping({"env": _list(_STRING, null=False)}),
+    }
+)
 
 #: Alauda's console reads which extended resources there are from ConfigMaps of this form.
 ALAUDA_LABELS: Final = (
@@ -172,45 +122,39 @@ ALAUDA_LABELS: Final = (
     "features.alauda.io/group",
     "features.alauda.io/enabled",
 )
-ALAUDA: Final[Schema] = {
-    "type": "object",
-    "required": ["metadata", "data"],
-    "properties": {
-        "metadata": {
-            "type": "object",
-            "required": ["name", "namespace", "labels"],
-            "properties": {
-                "name": {
-                    "type": "string",
-                    "pattern": "^cf-crl-[a-z0-9-]+$",
-                    "form": "cf-crl-NAME-KEY in small letters, with - for all else",
-                },
-                "namespace": {"enum": ["kube-public"]},
-                "labels": {
-                    "type": "object",
-                    "required": list(ALAUDA_LABELS),
-                    "properties": {
-                        ALAUDA_LABELS[0]: {"enum": ["CustomResourceLimitation"]},
-                        ALAUDA_LABELS[1]: {"type": "string", "minLength": 1},
-                        ALAUDA_LABELS[2]: {"enum": ["true", "false"]},
-                    },
-                },
-            },
-        },
-        "data": {
-            "type": "object",
-            "required": ["key", "dataType", "group", "limits", "requests"],
-            "additionalProperties": False,
-            "properties": {
-                "key": {"type": "string", "minLength": 1},
-                "dataType": {"type": "string", "minLength": 1},
-                "defaultValue": {"type": "string"},
-                "descriptionZh": {"type": "string"},
-                "descriptionEn": {"type": "string"},
-                "group": {"type": "string", "minLength": 1},
-                "limits": {"enum": ["disabled", "required", "optional"]},
-                "requests": {"enum": ["disabled", "required", "fromLimits"]},
-            },
-        },
-    },
+_ALAUDA_NAME: Final = {
+    "type": "string",
+    "pattern": "^cf-crl-[a-z0-9-]+$",
+    "form": "cf-crl-NAME-KEY in small letters, with - for all else",
 }
+_ALAUDA_METADATA: Final = {
+    "name": _ALAUDA_NAME,
+    "namespace": {"enum": ["kube-public"]},
+    "labels": _mapping(
+        {
+            ALAUDA_LABELS[0]: {"enum": ["CustomResourceLimitation"]},
+            ALAUDA_LABELS[1]: _NOT_EMPTY,
+            ALAUDA_LABELS[2]: {"enum": ["true", "false"]},
+        },
+        required=ALAUDA_LABELS,
+    ),
+}
+_ALAUDA_DATA: Final = {
+    "key": _NOT_EMPTY,
+    "dataType": _NOT_EMPTY,
+    "defaultValue": _STRING,
+    "descriptionZh": _STRING,
+    "descriptionEn": _STRING,
+    "group": _NOT_EMPTY,
+    "limits": {"enum": ["disabled", "required", "optional"]},
+    "requests": {"enum": ["disabled", "required", "fromLimits"]},
+}
+ALAUDA: Final[Schema] = _mapping(
+    {
+        "metadata": _mapping(_ALAUDA_METADATA, required=["name", "namespace", "labels"]),
+        "data": _mapping(
+            _ALAUDA_DATA, required=["key", "dataType", "group", "limits", "requests"], closed=True
+        ),
+    },
+    required=["metadata", "data"],
+)

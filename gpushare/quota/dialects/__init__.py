@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other systems' requests: what their keys mean here.
+"""Requests in other systems' keys, and what they mean to gpushare.
 
-A table for each vendor (hami.py, tencent.py ...), and one translator: find() looks names up,
-combine() makes canonical keys of the words of each dialect, together() of several dialects one
-request. Pure, standard library only.
+A table for each vendor (hami.py, tencent.py ...), and one engine: `parse` looks keys up and reads
+their values, `normalize` makes a request per card of them, `translate` does both for a container on
+a node. Several dialects become one request in quota/precedence.py. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,27 +13,30 @@ from typing import Final
 from gpushare.quota.dialects.alibaba import ALIBABA, EGPU
 from gpushare.quota.dialects.aws import AWS
 from gpushare.quota.dialects.baidu import BAIDU
-from gpushare.quota.dialects.combine import combine
-from gpushare.quota.dialects.find import Tables
 from gpushare.quota.dialects.gke import GKE
-from gpushare.quota.dialects.hami import HAMI
-from gpushare.quota.dialects.hami_dra import HAMI_DRA
-from gpushare.quota.dialects.hear import Heard, Listener, asks, naming
+from gpushare.quota.dialects.hami import HAMI, HAMI_DRA
 from gpushare.quota.dialects.huawei import HUAWEI
 from gpushare.quota.dialects.kai import KAI
 from gpushare.quota.dialects.koordinator import KOORDINATOR
 from gpushare.quota.dialects.kubeshare import KUBESHARE
+from gpushare.quota.dialects.normalize import DialectRequest, value_title
 from gpushare.quota.dialects.nvidia import NVIDIA
 from gpushare.quota.dialects.nvshare import NVSHARE
 from gpushare.quota.dialects.orionx import ORIONX
-from gpushare.quota.dialects.places import Place, beside
-from gpushare.quota.dialects.row import REACHES, Dialect, Row, Where, Word
-from gpushare.quota.dialects.spoken import Problem, Spoken, shown
+from gpushare.quota.dialects.parse import Tables, combine
 from gpushare.quota.dialects.tencent import ELASTIC, QGPU, VCUDA
-from gpushare.quota.dialects.together import OURS, Said, Together, both, together
+from gpushare.quota.dialects.translate import (
+    Translation,
+    Translator,
+    container_selector,
+    has_request,
+    scoped_annotation,
+)
+from gpushare.quota.dialects.vendor_key import VISIBLE, Dialect, KeyLocation, VendorKey, VendorValue
 from gpushare.quota.dialects.volcano import VOLCANO
 from gpushare.quota.dialects.volcengine import MGPU
-from gpushare.quota.others import Dialects, Mode
+from gpushare.quota.precedence import OURS, DialectLayer
+from gpushare.quota.request_policy import DialectMode, Dialects
 
 #: Every dialect, by name; a vendor's file has one or more.
 DIALECTS: Final = {
@@ -65,27 +68,22 @@ TABLES: Final = Tables(DIALECTS.values())
 __all__ = [
     "DIALECTS",
     "OURS",
-    "REACHES",
     "TABLES",
+    "VISIBLE",
     "Dialect",
+    "DialectLayer",
+    "DialectMode",
+    "DialectRequest",
     "Dialects",
-    "Heard",
-    "Listener",
-    "Mode",
-    "Place",
-    "Problem",
-    "Row",
-    "Said",
-    "Spoken",
+    "KeyLocation",
     "Tables",
-    "Together",
-    "Where",
-    "Word",
-    "asks",
-    "beside",
-    "both",
+    "Translation",
+    "Translator",
+    "VendorKey",
+    "VendorValue",
     "combine",
-    "naming",
-    "shown",
-    "together",
+    "container_selector",
+    "has_request",
+    "scoped_annotation",
+    "value_title",
 ]

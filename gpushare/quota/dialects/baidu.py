@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Dialect, Row
-from gpushare.quota.dialects.rules import Needs, NotBoth, StepEach
 from gpushare.quota.dialects.units import CARDS, GIBS, PERCENT_OR_CARDS
+from gpushare.quota.dialects.vendor_key import Dialect, limit, needs, not_both, step_each
 
 _MODEL: Final = "baidu.com/{model}_cgpu"
 
@@ -18,41 +17,37 @@ BAIDU: Final = Dialect(
     "baidu",
     "Baidu CCE",
     rows=(
-        Row(_MODEL, "limit", "asks", "Cards of the model; alone whole ones.", CARDS, "count"),
-        Row(
+        limit.request(
+            _MODEL, "Cards of the model; whole cards if it is the only key.", CARDS, "count"
+        ),
+        limit.request(
             f"{_MODEL}_core",
-            "limit",
-            "asks",
-            "Compute in steps of 5, of all cards together.",
+            "Compute of all cards together, in steps of 5.",
             PERCENT_OR_CARDS,
             "cores",
-            total=True,
+            summed=True,
         ),
-        Row(
+        limit.request(
             f"{_MODEL}_memory",
-            "limit",
-            "asks",
-            "Memory in whole GiB, of all cards together.",
+            "Memory of all cards together, in whole GiB.",
             GIBS,
             "memory",
-            total=True,
+            summed=True,
         ),
-        Row(
+        limit.request(
             f"{_MODEL}_memory_percent",
-            "limit",
-            "asks",
-            "The same, in percent of a card.",
+            "Memory of all cards together, in percent of a card.",
             PERCENT_OR_CARDS,
             "memory-percent",
-            total=True,
+            summed=True,
         ),
     ),
     rules=(
-        Needs("cores", "memory", "add baidu.com/MODEL_cgpu_memory", strict=False),
-        NotBoth("memory", "memory-percent", "keep one of the two"),
-        StepEach("cores", 5),
+        needs("cores", "memory", "add baidu.com/MODEL_cgpu_memory", strict=False),
+        not_both("memory", "memory-percent", "keep one of the two"),
+        step_each("cores", 5),
     ),
     equal_requests=True,
     domains=("baidu.com/",),
-    notes=("The model in the key chooses the node; here gpushare.io/allow names models.",),
+    notes=("The model in the key selects the node; in gpushare, gpushare.io/allow names models.",),
 )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Dialect, Row
 from gpushare.quota.dialects.units import CLIENTS, choice
+from gpushare.quota.dialects.vendor_key import Dialect, node_label, plugin
 
 _STRATEGY: Final = choice(
     "time-sharing or mps",
@@ -20,46 +20,38 @@ _STRATEGY: Final = choice(
         "MPS": "fixed-share",
     },
 )
-_MOST: Final = "max_shares of gpushare.yaml"
+_MOST: Final = "max_tenants of gpushare.yaml"
 _POLICY: Final = "defaults.policy of gpushare.yaml"
 
 GKE: Final = Dialect(
     "gke",
     "Google GKE",
     rows=(
-        Row(
+        node_label.setting(
             "cloud.google.com/gke-gpu-sharing-strategy",
-            "node label",
-            "node",
-            "time-sharing: turns. mps: equal parts of memory and compute.",
+            "time-sharing: time slices. mps: equal parts of memory and compute.",
             _STRATEGY,
             instead=_POLICY,
         ),
-        Row(
+        node_label.setting(
             "cloud.google.com/gke-max-shared-clients-per-gpu",
-            "node label",
-            "node",
-            "The most containers on a card, 2 to 48.",
+            "Maximum number of containers on a card, 2 to 48.",
             CLIENTS,
             instead=_MOST,
         ),
-        Row(
+        plugin.setting(
             "gpuSharingConfig.gpuSharingStrategy",
-            "plugin",
-            "node",
             "TIME_SHARING or MPS.",
             _STRATEGY,
             instead=_POLICY,
         ),
-        Row(
+        plugin.setting(
             "gpuSharingConfig.maxSharedClientsPerGpu",
-            "plugin",
-            "node",
-            "The most containers on a card, 2 to 48.",
+            "Maximum number of containers on a card, 2 to 48.",
             CLIENTS,
             instead=_MOST,
         ),
     ),
-    translated_by="NVIDIA's device plugin gives the card; gpushare.io/memory says the part",
+    translated_by="NVIDIA's device plugin allocates the card; gpushare.io/memory sets the share",
     domains=("cloud.google.com/gke-gpu-", "cloud.google.com/gke-max-shared-"),
 )

@@ -2,24 +2,35 @@
 """HAMi: what users write, and what its device plugin hands to the container.
 
 Source: HAMi 2.10 (pkg/device/nvidia, pkg/util/types.go), HAMi-core (src/include, multiprocess).
+HAMI_DRA, its driver of dynamic resource allocation: Project-HAMi/k8s-dra-driver (DeviceClass and
+ResourceSlices).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Assumed, Dialect, Row
-from gpushare.quota.dialects.rules import NotBoth
 from gpushare.quota.dialects.units import (
     BINARY_SIZE,
     CARDS,
+    CARDS_OR_ALL,
     MIBS_OR_ALL,
     NAMES,
     PERCENT_OR_ANY,
-    TEXT,
+    QUANTITY,
     VISIBLE,
     choice,
     first_of,
+)
+from gpushare.quota.dialects.vendor_key import (
+    Dialect,
+    ImpliedValue,
+    annotation,
+    claim,
+    env,
+    limit,
+    node_annotation,
+    not_both,
 )
 
 _POLICY: Final = choice(
@@ -33,9 +44,9 @@ _POLICY: Final = choice(
         "DISABLE": "best-effort",
     },
 )
-# 0 is what everybody has there: it is not to come before who says nothing here.
+# 0 is the default there: it does not precede a container without a priority here.
 _PRIORITY: Final = choice("0 high or 1 low", {"0": None, "1": "6"})
-# mutex is a card with nobody else on it: cores 100.
+# mutex is a card without other tenants: cores 100.
 _PLACEMENT: Final = first_of(
     "binpack, spread, topology-aware, mutex, numa, or several of them",
     {
@@ -51,209 +62,138 @@ _MODE: Final = choice(
 )
 
 _LIMITS: Final = (
-    Row("nvidia.com/gpu", "limit", "says", "Physical cards, each shared.", CARDS, "count"),
-    Row(
+    limit.option("nvidia.com/gpu", "Physical cards, each shared.", CARDS, "count"),
+    limit.request(
         "nvidia.com/gpumem",
-        "limit",
-        "asks",
         "Memory of each card, times the plugin's memoryFactor; 0 is all of it.",
         MIBS_OR_ALL,
         "memory",
     ),
-    Row(
+    limit.request(
         "nvidia.com/gpumem-percentage",
-        "limit",
-        "asks",
-        "Memory of each card, of what it has; not beside nvidia.com/gpumem.",
+        "Memory of each card, in percent; not with nvidia.com/gpumem.",
         PERCENT_OR_ANY,
         "memory-percent",
     ),
-    Row(
+    limit.request(
         "nvidia.com/gpucores",
-        "limit",
-        "asks",
         "Compute of each card; 100 is a whole one, 0 any.",
         PERCENT_OR_ANY,
         "cores",
     ),
-    Row("nvidia.com/priority", "limit", "says", "0 high, 1 low.", _PRIORITY, "priority"),
+    limit.option("nvidia.com/priority", "0 high, 1 low.", _PRIORITY, "priority"),
 )
 
 _ANNOTATIONS: Final = (
-    Row("nvidia.com/use-gputype", "annotation", "says", "Only these models.", NAMES, "allow"),
-    Row("nvidia.com/nouse-gputype", "annotation", "says", "Not these models.", NAMES, "deny"),
-    Row("nvidia.com/use-gpuuuid", "annotation", "says", "Only these cards.", NAMES, "allow"),
-    Row("nvidia.com/nouse-gpuuuid", "annotation", "says", "Not these cards.", NAMES, "deny"),
-    Row(
+    annotation.option("nvidia.com/use-gputype", "Only these models.", NAMES, "allow"),
+    annotation.option("nvidia.com/nouse-gputype", "Not these models.", NAMES, "deny"),
+    annotation.option("nvidia.com/use-gpuuuid", "Only these cards.", NAMES, "allow"),
+    annotation.option("nvidia.com/nouse-gpuuuid", "Not these cards.", NAMES, "deny"),
+    annotation.option(
         "nvidia.com/numa-bind",
-        "annotation",
-        "says",
         "Cards of one NUMA node.",
         choice("true or false", {"true": "topology", "false": None}),
         "placement",
     ),
-    Row("nvidia.com/vgpu-mode", "annotation", "says", "What divides a card.", _MODE, "backend"),
-    Row(
+    annotation.option("nvidia.com/vgpu-mode", "Sharing backend.", _MODE, "backend"),
+    annotation.option(
         "hami.io/gpu-scheduler-policy",
-        "annotation",
-        "says",
-        "Which of the node's cards; mutex, one with nobody else on it, is cores 100 here.",
+        "Card placement policy; mutex, a card without other containers, is cores 100 here.",
         _PLACEMENT,
         "placement",
-        instead="nothing: a card with nobody else on it is gpushare.io/cores=100",
+        instead="nothing: for a card without other containers, use gpushare.io/cores=100",
     ),
-    Row(
+    annotation.option(
         "hami.io/node-scheduler-policy",
-        "annotation",
-        "says",
-        "Which node: binpack or spread.",
-        TEXT,
+        "Node placement policy: binpack or spread.",
         instead="the cluster's scheduler: gpushare places on the cards of one node",
     ),
-    Row(
+    annotation.option(
         "hami.io/device-scoring-weights",
-        "annotation",
-        "says",
-        "What counts how much when cards are compared: slot=1,core=1,memory=3.",
-        TEXT,
+        "Weights for comparing cards: slot=1,core=1,memory=3.",
         instead="gpushare.io/placement: cards are compared by memory",
     ),
 )
 
 _ENV: Final = (
-    Row(
-        "CUDA_DEVICE_MEMORY_LIMIT",
-        "env",
-        "asks",
-        "Memory of each card; 0 is no limit.",
-        BINARY_SIZE,
-        "memory",
+    env.request(
+        "CUDA_DEVICE_MEMORY_LIMIT", "Memory of each card; 0 is no limit.", BINARY_SIZE, "memory"
     ),
-    Row(
-        "CUDA_DEVICE_MEMORY_LIMIT_{card}",
-        "env",
-        "asks",
-        "Memory of one card.",
-        BINARY_SIZE,
-        "memory",
-    ),
-    Row(
+    env.request("CUDA_DEVICE_MEMORY_LIMIT_{card}", "Memory of one card.", BINARY_SIZE, "memory"),
+    env.request(
         "CUDA_DEVICE_SM_LIMIT",
-        "env",
-        "asks",
         "Compute of each card; 100 is a whole one, 0 any.",
         PERCENT_OR_ANY,
         "cores",
     ),
-    Row(
-        "CUDA_DEVICE_SM_LIMIT_{card}",
-        "env",
-        "asks",
-        "Compute of one card.",
-        PERCENT_OR_ANY,
-        "cores",
+    env.request("CUDA_DEVICE_SM_LIMIT_{card}", "Compute of one card.", PERCENT_OR_ANY, "cores"),
+    env.option(
+        "NVIDIA_VISIBLE_DEVICES", "The cards that HAMi's scheduler chose.", VISIBLE, "devices"
     ),
-    Row(
-        "NVIDIA_VISIBLE_DEVICES",
-        "env",
-        "says",
-        "The cards that HAMi's scheduler chose.",
-        VISIBLE,
-        "devices",
-    ),
-    Row(
+    env.option(
         "GPU_CORE_UTILIZATION_POLICY",
-        "env",
-        "says",
-        "Whether compute is held: force always, default beside others, disable never.",
+        "When compute is limited: force always, default if the card is shared, disable never.",
         _POLICY,
         "policy",
     ),
-    Row("CUDA_TASK_PRIORITY", "env", "says", "0 high, 1 low.", _PRIORITY, "priority"),
-    Row(
+    env.option("CUDA_TASK_PRIORITY", "0 high, 1 low.", _PRIORITY, "priority"),
+    env.record(
         "CUDA_OVERSUBSCRIBE",
-        "env",
-        "kept",
-        "true where the plugin promises more memory than cards have; HAMi-core does not read it.",
-        TEXT,
-        instead="nothing: a card's memory is promised once",
+        "true if the plugin overcommits memory; HAMi-core does not read it.",
+        instead="nothing: gpushare does not overcommit a card's memory",
     ),
-    Row(
+    env.option(
         "CUDA_DISABLE_CONTROL",
-        "env",
-        "says",
-        "true switches HAMi-core off.",
-        TEXT,
-        instead="nothing: a quota beside it holds, and no container switches its own off",
+        "true disables HAMi-core.",
+        instead="nothing: the quota stays in effect; a container cannot disable its own quota",
     ),
-    Row(
+    env.record(
         "CUDA_DEVICE_MEMORY_SHARED_CACHE",
-        "env",
-        "kept",
-        "The file in which HAMi-core counts.",
-        TEXT,
-        instead="nothing: gpushare counts in pages of its own",
+        "Accounting file of HAMi-core.",
+        instead="nothing: gpushare has its own accounting",
     ),
-    Row(
+    env.record(
         "LIBCUDA_LOG_LEVEL",
-        "env",
-        "kept",
-        "What HAMi-core says: 0 errors to 4 everything.",
-        TEXT,
+        "Log level of HAMi-core: 0 (errors) to 4 (everything).",
         instead="GPUSHARE_LOG",
     ),
-    Row(
+    env.record(
         "ACTIVE_OOM_KILLER",
-        "env",
-        "kept",
-        "Whether HAMi-core ends who has more than it may.",
-        TEXT,
-        instead="audit.over",
+        "Whether HAMi-core kills processes that are over quota.",
+        instead="audit.over_quota",
     ),
-    Row(
+    env.record(
         "RECORD_KERNEL_INTERVAL",
-        "env",
-        "kept",
-        "How often HAMi-core notes that a kernel ran.",
-        TEXT,
-        instead="nothing: what runs is measured by events",
+        "Interval at which HAMi-core records kernel launches.",
+        instead="nothing: gpushare measures launches with CUDA events",
     ),
-    Row(
-        "CUDA_REDIRECT",
-        "env",
-        "kept",
-        "Whether HAMi-core's log goes to a file.",
-        TEXT,
-        instead="GPUSHARE_LOG",
-    ),
+    env.record("CUDA_REDIRECT", "Whether HAMi-core logs to a file.", instead="GPUSHARE_LOG"),
 )
 
 _BOOKS: Final = (
     *(
-        Row(name, "annotation", "kept", meaning, TEXT, instead="gpushare ps, gpushare inspect")
+        annotation.record(name, meaning, instead="gpushare ps, gpushare inspect")
         for name, meaning in (
             ("hami.io/vgpu-node", "The node that the scheduler chose."),
             ("hami.io/vgpu-time", "When it chose."),
             ("hami.io/bind-time", "When the pod was bound."),
             ("hami.io/bind-phase", "allocating, failed or success."),
-            ("hami.io/vgpu-devices-to-allocate", "The parts that the plugin has yet to hand out."),
-            ("hami.io/vgpu-devices-allocated", "The parts that it has handed out."),
+            ("hami.io/vgpu-devices-to-allocate", "Devices that the plugin has yet to allocate."),
+            ("hami.io/vgpu-devices-allocated", "Devices that it has allocated."),
         )
     ),
     *(
-        Row(name, "node annotation", "kept", meaning, TEXT, instead="gpushare ls")
+        node_annotation.record(name, meaning, instead="gpushare ls")
         for name, meaning in (
             ("hami.io/node-nvidia-register", "The node's cards, for the scheduler."),
-            ("hami.io/node-nvidia-score", "How near they are to each other."),
-            ("hami.io/node-handshake", "That the plugin is alive."),
-            ("hami.io/mutex.lock", "Who is placing a pod on the node."),
+            ("hami.io/node-nvidia-score", "Topology scores of the node's cards."),
+            ("hami.io/node-handshake", "Heartbeat of the plugin."),
+            ("hami.io/mutex.lock", "Lock held while a pod is placed on the node."),
         )
     ),
-    Row(
+    node_annotation.setting(
         "hami.io/device-cordon",
-        "node annotation",
-        "node",
-        "Cards, by UUID, on which nothing new is placed.",
+        "Cordoned cards, by UUID.",
         NAMES,
         instead="gpushare card cordon",
     ),
@@ -263,16 +203,36 @@ HAMI: Final = Dialect(
     "hami",
     "HAMi",
     rows=(*_LIMITS, *_ANNOTATIONS, *_ENV, *_BOOKS),
-    rules=(NotBoth("memory-percent", "memory", "keep one of the two"),),
+    rules=(not_both("memory-percent", "memory", "keep one of the two"),),
     assumed=(
-        Assumed(
-            "memory-percent", "100", ("memory",), "HAMi's defaultMemory where no memory is asked"
+        ImpliedValue(
+            "memory-percent", "100", ("memory",), "HAMi's defaultMemory if no memory is requested"
         ),
     ),
     translated_by="HAMi's device plugin, to CUDA_DEVICE_MEMORY_LIMIT_<card>",
     domains=("nvidia.com/gpu", "hami.io/"),
     notes=(
         "Memory and compute are of each card: two cards of 4 GiB are 8 GiB.",
-        "CUDA_DEVICE_SM_LIMIT comes from the first card's compute where the plugin writes it.",
+        "The plugin sets CUDA_DEVICE_SM_LIMIT from the first card's compute.",
     ),
+)
+
+_CLASS: Final = "hami-core-gpu.project-hami.io"
+HAMI_DRA: Final = Dialect(
+    "hami-dra",
+    "HAMi DRA",
+    rows=(
+        claim.request(_CLASS, "Cards of a claim.", CARDS_OR_ALL, "count"),
+        claim.option(
+            "capacity.requests.cores",
+            "Compute of each card, 0 to 100; 0 is any.",
+            PERCENT_OR_ANY,
+            "cores",
+        ),
+        claim.option(
+            "capacity.requests.memory", "Memory of each card, in whole MiB.", QUANTITY, "memory"
+        ),
+        claim.record("allowMultipleAllocations", "Whether several claims may share a card."),
+    ),
+    translated_by="HAMi's DRA driver, to CUDA_DEVICE_MEMORY_LIMIT_<card>",
 )

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Dialect, Row
-from gpushare.quota.dialects.rules import Needs, StepEach
 from gpushare.quota.dialects.units import (
     CARDS,
     PART_BESIDE_CARDS,
     PERCENT_OR_CARDS,
     UNITS_OF_128_MIB,
     choice,
+)
+from gpushare.quota.dialects.vendor_key import (
+    Dialect,
+    label,
+    limit,
+    needs,
+    node_file,
+    step_each,
 )
 
 _POLICY: Final = choice(
@@ -36,37 +42,31 @@ HUAWEI: Final = Dialect(
     "huawei",
     "Huawei CCE",
     rows=(
-        Row(
+        limit.request(
             "volcano.sh/gpu-mem.128Mi",
-            "limit",
-            "asks",
-            "Memory in units of 128 MiB, of all cards together.",
+            "Memory of all cards together, in units of 128 MiB.",
             UNITS_OF_128_MIB,
             "memory",
-            total=True,
+            summed=True,
         ),
-        Row(
+        limit.request(
             "volcano.sh/gpu-core.percentage",
-            "limit",
-            "asks",
-            "Compute in steps of 5, of all cards together; 100 is a whole card.",
+            "Compute of all cards together, in steps of 5; 100 is a whole card.",
             PERCENT_OR_CARDS,
             "cores",
-            total=True,
+            summed=True,
         ),
-        Row("volcano.sh/gpu-num", "label", "says", "Cards to divide them by.", CARDS, "count"),
-        Row(
+        label.option(
+            "volcano.sh/gpu-num", "Number of cards to divide memory and compute by.", CARDS, "count"
+        ),
+        limit.request(
             "nvidia.com/gpu",
-            "limit",
-            "asks",
-            "A part of a card's memory as a decimal; whole numbers are whole cards.",
+            "Fraction of a card's memory; whole numbers are whole cards.",
             PART_BESIDE_CARDS,
             "memory-percent",
         ),
-        Row(
+        node_file.setting(
             "/proc/xgpu/{card}/policy",
-            "node file",
-            "node",
             "0 native, 1 fixed, 2 average, 3 preempt, 4 weighted preempt, 5 hybrid, 6 weakly "
             "weighted.",
             _POLICY,
@@ -74,10 +74,10 @@ HUAWEI: Final = Dialect(
         ),
     ),
     rules=(
-        Needs("cores", "memory", "add volcano.sh/gpu-mem.128Mi", strict=False),
-        StepEach("cores", 5),
+        needs("cores", "memory", "add volcano.sh/gpu-mem.128Mi", strict=False),
+        step_each("cores", 5),
     ),
     equal_requests=True,
     domains=("volcano.sh/gpu-",),
-    notes=("One unit of volcano.sh/gpu-mem.128Mi is 128 MiB, and so must be each card's part.",),
+    notes=("volcano.sh/gpu-mem.128Mi must divide into whole units of 128 MiB on each card.",),
 )

@@ -12,146 +12,120 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Assumed, Dialect, Row
-from gpushare.quota.dialects.rules import LeastBytes, NotAbove, NotBoth
 from gpushare.quota.dialects.units import (
     CARDS,
     MIBS,
     PART,
     QUANTITY,
     QUANTITY_OR_PART,
-    TEXT,
     VISIBLE,
     choice,
 )
+from gpushare.quota.dialects.vendor_key import (
+    Dialect,
+    ImpliedValue,
+    annotation,
+    env,
+    least_bytes,
+    not_above,
+    not_both,
+)
 
-_LEAST: Final = LeastBytes(10**6)  # less is no whole MB to the driver's limits
+_LEAST: Final = least_bytes(10**6)  # less is no whole MB to the driver's limits
 
 KAI: Final = Dialect(
     "kai",
     "KAI and Run:ai",
     rows=(
-        Row(
+        annotation.request(
             "nvidia.com/container.{container}.gpu-memory.request",
-            "annotation",
-            "asks",
-            "Memory of each card that the container is sure of.",
+            "Guaranteed memory of each card.",
             QUANTITY,
             "memory",
             rules=(_LEAST,),
         ),
-        Row(
+        annotation.request(
             "nvidia.com/container.{container}.gpu-memory.limit",
-            "annotation",
-            "asks",
-            "Memory of each card that it never passes.",
+            "Memory limit of each card.",
             QUANTITY,
             "memory-limit",
             rules=(_LEAST,),
         ),
-        Row(
+        annotation.option(
             "nvidia.com/container.{container}.gpu-compute.mode",
-            "annotation",
-            "says",
-            "How compute is shared: time-slicing in turns, sm-sharing through MPS; here in turns.",
+            "time-slicing, or sm-sharing through MPS; gpushare uses time slices for both.",
             choice(
                 "time-slicing or sm-sharing",
                 {"time-slicing": "best-effort", "sm-sharing": "best-effort"},
             ),
             "policy",
         ),
-        Row(
+        annotation.option(
             "nvidia.com/container.{container}.gpus.devices",
-            "annotation",
-            "says",
             "The cards that the scheduler chose.",
             VISIBLE,
             "devices",
         ),
-        Row(
-            "gpu-fraction",
-            "annotation",
-            "asks",
-            "The part of a card's memory, below 1.",
-            PART,
-            "memory-percent",
+        annotation.request(
+            "gpu-fraction", "Fraction of a card's memory, below 1.", PART, "memory-percent"
         ),
-        Row("gpu-memory", "annotation", "asks", "Memory of each card.", MIBS, "memory"),
-        Row(
+        annotation.request("gpu-memory", "Memory of each card.", MIBS, "memory"),
+        annotation.option(
             "gpu-memory.limit",
-            "annotation",
-            "says",
-            "Memory of each card that it never passes.",
+            "Memory limit of each card.",
             QUANTITY,
             "memory-limit",
         ),
-        Row(
+        annotation.option(
             "gpu-fraction.limit",
-            "annotation",
-            "says",
-            "Memory that it never passes, as a part of a card.",
-            TEXT,
+            "Memory limit, as a fraction of a card.",
             instead="nothing: gpushare.io/memory-limit is a size",
         ),
-        Row("gpu-fraction-num-devices", "annotation", "says", "Cards.", CARDS, "count"),
-        Row(
+        annotation.option("gpu-fraction-num-devices", "Cards.", CARDS, "count"),
+        annotation.option(
             "gpu-fraction-container-name",
-            "annotation",
-            "says",
-            "The container that the others are for; without it the first.",
-            TEXT,
+            "The container that the other annotations apply to. Default: the first.",
             names_container=True,
             instead="gpushare.io/container.NAME.memory",
         ),
-        Row(
-            "NVIDIA_VISIBLE_DEVICES",
-            "env",
-            "says",
-            "The cards that KAI's binder chose.",
-            VISIBLE,
-            "devices",
+        env.option(
+            "NVIDIA_VISIBLE_DEVICES", "The cards that KAI's binder chose.", VISIBLE, "devices"
         ),
-        Row(
+        env.request(
             "NVIDIA_GPU_MEMORY_REQUEST",
-            "env",
-            "asks",
-            "What its binder hands on of gpu-memory.request.",
+            "gpu-memory.request, as KAI's binder passes it on.",
             MIBS,
             "memory",
         ),
-        Row(
+        env.request(
             "NVIDIA_GPU_MEMORY_LIMIT",
-            "env",
-            "asks",
-            "What its binder hands on of gpu-memory.limit.",
+            "gpu-memory.limit, as KAI's binder passes it on.",
             MIBS,
             "memory-limit",
         ),
-        Row(
+        env.option(
             "RUNAI_GPU_MEMORY_LIMIT",
-            "env",
-            "says",
-            "Memory that it never passes, as a quantity; as a part of a card it says nothing here.",
+            "Memory limit, as a quantity; ignored if it is a fraction of a card.",
             QUANTITY_OR_PART,
             "memory-limit",
         ),
     ),
     rules=(
-        NotAbove("memory", "memory-limit"),
-        NotBoth("memory", "memory-percent", "keep gpu-memory or gpu-fraction"),
+        not_above("memory", "memory-limit"),
+        not_both("memory", "memory-percent", "keep gpu-memory or gpu-fraction"),
     ),
     assumed=(
-        Assumed(
+        ImpliedValue(
             "memory",
             like="memory-limit",
             without=("memory-percent",),
-            why="a limit alone is the request too",
+            why="a limit without a request is also the request",
         ),
     ),
-    translated_by="the annotations themselves reach a runtime that is let see them",
+    translated_by="the annotations themselves, if the engine passes them to the runtime",
     domains=("nvidia.com/container.", "gpu-fraction", "gpu-memory"),
     notes=(
-        "Of the older words gpu-memory is whole MiB; gpu-memory.request is a quantity, 4G decimal.",
-        "A gpu-fraction is a part of the memory; compute is in turns.",
+        "The older gpu-memory is in MiB; gpu-memory.request is a quantity (4G is decimal).",
+        "A gpu-fraction is a fraction of the memory; compute is shared by time.",
     ),
 )

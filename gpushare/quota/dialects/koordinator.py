@@ -8,72 +8,60 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Dialect, Row
-from gpushare.quota.dialects.rules import Needs, NotBoth
-from gpushare.quota.dialects.units import CARDS, PERCENT_OR_CARDS, QUANTITY, TEXT
+from gpushare.quota.dialects.units import CARDS, PERCENT_OR_CARDS, QUANTITY
+from gpushare.quota.dialects.vendor_key import Dialect, label, limit, needs, not_both
 
 KOORDINATOR: Final = Dialect(
     "koordinator",
     "Koordinator",
     rows=(
-        Row("koordinator.sh/gpu.shared", "limit", "says", "Cards to divide by.", CARDS, "count"),
-        Row(
+        limit.option(
+            "koordinator.sh/gpu.shared", "Number of cards to divide the totals by.", CARDS, "count"
+        ),
+        limit.request(
             "koordinator.sh/gpu-core",
-            "limit",
-            "asks",
-            "Compute of all cards together, 100 each.",
+            "Compute of all cards together, 100 per card.",
             PERCENT_OR_CARDS,
             "cores",
-            total=True,
+            summed=True,
         ),
-        Row(
+        limit.request(
             "koordinator.sh/gpu-memory",
-            "limit",
-            "asks",
             "Memory of all cards together.",
             QUANTITY,
             "memory",
-            total=True,
+            summed=True,
         ),
-        Row(
+        limit.request(
             "koordinator.sh/gpu-memory-ratio",
-            "limit",
-            "asks",
-            "The same in percent of a card, 100 each.",
+            "Memory of all cards together, in percent, 100 per card.",
             PERCENT_OR_CARDS,
             "memory-percent",
-            total=True,
+            summed=True,
         ),
-        Row(
+        limit.request(
             "koordinator.sh/gpu",
-            "limit",
-            "asks",
-            "Compute and memory in one: percent of a card, or N x 100.",
+            "Compute and memory together: percent of a card, or N x 100.",
             PERCENT_OR_CARDS,
             "cores",
-            total=True,
+            summed=True,
         ),
-        Row(
+        limit.request(
             "koordinator.sh/gpu",
-            "limit",
-            "asks",
-            "The memory of it.",
+            "The memory part of koordinator.sh/gpu.",
             PERCENT_OR_CARDS,
             "memory-percent",
-            total=True,
+            summed=True,
         ),
-        Row(
+        label.option(
             "koordinator.sh/gpu-isolation-provider",
-            "label",
-            "says",
-            "What holds the shares: HAMi-core.",
-            TEXT,
-            instead="gpushare holds them; gpushare.io/backend chooses how",
+            "Isolation provider: HAMi-core.",
+            instead="gpushare enforces shares; gpushare.io/backend selects the backend",
         ),
     ),
     rules=(
-        Needs("cores", "memory", "add koordinator.sh/gpu-memory", strict=False),
-        NotBoth("memory", "memory-percent", "keep gpu-memory or gpu-memory-ratio"),
+        needs("cores", "memory", "add koordinator.sh/gpu-memory", strict=False),
+        not_both("memory", "memory-percent", "keep gpu-memory or gpu-memory-ratio"),
     ),
     equal_requests=True,
     domains=("koordinator.sh/gpu",),

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Dialect, Row, Where
-from gpushare.quota.dialects.rules import Needs
-from gpushare.quota.dialects.units import BYTES, PART_UP_TO_ONE, TEXT
+from gpushare.quota.dialects.units import BYTES, PART_UP_TO_ONE
+from gpushare.quota.dialects.vendor_key import Dialect, KeyLocation, VendorKey, needs
 
-_FORMS: Final[tuple[tuple[str, Where], ...]] = (("kubeshare", "annotation"), ("sharedgpu", "label"))
+_FORMS: Final[tuple[tuple[str, KeyLocation], ...]] = (
+    ("kubeshare", "annotation"),
+    ("sharedgpu", "label"),
+)
 
 KUBESHARE: Final = Dialect(
     "kubeshare",
@@ -21,40 +23,46 @@ KUBESHARE: Final = Dialect(
         row
         for prefix, where in _FORMS
         for row in (
-            Row(
+            VendorKey(
                 f"{prefix}/gpu_request",
-                where,
-                "asks",
-                "Compute that it is sure of, 0 to 1.",
+                "Guaranteed compute, 0 to 1.",
                 PART_UP_TO_ONE,
                 "cores",
+                where=where,
+                role="request",
             ),
-            Row(
+            VendorKey(
                 f"{prefix}/gpu_limit",
-                where,
-                "says",
-                "The most compute that it may use; where it is more than gpu_request, that holds.",
+                "Compute limit; if it exceeds gpu_request, gpu_request applies.",
                 PART_UP_TO_ONE,
                 "cores",
+                where=where,
+                role="option",
             ),
-            Row(f"{prefix}/gpu_mem", where, "asks", "Memory in bytes.", BYTES, "memory"),
-            Row(
+            VendorKey(
+                f"{prefix}/gpu_mem",
+                "Memory in bytes.",
+                BYTES,
+                "memory",
+                where=where,
+                role="request",
+            ),
+            VendorKey(
                 f"{prefix}/GPUID",
-                where,
-                "kept",
                 "The virtual GPU that the scheduler chose.",
-                TEXT,
+                where=where,
+                role="record",
             ),
         )
     ),
     rules=(
-        Needs("cores", "memory", "add gpu_mem"),
-        Needs("memory", "cores", "add gpu_request and gpu_limit"),
+        needs("cores", "memory", "add gpu_mem"),
+        needs("memory", "cores", "add gpu_request and gpu_limit"),
     ),
-    translated_by="the annotations themselves reach a runtime that is let see them; labels do not",
+    translated_by="the annotations themselves, if the engine passes them; labels are never passed",
     domains=("kubeshare/gpu", "sharedgpu/gpu"),
     notes=(
         "KubeShare counts gpu_mem in bytes.",
-        "What KubeShare lends up to gpu_limit, gpushare.io/policy burst-share does.",
+        "For bursts up to gpu_limit, use gpushare.io/policy burst-share.",
     ),
 )

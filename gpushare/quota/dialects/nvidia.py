@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Assumed, Dialect, Row
-from gpushare.quota.dialects.rules import NotAbove
 from gpushare.quota.dialects.units import (
     ACCESS,
     CARDS_OR_ALL,
@@ -23,268 +21,207 @@ from gpushare.quota.dialects.units import (
     PERCENT_CAP,
     PINNED_BY_CARD,
     QUANTITY,
-    TEXT,
     VISIBLE,
     WHOLE_CARDS,
     choice,
 )
+from gpushare.quota.dialects.vendor_key import (
+    Dialect,
+    ImpliedValue,
+    claim,
+    env,
+    limit,
+    node_label,
+    not_above,
+    plugin,
+)
 
 _TOOLKIT: Final = (
-    Row(
+    env.option(
         "NVIDIA_VISIBLE_DEVICES",
-        "env",
-        "says",
-        "Which cards: indices or UUIDs; all, none and void say none in particular.",
+        "Cards to use: indices or UUIDs; all, none and void select no particular card.",
         VISIBLE,
         "devices",
     ),
-    Row(
+    env.option(
         "NVIDIA_DRIVER_CAPABILITIES",
-        "env",
-        "says",
-        "Which parts of the driver.",
-        TEXT,
-        instead="read as it is: it selects what is mounted, of a share compute and utility",
+        "Driver capabilities to mount.",
+        instead="gpushare reads it to select driver files (for a share: compute and utility)",
     ),
-    Row(
+    env.option(
         "NVIDIA_REQUIRE_{any}",
-        "env",
-        "says",
-        "What driver, CUDA and card the image needs.",
-        TEXT,
+        "Driver, CUDA version and cards that the image requires.",
         instead="gpushare compat reads it",
     ),
-    Row(
+    env.option(
         "NVIDIA_DISABLE_REQUIRE",
-        "env",
-        "says",
-        "Switches NVIDIA_REQUIRE_ off: true or 1.",
-        TEXT,
+        "Disables NVIDIA_REQUIRE_: true or 1.",
         instead="gpushare compat reads it",
     ),
     *(
-        Row(name, "env", "says", meaning, TEXT, instead="passed on; nothing is mounted for it")
+        env.option(name, meaning, instead="passed on; nothing is mounted for it")
         for name, meaning in (
-            ("NVIDIA_MIG_CONFIG_DEVICES", "Cards whose MIG parts it may make."),
-            ("NVIDIA_MIG_MONITOR_DEVICES", "Cards whose MIG parts it may watch."),
+            ("NVIDIA_MIG_CONFIG_DEVICES", "Cards whose MIG devices it may configure."),
+            ("NVIDIA_MIG_MONITOR_DEVICES", "Cards whose MIG devices it may monitor."),
             ("NVIDIA_IMEX_CHANNELS", "Memory channels between nodes."),
-            ("NVIDIA_GDS", "Storage straight to the card's memory: enabled."),
-            ("NVIDIA_MOFED", "The network's own driver: enabled."),
-            ("NVIDIA_NVSWITCH", "The switches between cards: enabled."),
-            ("NVIDIA_GDRCOPY", "The card's memory mapped for the CPU: enabled."),
+            ("NVIDIA_GDS", "GPUDirect Storage: enabled."),
+            ("NVIDIA_MOFED", "Mellanox OFED network driver: enabled."),
+            ("NVIDIA_NVSWITCH", "NVSwitch: enabled."),
+            ("NVIDIA_GDRCOPY", "GDRCopy (card memory mapped for the CPU): enabled."),
         )
     ),
-    Row(
-        "NVIDIA_GPU_MEMORY_REQUEST",
-        "env",
-        "asks",
-        "Memory of each card that it is sure of.",
-        MIBS,
-        "memory",
-    ),
-    Row(
-        "NVIDIA_GPU_MEMORY_LIMIT",
-        "env",
-        "asks",
-        "Memory of each card that it never passes.",
-        MIBS,
-        "memory-limit",
-    ),
+    env.request("NVIDIA_GPU_MEMORY_REQUEST", "Guaranteed memory of each card.", MIBS, "memory"),
+    env.request("NVIDIA_GPU_MEMORY_LIMIT", "Memory limit of each card.", MIBS, "memory-limit"),
 )
 
 _MPS: Final = (
-    Row(
+    env.request(
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-        "env",
-        "asks",
-        "Memory of each card that it never passes: 0=1G,1=512M.",
+        "Memory limit of each card: 0=1G,1=512M.",
         PINNED_BY_CARD,
         "memory",
     ),
-    Row(
+    env.option(
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-        "env",
-        "says",
-        "The part of a card's multiprocessors that it may fill; 100 is no bound.",
+        "Percent of a card's multiprocessors that it may use; 100 is no limit.",
         PERCENT_CAP,
         "cores",
     ),
-    Row(
+    env.option(
         "CUDA_MPS_CLIENT_PRIORITY",
-        "env",
-        "says",
-        "0 normal, 1 below it.",
-        choice("0 or 1", {"0": None, "1": "6"}),  # 5 is who asks for none
+        "0 normal, 1 below normal.",
+        choice("0 or 1", {"0": None, "1": "6"}),
         "priority",
     ),
-    Row(
+    env.option(
         "CUDA_MPS_PIPE_DIRECTORY",
-        "env",
-        "says",
-        "Where the MPS daemon listens.",
-        TEXT,
-        instead="passed on; a share here needs no MPS daemon",
+        "Socket directory of the MPS daemon.",
+        instead="passed on; gpushare shares need no MPS daemon",
     ),
-    Row(
+    env.option(
         "CUDA_MPS_LOG_DIRECTORY",
-        "env",
-        "says",
-        "Where the MPS daemon writes.",
-        TEXT,
-        instead="passed on; a share here needs no MPS daemon",
+        "Log directory of the MPS daemon.",
+        instead="passed on; gpushare shares need no MPS daemon",
     ),
-    Row(
+    env.option(
         "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
-        "env",
-        "says",
         "1: each context of a process has its own percentage.",
-        TEXT,
         instead="passed on; gpushare shares between containers",
     ),
-    Row(
+    env.option(
         "CUDA_DEVICE_MAX_CONNECTIONS",
-        "env",
-        "says",
         "Queues between a program and the card.",
-        TEXT,
         instead="passed on to the driver",
     ),
 )
 
 _PLUGIN: Final = (
-    Row("nvidia.com/gpu", "limit", "asks", "Whole cards.", WHOLE_CARDS, "count"),
-    Row(
+    limit.request("nvidia.com/gpu", "Whole cards.", WHOLE_CARDS, "count"),
+    limit.request(
         "nvidia.com/gpu.shared",
-        "limit",
-        "asks",
-        "Turns on a card that others share; no part of its memory.",
+        "Time slices on a shared card, without a part of its memory.",
         ACCESS,
         "policy",
     ),
-    Row(
+    limit.request(
         "nvidia.com/mps-core",
-        "limit",
-        "asks",
         "Percent of a card's compute, through MPS.",
         PERCENT,
         "cores",
         source="Alauda's device plugin for MPS",
     ),
-    Row(
+    limit.request(
         "nvidia.com/mig-{any}",
-        "limit",
-        "asks",
-        "Parts of a card that MIG makes.",
-        TEXT,
-        instead="gpushare.io/devices with the part's UUID (gpushare ls)",
+        "MIG devices.",
+        instead="gpushare.io/devices with the MIG device's UUID (gpushare ls)",
     ),
-    Row(
+    node_label.record(
         "nvidia.com/gpu.sharing-strategy",
-        "node label",
-        "kept",
-        "What the plugin does: none, mps or time-slicing.",
-        TEXT,
+        "Sharing strategy of the plugin: none, mps or time-slicing.",
     ),
-    Row("nvidia.com/mps.capable", "node label", "kept", "Whether MPS runs there.", TEXT),
-    Row(
+    node_label.record("nvidia.com/mps.capable", "Whether MPS runs on the node."),
+    node_label.setting(
         "nvidia.com/device-plugin.config",
-        "node label",
-        "node",
-        "Which of the plugin's configurations.",
-        TEXT,
+        "Configuration of the plugin to use.",
         instead="gpushare.yaml of that node",
     ),
     *(
-        Row(f"sharing.{way}.{name}", "plugin", "node", meaning, TEXT, instead=instead)
+        plugin.setting(f"sharing.{way}.{name}", meaning, instead=instead)
         for way in ("timeSlicing", "mps")
         for name, meaning, instead in (
-            ("renameByDefault", "Call what is shared nvidia.com/gpu.shared.", "no need: see cards"),
+            (
+                "renameByDefault",
+                "Rename shared resources to nvidia.com/gpu.shared.",
+                "not needed: see cards",
+            ),
             (
                 "failRequestsGreaterThanOne",
-                "Refuse who asks for several, which are no larger share.",
-                "ceilings.count of gpushare.yaml",
+                "Refuse requests for more than one, which would not be a larger share.",
+                "max_per_request.count of gpushare.yaml",
             ),
-            ("resources.name", "What is shared.", "cards of gpushare.yaml"),
-            ("resources.rename", "What it is called when shared.", "no need: see cards"),
+            ("resources.name", "Resource to share.", "cards of gpushare.yaml"),
+            ("resources.rename", "Name of the shared resource.", "not needed: see cards"),
             (
                 "resources.replicas",
-                "How many share a card; under MPS each has an equal part.",
-                "max_shares and defaults.memory of gpushare.yaml",
+                "Number of containers on a card; under MPS each has an equal part.",
+                "max_tenants and defaults.memory of gpushare.yaml",
             ),
         )
     ),
 )
 
 _CLAIM: Final = (
-    Row("gpu.nvidia.com", "claim", "asks", "Whole cards of a claim.", CARDS_OR_ALL, "count"),
-    Row(
+    claim.request("gpu.nvidia.com", "Whole cards of a claim.", CARDS_OR_ALL, "count"),
+    claim.option(
         "sharing.strategy",
-        "claim",
-        "says",
         "TimeSlicing, or MPS.",
-        TEXT,
-        instead="gpushare.io/policy: best-effort are turns",
+        instead="gpushare.io/policy: best-effort shares by time",
     ),
-    Row(
+    claim.option(
         "sharing.timeSlicingConfig.interval",
-        "claim",
-        "says",
-        "Default, Short, Medium or Long turns.",
-        TEXT,
-        instead="nothing: the scheduler chooses how long a turn is",
+        "Default, Short, Medium or Long time slices.",
+        instead="nothing: the scheduler chooses the length of a time slice",
     ),
-    Row(
+    claim.option(
         "sharing.mpsConfig.defaultActiveThreadPercentage",
-        "claim",
-        "says",
-        "The part of a card's multiprocessors for each that shares it.",
+        "Percent of a card's multiprocessors for each client.",
         PERCENT_CAP,
         "cores",
     ),
-    Row(
+    claim.request(
         "sharing.mpsConfig.defaultPinnedDeviceMemoryLimit",
-        "claim",
-        "asks",
-        "Memory of each card for each that shares it.",
+        "Memory of each card for each client.",
         QUANTITY,
         "memory",
     ),
-    Row(
+    claim.option(
         "sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit.{any}",
-        "claim",
-        "says",
         "The same for one card, by its index or UUID.",
         QUANTITY,
-        instead="gpushare.io/memory, the same of each card",
+        instead="gpushare.io/memory, the same on each card",
     ),
-    Row(
-        "extendedResourceName",
-        "claim",
-        "kept",
-        "The limit by which pods may ask for the class.",
-        TEXT,
-    ),
+    claim.record("extendedResourceName", "Resource limit by which pods may request the class."),
 )
 
 NVIDIA: Final = Dialect(
     "nvidia",
     "NVIDIA",
     rows=(*_TOOLKIT, *_MPS, *_PLUGIN, *_CLAIM),
-    rules=(NotAbove("memory", "memory-limit"),),
+    rules=(not_above("memory", "memory-limit"),),
     assumed=(
-        Assumed(
+        ImpliedValue(
             "memory",
             like="memory-limit",
             without=("memory-percent",),
-            why="a limit alone is the request too",
+            why="a limit without a request is also the request",
         ),
     ),
     translated_by="NVIDIA's device plugin, to NVIDIA_VISIBLE_DEVICES or a CDI device: whole cards",
     domains=("NVIDIA_GPU_MEMORY_",),
     notes=(
-        "Images set NVIDIA_VISIBLE_DEVICES themselves: alone it asks for no GPU.",
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE alone asks for nothing: it bounds who has a card.",
-        "Under time slicing nvidia.com/gpu is a turn on a card and no part of its memory.",
+        "Images set NVIDIA_VISIBLE_DEVICES themselves, so it alone requests no GPU.",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE alone requests nothing: it is only a limit.",
+        "With time slicing, nvidia.com/gpu is time on a card, without a part of its memory.",
         "1G of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is binary, 1G of a claim decimal.",
     ),
 )

@@ -8,40 +8,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Dialect, Row
-from gpushare.quota.dialects.units import ACCESS, TEXT
+from gpushare.quota.dialects.units import ACCESS
+from gpushare.quota.dialects.vendor_key import Dialect, env, limit
 
 NVSHARE: Final = Dialect(
     "nvshare",
     "nvshare",
     rows=(
-        Row(
+        limit.request(
             "nvshare.com/gpu",
-            "limit",
-            "asks",
-            "Turns on a card; no part of its memory.",
+            "Time slices on a card, without a part of its memory.",
             ACCESS,
             "policy",
         ),
-        Row(
+        env.option(
             "NVSHARE_ENABLE_SINGLE_OVERSUB",
-            "env",
-            "says",
-            "1: one process may take more than the card has.",
-            TEXT,
+            "1: one process may allocate more memory than the card has.",
             instead="gpushare.io/oversubscribe, which this version refuses",
         ),
-        Row(
-            "NVSHARE_DEBUG",
-            "env",
-            "kept",
-            "1: its library says more.",
-            TEXT,
-            instead="GPUSHARE_LOG",
-        ),
+        env.record("NVSHARE_DEBUG", "1: verbose logging of its library.", instead="GPUSHARE_LOG"),
     ),
     domains=("nvshare.com/", "NVSHARE_"),
-    notes=(
-        "No memory is bounded by nvshare: add gpushare.io/memory, or defaults.memory of the node.",
-    ),
+    notes=("nvshare does not limit memory: add gpushare.io/memory, or set defaults.memory.",),
 )

@@ -8,52 +8,36 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Dialect, Row
-from gpushare.quota.dialects.units import CARDS, MIBS, PERCENT_CAP, TEXT
+from gpushare.quota.dialects.units import CARDS, MIBS, PERCENT_CAP
+from gpushare.quota.dialects.vendor_key import Dialect, env, limit
 
 ORIONX: Final = Dialect(
     "orionx",
     "OrionX",
     rows=(
-        Row("virtaitech.com/gpu", "limit", "asks", "Virtual GPUs.", CARDS, "count"),
-        Row(
-            "ORION_VGPU",
-            "env",
-            "asks",
-            "Virtual GPUs, each of a card of its own here.",
-            CARDS,
-            "count",
+        limit.request("virtaitech.com/gpu", "Virtual GPUs.", CARDS, "count"),
+        env.request(
+            "ORION_VGPU", "Virtual GPUs; gpushare places each on a separate card.", CARDS, "count"
         ),
-        Row("ORION_GMEM", "env", "asks", "Memory of each vGPU.", MIBS, "memory"),
-        Row(
-            "ORION_RATIO",
-            "env",
-            "asks",
-            "Compute of each vGPU in percent; 100 is no bound.",
-            PERCENT_CAP,
-            "cores",
+        env.request("ORION_GMEM", "Memory of each vGPU.", MIBS, "memory"),
+        env.request(
+            "ORION_RATIO", "Compute of each vGPU in percent; 100 is no limit.", PERCENT_CAP, "cores"
         ),
-        Row(
+        env.option(
             "ORION_RESERVED",
-            "env",
-            "says",
-            "1: taken when the pod starts, not with the first call.",
-            TEXT,
-            instead="always so: a share is reserved when the container is made",
+            "1: allocate when the pod starts, not at the first call.",
+            instead="always the case: gpushare reserves a share when the container is created",
         ),
-        Row(
+        env.option(
             "ORION_CROSS_NODE",
-            "env",
-            "says",
-            "1: cards of other nodes too.",
-            TEXT,
-            instead="nothing: gpushare gives cards of this node",
+            "1: use cards of other nodes too.",
+            instead="nothing: gpushare allocates cards of this node only",
         ),
-        Row("ORION_GROUP_ID", "env", "kept", "Whose vGPUs they are.", TEXT),
+        env.record("ORION_GROUP_ID", "Owner of the vGPUs."),
     ),
     domains=("ORION_", "virtaitech.com/"),
     notes=(
         "ORION_GMEM counts MB of 2^20 bytes, as nvidia-smi shows them.",
-        "Of OrionX two vGPUs may be on one card; here each is on its own.",
+        "OrionX may place two vGPUs on one card; gpushare places each on a separate card.",
     ),
 )

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Assumed, Dialect, Row
-from gpushare.quota.dialects.rules import (
-    Excludes,
-    Needs,
-    OneCard,
-    PartOrCards,
-    Step,
-    WholeWithout,
-)
 from gpushare.quota.dialects.units import (
     GIBS,
     MIBS,
     PERCENT,
     PERCENT_OR_CARDS,
-    TEXT,
     UNITS_OF_256_MIB,
     choice,
+)
+from gpushare.quota.dialects.vendor_key import (
+    Dialect,
+    ImpliedValue,
+    annotation,
+    excludes,
+    limit,
+    multiple_of,
+    needs,
+    node_label,
+    one_card,
+    part_or_cards,
+    whole_without,
 )
 
 #: All spellings of the node pool's label.
@@ -46,83 +49,65 @@ QGPU: Final = Dialect(
     "qgpu",
     "Tencent qGPU",
     rows=(
-        Row(
+        limit.request(
             "tke.cloud.tencent.com/qgpu-core",
-            "limit",
-            "asks",
             "Compute: 5 to 100 in steps of 5, or N x 100 for whole cards.",
             PERCENT_OR_CARDS,
             "cores",
-            rules=(PartOrCards(least=5, strict=True), Step(5)),
+            rules=(part_or_cards(least=5, strict=True), multiple_of(5)),
         ),
-        Row(
-            "tke.cloud.tencent.com/qgpu-memory",
-            "limit",
-            "asks",
-            "Memory of the card.",
-            GIBS,
-            "memory",
-        ),
-        Row(
+        limit.request("tke.cloud.tencent.com/qgpu-memory", "Memory of the card.", GIBS, "memory"),
+        limit.request(
             "tke.cloud.tencent.com/qgpu-core-greedy",
-            "limit",
-            "asks",
-            "Compute of an offline pod: its part of what the others leave.",
+            "Compute of an offline pod: its part of otherwise idle compute.",
             PERCENT,
             "weight",
         ),
-        Row(
+        annotation.option(
             "tke.cloud.tencent.com/app-class",
-            "annotation",
-            "says",
-            "online: asks for memory alone, and the others of the card wait for it; or offline.",
+            "online: requests only memory; other containers of the card wait for it. Or offline.",
             choice("online or offline", {"online": "online", "offline": "offline"}),
             "class",
         ),
-        Row(
+        node_label.setting(
             "tke.cloud.tencent.com/qgpu-schedule-policy",
-            "node label",
-            "node",
-            "How compute is held on the node's cards; best-effort without it.",
+            "Compute policy of the node's cards. Default: best-effort.",
             POLICIES,
             instead="defaults.policy, or gpushare.io/policy",
         ),
-        Row(
+        node_label.setting(
             "qgpu-device-enable",
-            "node label",
-            "node",
-            "enable: the node's cards are qGPU's.",
-            TEXT,
+            "enable: qGPU manages the node's cards.",
             instead="gpushare setup on the node",
         ),
     ),
     rules=(
-        Needs("cores", "memory", "add tke.cloud.tencent.com/qgpu-memory"),
-        Needs("weight", "memory", "add tke.cloud.tencent.com/qgpu-memory"),
-        Needs(
+        needs("cores", "memory", "add tke.cloud.tencent.com/qgpu-memory"),
+        needs("weight", "memory", "add tke.cloud.tencent.com/qgpu-memory"),
+        needs(
             "memory",
             "cores",
             "add tke.cloud.tencent.com/qgpu-core",
             unless=("class=online", "weight"),
         ),
-        WholeWithout("memory"),
-        Excludes("cores", "class=online", "is for a pod that is not online", "leave it out"),
-        Excludes("cores", "weight", "is beside qgpu-core-greedy", "keep one of the two"),
-        OneCard("class", "offline"),
+        whole_without("memory"),
+        excludes("cores", "class=online", "is not allowed for an online pod", "omit it"),
+        excludes("cores", "weight", "conflicts with qgpu-core-greedy", "keep one of the two"),
+        one_card("class", "offline"),
     ),
     assumed=(
-        Assumed(
+        ImpliedValue(
             "policy",
             "native-burst-share",
-            why="which divides what nobody is guaranteed",
-            beside="weight",
+            why="which divides compute that is not guaranteed",
+            requires="weight",
         ),
     ),
     equal_requests=True,
     domains=("tke.cloud.tencent.com/qgpu-", "tke.cloud.tencent.com/app-"),
     notes=(
         "qGPU needs a driver up to 450.102.04, 470.161.03, 515.65.01 or 525.89.02.",
-        "qGPU's policy is its node's, best-effort without a label; gpushare's is fixed-share.",
+        "qGPU uses the node's policy (default best-effort); gpushare's default is fixed-share.",
     ),
 )
 
@@ -130,65 +115,47 @@ VCUDA: Final = Dialect(
     "vcuda",
     "Tencent vcuda",
     rows=(
-        Row(
+        limit.request(
             "tencent.com/vcuda-core",
-            "limit",
-            "asks",
             "Compute: 1 to 100, or N x 100 for whole cards.",
             PERCENT_OR_CARDS,
             "cores",
-            rules=(PartOrCards(),),
+            rules=(part_or_cards(),),
         ),
-        Row(
-            "tencent.com/vcuda-memory",
-            "limit",
-            "asks",
-            "Memory of the card.",
-            UNITS_OF_256_MIB,
-            "memory",
+        limit.request(
+            "tencent.com/vcuda-memory", "Memory of the card.", UNITS_OF_256_MIB, "memory"
         ),
-        Row(
+        annotation.request(
             "tencent.com/vcuda-core-limit",
-            "annotation",
-            "asks",
-            "The most compute that it may use; where it is more than vcuda-core, that holds.",
+            "Compute limit; if it exceeds vcuda-core, vcuda-core applies.",
             PERCENT_OR_CARDS,
             "cores",
-            rules=(PartOrCards(),),
+            rules=(part_or_cards(),),
         ),
         *(
-            Row(name, "annotation", "kept", meaning, TEXT, instead=_PLACED)
+            annotation.record(name, meaning, instead=_PLACED)
             for name, meaning in (
                 ("tencent.com/predicate-time", "When the scheduler chose."),
                 ("tencent.com/predicate-gpu-idx-{card}", "The cards that it chose."),
-                ("tencent.com/gpu-assigned", "Whether gpu-manager has made the container."),
-                ("tencent.com/vcuda-device", "The devices that it made."),
+                ("tencent.com/gpu-assigned", "Whether gpu-manager has set up the container."),
+                ("tencent.com/vcuda-device", "The devices that it created."),
             )
         ),
-        Row(
+        node_label.setting(
             "nvidia-device-enable",
-            "node label",
-            "node",
-            "enable: the node's cards are gpu-manager's.",
-            TEXT,
+            "enable: gpu-manager manages the node's cards.",
             instead="gpushare setup on the node",
         ),
-        Row(
+        node_label.setting(
             "gaia.tencent.com/gpu-model",
-            "node label",
-            "node",
             "The model of the node's cards.",
-            TEXT,
-            instead="gpushare ls; gpushare.io/allow takes models",
+            instead="gpushare ls; gpushare.io/allow accepts models",
         ),
     ),
-    rules=(
-        Needs("cores", "memory", "add tencent.com/vcuda-memory"),
-        WholeWithout("memory"),
-    ),
+    rules=(needs("cores", "memory", "add tencent.com/vcuda-memory"), whole_without("memory")),
     equal_requests=True,
     domains=("tencent.com/vcuda-",),
-    notes=("vcuda-core of more than 100 is whole cards only: 150 is nothing.",),
+    notes=("vcuda-core above 100 must be whole cards: 150 is invalid.",),
 )
 
 ELASTIC: Final = Dialect(
@@ -199,31 +166,19 @@ ELASTIC: Final = Dialect(
             row
             for domain in ("elasticgpu.com", "elasticgpu.io")
             for row in (
-                Row(
+                limit.request(
                     f"{domain}/gpu-core",
-                    "limit",
-                    "asks",
                     "Compute: 1 to 100, or N x 100 for whole cards.",
                     PERCENT_OR_CARDS,
                     "cores",
-                    rules=(PartOrCards(),),
+                    rules=(part_or_cards(),),
                 ),
-                Row(
-                    f"{domain}/gpu-memory",
-                    "limit",
-                    "asks",
-                    "Memory of the card.",
-                    MIBS,
-                    "memory",
-                ),
+                limit.request(f"{domain}/gpu-memory", "Memory of the card.", MIBS, "memory"),
             )
         ),
-        Row(
+        annotation.record(
             "elasticgpu.io/egpuc-{container}",
-            "annotation",
-            "kept",
             "The ElasticGPUClaim of a container, which has the request.",
-            TEXT,
             instead="gpushare.io/container.NAME.memory",
         ),
     ),

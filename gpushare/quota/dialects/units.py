@@ -68,9 +68,11 @@ def _memory(size: int, shown: str, *, zero_is_nothing: bool = False) -> Unit:
         if not amount:
             if zero_is_nothing:
                 return None
-            raise BadValue("is no memory at all", "write 1 or more, or leave it out for no GPU")
+            raise BadValue(
+                "must be greater than zero", "write 1 or more, or omit the key to request no GPU"
+            )
         if amount * size > MAX_BYTES:
-            raise BadValue("is more than any card has", f"write a number of {shown}")
+            raise BadValue("exceeds the memory of any card", f"write a number of {shown}")
         return Fraction(amount * size)
 
     return Unit(shown, read, Fraction(size))
@@ -93,12 +95,12 @@ def _choice(name: str, values: Mapping[str, str | None]) -> Unit:
     """Return a unit of words; each is the canonical text, or None where it says nothing."""
 
     def read(text: str) -> Amount:
-        said = text.strip()
-        if said in values:
-            return values[said]
-        close = get_close_matches(said.casefold(), values, n=1, cutoff=0.6)
+        stripped = text.strip()
+        if stripped in values:
+            return values[stripped]
+        close = get_close_matches(stripped.casefold(), values, n=1, cutoff=0.6)
         fix = f"did you mean {close[0]}?" if close else "write one of " + ", ".join(values)
-        raise BadValue("is not one of its values", fix)
+        raise BadValue("is not a valid value", fix)
 
     return Unit(name, read)
 
@@ -106,7 +108,7 @@ def _choice(name: str, values: Mapping[str, str | None]) -> Unit:
 def _names(text: str) -> Amount:
     items = [item.strip() for item in text.split(",")]
     if not all(items):
-        raise BadValue("has an empty place in its list", "write the names with single commas")
+        raise BadValue("has an empty item in its list", "separate the names with single commas")
     return ",".join(dict.fromkeys(items))
 
 
@@ -129,7 +131,7 @@ def _binary_size(text: str) -> Amount:
         raise BadValue("is not a size", "write e.g. 4g, 4096m or 4194304k")
     size = int(match[1]) * _LETTERS[match[2].lower()]
     if size > MAX_BYTES:
-        raise BadValue("is more than any card has", "write e.g. 4g")
+        raise BadValue("exceeds the memory of any card", "write e.g. 4g")
     return Fraction(size) if size else None
 
 
@@ -148,9 +150,9 @@ def _pinned(text: str) -> Amount:
             raise BadValue("is not a size for each card by its index", "write e.g. 0=4G,1=512M")
         size = int(match[2]) * _LETTERS[match[3].lower()]
         if not 0 < size <= MAX_BYTES:
-            raise BadValue("is no size of memory", "write e.g. 0=4G,1=512M")
+            raise BadValue("is not a memory size", "write e.g. 0=4G,1=512M")
         if int(match[1]) in amounts:
-            raise BadValue("says two sizes for one card", "write each card once")
+            raise BadValue("sets two sizes for one card", "write each card once")
         amounts[int(match[1])] = Fraction(size)
     return ByCard(amounts)
 
@@ -184,7 +186,7 @@ def _quantity(text: str) -> Amount:
 
 
 #: As Kubernetes reads it: `4Gi` binary, `4G` decimal, a bare number bytes.
-QUANTITY: Final = Unit("a quantity of Kubernetes", _quantity)
+QUANTITY: Final = Unit("a Kubernetes quantity", _quantity)
 
 
 def _quantity_or_part(text: str) -> Amount:
@@ -193,7 +195,7 @@ def _quantity_or_part(text: str) -> Amount:
 
 
 #: As QUANTITY; up to `1` it is a part of a card, which is no size.
-QUANTITY_OR_PART: Final = Unit("a quantity of Kubernetes, or a part of a card", _quantity_or_part)
+QUANTITY_OR_PART: Final = Unit("a Kubernetes quantity, or a fraction of a card", _quantity_or_part)
 
 # --- parts of a card ---
 
@@ -203,18 +205,6 @@ PERCENT_OR_ANY: Final = _number(1, 100, "percent of a card, 0 for any", zero_is_
 PERCENT_OR_CARDS: Final = _number(1, 1600, "percent of a card, or N x 100 for N whole cards")
 
 
-def _part(text: str) -> Amount:
-    stripped = text.strip()
-    if not _DECIMAL.fullmatch(stripped):
-        raise BadValue("is not a number of cards", "write e.g. 0.5 or 1")
-    amount = Fraction(stripped) * 100
-    if not amount or amount > 1600:
-        raise BadValue("is not a number of cards", "write e.g. 0.5 or 1")
-    return amount
-
-
-#: `0.5` is half a card, `2` are two whole ones.
-PART_OF_A_CARD: Final = Unit("cards, a part as a decimal", _part)
 #: A number that only means something beside another (Row.over).
 PARTS: Final = _number(1, 10**9, "a whole number")
 
@@ -256,7 +246,7 @@ def _cap(text: str) -> Amount:
 
 
 #: A bound and no share: 100 bounds nothing, and is no whole card.
-PERCENT_CAP: Final = Unit("percent of a card, 100 for no bound", _cap)
+PERCENT_CAP: Final = Unit("percent of a card, 100 for no limit", _cap)
 
 
 def _part_beside_cards(text: str) -> Amount:
@@ -291,7 +281,9 @@ CLIENTS: Final = _number(2, 48, "a number of containers from 2 to 48")
 
 def _cards_or_all(text: str) -> Amount:
     if text.strip().casefold() == "all":
-        raise BadValue("is every card of the node, and gpushare gives a number", "write e.g. 8")
+        raise BadValue(
+            "means every card of the node, but gpushare requires a number", "write e.g. 8"
+        )
     return CARDS.read(text)
 
 
@@ -304,29 +296,30 @@ def _access(text: str) -> Amount:
 
 
 #: So many replicas of a shared card: several are no larger share than one.
-ACCESS: Final = Unit("a number, of which each is a turn on a card", _access)
+ACCESS: Final = Unit("a number of time slices on a card", _access)
 
 
 def _visible(text: str) -> Amount:
     """Read NVIDIA_VISIBLE_DEVICES, also as a list of CDI names or a directory of mounts."""
-    said = text.strip()
-    if said in ("", "all", "none", "void") or said.startswith("/"):
+    stripped = text.strip()
+    if stripped in ("", "all", "none", "void") or stripped.startswith("/"):
         return None
-    items = [item.rpartition("=")[2].strip() for item in said.split(",")]
+    items = [item.rpartition("=")[2].strip() for item in stripped.split(",")]
     return None if "all" in items else ",".join(items)
 
 
-#: Images say `all` of themselves, which is nobody's choice of cards.
-VISIBLE: Final = Unit("indices or UUIDs; all, none and void say nothing", _visible)
-NAMES: Final = Unit("names with commas between", _names)
+#: Images set `all` themselves, which is no user's choice of cards.
+VISIBLE: Final = Unit("indices or UUIDs; all, none and void select none", _visible)
+NAMES: Final = Unit("names, separated by commas", _names)
 TEXT: Final = Unit("text", lambda text: text.strip() or None)
-IGNORED: Final = Unit("", lambda _text: None)
 
 
 def _by_container(text: str) -> Amount:
     places = [_whole(place, "a number of cards for each container") for place in text.split(",")]
     if max(places) > CARDS_MOST:
-        raise BadValue("is more cards than a container may have", f"write {CARDS_MOST} or less")
+        raise BadValue(
+            "exceeds the maximum number of cards of a container", f"write {CARDS_MOST} or less"
+        )
     return ByContainer(tuple(map(Fraction, places)))
 
 
@@ -342,7 +335,7 @@ def _percent_or_hundredths(text: str) -> Amount:
         return PERCENT_OR_CARDS.read(stripped)
     if not _HUNDREDTHS.fullmatch(stripped) or not Fraction(stripped):
         fix = "write percent, e.g. 30, or cards with two decimals at most, e.g. 0.3"
-        raise BadValue("is no percentage and no number of cards", fix)
+        raise BadValue("is neither a percentage nor a number of cards", fix)
     return Fraction(stripped) * 100
 
 
@@ -351,10 +344,10 @@ PERCENT_OR_HUNDREDTHS: Final = Unit("percent of a card, or cards as 0.3", _perce
 
 
 def _switch(text: str) -> Amount:
-    said = text.strip().casefold()
-    if said not in {"1", "true", "0", "false", ""}:
-        raise BadValue("is neither on nor off", "write 1 or 0")
-    return "on" if said in {"1", "true"} else None
+    stripped = text.strip().casefold()
+    if stripped not in {"1", "true", "0", "false", ""}:
+        raise BadValue("is not a valid value", "write 1 or 0")
+    return "on" if stripped in {"1", "true"} else None
 
 
 #: A switch that says nothing where it is off.

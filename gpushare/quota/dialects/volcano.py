@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Assumed, Dialect, Row
-from gpushare.quota.dialects.rules import NotBoth
-from gpushare.quota.dialects.units import CARDS, MIBS_OR_ALL, NAMES, PERCENT_OR_ANY, TEXT, choice
+from gpushare.quota.dialects.units import CARDS, MIBS_OR_ALL, NAMES, PERCENT_OR_ANY, choice
+from gpushare.quota.dialects.vendor_key import (
+    Dialect,
+    ImpliedValue,
+    annotation,
+    limit,
+    not_both,
+)
 
 _MODE: Final = choice(
     "hami-core, mig or mps", {"hami-core": "interposer", "mig": "mig", "mps": "mps"}
@@ -20,67 +25,39 @@ VOLCANO: Final = Dialect(
     "volcano",
     "Volcano vGPU",
     rows=(
-        Row(
-            "volcano.sh/vgpu-number",
-            "limit",
-            "asks",
-            "Physical cards, each shared.",
-            CARDS,
-            "count",
-        ),
-        Row(
+        limit.request("volcano.sh/vgpu-number", "Physical cards, each shared.", CARDS, "count"),
+        limit.request(
             "volcano.sh/vgpu-memory",
-            "limit",
-            "asks",
             "Memory of each card, times the plugin's memory factor; 0 is all of it.",
             MIBS_OR_ALL,
             "memory",
         ),
-        Row(
+        limit.request(
             "volcano.sh/vgpu-memory-percentage",
-            "limit",
-            "asks",
-            "Memory of each card, of what it has.",
+            "Memory of each card, in percent.",
             PERCENT_OR_ANY,
             "memory-percent",
         ),
-        Row(
+        limit.request(
             "volcano.sh/vgpu-cores",
-            "limit",
-            "asks",
             "Compute of each card; 100 is a whole one, 0 any.",
             PERCENT_OR_ANY,
             "cores",
         ),
-        Row(
-            "volcano.sh/vgpu-use-gpuuuid",
-            "annotation",
-            "says",
-            "Only these cards.",
-            NAMES,
-            "allow",
-        ),
-        Row(
-            "volcano.sh/vgpu-nouse-gpuuuid",
-            "annotation",
-            "says",
-            "Not these cards.",
-            NAMES,
-            "deny",
-        ),
-        Row("volcano.sh/vgpu-mode", "annotation", "says", "What divides a card.", _MODE, "backend"),
-        Row(
+        annotation.option("volcano.sh/vgpu-use-gpuuuid", "Only these cards.", NAMES, "allow"),
+        annotation.option("volcano.sh/vgpu-nouse-gpuuuid", "Not these cards.", NAMES, "deny"),
+        annotation.option("volcano.sh/vgpu-mode", "Sharing backend.", _MODE, "backend"),
+        annotation.option(
             "volcano.sh/vgpu-podgroup-policy",
-            "annotation",
-            "says",
-            "spread: no two pods of a group on one card.",
-            TEXT,
+            "spread: place no two pods of a group on one card.",
             instead="gpushare.io/placement=spread: the emptiest card of the node",
         ),
     ),
-    rules=(NotBoth("memory-percent", "memory", "keep one of the two"),),
+    rules=(not_both("memory-percent", "memory", "keep one of the two"),),
     assumed=(
-        Assumed("memory-percent", "100", ("memory",), "Volcano's default where no memory is asked"),
+        ImpliedValue(
+            "memory-percent", "100", ("memory",), "Volcano's default if no memory is requested"
+        ),
     ),
     translated_by="Volcano's vGPU device plugin, to CUDA_DEVICE_MEMORY_LIMIT_<card>",
     domains=("volcano.sh/vgpu-",),

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.row import Dialect, Row
-from gpushare.quota.dialects.rules import (
-    LeastBytes,
-    LeastEach,
-    MostCards,
-    Needs,
-    SeveralOnly,
-    WholeWithout,
-)
 from gpushare.quota.dialects.units import (
     CARDS_BY_CONTAINER,
     MIB,
     MIBS,
     PERCENT_OR_HUNDREDTHS,
-    TEXT,
     choice,
+)
+from gpushare.quota.dialects.vendor_key import (
+    Dialect,
+    annotation,
+    least_bytes,
+    least_each,
+    limit,
+    most_cards,
+    needs,
+    node_label,
+    plugin,
+    several_only,
+    whole_without,
 )
 
 #: In the label of a node and in the annotation of a pod.
@@ -38,96 +41,81 @@ POLICIES: Final = choice(
 )
 
 _ASKS: Final = (
-    Row(
+    limit.request(
         "vke.volcengine.com/mgpu-core",
-        "limit",
-        "asks",
         "Compute of all cards together: a percentage of one card, or N x 100 for whole cards.",
         PERCENT_OR_HUNDREDTHS,
         "cores",
-        total=True,
+        summed=True,
     ),
-    Row(
+    limit.request(
         "vke.volcengine.com/mgpu-memory",
-        "limit",
-        "asks",
         "Memory of all cards together; more than 256 MiB, on several cards more than 1 GiB each.",
         MIBS,
         "memory",
-        total=True,
-        rules=(LeastBytes(256 * MIB, more=True),),
+        summed=True,
+        rules=(least_bytes(256 * MIB, more=True),),
     ),
-    Row(
+    annotation.request(
         "vke.volcengine.com/container-multiple-gpu",
-        "annotation",
-        "asks",
         "Cards for each container of the pod, in their order: 2,0,1. mgpu-core and mgpu-memory "
         "must divide by them.",
         CARDS_BY_CONTAINER,
         "count",
     ),
-    Row(
+    annotation.option(
         "vke.volcengine.com/mgpu-compute-policy",
-        "annotation",
-        "says",
-        "How compute is held; without it as the node's label says, fixed-share.",
+        "Compute policy. Default: the node's label, otherwise fixed-share.",
         POLICIES,
         "policy",
     ),
 )
 
 _NODE: Final = (
-    Row(
+    node_label.setting(
         "vke.volcengine.com/mgpu-compute-policy",
-        "node label",
-        "node",
-        "How compute is held on the node's cards.",
+        "Compute policy of the node's cards.",
         POLICIES,
         instead="defaults.policy",
     ),
-    Row(
+    node_label.setting(
         "vke.node.gpu.schedule",
-        "node label",
-        "node",
         "mgpu (shares) or nvidia (whole cards).",
-        TEXT,
-        instead="cards.NAME.mode: any lets a card be either",
+        instead="cards.NAME.allowed_mode: any allows both",
     ),
     *(
-        Row(name, "plugin", "node", meaning, TEXT, instead=instead)
+        plugin.setting(name, meaning, instead=instead)
         for name, meaning, instead in (
-            ("predicate.MGPUEnable", "Whether Volcano places shares.", "gpushared always does"),
+            (
+                "predicate.MGPUEnable",
+                "Whether Volcano places shares.",
+                "always the case with gpushared",
+            ),
             ("predicate.MGPUPolicy", "binpack or spread over cards.", "defaults.placement"),
             (
                 "predicate.MGPUWeightOfCore",
-                "What compute counts when cards are compared, of 100.",
+                "Weight of compute when cards are compared, of 100.",
                 "nothing: cards are compared by memory",
             ),
             (
                 "predicate.MGPUScheduleMode",
-                "Whether cards are named by index or by id.",
-                "gpushare.io/devices takes both",
+                "Whether cards are named by index or by ID.",
+                "gpushare.io/devices accepts both",
             ),
-            ("predicate.MGPUMaxContainersPerCard", "16 without it.", "max_shares"),
+            ("predicate.MGPUMaxContainersPerCard", "Default: 16.", "max_tenants"),
         )
     ),
 )
 
 _BOOKS: Final = (
-    Row(
+    annotation.record(
         "vke.volcengine.com/assumed",
-        "annotation",
-        "kept",
-        "That the scheduler has chosen cards.",
-        TEXT,
+        "Whether the scheduler has chosen cards.",
         instead="gpushare ps, gpushare inspect",
     ),
-    Row(
+    annotation.record(
         "vke.volcengine.com/gpu-index-container-{container}",
-        "annotation",
-        "kept",
         "The cards that it chose for a container.",
-        TEXT,
         instead="gpushare ps, gpushare inspect",
     ),
 )
@@ -137,23 +125,23 @@ MGPU: Final = Dialect(
     "Volcengine mGPU",
     rows=(*_ASKS, *_NODE, *_BOOKS),
     rules=(
-        Needs(
+        needs(
             "count",
             "memory",
-            "resource limits reach no runtime: see gpushare convert",
+            "resource limits are not passed to the container runtime: see gpushare convert",
             strict=False,
         ),
-        Needs("cores", "memory", "add vke.volcengine.com/mgpu-memory"),
-        Needs("memory", "cores", "add vke.volcengine.com/mgpu-core"),
-        WholeWithout("memory"),
-        LeastEach(1024 * MIB, more=True),
-        MostCards(8),
-        SeveralOnly("policy", "native-burst-share"),
+        needs("cores", "memory", "add vke.volcengine.com/mgpu-memory"),
+        needs("memory", "cores", "add vke.volcengine.com/mgpu-core"),
+        whole_without("memory"),
+        least_each(1024 * MIB, more=True),
+        most_cards(8),
+        several_only("policy", "native-burst-share"),
     ),
     equal_requests=True,
     domains=("vke.volcengine.com/",),
     notes=(
-        "Memory and compute are of all cards together: 8192 over 2 cards is 4 GiB of each.",
-        "The policies are three words: fixed-share, guaranteed-burst-share, native-burst-share.",
+        "Memory and compute are totals of all cards: 8192 over 2 cards is 4 GiB of each.",
+        "The policies are fixed-share, guaranteed-burst-share and native-burst-share.",
     ),
 )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,12 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from tests import leftovers
 from tests.bench.turns import BenchError
 
 from .catalogue import SCENARIOS
 from .figure import Figure
 from .machine import Programs, measure_variant
-from .scenario import Measured, Scenario
+from .scenario import Scenario, ScenarioRuns
 
 SECONDS: Final = 20.0  # of card time, a row
 TOGETHER: Final = 9  # rows in slow motion at a time: so slow, they leave the machine half idle
@@ -70,7 +70,9 @@ def measure(
     return [figure for each in chosen for figure in figures.get(each.name, [])]
 
 
-def _side_by_side(programs: Programs, folder: Path, scenario: Scenario, seconds: float) -> Measured:
+def _side_by_side(
+    programs: Programs, folder: Path, scenario: Scenario, seconds: float
+) -> ScenarioRuns:
     variants = ["gpushare", "native", *(["alone"] if scenario.alone else [])]
     with ThreadPoolExecutor(len(variants)) as pool:
         runs = {
@@ -78,7 +80,7 @@ def _side_by_side(programs: Programs, folder: Path, scenario: Scenario, seconds:
             for variant in variants
         }
     alone = runs["alone"].result() if scenario.alone else None
-    return Measured(scenario, runs["native"].result(), runs["gpushare"].result(), alone)
+    return ScenarioRuns(scenario, runs["native"].result(), runs["gpushare"].result(), alone)
 
 
 @contextmanager
@@ -88,12 +90,12 @@ def _in_memory() -> Iterator[Path]:
     Cards, pages and logs are files that are written to all the time. On a disk such a write waits
     now and then until the one before has reached it: for as long as others keep it busy.
     """
-    with tempfile.TemporaryDirectory(prefix="gpushare-bench-", dir="/var/tmp") as name:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", name], check=True)
+    with leftovers.folder("gpushare-bench-") as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", folder], check=True)
         try:
-            yield Path(name)
+            yield folder
         finally:
-            subprocess.run(["umount", name], check=True)
+            subprocess.run(["umount", folder], check=True)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Final
 
 from .card_time import errors, percentile, windows
 from .figure import Figure
-from .scenario import Judge, Measured, Run, Scenario, shared
+from .scenario import Judge, Run, Scenario, ScenarioRuns, shared
 
 WINDOW_NS: Final = 1e9  # of card time
 
@@ -17,7 +17,7 @@ WINDOW_NS: Final = 1e9  # of card time
 def share_errors(*, mean: float | None = None, most: float | None = None) -> Judge:
     """Judge how far shares over 1 s are from what was asked: the tenant that has it worst."""
 
-    def judge(measured: Measured) -> list[Figure]:
+    def judge(measured: ScenarioRuns) -> list[Figure]:
         def worst(pick: Callable[[list[float]], float]) -> Callable[[Run], float]:
             return lambda run: max(
                 pick(found) for found in _errors_of_tenants(measured.scenario, run)
@@ -40,11 +40,81 @@ def _errors_of_tenants(scenario: Scenario, run: Run) -> list[list[float]]:
     ]
 
 
-def parts(measured: Measured) -> list[Figure]:
-    """Tell each tenant's part of the card over the whole run."""
+def ratio_errors(*, mean: float, most: float) -> Judge:
+    """Judge how far each tenant is over 1 s from its part of what all of them used."""
+
+    def judge(measured: ScenarioRuns) -> list[Figure]:
+        tenants = shared(measured.scenario)
+        cores = sum(tenant.cores for tenant in tenants)
+
+        def found(run: Run) -> list[list[float]]:
+            within = windows(run.start, run.end, WINDOW_NS * run.slow)
+            used = [[run.served[t.name, 0].share(*each) for each in within] for t in tenants]
+            sums = [sum(each) for each in zip(*used, strict=True)]
+            return [
+                [
+                    100 * abs(got - total * tenant.cores / cores)
+                    for got, total in zip(each, sums, strict=True)
+                ]
+                for tenant, each in zip(tenants, used, strict=True)
+            ]
+
+        def worst(pick: Callable[[list[float]], float]) -> Callable[[Run], float]:
+            return lambda run: max(pick(each) for each in found(run))
+
+        return [
+            measured.figure("error of the ratio, mean", "points", worst(fmean), limit=mean),
+            measured.figure("error of the ratio, max", "points", worst(max), limit=most),
+        ]
+
+    return judge
+
+
+def of_native(*, least: float) -> Judge:
+    """Judge how busy the card was, by what the same clients make of it on the bare driver."""
+
+    def judge(measured: ScenarioRuns) -> list[Figure]:
+        native = measured.native.busy()
+        return [
+            measured.figure(
+                "busy, relative to native",
+                "%",
+                lambda run: run.busy() / native * 100,
+                limit=least,
+                at_least=True,
+            )
+        ]
+
+    return judge
+
+
+def work_of_share(tenant: str, *, least: float) -> Judge:
+    """Judge the work that a tenant gets done in its share, by the bare driver's for that time.
+
+    Natively, processes that switch among themselves get as much of the card done as all do there.
+    """
+
+    def judge(measured: ScenarioRuns) -> list[Figure]:
+        share = measured.scenario.tenant(tenant).cores / 100 * measured.native.busy()
+        return [
+            measured.figure(
+                f"{tenant}: work, by its share of native",
+                "%",
+                lambda run: run.share(tenant) / share * 100,
+                limit=least,
+                at_least=True,
+                beside_native=False,
+            )
+        ]
+
+    return judge
+
+
+def parts(measured: ScenarioRuns) -> list[Figure]:
+    """Return each tenant's part of the card over the whole run."""
     return [
         measured.figure(
-            f"{tenant.name} ({tenant.cores} %) had" + (f" of card {card}" if card else ""),
+            f"{tenant.name} ({tenant.cores} %) used" + (f" of card {card}" if card else ""),
             "%",
             lambda run, name=tenant.name, card=card: run.share(name, card) * 100,  # type: ignore[misc]
         )
@@ -56,7 +126,7 @@ def parts(measured: Measured) -> list[Figure]:
 def aggregate(*, least: float | None = None) -> Judge:
     """Judge the card time of all together by that of one alone, and by the bare driver's."""
 
-    def judge(measured: Measured) -> list[Figure]:
+    def judge(measured: ScenarioRuns) -> list[Figure]:
         assert measured.alone is not None
         alone = measured.alone.share(measured.scenario.alone)
 
@@ -81,7 +151,7 @@ def aggregate(*, least: float | None = None) -> Judge:
 def loss(*, most: float) -> Judge:
     """Judge what a tenant that has the card to itself loses, by the bare driver."""
 
-    def judge(measured: Measured) -> list[Figure]:
+    def judge(measured: ScenarioRuns) -> list[Figure]:
         native = measured.native.busy()
         return [
             measured.figure(
@@ -98,7 +168,7 @@ def loss(*, most: float) -> Judge:
 def latency(tenant: str, *, times_alone: float | None = None) -> Judge:
     """Judge the latency of requests by what it is alone on the bare driver."""
 
-    def judge(measured: Measured) -> list[Figure]:
+    def judge(measured: ScenarioRuns) -> list[Figure]:
         assert measured.alone is not None
         found = [
             measured.figure(
@@ -125,7 +195,7 @@ def latency(tenant: str, *, times_alone: float | None = None) -> Judge:
 def reclaim(tenant: str, *, most_ms: float) -> Judge:
     """Judge how long the first kernel takes after an idle phase, while others use the card."""
 
-    def judge(measured: Measured) -> list[Figure]:
+    def judge(measured: ScenarioRuns) -> list[Figure]:
         return [
             measured.figure(
                 f"{tenant}: first kernel after idling, p50",
@@ -146,7 +216,7 @@ def reclaim(tenant: str, *, most_ms: float) -> Judge:
 def scheduler_cpu(*, most: float) -> Judge:
     """Judge the scheduler's own use of a core; in slow motion it would have less to do."""
 
-    def judge(measured: Measured) -> list[Figure]:
+    def judge(measured: ScenarioRuns) -> list[Figure]:
         return [
             measured.figure(
                 "the scheduler's own time",

@@ -56,6 +56,11 @@ def tiny() -> Load:
     return Load(kernel_us=5, spread=0.3, least_us=3, kernels=2000)
 
 
+def synchronising(kernel_us: float, *, after: int, gap_us: float = 10) -> Load:
+    """So many kernels, then a wait for them, over and over, as of a thread that polls."""
+    return Load(kernel_us=kernel_us, spread=0.3, kernels=after, gap_us=gap_us)
+
+
 def inference(rate: float) -> Load:
     """Requests of 60 kernels, about 3.4 ms, as they come: a Poisson process of `rate` a second."""
     return Load(kernel_us=50, spread=0.5, least_us=10, kernels=60, rate=rate)

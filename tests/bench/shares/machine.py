@@ -18,21 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare import abi, simulator
-from gpushare.daemon.pages.grant import Granted
-from gpushare.daemon.tenants import Pages
-from gpushare.install import Source
+from gpushare.daemon.pages.grant_page import CardGrant
+from gpushare.daemon.pages.tenants import Pages
+from gpushare.install import InstallSource
 from tests.bench.native import ROOT, compile_program
 from tests.bench.turns import BenchError
 
 from .card_time import Served
-from .scenario import READ_EVERY_MS, Run, Scenario, Tenant
+from .scenario import READ_EVERY_MS, Run, Scenario, TenantSpec
 from .scheduler import Scheduling
 
 QUOTA_BYTES = 8 << 30
 CONTEXT_BYTES = 524 << 20
 WARM_UP_SECONDS = 2  # of card time: estimates are learned, credit is at its level
 READY_SECONDS = 60
-SIMULATOR = ROOT / "libhook" / "simulator"
+SIMULATOR = ROOT / "simulator"
 ENTER = f"""
 set -eu
 mount -t tmpfs tmpfs /opt
@@ -56,7 +56,7 @@ class Programs:
     @classmethod
     def build(cls, folder: Path) -> Programs:
         """Compile into `folder`, and copy there what /opt is to hold."""
-        built = Source.of_package().libraries
+        built = InstallSource.of_package().libraries
         driver, filters = folder / "driver", folder / "filter"
         shutil.copytree(built / "simulator", driver)
         filters.mkdir()
@@ -73,18 +73,18 @@ class Programs:
 _ENGINE = ("cgroup", "device", "engine", "limit", "lock", "piece")
 
 
-class Machine:
+class SimulatedMachine:
     """One simulated machine, for one run."""
 
     def __init__(self, programs: Programs, folder: Path, *, cards: int, slow: float) -> None:
         self._programs = programs
         self._folder = folder
         self._slow = slow
-        self._cards = simulator.create(folder, "h200", cards, slow_motion=slow)
+        self._cards = simulator.create(folder, "h200", cards, time_scale=slow)
         self._processes: dict[str, list[subprocess.Popen[bytes]]] = {}
         self._scheduling: Scheduling | None = None
 
-    def run(self, tenants: Sequence[Tenant], *, seconds: float, shared: bool) -> Run:
+    def run(self, tenants: Sequence[TenantSpec], *, seconds: float, shared: bool) -> Run:
         """Let the tenants work for so long (card time), through gpushare where `shared`."""
         with contextlib.ExitStack() as stack:
             if shared:
@@ -100,18 +100,19 @@ class Machine:
             self._wait_until_ready(tenants)
             return self._measure(tenants, watched, seconds)
 
-    def _admit(self, tenant: Tenant, stack: contextlib.ExitStack) -> None:
-        """Make the tenant's pages, and tell the scheduler of it."""
+    def _admit(self, tenant: TenantSpec, stack: contextlib.ExitStack) -> None:
+        """Make the tenant's pages, and announce it to the scheduler."""
         assert self._scheduling is not None
         place = self._folder / tenant.name
         place.mkdir()
         uuids = [self._cards.uuids[card] for card in tenant.cards]
-        granted = [Granted(uuid, QUOTA_BYTES, CONTEXT_BYTES, tenant.cores) for uuid in uuids]
+        granted = [CardGrant(uuid, QUOTA_BYTES, CONTEXT_BYTES, tenant.cores) for uuid in uuids]
         pages = Pages.make(os.open(place, os.O_DIRECTORY), tenant.name, granted)
         stack.callback(pages.close)
+        pages.grant.set_bound()
         self._scheduling.add(tenant, uuids, pages.directory)
 
-    def _start(self, tenant: Tenant, first_seed: int) -> None:
+    def _start(self, tenant: TenantSpec, first_seed: int) -> None:
         """Start the tenant's processes, each with draws of its own."""
         log = self._folder / f"{tenant.name}.log"
         filtered = self._scheduling is not None
@@ -151,7 +152,7 @@ class Machine:
         self._processes[""] = [watcher]
         return readings
 
-    def _wait_until_ready(self, tenants: Sequence[Tenant]) -> None:
+    def _wait_until_ready(self, tenants: Sequence[TenantSpec]) -> None:
         deadline = time.monotonic() + READY_SECONDS
         for tenant in tenants:
             log = self._folder / f"{tenant.name}.log"
@@ -161,7 +162,7 @@ class Machine:
                     raise BenchError(f"{tenant.name} is not ready after {READY_SECONDS} s")
                 time.sleep(0.02)
 
-    def _measure(self, tenants: Sequence[Tenant], readings: Path, seconds: float) -> Run:
+    def _measure(self, tenants: Sequence[TenantSpec], readings: Path, seconds: float) -> Run:
         time.sleep(WARM_UP_SECONDS * self._slow)
         start, cpu_start = time.monotonic_ns(), self._scheduler_cpu_ns()
         time.sleep(seconds * self._slow)
@@ -181,7 +182,9 @@ class Machine:
             scheduler_cpu=(cpu_end - cpu_start) / (end - start),
         )
 
-    def _served(self, tenants: Sequence[Tenant], readings: Path) -> dict[tuple[str, int], Served]:
+    def _served(
+        self, tenants: Sequence[TenantSpec], readings: Path
+    ) -> dict[tuple[str, int], Served]:
         tenant_of = {
             process.pid: name
             for name, processes in self._processes.items()
@@ -231,7 +234,7 @@ def parse_readings(text: str) -> Iterator[tuple[int, float, list[tuple[int, floa
 
 
 def _said(log: Path, since: int) -> dict[str, list[float]]:
-    """Return what work.c said took how long (ms of card time), of what began after `since`."""
+    """Return how long each step of work.c took (ms of card time), for steps begun after `since`."""
     found: dict[str, list[float]] = {"request": [], "resumed": []}
     for line in log.read_text().splitlines():
         word, *numbers = line.split()
@@ -246,7 +249,7 @@ def measure_variant(
     """Run one variant of a scenario: "gpushare", "native" or "alone"."""
     place = folder / scenario.name / variant
     place.mkdir(parents=True)
-    machine = Machine(programs, place, cards=scenario.cards, slow=scenario.slow)
+    machine = SimulatedMachine(programs, place, cards=scenario.cards, slow=scenario.slow)
     tenants = [scenario.tenant(scenario.alone)] if variant == "alone" else scenario.tenants
     try:
         return machine.run(tenants, seconds=seconds, shared=variant == "gpushare")

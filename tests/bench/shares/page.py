@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures as a page of docs/measurements, with the machine that they are of."""
+"""The figures as a page of docs/measurements, with the machine that produced them."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from typing import Final
 from .figure import Figure
 
 _HEAD: Final = """\
-# Shares of compute, on simulated cards
+# Compute shares on simulated cards
 
-Written by `./dev bench shares --page FILE`; [compute shares](../explanation/compute-shares.md)
-says how a share is held. Each row is a scenario: tenants that share a simulated H200 (slices of 2
-ms, 0.16 ms for a switch away from work, 0.03 ms from a context that has none), with gpushare and,
-at the same time on another such machine, on the bare driver (*native*). What each tenant had is
-told by the simulator itself. An error is how far a tenant's share of one second is from what it
-asked for, in points of the card, over all windows of a second, each a quarter of one later, for
-the tenant that is worst off. *Solo* is one of the tenants with the card to itself, natively.
+Written by `./dev bench shares --page FILE`. [Compute shares](../explanation/compute-shares.md)
+explains how a share is enforced. Each row is a scenario: tenants share a simulated H200 (slices of
+2 ms, 0.16 ms for a switch away from work, 0.03 ms from an idle context) with gpushare and, at the
+same time on another such machine, on the bare driver (*native*). The simulator itself reports the
+use of each tenant. An error is the difference between a tenant's use within one second and its
+share, in percentage points of the card, over all windows of one second at intervals of a quarter,
+for the tenant with the largest error. *Solo* is one of the tenants alone on the card, natively.
 
-In slow motion everything takes so many times as long, on the card and in the scheduler: a machine
-with few cores wakes a process late now and then, which has nothing to do with a card. All times
-are the card's. By how much this machine was late is said beside each row.
+With a time scale, all durations are multiplied, on the card and in the scheduler, because a machine
+with few cores sometimes wakes a process late, independently of the card. All times are those of the
+card. Each row states by how much this machine was late.
 """
 
 
 @dataclass(frozen=True)
-class Host:
-    """What was measured on."""
+class HostFacts:
+    """The machine of a measurement."""
 
     processor: str
     cores: int
     kernel: str
-    load: float  # before it began
+    load: float  # before the start
     began: datetime
 
     @classmethod
-    def this(cls) -> Host:
+    def this(cls) -> HostFacts:
         """Return this machine, now."""
         found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
         return cls(
@@ -57,10 +57,10 @@ class Host:
     def __str__(self) -> str:
         began = f"{self.began:%Y-%m-%d %H:%M} UTC"
         machine = f"{self.cores} cores ({self.processor}), Linux {self.kernel}"
-        return f"{began}, {machine}, load {self.load:.1f} before it began."
+        return f"{began}, {machine}, load {self.load:.1f} before the start."
 
 
-def page(figures: Sequence[Figure], host: Host) -> str:
+def page(figures: Sequence[Figure], host: HostFacts) -> str:
     """Return the page."""
     judged = [figure for figure in figures if figure.met is not None]
     missed = [figure for figure in judged if not figure.met]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who shares a card how, and what is looked at."""
+"""The tenants that share a card, their quotas, and what is measured."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ READ_EVERY_MS: Final = 10  # how often it is read what each process was served; 
 
 
 @dataclass(frozen=True)
-class Tenant:
+class TenantSpec:
     """One tenant of a scenario: what it asks, as a quota says it, and what it does.
 
-    `shared` tenants are judged by how near they come to their `cores`; the others, who leave a
+    `shared` tenants are judged by how near they come to their `cores`; the others, which leave a
     part of it to others or take what is left, are not.
     """
 
@@ -55,12 +55,12 @@ class Run:
         return max(0.0, gap / 1e6 / self.slow - READ_EVERY_MS)
 
     def busy(self, card: int = 0) -> float:
-        """Return the part of a card's time in which somebody's work was served, 0..1."""
+        """Return the part of a card's time in which work was served, 0..1."""
         return sum(self.share(tenant, on) for tenant, on in self.served if on == card)
 
 
 @dataclass
-class Measured:
+class ScenarioRuns:
     """The runs of one scenario, side by side in time."""
 
     scenario: Scenario
@@ -95,12 +95,12 @@ class Measured:
         """The scenario's, and how it was measured."""
         slow = self.gpushare.slow
         seconds = (self.gpushare.end - self.gpushare.start) / 1e9 / slow
-        motion = "in real time" if slow == 1 else f"slow motion x {slow:g}"
+        motion = "in real time" if slow == 1 else f"time scale {slow:g}"
         late = f"this machine late by up to {self.gpushare.late_ms:.1f} ms"
         return f"{self.scenario.title} ({seconds:.0f} s of card time, {motion}, {late})"
 
 
-Judge: TypeAlias = Callable[[Measured], list[Figure]]
+Judge: TypeAlias = Callable[[ScenarioRuns], list[Figure]]
 
 
 @dataclass(frozen=True)
@@ -113,17 +113,17 @@ class Scenario:
 
     name: str
     title: str
-    tenants: tuple[Tenant, ...]
+    tenants: tuple[TenantSpec, ...]
     judges: tuple[Judge, ...]
     alone: str = ""
     slow: int = 8
     cards: int = 1
 
-    def tenant(self, name: str) -> Tenant:
+    def tenant(self, name: str) -> TenantSpec:
         """Return the tenant of that name."""
         return next(tenant for tenant in self.tenants if tenant.name == name)
 
 
-def shared(scenario: Scenario) -> Sequence[Tenant]:
+def shared(scenario: Scenario) -> Sequence[TenantSpec]:
     """Return the tenants that are judged by their share."""
     return [tenant for tenant in scenario.tenants if tenant.shared]

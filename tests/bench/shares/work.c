@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,9 +43,13 @@ static struct {
 	double spread;	  /* sigma of its logarithm: how much kernels of a step differ, */
 	double jitter;	  /* and how much the same kernel does from launch to launch */
 	double least_us;
-	double kernels;	      /* of a step */
-	double graph;	      /* so many of them are one graph; 0: each is launched by itself */
-	double copy_bytes;    /* to the card, before each step */
+	double kernels;	     /* of a step */
+	double graph;	     /* so many of them are one graph; 0: each is launched by itself */
+	double copy_bytes;   /* to the card, before each step */
+	double within_bytes; /* within the card, before each step, so many times: */
+	double copies;
+	double stops;	      /* it stops itself before it waits: another process continues it */
+	double reload;	      /* the module is loaded again before each step */
 	double gap_us;	      /* after each step */
 	double rate;	      /* requests per second, one step each; 0: a step follows the last */
 	double on_ms, off_ms; /* works and does not in turns; 0: always works */
@@ -57,6 +62,7 @@ static struct {
 	.jitter = 0.2,
 	.least_us = 5,
 	.kernels = 200,
+	.copies = 1,
 	.contexts = 1,
 	.streams = 1,
 	.cards = 1,
@@ -74,6 +80,10 @@ static const struct {
 	{"--kernels", &plan.kernels},
 	{"--graph", &plan.graph},
 	{"--copy-bytes", &plan.copy_bytes},
+	{"--within-bytes", &plan.within_bytes},
+	{"--copies", &plan.copies},
+	{"--stops", &plan.stops},
+	{"--reload", &plan.reload},
 	{"--gap-us", &plan.gap_us},
 	{"--rate", &plan.rate},
 	{"--on-ms", &plan.on_ms},
@@ -94,9 +104,10 @@ struct kernel {
 struct lane {
 	CUcontext context;
 	CUstream stream;
+	CUmodule module;
 	CUfunction function;
 	CUgraphExec *graphs; /* with --graph: the step's */
-	CUdeviceptr buffer;
+	CUdeviceptr buffer, within;
 };
 
 struct worker {
@@ -231,6 +242,32 @@ static void step_launch(struct worker *worker)
 	}
 }
 
+static void module_load(struct lane *lane)
+{
+	check(cuModuleLoadData(&lane->module, image), "cuModuleLoadData");
+	check(cuModuleGetFunction(&lane->function, lane->module, "spin"), "cuModuleGetFunction");
+}
+
+static void step_reload(struct worker *worker)
+{
+	for (size_t card = 0; card < (size_t)plan.cards && plan.reload > 0; card++) {
+		struct lane *lane = &worker->lanes[card];
+
+		lane_enter(lane);
+		check(cuModuleUnload(lane->module), "cuModuleUnload");
+		module_load(lane);
+	}
+}
+
+static void copy_within(const struct lane *lane)
+{
+	const size_t bytes = (size_t)plan.within_bytes;
+
+	for (double copy = 0; copy < plan.copies && bytes > 0; copy++)
+		check(cuMemcpyDtoDAsync_v2(lane->within + bytes, lane->within, bytes, lane->stream),
+			"cuMemcpyDtoDAsync");
+}
+
 static void step_copy(struct worker *worker)
 {
 	for (size_t card = 0; card < (size_t)plan.cards && plan.copy_bytes > 0; card++) {
@@ -240,6 +277,10 @@ static void step_copy(struct worker *worker)
 		check(cuMemcpyHtoDAsync_v2(
 			      lane->buffer, host_buffer, (size_t)plan.copy_bytes, lane->stream),
 			"cuMemcpyHtoDAsync");
+	}
+	for (size_t card = 0; card < (size_t)plan.cards; card++) {
+		lane_enter(&worker->lanes[card]);
+		copy_within(&worker->lanes[card]);
 	}
 }
 
@@ -253,8 +294,11 @@ static void step_wait(struct worker *worker)
 
 static void step_run(struct worker *worker)
 {
+	step_reload(worker);
 	step_copy(worker);
 	step_launch(worker);
+	if (plan.stops > 0)
+		raise(SIGSTOP);
 	step_wait(worker);
 	if (plan.gap_us > 0)
 		sleep_until(now_ns() + plan.gap_us * 1e3 * plan.slow);
@@ -300,15 +344,14 @@ static void *worker_run(void *argument)
 
 static void lane_open(struct worker *worker, struct lane *lane, CUcontext context)
 {
-	CUmodule module;
-
 	lane->context = context;
 	check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
 	check(cuStreamCreate(&lane->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-	check(cuModuleLoadData(&module, image), "cuModuleLoadData");
-	check(cuModuleGetFunction(&lane->function, module, "spin"), "cuModuleGetFunction");
+	module_load(lane);
 	if (plan.copy_bytes > 0)
 		check(cuMemAlloc_v2(&lane->buffer, (size_t)plan.copy_bytes), "cuMemAlloc");
+	if (plan.within_bytes > 0)
+		check(cuMemAlloc_v2(&lane->within, 2 * (size_t)plan.within_bytes), "cuMemAlloc");
 	if (graph_count() == 0)
 		return;
 	lane->graphs = calloc(graph_count(), sizeof(CUgraphExec));
@@ -325,7 +368,7 @@ static void worker_make(struct worker *worker, size_t number, const CUcontext *c
 	worker->drawn[0] = (unsigned short)plan.seed;
 	worker->drawn[1] = (unsigned short)number;
 	worker->drawn[2] = 0x330e;
-	worker->step = calloc((size_t)plan.kernels, sizeof(*worker->step));
+	worker->step = calloc((size_t)plan.kernels + 1, sizeof(*worker->step));
 	if (!worker->step)
 		exit(1);
 	for (size_t i = 0; i < (size_t)plan.kernels; i++)
@@ -336,8 +379,10 @@ static void worker_make(struct worker *worker, size_t number, const CUcontext *c
 
 static void contexts_make(CUcontext *contexts)
 {
-	for (int card = 0; card < (int)plan.cards; card++)
+	for (int card = 0; card < (int)plan.cards; card++) {
 		check(cuCtxCreate_v2(&contexts[card], 0, card), "cuCtxCreate");
+		check(cuCtxPopCurrent_v2(&contexts[card]), "cuCtxPopCurrent");
+	}
 }
 
 static void options_read(int argc, char **argv)
@@ -362,7 +407,7 @@ int main(int argc, char **argv)
 	struct worker *workers;
 
 	options_read(argc, argv);
-	if (plan.cards > CARDS || plan.kernels < 1 || plan.slow <= 0)
+	if (plan.cards > CARDS || plan.kernels < 0 || plan.slow <= 0)
 		return 2;
 	count = (size_t)(plan.contexts * plan.streams);
 	workers = calloc(count, sizeof(*workers));

@@ -12,7 +12,7 @@ from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 
 HERE = Path(__file__).parent
-LIBRARIES = HERE.parents[2] / "libhook"
+ROOT = HERE.parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -21,20 +21,44 @@ def audited() -> Iterator[Stack]:
     with Stack() as made:
         made.start_daemon()
         log = made.root / "gpushared.log"
-        wait_until(lambda: '"context-measured"' in log.read_text())
+        wait_until(lambda: '"context-size-measured"' in log.read_text())
         yield made
 
 
-@pytest.fixture(scope="session")
-def taker(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A program that has the driver in it, and opens no library at all."""
+def compiled(output: Path, *words: str | Path) -> Path:
+    """Compile what `words` say into `output`."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.fail("gcc is not installed: run ./dev setup")
-    output = tmp_path_factory.mktemp("taker") / "taker"
-    includes = [f"-I{LIBRARIES / folder}" for folder in ("", "include", "simulator", "image")]
-    sources = [*(LIBRARIES / "simulator").glob("*.c"), *(LIBRARIES / "image").glob("*.c")]
-    flags = ["-static", "-std=gnu11", "-D_GNU_SOURCE", "-O1", *includes]
-    argv = [compiler, *flags, *map(str, sources), str(HERE / "taker.c"), "-o", str(output)]
+    places = ("simulator", "libhook", "libhook/include", "libhook/image")
+    includes = [f"-I{ROOT / place}" for place in places]
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", *includes]
+    argv = [compiler, *flags, *map(str, words), "-o", str(output)]
     subprocess.run(argv, check=True, stderr=subprocess.DEVNULL)
-    return output.read_bytes()
+    return output
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The simulated driver as one object, for programs that have it in them."""
+    parts = ("simulator", "libhook/image", "libhook/loader")
+    sources = [file for part in parts for file in (ROOT / part).glob("*.c")]
+    return compiled(tmp_path_factory.mktemp("driver") / "driver.o", "-r", "-nostdlib", *sources)
+
+
+def linked(driver: Path, name: str) -> bytes:
+    """Return the program NAME.c of this folder, linked statically with the driver."""
+    source, output = HERE / f"{name}.c", driver.with_name(name)
+    return compiled(output, "-static", "-pthread", driver, source).read_bytes()
+
+
+@pytest.fixture(scope="session")
+def taker(driver: Path) -> bytes:
+    """A program that has the driver in it, and opens no library at all."""
+    return linked(driver, "taker")
+
+
+@pytest.fixture(scope="session")
+def forger(driver: Path) -> bytes:
+    """A program that has the driver in it, and forges its tenant's status page."""
+    return linked(driver, "forger")

@@ -15,7 +15,7 @@ from gpushare import protocol
 from gpushare.client import Client
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.host.cgroups import hierarchies, mountinfo
-from gpushare.verify import Tenant
+from gpushare.verify import ProbeTenant
 from gpushare.verify.image import PROGRAM
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
@@ -33,7 +33,7 @@ AROUND = {
 
 
 def events(stack: Stack, tenant: str) -> list[dict[str, Any]]:
-    """Return what the audit has told of the container whose id is `tenant`."""
+    """Return the audit's events about the container whose id is `tenant`."""
     lines = map(json.loads, (stack.root / "gpushared.log").read_text().splitlines())
     return [
         line
@@ -46,7 +46,7 @@ def names(stack: Stack, bundle: Bundle) -> list[str]:
     return [event["event"].removeprefix("over-quota-") for event in events(stack, bundle.id)]
 
 
-def row(stack: Stack, bundle: Bundle) -> protocol.Tenant | None:
+def row(stack: Stack, bundle: Bundle) -> protocol.TenantStatus | None:
     return next((one for one in Client(stack.socket).tenants() if one["id"] == bundle.id), None)
 
 
@@ -64,7 +64,7 @@ def neighbour(stack: Stack) -> Iterator[None]:
         yield
         found = row(stack, bundle)
         assert found is not None
-        assert (found["held"], found["warnings"]) == ([], [])
+        assert (found["interventions"], found["warnings"]) == ([], [])
         assert tenant.ask(f"alloc {GIB // 4}")["code"] == 0
         assert tenant.ask(f"alloc {2 * GIB}")["code"] == 2
     assert names(stack, bundle) == []
@@ -73,10 +73,10 @@ def neighbour(stack: Stack) -> Iterator[None]:
 
 def is_frozen(stack: Stack, bundle: Bundle) -> bool:
     found = row(stack, bundle)
-    return found is not None and [held["by"] for held in found["held"]] == ["audit"]
+    return found is not None and [held["by"] for held in found["interventions"]] == ["audit"]
 
 
-def ended(tenant: Tenant) -> bool:
+def ended(tenant: ProbeTenant) -> bool:
     return tenant.process.poll() is not None
 
 
@@ -87,14 +87,14 @@ def test_the_driver_that_is_loaded_past_the_filter_is_frozen(
     bundle = made(audited, args)
     with neighbour(audited), bundle.run() as tenant:
         assert tenant.start()["code"] == 0
-        assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0  # nobody refuses it
-        wait_until(lambda: is_frozen(audited, bundle))
-        assert names(audited, bundle) == ["warned", "frozen"]
+        assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0  # nothing refuses it
+        wait_until(lambda: names(audited, bundle) == ["warned", "frozen"])
+        assert is_frozen(audited, bundle)
         found = row(audited, bundle)
         assert found is not None
-        assert found["cards"][0]["audit"] == "frozen"
-        assert any("goes round the filter libraries" in one for one in found["warnings"])
-        Client(audited.socket).kick(bundle.id, "KILL", 0)
+        assert found["cards"][0]["over_quota_state"] == "frozen"
+        assert any("bypasses the interposer library" in one for one in found["warnings"])
+        Client(audited.socket).stop(bundle.id, "KILL", 0)
         wait_until(lambda: ended(tenant))
     wait_until(lambda: row(audited, bundle) is None)
     bundle.remove()
@@ -108,32 +108,49 @@ def test_a_static_program_is_ended_where_the_operator_chose_so(
     bundle = made(audited, args, {"/bin/taker": taker})
     with neighbour(audited), bundle.run() as tenant:
         wait_until(lambda: (row(audited, bundle) or {"state": ""})["state"] == "bound")
-        now = Client(audited.socket).set(bundle.id, on_over="kill")
-        assert now["on_over"] == "kill"
+        now = Client(audited.socket).set(bundle.id, over_quota_action="kill")
+        assert now["over_quota_action"] == "kill"
         tenant.tell("go")
         assert tenant.start()["code"] == 0
         wait_until(lambda: ended(tenant))
-        assert names(audited, bundle) == ["warned", "frozen", "killed"]
+        wait_until(lambda: names(audited, bundle) == ["warned", "frozen", "killed"])
     wait_until(lambda: row(audited, bundle) is None)
     bundle.remove()
 
 
-def test_who_is_only_to_be_warned_goes_on(audited: Stack) -> None:
+def test_a_program_whose_first_thread_has_ended_is_the_containers(
+    audited: Stack, taker: bytes
+) -> None:
+    """Its first thread has no descriptors, and is in no cgroup of v1."""
+    args = ("/bin/busybox", "sh", "-c", f"read go; /bin/taker {6 * GIB} thread")
+    bundle = made(audited, args, {"/bin/taker": taker})
+    with bundle.run() as tenant:
+        wait_until(lambda: (row(audited, bundle) or {"state": ""})["state"] == "bound")
+        tenant.tell("go")
+        assert tenant.start()["code"] == 0
+        wait_until(lambda: names(audited, bundle) == ["warned", "frozen"])
+        assert is_frozen(audited, bundle)
+        Client(audited.socket).stop(bundle.id, "KILL", 0)
+        wait_until(lambda: ended(tenant))
+    bundle.remove()
+
+
+def test_with_action_warn_a_container_continues(audited: Stack) -> None:
     bundle = made(audited, (PROGRAM, "--library", PRIVATE))
     with bundle.run() as tenant:
         assert tenant.start()["code"] == 0
-        Client(audited.socket).set(bundle.id, on_over="warn")
+        Client(audited.socket).set(bundle.id, over_quota_action="warn")
         assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0
         wait_until(lambda: names(audited, bundle) == ["warned"])
         wait_until(lambda: bool((row(audited, bundle) or {"warnings": []})["warnings"]))
         assert tenant.ask("free")["code"] == 0
-        wait_until(lambda: names(audited, bundle) == ["warned", "ended"])
+        wait_until(lambda: names(audited, bundle) == ["warned", "cleared"])
         found = row(audited, bundle)
         assert found is not None
-        assert found["cards"][0]["audit"] == ""
+        assert found["cards"][0]["over_quota_state"] == ""
     with bundle.run() as again:  # what was set lasts as long as the container's id
         assert again.start()["code"] == 0
-        assert (row(audited, bundle) or {"on_over": ""})["on_over"] == "warn"
+        assert (row(audited, bundle) or {"over_quota_action": ""})["over_quota_action"] == "warn"
     bundle.remove()
 
 
@@ -141,11 +158,11 @@ def test_a_session_that_is_started_in_a_container_is_the_containers(audited: Sta
     bundle = made(audited, ("/bin/busybox", "sleep", "1000"))
     bundle.detach()
     argv = bundle.argv("exec", bundle.id, PROGRAM, "--library", PRIVATE)
-    with Tenant("session", argv, audited.environment) as session:
+    with ProbeTenant("session", argv, audited.environment) as session:
         assert session.start()["code"] == 0
         assert session.ask(f"alloc {6 * GIB}")["code"] == 0
         wait_until(lambda: is_frozen(audited, bundle))
-        Client(audited.socket).kick(bundle.id, "KILL", 0)
+        Client(audited.socket).stop(bundle.id, "KILL", 0)
         wait_until(lambda: ended(session))
     bundle.remove()
 
@@ -164,7 +181,7 @@ def test_a_process_in_a_cgroup_beneath_the_containers_is_the_containers(audited:
                 (inner / "cgroup.procs").write_text(str(found["pid"]))
         assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0
         wait_until(lambda: is_frozen(audited, bundle))
-        Client(audited.socket).kick(bundle.id, "KILL", 0)
+        Client(audited.socket).stop(bundle.id, "KILL", 0)
         wait_until(lambda: ended(tenant))
     bundle.remove()
 
@@ -181,7 +198,7 @@ def test_a_raised_quota_lets_it_go_on(audited: Stack) -> None:
     bundle.remove()
 
 
-def test_an_operator_that_lets_it_go_on_is_heard(audited: Stack) -> None:
+def test_an_operators_resume_is_respected(audited: Stack) -> None:
     bundle = made(audited, (PROGRAM, "--library", PRIVATE))
     with bundle.run() as tenant:
         assert tenant.start()["code"] == 0
@@ -189,7 +206,7 @@ def test_an_operator_that_lets_it_go_on_is_heard(audited: Stack) -> None:
         wait_until(lambda: is_frozen(audited, bundle))
         Client(audited.socket).resume(bundle.id)
         assert tenant.ask("free")["code"] == 0
-        wait_until(lambda: names(audited, bundle)[-1] in {"thawed", "ended"})
+        wait_until(lambda: names(audited, bundle)[-1] in {"thawed", "cleared"})
         assert not is_frozen(audited, bundle)
     bundle.remove()
 
@@ -197,5 +214,5 @@ def test_an_operator_that_lets_it_go_on_is_heard(audited: Stack) -> None:
 def test_nothing_is_left_of_them(audited: Stack) -> None:
     client = Client(audited.socket)
     wait_until(lambda: not client.tenants())
-    assert [card["promised_bytes"] for card in client.cards()] == [0]
+    assert [card["allocated_bytes"] for card in client.cards()] == [0]
     assert Cgroups.mounted().processes(f"devices:/{audited.cgroup}") == []

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.control.own_group import FREEZER, UNIFIED, group_of
+from gpushare.daemon.freezer.tenant_cgroup import FREEZER, UNIFIED, cgroup_freezer
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.host.freezing import Group, Unified, pids
+from gpushare.host.cgroup_freezer import CgroupFreezer, CgroupV2Freezer, pids
 from tests.e2e.waiting import wait_until
 
 #: Forks without end: whoever kills one process after another never gets them all.
@@ -22,15 +22,15 @@ FORKS = ["sh", "-c", 'while :; do sh -c "exec sleep 100" & done']
 
 
 @pytest.fixture(params=[UNIFIED, FREEZER, "no cgroup.kill"])
-def group(request: pytest.FixtureRequest) -> Iterator[Group]:
+def group(request: pytest.FixtureRequest) -> Iterator[CgroupFreezer]:
     hierarchy = FREEZER if request.param == FREEZER else UNIFIED
     cgroup = f"{hierarchy}:/gpushare-test-{secrets.token_hex(4)}"
     directory = Cgroups.mounted().directory(cgroup)
     if directory is None:
         pytest.skip(f"no cgroup hierarchy {hierarchy or 'v2'} is mounted")
     directory.mkdir()
-    made = group_of(cgroup, Cgroups.mounted())
-    if isinstance(made, Unified) and request.param != UNIFIED:
+    made = cgroup_freezer(cgroup, Cgroups.mounted())
+    if isinstance(made, CgroupV2Freezer) and request.param != UNIFIED:
         made = Older(directory)
     assert made is not None
     try:
@@ -41,7 +41,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[Group]:
             Path(folder).rmdir()
 
 
-class Older(Unified):
+class Older(CgroupV2Freezer):
     """Linux before 5.14."""
 
     @property
@@ -49,7 +49,7 @@ class Older(Unified):
         return False
 
 
-def inside(group: Group, argv: list[str], beneath: str = "") -> subprocess.Popen[bytes]:
+def inside(group: CgroupFreezer, argv: list[str], beneath: str = "") -> subprocess.Popen[bytes]:
     folder = group.directory / beneath
     folder.mkdir(exist_ok=True)
 
@@ -60,7 +60,7 @@ def inside(group: Group, argv: list[str], beneath: str = "") -> subprocess.Popen
 
 
 def counts(process: subprocess.Popen[bytes]) -> Callable[[], int]:
-    """Return what tells how much processor time it has had, in ticks."""
+    """Return how much processor time it has had, in ticks."""
 
     def ticks() -> int:
         fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -73,7 +73,9 @@ SPINS = ["sh", "-c", "while :; do :; done"]
 
 
 @pytest.mark.parametrize("beneath", ["", "nested"])
-def test_who_is_frozen_does_nothing_until_it_is_thawed(group: Group, beneath: str) -> None:
+def test_a_frozen_process_does_nothing_until_it_is_thawed(
+    group: CgroupFreezer, beneath: str
+) -> None:
     with inside(group, SPINS, beneath) as process:
         had = counts(process)
         wait_until(lambda: had() > 0)
@@ -93,7 +95,7 @@ def test_who_is_frozen_does_nothing_until_it_is_thawed(group: Group, beneath: st
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_all_are_ended_and_none_forks_away(group: Group, frozen: bool) -> None:
+def test_all_are_ended_and_none_forks_away(group: CgroupFreezer, frozen: bool) -> None:
     with inside(group, FORKS) as process:
         wait_until(lambda: len(list(pids(group.directory))) > 50)
         if frozen:
@@ -104,13 +106,13 @@ def test_all_are_ended_and_none_forks_away(group: Group, frozen: bool) -> None:
     assert not group.is_set()
 
 
-def test_nested_groups_end_too(group: Group) -> None:
+def test_nested_groups_end_too(group: CgroupFreezer) -> None:
     with inside(group, ["sleep", "100"]) as one, inside(group, ["sleep", "100"], "nested") as other:
         assert group.kill(20)
         assert {one.wait(), other.wait()} == {-9}
 
 
-def test_a_group_that_is_gone_has_nobody_left(group: Group) -> None:
+def test_a_removed_cgroup_has_no_processes(group: CgroupFreezer) -> None:
     group.directory.rmdir()
     assert group.freeze()
     group.thaw()
@@ -118,7 +120,7 @@ def test_a_group_that_is_gone_has_nobody_left(group: Group) -> None:
     assert group.kill(0)
 
 
-def test_a_group_that_ends_while_it_is_waited_for_is_empty(group: Group) -> None:
+def test_a_group_that_ends_while_it_is_waited_for_is_empty(group: CgroupFreezer) -> None:
     with inside(group, ["sleep", "100"]) as process:
         ender = threading.Timer(0.05, process.kill)
         ender.start()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpushare.client import Client, Refused
+from gpushare.client import Client, RequestRefused
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -45,7 +45,7 @@ def logged(stack: Stack, event: str) -> list[dict[str, object]]:
 
 
 def refused(stack: Stack, **quota: str) -> str:
-    """Return what a container is told that asks for `quota`, "" where it gets it."""
+    """Return the refusal of a container that requests `quota`, "" if it gets it."""
     bundle = Bundle(stack, quota=quota)
     with bundle.run() as tenant:
         try:
@@ -55,33 +55,33 @@ def refused(stack: Stack, **quota: str) -> str:
     return ""
 
 
-def test_a_ceiling_holds_from_the_command_on_and_nobody_loses_anything(own: Stack) -> None:
+def test_a_maximum_holds_from_the_command_on_and_nothing_is_lost(own: Stack) -> None:
     bundle = Bundle(own, quota={"memory": "20GiB"})
     with bundle.run() as tenant:
         assert tenant.start()["code"] == 0
-        write(own, ceilings={"memory": "10GiB"})
+        write(own, max_per_request={"memory": "10GiB"})
         done = gpushare(own, "config", "reload")
-        assert (done.returncode, done.stdout) == (0, "holds now: ceilings, users\n")
-        assert "ceilings.memory" in refused(own, memory="15GiB")
+        assert (done.returncode, done.stdout) == (0, "changed: max_per_request, users\n")
+        assert "max_per_request.memory" in refused(own, memory="15GiB")
         assert tenant.ask("info")["total"] == 20 << 30
         assert gpushare(own, "config", "reload").stdout == "nothing has changed\n"
 
 
-def test_sighup_reads_it_again_and_a_bad_file_keeps_what_was(own: Stack) -> None:
+def test_sighup_reloads_the_configuration_and_an_invalid_one_is_not_applied(own: Stack) -> None:
     assert own.daemon is not None
     wait_until(lambda: bool(logged(own, "daemon-ready")))
-    write(own, max_shares="many")
+    write(own, max_tenants="many")
     own.daemon.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: bool(logged(own, "config-bad")))
-    [told] = [line for line in Client(own.socket).status()["warnings"] if "max_shares" in line]
-    assert "what was read before holds" in told
-    assert "max_shares" in gpushare(own, "doctor").stdout
-    with pytest.raises(Refused, match="max_shares"):
+    wait_until(lambda: bool(logged(own, "config-rejected")))
+    [told] = [line for line in Client(own.socket).status()["warnings"] if "max_tenants" in line]
+    assert "the previous configuration remains in effect" in told
+    assert "max_tenants" in gpushare(own, "doctor").stdout
+    with pytest.raises(RequestRefused, match="max_tenants"):
         Client(own.socket).reload()
-    write(own, max_shares=3)
+    write(own, max_tenants=3)
     own.daemon.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: bool(logged(own, "config-read")))
-    assert [card["tenants_max"] for card in Client(own.socket).cards()] == [3]
+    wait_until(lambda: bool(logged(own, "config-reloaded")))
+    assert [card["max_tenants"] for card in Client(own.socket).cards()] == [3]
     assert Client(own.socket).status()["warnings"] == []
 
 
@@ -99,9 +99,9 @@ def mode(path: Path) -> tuple[int, int]:
     return found.st_gid, stat.S_IMODE(found.st_mode)
 
 
-def test_what_takes_a_restart_is_said_and_has_exit_status_3(own: Stack) -> None:
-    write(own, run_dir="/run/elsewhere", max_shares=2)
+def test_a_key_that_requires_a_restart_is_reported_with_exit_status_3(own: Stack) -> None:
+    write(own, run_dir="/run/elsewhere", max_tenants=2)
     done = gpushare(own, "config", "reload")
     assert done.returncode == 3
-    assert "run_dir takes a restart; nothing was taken over, max_shares neither" in done.stderr
-    assert [card["tenants_max"] for card in Client(own.socket).cards()] == [16]
+    assert "run_dir requires a restart; no change was applied, including max_tenants" in done.stderr
+    assert [card["max_tenants"] for card in Client(own.socket).cards()] == [16]

@@ -18,7 +18,7 @@ How to write a test of an engine:
   depends on `stage`; pytest runs all tests of one distribution before those of the other.
 * A test that stops gpushared, needs another low-level runtime, or a cgroup layout, makes its own:
   `with Stack(distribution=distribution, cgroups="v2", runtime="crun") as own`. A place costs 50 ms,
-  gpushared 0.5 s, containerd 0.2 s, dockerd 0.5 s. `cgroups` is "machine" (as it has them; crun
+  gpushared 0.2 s, containerd 0.2 s, dockerd 0.5 s. `cgroups` is "machine" (as it has them; crun
   refuses v1 and v2 together), "v1" or "v2".
 * `booted` is a stage for the engines of a Debian 13 with systemd as its first process (1.5 s): real
   scopes and slices, and `stage.argv("systemctl", "daemon-reload")`. gpushared is beside it, with

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpushare.client import Client
-from gpushare.verify import Tenant
+from gpushare.verify import ProbeTenant
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 
@@ -46,15 +46,15 @@ class DockerClient:
         return done.stdout.strip()
 
     @contextmanager
-    def run(self, name: str, *flags: str) -> Iterator[Tenant]:
+    def run(self, name: str, *flags: str) -> Iterator[ProbeTenant]:
         """Run the probe in the foreground; after it the container is gone, its quota with it."""
         words = ["docker", "run", "--rm", "-i", "--name", name, *PLAIN, *flags, IMAGE]
-        with self.nothing_kept(), Tenant(name, words, self.stage.environment) as tenant:
+        with self.nothing_kept(), ProbeTenant(name, words, self.stage.environment) as tenant:
             yield tenant
 
     @contextmanager
     def background(self, name: str, *flags: str) -> Iterator[str]:
-        """Run the probe in the background, waiting for words that nobody says; a stop kills it."""
+        """Run the probe in the background, waiting for input that never comes; a stop kills it."""
         quick = ("--stop-signal", "KILL")
         with self.nothing_kept():
             try:
@@ -64,10 +64,10 @@ class DockerClient:
                 self.call("rm", "--force", name)
 
     @contextmanager
-    def exec(self, name: str, *flags: str, probe: Sequence[str] = ()) -> Iterator[Tenant]:
+    def exec(self, name: str, *flags: str, probe: Sequence[str] = ()) -> Iterator[ProbeTenant]:
         """Run a second probe in a container that runs, with the words of `probe`."""
         words = ["docker", "exec", "-i", *flags, name, "gpushare-probe", *probe]
-        with Tenant(name, words, self.stage.environment) as tenant:
+        with ProbeTenant(name, words, self.stage.environment) as tenant:
             yield tenant
 
     def state(self, name: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class DockerClient:
     def quotas(self) -> dict[str, int]:
         """Return the quota of every tenant, in bytes of its first card, by docker's name for it."""
         rows = Client(self.stage.socket).tenants()
-        return {row["name"]: row["cards"][0]["memory_bytes"] for row in rows}
+        return {row["name"]: row["cards"][0]["quota_bytes"] for row in rows}
 
     @contextmanager
     def nothing_kept(self) -> Iterator[None]:
@@ -90,7 +90,7 @@ class DockerClient:
         wait_until(lambda: {row["key"] for row in client.tenants()} <= before)
 
 
-def holds(tenant: Tenant, size: int = 4 * GIB) -> None:
+def holds(tenant: ProbeTenant, size: int = 4 * GIB) -> None:
     """The probe sees a card of `size` bytes, can have most of it, and no more than it."""
     assert tenant.start()["code"] == 0, tenant.errors
     assert tenant.ask("info")["total"] == size

@@ -10,14 +10,14 @@ from types import TracebackType
 from gpushare.verify import image
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
-from tests.stack.program import find
+from tests.stack.program import ServiceProcess, find
 
 from .cri import Cri, CriError
-from .pod import Pod
+from .pod import PodSandbox
 
 BUSYBOX = "/bin/busybox"
 PAUSE = "gpushare-pause:latest"
-#: As a kubelet with cgroupfs names a pod's cgroup; see Pod.
+#: As a kubelet with cgroupfs names a pod's cgroup; see PodSandbox.
 PARENT = "kubepods/burstable/pod{uid}"
 
 CONFIG = """version = 2
@@ -47,7 +47,7 @@ DROP_IN = """version = 2
 """
 
 
-class Node:
+class CriNode:
     """Runs with the handler that `gpushare runtime configure` writes, which is the default too.
 
     CRI is configured in a file that containerd's own imports, as on nodes that are managed.
@@ -65,8 +65,7 @@ class Node:
         self._configure()
         address = self.root / "containerd.sock"
         self.env = {**stack.environment, "CONTAINERD_ADDRESS": str(address)}
-        argv = stack.argv("containerd", "--config", str(self.config))
-        self.containerd = stack.start("node", argv)
+        self.containerd = self._start()
         self.cri = Cri(address)
         try:
             self.containerd.wait_until(self._answers)
@@ -75,7 +74,7 @@ class Node:
             self.close()
             raise
 
-    def __enter__(self) -> Node:
+    def __enter__(self) -> CriNode:
         return self
 
     def __exit__(
@@ -92,15 +91,27 @@ class Node:
         *,
         handler: str = "gpushare",
         parent: str = PARENT,
-    ) -> Pod:
+        pid: str = "CONTAINER",
+    ) -> PodSandbox:
         """Run a pod's sandbox; `annotations` are the user's, without gpushare.io/ before them."""
         named = {f"gpushare.io/{name}": value for name, value in (annotations or {}).items()}
         parent = f"/{self.stack.cgroup}/{parent}"
-        return Pod(self.cri, self.root / "logs", parent, annotations=named, handler=handler)
+        logs = self.root / "logs"
+        return PodSandbox(self.cri, logs, parent, annotations=named, handler=handler, pid=pid)
+
+    def restart(self) -> None:
+        """Stop containerd, and start it anew beside the shims of what runs."""
+        self.containerd.stop()
+        self.containerd = self._start()
+        self.containerd.wait_until(self._answers)
 
     def close(self) -> None:
         self.cri.close()
         self.containerd.stop()
+
+    def _start(self) -> ServiceProcess:
+        argv = self.stack.argv("containerd", "--config", str(self.config))
+        return self.stack.start("node", argv)
 
     def _configure(self) -> None:
         argv = [

@@ -21,8 +21,6 @@ from .slices import Said, parse
 NAMESPACE = "ai"
 IDLE = ("/bin/busybox", "sleep", "1000")
 IMAGE = {"image": f"docker.io/library/{TAG}"}
-#: NODE: the host's network, for which no network plugin is asked.
-_NAMESPACES = {"namespace_options": {"network": "NODE", "pid": "CONTAINER"}}
 
 
 class Executed(NamedTuple):
@@ -37,7 +35,7 @@ class Executed(NamedTuple):
         return parse(self.stdout)
 
 
-class Pod:
+class PodSandbox:
     """A sandbox; `parent` is the cgroup that a kubelet would have made for the pod, and `folder`
     for logs. An empty `handler` is containerd's default, as for a pod without a RuntimeClass.
     """
@@ -50,8 +48,11 @@ class Pod:
         *,
         annotations: Mapping[str, str] | None = None,
         handler: str = "gpushare",
+        pid: str = "CONTAINER",
     ) -> None:
         self.cri = cri
+        # NODE: the host's network, for which no network plugin is asked.
+        self._namespaces = {"namespace_options": {"network": "NODE", "pid": pid}}
         self.uid = secrets.token_hex(4)
         self.name = f"pod-{self.uid}"
         self.logs = folder / self.name
@@ -61,14 +62,14 @@ class Pod:
             "annotations": dict(annotations or {}),
             "linux": {
                 "cgroup_parent": parent.format(uid=self.uid),
-                "security_context": _NAMESPACES,
+                "security_context": self._namespaces,
             },
         }
         self.logs.mkdir(parents=True)
         reply = cri.call("RunPodSandbox", config=self.config, runtime_handler=handler)
         self.id: str = reply["pod_sandbox_id"]
 
-    def __enter__(self) -> Pod:
+    def __enter__(self) -> PodSandbox:
         return self
 
     def __exit__(
@@ -80,7 +81,7 @@ class Pod:
         self.cri.call("StopPodSandbox", pod_sandbox_id=self.id)
         self.cri.call("RemovePodSandbox", pod_sandbox_id=self.id)
 
-    def create(self, name: str, *command: str, **config: Any) -> Container:
+    def create(self, name: str, *command: str, **config: Any) -> PodContainer:
         """Create container `name`; `config` are further fields of ContainerConfig.
 
         CriError where it is not made; of its start is not heard before `Container.start`.
@@ -90,24 +91,24 @@ class Pod:
             "image": IMAGE,
             "command": list(command or IDLE),
             "log_path": f"{name}.log",
-            "linux": {"security_context": _NAMESPACES},
+            "linux": {"security_context": self._namespaces},
         } | config
         reply = self.cri.call(
             "CreateContainer", pod_sandbox_id=self.id, config=wanted, sandbox_config=self.config
         )
-        return Container(self, name, reply["container_id"])
+        return PodContainer(self, name, reply["container_id"])
 
-    def run(self, name: str, *command: str, **config: Any) -> Container:
+    def run(self, name: str, *command: str, **config: Any) -> PodContainer:
         """Create and start container `name`; CriError where either fails."""
         container = self.create(name, *command, **config)
         container.start()
         return container
 
 
-class Container:
+class PodContainer:
     """One container of a pod, as long as the pod is there."""
 
-    def __init__(self, pod: Pod, name: str, identity: str) -> None:
+    def __init__(self, pod: PodSandbox, name: str, identity: str) -> None:
         self.pod = pod
         self.id = identity
         self.full_name = f"{NAMESPACE}/{pod.name}/{name}"
@@ -117,7 +118,7 @@ class Container:
         self._call("StartContainer")
 
     def probe(self, *commands: str) -> Executed:
-        """Run the probe in it; its words are `Executed.said`."""
+        """Run the probe in it; its events are `Executed.said`."""
         return self.execute(PROGRAM, *commands)
 
     def execute(self, *command: str) -> Executed:

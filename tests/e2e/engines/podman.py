@@ -15,14 +15,18 @@ from tests.stack import Stack
 from tests.stack.program import find
 
 IMAGE = f"localhost/{image.TAG}"
+INFRA_IMAGE = "localhost/gpushare-infra:latest"
 BUSYBOX = "/bin/busybox"
 IDLE = (BUSYBOX, "sleep", "1000")
 PATIENCE_SECONDS = 120
 
-# podman raises limits to the machine's highest, which needs CAP_SYS_RESOURCE.
+# podman raises limits to the machine's highest, which needs CAP_SYS_RESOURCE. Its own image for a
+# pod's first container would be built from a program (catatonit) that not every machine has.
 _LIMITS = "etc/containers/containers.conf.d/10-limits.conf"
 _CONFIG = """[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]
+[engine]
+infra_image = "{image}"
 """
 
 Done = subprocess.CompletedProcess[str]
@@ -40,15 +44,17 @@ class Podman:
         self.root = stage.root / f"podman-{user}"
         self.root.mkdir()
         self._configure()
-        archive = self.root / "image.tar"
-        archive.write_bytes(
-            image.build(stage.installation.probe, {BUSYBOX: Path(find("busybox")).read_bytes()})
-        )
+        files = {BUSYBOX: Path(find("busybox")).read_bytes()}
+        probe, archives = stage.installation.probe, list[Path]()
+        for tag, command in ((image.TAG, (image.PROGRAM,)), (INFRA_IMAGE, IDLE)):
+            archives.append(self.root / f"image-{len(archives)}.tar")
+            archives[-1].write_bytes(image.build(probe, files, tag=tag, command=command))
         (self.root / "run").mkdir(mode=0o700)
         for path in (self.root, self.root / "run"):
             os.chown(path, user, user)
-        loaded = self.call("load", "--input", str(archive))
-        assert loaded.returncode == 0, loaded.stderr
+        for archive in archives:
+            loaded = self.call("load", "--input", str(archive))
+            assert loaded.returncode == 0, loaded.stderr
 
     def call(self, *words: str, runtime: str = "gpushare") -> Done:
         """Run a command of podman's with `runtime`, a name or a path; nothing is asserted."""
@@ -103,9 +109,9 @@ class Podman:
         """Have the files written in a folder, and put them where podman looks for them."""
         files = self.root / "files"
         (files / _LIMITS).parent.mkdir(parents=True)
-        (files / _LIMITS).write_text(_CONFIG)
+        (files / _LIMITS).write_text(_CONFIG.format(image=INFRA_IMAGE))
         launcher = self.stage.installation.launcher
-        for change in registration.configure(engine.place(files), launcher, default=False):
+        for change in registration.configure(engine.locate(files), launcher, default=False):
             change.apply()
         assert self.stage.place is not None  # else it would be this machine that is configured
         subprocess.run(self.stage.argv("cp", "-rT", str(files), "/"), check=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container's probe says of its slice, and what the daemon says that it promised."""
+"""What a container's probe reports of its slice, and what the daemon has allocated."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def parse(printed: str) -> list[Said]:
 
 
 def assert_slice(said: Sequence[Said], memory: int) -> None:
-    """Assert that a probe told `probing(memory)` saw a card of that size, and got no more."""
+    """Assert that a probe run as `probing(memory)` saw a card of that size, and got no more."""
     [info] = [event for event in said if event["event"] == "info"]
     assert info["total"] == info["device_total"] == memory
     results = [event["result"] for event in said if event["event"] == "alloc"]
     assert results == ["CUDA_SUCCESS", OUT_OF_MEMORY]
 
 
-def promised(stack: Stack) -> dict[str, int]:
-    """Return the bytes that the daemon promised each tenant, by name."""
+def allocated(stack: Stack) -> dict[str, int]:
+    """Return the bytes that the daemon has allocated to each tenant, by name."""
     listed = subprocess.run(
         [*stack.cli, "ps", "--json"], check=True, capture_output=True, env=stack.environment
     )
     rows: list[dict[str, Any]] = json.loads(listed.stdout)
-    return {row["name"]: sum(card["memory_bytes"] for card in row["cards"]) for row in rows}
+    return {row["name"]: sum(card["quota_bytes"] for card in row["cards"]) for row in rows}

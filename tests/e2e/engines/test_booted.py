@@ -34,7 +34,7 @@ def opened(client: DockerClient, name: str, node: str) -> str:
     return client.call("exec", name, "busybox", "sh", "-c", script).stderr
 
 
-def test_in_a_scope_of_systemds_a_quota_is_held_and_released(client: DockerClient) -> None:
+def test_in_a_scope_of_systemds_a_quota_is_enforced_and_released(client: DockerClient) -> None:
     assert client("info", "--format", "{{.CgroupDriver}} {{.CgroupVersion}}") == "systemd 2"
     with client.background("scope", *FOUR_GIB) as name:
         identity = client("inspect", "--format", "{{.Id}}", name)
@@ -57,7 +57,7 @@ def test_a_slice_that_the_user_chose(client: DockerClient) -> None:
 
 def test_the_card_stays_when_systemd_is_reloaded(client: DockerClient) -> None:
     with client.background("reloaded", *BUSYBOX, *FOUR_GIB) as name:
-        # Nobody drives the node here, which the kernel says once the filter has let it pass.
+        # No driver serves the node here, which the kernel says once the filter has let it pass.
         assert "No such device or address" in opened(client, name, "/dev/nvidiactl")
         systemctl(client.stage, "daemon-reload")
         assert "No such device or address" in opened(client, name, "/dev/nvidiactl")
@@ -87,14 +87,14 @@ def test_a_container_is_paused_and_ended_in_its_scope(client: DockerClient) -> N
         assert "frozen 1" in events_of(client, name)
         asking.resume(name)
         assert tenant.answer("info")["total"] == 4 * GIB
-        asking.kick(name, "KILL", 0)
+        asking.stop(name, "KILL", 0)
         wait_until(lambda: client.quotas() == {})
 
 
-def test_who_goes_round_the_filter_is_frozen_in_its_scope(client: DockerClient) -> None:
+def test_a_container_that_bypasses_the_library_is_frozen_in_its_scope(client: DockerClient) -> None:
     asking = Client(client.stage.socket)
     log = client.stage.root / "gpushared.log"
-    wait_until(lambda: '"context-measured"' in log.read_text())
+    wait_until(lambda: '"context-size-measured"' in log.read_text())
     private = ("--library", "/opt/gpushare/driver/libcuda.so.1")
     with (
         client.background("around", *FOUR_GIB) as name,
@@ -103,14 +103,14 @@ def test_who_goes_round_the_filter_is_frozen_in_its_scope(client: DockerClient) 
         client.exec(name, probe=private) as tenant,
     ):
         assert tenant.start()["code"] == 0
-        assert tenant.ask(f"alloc {9 * GIB}")["code"] == 0  # nobody refuses it
-        wait_until(lambda: [one["by"] for one in asking.tenant(name)["held"]] == ["audit"])
+        assert tenant.ask(f"alloc {9 * GIB}")["code"] == 0  # nothing refuses it
+        wait_until(lambda: [one["by"] for one in asking.tenant(name)["interventions"]] == ["audit"])
         assert "frozen 1" in events_of(client, name)
         assert "frozen 0" in events_of(client, beside)
         holds(neighbour)
-        asking.set(name, on_over="kill")
+        asking.set(name, over_quota_action="kill")
         wait_until(lambda: client.quotas() == {"beside": 4 * GIB})
-        assert '"over-quota-killed"' in log.read_text()
+        wait_until(lambda: '"over-quota-killed"' in log.read_text())
 
 
 def events_of(client: DockerClient, name: str) -> str:

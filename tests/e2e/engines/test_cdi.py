@@ -17,7 +17,7 @@ from gpushare.verify import image
 from tests.stack import Stack
 from tests.stack.distribution import DEBIAN13, HOST, Distribution
 
-from .gpus import Engine, assert_untouched, inside
+from .gpus import EngineClient, assert_untouched, inside
 
 GIB = 1 << 30
 WHOLE = 139 * GIB
@@ -88,18 +88,18 @@ def stack(distribution: Distribution) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="module")
-def docker(stack: Stack) -> Engine:
+def docker(stack: Stack) -> EngineClient:
     (stack.root / "daemon.json").write_text(json.dumps({"features": {"cdi": True}}))
     stack.start_containerd()
     stack.start_docker().prepare(stack.installation.probe)
-    return Engine(stack)
+    return EngineClient(stack)
 
 
 @pytest.fixture(scope="module")
-def podman(stack: Stack) -> Engine:
+def podman(stack: Stack) -> EngineClient:
     # An overlay on the place's own would need its /dev; raising a limit needs CAP_SYS_RESOURCE.
     storage = ("--root", f"{stack.root}/podman", "--runroot", f"{stack.root}/podman-run")
-    made = Engine(
+    made = EngineClient(
         stack,
         argv=(
             *("podman", *storage, "--storage-driver", "vfs", "--events-backend", "file"),
@@ -116,8 +116,8 @@ def podman(stack: Stack) -> Engine:
 
 
 @pytest.fixture(scope="module")
-def engine(request: pytest.FixtureRequest, stack: Stack) -> Engine:  # noqa: ARG001 - ends before it
-    found: Engine = request.getfixturevalue(request.param)
+def engine(request: pytest.FixtureRequest, stack: Stack) -> EngineClient:  # noqa: ARG001 - ends before it
+    found: EngineClient = request.getfixturevalue(request.param)
     return found
 
 
@@ -127,15 +127,17 @@ def not_run(stack: Stack) -> Iterator[None]:
     assert not (stack.root / RAN).exists(), "NVIDIA's own hook was run"
 
 
-def is_podman(engine: Engine) -> bool:
+def is_podman(engine: EngineClient) -> bool:
     return engine.argv[0] == "podman"
 
 
 @each_engine
-def test_the_hook_is_what_the_engine_itself_would_run(engine: Engine, stack: Stack) -> None:
+def test_the_hook_is_the_one_that_the_engine_itself_would_run(
+    engine: EngineClient, stack: Stack
+) -> None:
     """Else that it was not run would show nothing."""
     launcher = str(stack.installation.launcher)
-    plain = Engine(
+    plain = EngineClient(
         stack,
         argv=["runc" if word == launcher else word for word in engine.argv],
         options=[word for word in engine.options if word != "--runtime=gpushare"],
@@ -147,7 +149,7 @@ def test_the_hook_is_what_the_engine_itself_would_run(engine: Engine, stack: Sta
 
 @each_engine
 @pytest.mark.parametrize(("device", "count"), [("0", 1), ("1", 1), ("all", 2)])
-def test_a_device_alone_is_whole_cards(engine: Engine, device: str, count: int) -> None:
+def test_a_device_alone_is_whole_cards(engine: EngineClient, device: str, count: int) -> None:
     with engine.tenant("--device", f"nvidia.com/gpu={device}") as container:
         assert container.found
         assert container.isolation == "exclusive"
@@ -160,7 +162,7 @@ def test_a_device_alone_is_whole_cards(engine: Engine, device: str, count: int) 
 @each_engine
 @pytest.mark.parametrize(("device", "count"), [("0", 1), ("1", 1), ("all", 2)])
 def test_a_device_with_a_quota_is_shares_of_as_many(
-    engine: Engine, device: str, count: int
+    engine: EngineClient, device: str, count: int
 ) -> None:
     options = (*MEMORY, *(ON_CARD_1 if device == "1" else ()))
     with engine.tenant("--device", f"nvidia.com/gpu={device}", *options) as container:
@@ -174,7 +176,7 @@ def test_a_device_with_a_quota_is_shares_of_as_many(
 
 
 @each_engine
-def test_an_annotation_is_a_quota_too(engine: Engine) -> None:
+def test_an_annotation_is_a_quota_too(engine: EngineClient) -> None:
     annotation = ("--annotation", "gpushare.io/memory=4GiB")
     with engine.tenant("--device", "nvidia.com/gpu=1", *annotation) as container:
         assert container.isolation == "interposer"
@@ -182,13 +184,13 @@ def test_an_annotation_is_a_quota_too(engine: Engine) -> None:
 
 
 @each_engine
-def test_the_first_card_is_any_to_docker_and_that_one_to_podman(engine: Engine) -> None:
+def test_the_first_card_is_any_to_docker_and_that_one_to_podman(engine: EngineClient) -> None:
     """Docker's `--gpus 1` comes as card 0 from 28.3 on; podman's and a kubelet's mean it."""
     with engine.tenant("-e", "GPUSHARE_DEVICES=0", *MEMORY) as first:
         assert first.cards == [0]
         if is_podman(engine):
             said = engine.refusal("--device", "nvidia.com/gpu=0")
-            assert "the CDI device or --device: cannot be given: " in said
+            assert "the CDI device or --device: cannot be allocated: " in said
             assert "add -e GPUSHARE_MEMORY=4GiB" in said
         else:
             with engine.tenant("--device", "nvidia.com/gpu=0") as whole:
@@ -196,7 +198,7 @@ def test_the_first_card_is_any_to_docker_and_that_one_to_podman(engine: Engine) 
 
 
 @each_engine
-def test_the_engines_edits_are_not_left_in_and_another_vendors_are(engine: Engine) -> None:
+def test_the_engines_edits_are_not_left_in_and_another_vendors_are(engine: EngineClient) -> None:
     devices = ("--device", "nvidia.com/gpu=1", "--device", "example.com/npu=0")
     with engine.tenant(*devices, *MEMORY, *ON_CARD_1) as container:
         variables = container.environment()
@@ -211,14 +213,14 @@ def test_the_engines_edits_are_not_left_in_and_another_vendors_are(engine: Engin
 
 
 @each_engine
-def test_another_vendors_device_alone_is_none_of_ours(engine: Engine) -> None:
+def test_another_vendors_device_alone_is_none_of_ours(engine: EngineClient) -> None:
     with engine.created("--device", "example.com/npu=0") as identity:
         engine.call("start", "--attach", identity)
         assert identity not in engine.rows()
 
 
 @debian13
-def test_podmans_gpus_name_cards(podman: Engine) -> None:
+def test_podmans_gpus_name_cards(podman: EngineClient) -> None:
     with podman.tenant("--gpus", "1") as container:
         assert (container.cards, container.isolation) == ([1], "exclusive")
     with podman.tenant("--gpus", "all", *MEMORY) as container:
@@ -231,7 +233,7 @@ def test_podmans_gpus_name_cards(podman: Engine) -> None:
     [({}, "exclusive"), ({"GPUSHARE_MEMORY": "4GiB"}, "interposer")],
 )
 def test_compose_reserves_devices(
-    docker: Engine, variables: dict[str, str], isolation: str
+    docker: EngineClient, variables: dict[str, str], isolation: str
 ) -> None:
     reservation = {"driver": "cdi", "device_ids": ["nvidia.com/gpu=1"], "capabilities": ["gpu"]}
     with docker.composed(reservation, variables) as row:

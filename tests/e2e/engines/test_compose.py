@@ -74,7 +74,7 @@ def project(request: pytest.FixtureRequest, stage: Stack, docker: Docker) -> Ite
         made.call("down", "--timeout", "0")
 
 
-def test_each_service_gets_what_its_environment_asks_for(project: Project) -> None:
+def test_each_service_gets_the_request_of_its_environment(project: Project) -> None:
     project.write(SERVICES)
     project("up", "--detach")
     client = project.client
@@ -90,9 +90,9 @@ def test_each_service_gets_what_its_environment_asks_for(project: Project) -> No
     wait_until(lambda: client.quotas() == {})
 
 
-def test_a_refusal_reaches_whoever_brings_it_up(project: Project) -> None:
+def test_a_refusal_reaches_the_user_of_compose(project: Project) -> None:
     project.write({"train": {**SERVICE, "environment": {"GPUSHARE_MEMORY": "4Q"}}})
     done = project.call("up", "--detach")
     assert done.returncode != 0
     said = (done.stdout + done.stderr).replace('\\"', '"')
-    assert 'GPUSHARE_MEMORY: "4Q" is not a size; write e.g. 4GiB' in said
+    assert "GPUSHARE_MEMORY=4Q: not a size. Write e.g. 4GiB." in said

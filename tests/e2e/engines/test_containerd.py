@@ -18,7 +18,7 @@ from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.program import find
 
-from .slices import GIB, NO_DRIVER, assert_slice, parse, probing, promised
+from .slices import GIB, NO_DRIVER, allocated, assert_slice, parse, probing
 
 BUSYBOX = "/bin/busybox"
 TAGGED = "gpushare-shell:latest"
@@ -55,9 +55,13 @@ class Ctr:
         )
 
     def run(self, *flags: str, command: Sequence[str] = PROBE) -> Done:
+        return self.call(*self.argv(*flags, command=command)[1:])
+
+    def argv(self, *flags: str, command: Sequence[str] = PROBE) -> list[str]:
+        """Return the command line that runs the container."""
         launcher = str(self.stage.installation.launcher)
-        words = ["run", "--runc-binary", launcher, *flags, f"docker.io/library/{TAGGED}"]
-        return self.call(*words, self.name, *command)
+        words = ["ctr", "run", "--runc-binary", launcher, *flags, f"docker.io/library/{TAGGED}"]
+        return [*words, self.name, *command]
 
     def task(self, verb: str, *words: str) -> Done:
         return self.call("tasks", verb, *words)
@@ -71,14 +75,17 @@ class Ctr:
         self.call("containers", "rm", self.name)
 
 
-@pytest.fixture(scope="session")
-def shell(stage: Stack, staged_containerd: Containerd) -> None:
-    """The probe's image, with a shell."""
+def import_shell(stage: Stack) -> None:
+    """Import the probe's image, with a shell."""
     busybox = {BUSYBOX: Path(find("busybox")).read_bytes()}
     archive = image.build(stage.installation.probe, busybox, tag=TAGGED)
     words = ["ctr", "images", "import", "-"]
-    environment = {**stage.environment, **staged_containerd.env}
-    subprocess.run(words, check=True, input=archive, capture_output=True, env=environment)
+    subprocess.run(words, check=True, input=archive, capture_output=True, env=stage.environment)
+
+
+@pytest.fixture(scope="session")
+def shell(stage: Stack, staged_containerd: Containerd) -> None:  # noqa: ARG001 - runs
+    import_shell(stage)
 
 
 @pytest.fixture
@@ -95,7 +102,7 @@ def holds(done: Done) -> None:
 
 @pytest.mark.parametrize("asks", [ANNOTATION, ("--env", "GPUSHARE_MEMORY=4GiB")])
 @pytest.mark.parametrize("flags", [(), ("--read-only",)], ids=["written", "read-only"])
-def test_a_container_gets_what_it_asks_for(
+def test_a_container_gets_its_request(
     ctr: Ctr, asks: tuple[str, ...], flags: tuple[str, ...]
 ) -> None:
     holds(ctr.run("--rm", *asks, *flags))
@@ -105,7 +112,7 @@ def test_one_that_asks_for_nothing_gets_nothing(ctr: Ctr) -> None:
     assert ctr.run("--rm").returncode == NO_DRIVER
 
 
-def test_a_refusal_is_what_ctr_says(ctr: Ctr) -> None:
+def test_ctr_prints_the_refusal(ctr: Ctr) -> None:
     done = ctr.run("--rm", "--annotation", "gpushare.io/memory=2000GiB")
     assert done.returncode != 0
     assert "gpushare: no card has room for 2000 GiB" in done.stderr
@@ -115,26 +122,26 @@ def test_a_refusal_is_what_ctr_says(ctr: Ctr) -> None:
 def running(ctr: Ctr) -> Ctr:
     done = ctr.run("--detach", *ANNOTATION, command=(BUSYBOX, "sleep", "1000"))
     assert done.returncode == 0, done.stderr
-    assert promised(ctr.stage) == {ctr.full_name: 4 * GIB}
+    assert allocated(ctr.stage) == {ctr.full_name: 4 * GIB}
     return ctr
 
 
 def test_exec_sees_the_slice_and_kill_gives_it_back(running: Ctr) -> None:
     holds(running.task("exec", "--exec-id", "probe", running.name, *PROBE))
     assert running.task("kill", "--signal", "SIGKILL", running.name).returncode == 0
-    wait_until(lambda: not promised(running.stage))
+    wait_until(lambda: not allocated(running.stage))
 
 
-def test_a_container_whose_first_process_is_killed_gives_back(running: Ctr) -> None:
+def test_a_container_whose_first_process_is_killed_is_released(running: Ctr) -> None:
     os.kill(running.processes()[0], signal.SIGKILL)
-    wait_until(lambda: not promised(running.stage))
+    wait_until(lambda: not allocated(running.stage))
 
 
-def test_a_container_whose_shim_is_killed_gives_back(running: Ctr) -> None:
+def test_a_container_whose_shim_is_killed_is_released(running: Ctr) -> None:
     first = running.processes()[0]
     os.kill(parent_of(first), signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{first}").exists())
-    wait_until(lambda: not promised(running.stage))
+    wait_until(lambda: not allocated(running.stage))
 
 
 def parent_of(pid: int) -> int:

@@ -17,20 +17,20 @@ from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 
 from .cri import CriError
-from .node import Node
-from .pod import Container
-from .slices import GIB, NO_DRIVER, OUT_OF_MEMORY, assert_slice, probing, promised
+from .node import CriNode
+from .pod import PodContainer
+from .slices import GIB, NO_DRIVER, OUT_OF_MEMORY, allocated, assert_slice, probing
 
 pytestmark = pytest.mark.usefixtures("released")
 
 
 @pytest.fixture(scope="session")
-def node(stage: Stack) -> Iterator[Node]:
-    with Node(stage) as made:
+def node(stage: Stack) -> Iterator[CriNode]:
+    with CriNode(stage) as made:
         yield made
 
 
-def holds(container: Container, memory: int) -> None:
+def holds(container: PodContainer, memory: int) -> None:
     """Assert that the container's programs see a card of `memory` bytes, and get no more."""
     assert_slice(container.probe(*probing(memory)).said, memory)
 
@@ -45,21 +45,21 @@ def holds(container: Container, memory: int) -> None:
     ],
 )
 @pytest.mark.parametrize("handler", ["gpushare", ""], ids=["runtime-class", "default"])
-def test_a_pod_of_one_container_gets_what_its_annotation_says(
-    node: Node, parent: str, handler: str
+def test_a_pod_of_one_container_gets_the_request_of_its_annotation(
+    node: CriNode, parent: str, handler: str
 ) -> None:
     with node.pod({"memory": "4GiB"}, parent=parent, handler=handler) as pod:
-        assert promised(node.stack) == {}  # the sandbox bears the annotation too
+        assert allocated(node.stack) == {}  # the sandbox bears the annotation too
         container = pod.run("train")
         holds(container, 4 * GIB)
-        assert promised(node.stack) == {container.full_name: 4 * GIB}
+        assert allocated(node.stack) == {container.full_name: 4 * GIB}
         groups = Path(f"/proc/{container.pid()}/cgroup").read_text()
         assert parent.format(uid=pod.uid) in groups
         container.remove()
-        wait_until(lambda: promised(node.stack) == {})
+        wait_until(lambda: allocated(node.stack) == {})
 
 
-def test_the_handler_keeps_what_the_default_one_says(node: Node) -> None:
+def test_the_handler_keeps_the_settings_of_the_default_one(node: CriNode) -> None:
     """Beside the launcher and the annotations it has what the administrator's drop-in says."""
     config = json.loads(node.cri.call("Status", verbose=True)["info"]["config"])
     handlers = config["containerd"]["runtimes"]
@@ -72,23 +72,23 @@ def test_the_handler_keeps_what_the_default_one_says(node: Node) -> None:
     assert ours["runtimeType"] == theirs["runtimeType"]
 
 
-def test_another_handler_is_none_of_our_business(node: Node) -> None:
+def test_another_handler_is_none_of_our_business(node: CriNode) -> None:
     with node.pod({"memory": "4GiB"}, handler="runc") as pod:
         assert pod.run("train").probe().status == NO_DRIVER
 
 
-def test_each_container_of_a_pod_has_its_own_annotations(node: Node) -> None:
+def test_each_container_of_a_pod_has_its_own_annotations(node: CriNode) -> None:
     annotations = {"container.train.memory": "4GiB", "container.serve.memory": "8GiB"}
     with node.pod(annotations) as pod:
         train, serve, logs = (pod.run(name) for name in ("train", "serve", "logs"))
         holds(train, 4 * GIB)
         holds(serve, 8 * GIB)
         assert logs.probe().status == NO_DRIVER
-        assert promised(node.stack) == {train.full_name: 4 * GIB, serve.full_name: 8 * GIB}
+        assert allocated(node.stack) == {train.full_name: 4 * GIB, serve.full_name: 8 * GIB}
 
 
-def test_what_names_no_container_is_for_one(node: Node) -> None:
-    """The first has it; who comes while that runs is told to name them both, now and later."""
+def test_an_annotation_without_a_container_applies_to_one(node: CriNode) -> None:
+    """The first container has it; later ones are refused with both names."""
     with node.pod({"memory": "4GiB"}) as pod:
         train = pod.run("train")
         for _ in range(2):
@@ -101,13 +101,13 @@ def test_what_names_no_container_is_for_one(node: Node) -> None:
             train = pod.run("train")
 
 
-def test_what_names_no_container_is_for_the_next_once_the_first_is_gone(node: Node) -> None:
+def test_an_annotation_without_a_container_applies_to_the_next_one_later(node: CriNode) -> None:
     with node.pod({"memory": "100GiB"}) as pod:
         assert pod.run("fetch", PROGRAM, "context", f"alloc {99 * GIB}").wait() == 0
         holds(pod.run("train"), 100 * GIB)
 
 
-def test_an_init_container_gives_back_before_the_next_begins(node: Node) -> None:
+def test_an_init_container_gives_back_before_the_next_begins(node: CriNode) -> None:
     annotations = {"container.fetch.memory": "100GiB", "container.train.memory": "100GiB"}
     with node.pod(annotations) as pod:
         fetch = pod.run("fetch", PROGRAM, "context", f"alloc {99 * GIB}")
@@ -116,16 +116,16 @@ def test_an_init_container_gives_back_before_the_next_begins(node: Node) -> None
         holds(pod.run("train"), 100 * GIB)
 
 
-def test_what_is_refused_says_why_to_the_kubelet(node: Node) -> None:
+def test_a_refusal_gives_the_kubelet_the_reason(node: CriNode) -> None:
     with node.pod({"container.train.memory": "2000GiB"}) as pod:
         container = pod.create("train")
         with pytest.raises(CriError, match="gpushare: no card has room for 2000 GiB"):
             container.start()
         assert container.state() == "CONTAINER_EXITED"
-        assert promised(node.stack) == {}
+        assert allocated(node.stack) == {}
 
 
-def test_a_device_plugin_asks_by_annotations_of_the_container(node: Node) -> None:
+def test_a_device_plugin_asks_by_annotations_of_the_container(node: CriNode) -> None:
     """They come from the node; what the pod's own say may make it smaller, and no larger."""
     with node.pod() as pod:
         asked = {"gpushare.io/memory": "4GiB"}
@@ -133,19 +133,19 @@ def test_a_device_plugin_asks_by_annotations_of_the_container(node: Node) -> Non
 
 
 @pytest.mark.parametrize(("wanted", "given"), [("2GiB", 2 * GIB), ("8GiB", 4 * GIB)])
-def test_an_environment_shrinks_and_never_enlarges(node: Node, wanted: str, given: int) -> None:
+def test_an_environment_shrinks_and_never_enlarges(node: CriNode, wanted: str, given: int) -> None:
     with node.pod({"memory": "4GiB"}) as pod:
         holds(pod.run("train", envs=[{"key": "GPUSHARE_MEMORY", "value": wanted}]), given)
 
 
-def test_in_a_pod_an_environment_alone_asks_for_nothing(node: Node) -> None:
+def test_in_a_pod_an_environment_alone_asks_for_nothing(node: CriNode) -> None:
     with node.pod() as pod:
         container = pod.run("train", envs=[{"key": "GPUSHARE_MEMORY", "value": "4GiB"}])
         assert container.probe().status == NO_DRIVER
 
 
 @pytest.fixture
-def nodes(node: Node) -> list[dict[str, str]]:
+def nodes(node: CriNode) -> list[dict[str, str]]:
     """What a device plugin that knows nothing of us has a kubelet pass on: a whole card's nodes."""
     devices = []
     for name, minor in (("nvidia0", 0), ("nvidiactl", 255)):
@@ -158,26 +158,26 @@ def nodes(node: Node) -> list[dict[str, str]]:
 
 
 def test_the_card_of_a_device_plugin_is_a_whole_one(
-    node: Node, nodes: list[dict[str, str]]
+    node: CriNode, nodes: list[dict[str, str]]
 ) -> None:
     envs = [{"key": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]
     with node.pod() as pod:
         whole = pod.run("train", devices=nodes, envs=envs)
         total = whole.probe("info").said[-1]["total"]
         assert total > 100 * GIB
-        # It is nobody else's: that a share of it is asked for changes nothing.
+        # The card stays exclusive: a request for a share of it changes nothing.
         with pytest.raises(CriError, match="no card has room"):
             pod.run("serve", annotations={"gpushare.io/memory": "4GiB"})
 
 
 def test_the_card_of_a_device_plugin_becomes_the_share_that_is_annotated(
-    node: Node, nodes: list[dict[str, str]]
+    node: CriNode, nodes: list[dict[str, str]]
 ) -> None:
     with node.pod({"memory": "4GiB"}) as pod:
         holds(pod.run("train", devices=nodes), 4 * GIB)
 
 
-def test_a_root_that_is_read_only(node: Node) -> None:
+def test_a_root_that_is_read_only(node: CriNode) -> None:
     context = {"readonly_rootfs": True, "namespace_options": {"network": "NODE"}}
     with node.pod({"memory": "4GiB"}) as pod:
         container = pod.run("train", linux={"security_context": context})
@@ -185,24 +185,24 @@ def test_a_root_that_is_read_only(node: Node) -> None:
         holds(container, 4 * GIB)
 
 
-def test_what_its_first_process_holds_is_taken_from_those_that_are_executed(node: Node) -> None:
+def test_memory_of_the_first_process_is_missing_to_executed_ones(node: CriNode) -> None:
     with node.pod({"memory": "4GiB"}) as pod:
-        # With a stdin that nobody closes, as of a notebook's server, it stays.
+        # With a stdin that is not closed, as of a notebook's server, it stays.
         container = pod.run("train", PROGRAM, "context", f"alloc {2 * GIB}", stdin=True)
         wait_until(lambda: '"alloc"' in "".join(container.printed()))
         [said] = [e for e in container.probe(f"alloc {2 * GIB}").said if e["event"] == "alloc"]
         assert said["result"] == OUT_OF_MEMORY
 
 
-def test_a_container_whose_init_is_killed_gives_back(node: Node) -> None:
+def test_a_container_whose_init_is_killed_is_released(node: CriNode) -> None:
     with node.pod({"memory": "4GiB"}) as pod:
         container = pod.run("train")
         os.kill(container.pid(), signal.SIGKILL)
         assert container.wait() == 128 + signal.SIGKILL
-        wait_until(lambda: promised(node.stack) == {})
+        wait_until(lambda: allocated(node.stack) == {})
 
 
-def shims_of(container: Container) -> list[int]:
+def shims_of(container: PodContainer) -> list[int]:
     """Return the shim of its pod: containerd starts one for the sandbox and all in it."""
     return [
         int(entry.name)
@@ -218,7 +218,7 @@ def _argv(process: Path) -> bytes:
         return b""  # ended meanwhile
 
 
-def test_a_container_whose_shim_is_killed_gives_back(node: Node) -> None:
+def test_a_container_whose_shim_is_killed_is_released(node: CriNode) -> None:
     with node.pod({"memory": "4GiB"}) as pod:
         container = pod.run("train")
         first = container.pid()
@@ -226,5 +226,5 @@ def test_a_container_whose_shim_is_killed_gives_back(node: Node) -> None:
         os.kill(shim, signal.SIGKILL)
         # containerd sees it go, and has the runtime delete what is left.
         wait_until(lambda: not Path(f"/proc/{first}").exists())
-        wait_until(lambda: promised(node.stack) == {})
+        wait_until(lambda: allocated(node.stack) == {})
         container.wait()  # until then the pod cannot be removed

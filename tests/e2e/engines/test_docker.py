@@ -89,7 +89,7 @@ def test_a_container_that_asks_for_no_gpu_starts_without_one(client: DockerClien
     assert client.quotas() == {}
 
 
-def test_what_is_executed_in_it_later_shares_its_quota(client: DockerClient) -> None:
+def test_a_process_executed_later_shares_the_quota(client: DockerClient) -> None:
     with client.background("shared", *FOUR_GIB) as name, client.exec(name) as first:
         assert first.start()["code"] == 0
         assert first.ask(f"alloc {2 * GIB}")["code"] == 0
@@ -133,9 +133,9 @@ def test_killed_behind_dockers_back_it_gives_its_quota_back(client: DockerClient
 @pytest.mark.parametrize(
     ("variable", "says"),
     [
-        ("GPUSHARE_MEMORY=4Q", 'GPUSHARE_MEMORY: "4Q" is not a size; write e.g. 4GiB'),
+        ("GPUSHARE_MEMORY=4Q", "GPUSHARE_MEMORY=4Q: not a size. Write e.g. 4GiB."),
         ("GPUSHARE_MEMORY=2000GiB", "no card has room for 2000 GiB: card 0 has"),
-        ("GPUSHARE_MEMROY=4GiB", "did you mean GPUSHARE_MEMORY?"),
+        ("GPUSHARE_MEMROY=4GiB", "Did you mean GPUSHARE_MEMORY?"),
     ],
 )
 def test_a_refusal_is_one_clear_line(client: DockerClient, variable: str, says: str) -> None:
@@ -147,3 +147,80 @@ def test_a_refusal_is_one_clear_line(client: DockerClient, variable: str, says: 
     assert lines[0].count("gpushare: ") == 1
     assert says in lines[0].replace('\\"', '"')
     assert client("ps", "--all", "--quiet") == ""
+
+
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+
+
+def test_docker_has_its_answer_while_gpushared_hangs(client: DockerClient, stage: Stack) -> None:
+    """The launcher gives up after a second, and leaves nothing that keeps containerd waiting."""
+    assert stage.daemon is not None
+    pid = stage.daemon.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        done = client.call("run", "--rm", *PLAIN, *WITH_RUNTIME, IMAGE)
+        queued = descriptors_queued_for(pid)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert done.returncode in (125, 126, 127)
+    assert "gpushared" in done.stderr
+    # containerd would unmount the root for ten seconds if a descriptor of it were in the queue.
+    assert set(queued) == {0}
+
+
+def descriptors_queued_for(pid: int) -> list[int]:
+    """Return how many descriptors wait to be received at each Unix socket of a process."""
+    files = Path(f"/proc/{pid}/fdinfo").iterdir()
+    lines = (line for file in files for line in file.read_text().splitlines())
+    return [int(line.split()[1]) for line in lines if line.startswith("scm_fds:")]
+
+
+@pytest.mark.parametrize("options", ["", ":ro"], ids=["rw", "ro"])
+def test_a_volume_over_the_loaders_directory_stays_as_it_was(
+    client: DockerClient, options: str
+) -> None:
+    source = client.stage.root / f"volume{options.replace(':', '-')}"
+    source.mkdir()
+    (source / "kept").touch()
+    with client.run("volume", *FOUR_GIB, "-v", f"{source}:{LIBRARIES}{options}") as tenant:
+        holds(tenant)
+    assert [path.name for path in source.iterdir()] == ["kept"]
+
+
+def test_volumes_of_another_container_and_of_a_name(client: DockerClient) -> None:
+    try:
+        client("create", "--name", "owner", "-v", f"libraries:{LIBRARIES}", IMAGE)
+        with client.run("taker", *FOUR_GIB, "--volumes-from", "owner") as tenant:
+            holds(tenant)
+        folder = Path(client("volume", "inspect", "--format", "{{.Mountpoint}}", "libraries"))
+        assert list(folder.iterdir()) == []
+    finally:
+        client.call("rm", "--force", "owner")
+        client.call("volume", "rm", "libraries")
+
+
+def test_a_volume_over_opt_is_refused_by_its_name(client: DockerClient) -> None:
+    source = client.stage.root / "opt-volume"
+    source.mkdir()
+    with client.nothing_kept():
+        done = client.call("run", "--rm", *PLAIN, *FOUR_GIB, "-v", f"{source}:/opt", IMAGE)
+    assert done.returncode == 125
+    assert "gpushare: the volume at /opt covers /opt/gpushare/driver/libcuda.so.1" in done.stderr
+    assert list(source.iterdir()) == []
+
+
+def test_a_committed_image_has_no_library_that_another_runtime_fails_on(
+    client: DockerClient,
+) -> None:
+    try:
+        with client.background("committed", *FOUR_GIB) as name:
+            client("commit", name, "committed-image")
+        probe = ("committed-image", "gpushare-probe", "info")
+        done = client.call("run", "--rm", "--runtime=runc", *PLAIN, *probe)
+        assert done.returncode == 3, done.stderr
+        assert "file too short" not in done.stdout + done.stderr
+        with client.nothing_kept():
+            again = client("run", "--rm", *PLAIN, *FOUR_GIB, *probe)
+        assert json.loads(again.splitlines()[-1])["total"] == 4 * GIB
+    finally:
+        client.call("rmi", "--force", "committed-image")

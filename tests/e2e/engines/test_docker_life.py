@@ -19,7 +19,7 @@ from .docker_client import FOUR_GIB, GIB, DockerClient, holds
 
 @pytest.fixture(scope="module")
 def own(distribution: Distribution) -> Iterator[Stack]:
-    """A stage whose gpushared may be stopped: whoever needs it starts it."""
+    """A stage whose gpushared may be stopped: a test that needs it starts it."""
     with Stack(distribution=distribution) as stack:
         stack.start_containerd()
         stack.start_docker("--default-runtime=gpushare").prepare(stack.installation.probe)
@@ -38,12 +38,12 @@ def stop(stack: Stack) -> None:
     stack.daemon.stop()
 
 
-def test_with_gpushared_dead_only_who_asks_for_a_gpu_is_refused(client: DockerClient) -> None:
+def test_with_gpushared_dead_only_gpu_requests_are_refused(client: DockerClient) -> None:
     stop(client.stage)
     asking = client.call("run", "--rm", "--network", "none", *FOUR_GIB, "gpushare-probe")
     assert asking.returncode != 0
     assert asking.stderr.count("gpushare: ") == 1
-    assert "this container asks for a GPU" in asking.stderr
+    assert "this container requests a GPU" in asking.stderr
     assert "gpushare doctor" in asking.stderr
     plain = client.call("run", "--rm", "--network", "none", "gpushare-probe")
     assert plain.returncode == 3, plain.stderr  # the probe ran and found no driver
@@ -67,7 +67,7 @@ def test_a_container_runs_on_while_gpushared_restarts(client: DockerClient) -> N
             holds(tenant)
 
 
-def test_what_docker_restarts_always_has_its_quota_again(client: DockerClient) -> None:
+def test_a_container_that_docker_restarts_has_its_quota_again(client: DockerClient) -> None:
     with client.background("always", "--restart", "always", *FOUR_GIB) as name:
         for _ in range(3):
             crash(client, name)
@@ -76,12 +76,12 @@ def test_what_docker_restarts_always_has_its_quota_again(client: DockerClient) -
         wait_until(lambda: client.quotas() == {"always": 4 * GIB})
 
 
-def test_a_restart_that_nobody_could_decide_is_told_and_made_up_for(client: DockerClient) -> None:
+def test_an_undecided_restart_is_reported_and_repeated(client: DockerClient) -> None:
     """Docker tries once (docs/how-to/docker-and-compose.md)."""
     with client.background("missed", "--restart", "always", *FOUR_GIB) as name:
         stop(client.stage)
         os.kill(client.state(name)["Pid"], signal.SIGKILL)
-        wait_until(lambda: "gpushare: this container asks for a GPU" in client.state(name)["Error"])
+        wait_until(lambda: "gpushare: this container requests a GPU" in client.state(name)["Error"])
         client.stage.start_daemon()
         client("start", name)
         with client.exec(name) as tenant:

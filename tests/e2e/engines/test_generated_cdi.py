@@ -45,7 +45,7 @@ def podman(distribution: Distribution) -> Iterator[Podman]:
 
 
 @pytest.mark.parametrize("device", ["0", UUIDS[0], "all"])
-def test_podman_gives_what_the_spec_says(podman: Podman, device: str) -> None:
+def test_podman_applies_the_generated_spec(podman: Podman, device: str) -> None:
     paths = ["/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm", f"{DEBIAN}/libcuda.so.1"]
     paths += [f"{DEBIAN}/libnvidia-nvvm.so.4", "/usr/bin/nvidia-smi"]
     command = (BUSYBOX, "ls", *paths)

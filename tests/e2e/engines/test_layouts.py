@@ -14,7 +14,11 @@ from gpushare.verify.image import PROGRAM
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
-from tests.stack.distribution import Cgroups, Distribution
+from tests.stack.distribution import DEBIAN13, Cgroups, Distribution
+
+from .docker_client import FOUR_GIB, DockerClient, holds
+from .node import CriNode
+from .slices import assert_slice, probing
 
 GIB = 1 << 30
 
@@ -23,7 +27,7 @@ GIB = 1 << 30
     ("runtime", "cgroups"),
     [("runc", "machine"), ("runc", "v1"), ("runc", "v2"), ("crun", "v1"), ("crun", "v2")],
 )
-def test_a_quota_is_held_and_released(
+def test_a_quota_is_enforced_and_released(
     distribution: Distribution, runtime: str, cgroups: Cgroups
 ) -> None:
     with Stack(distribution=distribution, cgroups=cgroups, runtime=runtime) as stack:
@@ -42,22 +46,39 @@ def test_a_quota_is_held_and_released(
         wait_until(lambda: not Client(stack.socket).tenants())
 
 
+def test_over_crun_a_quota_is_enforced_for_docker_and_a_kubelet() -> None:
+    """As after `gpushare setup --low-level crun`; all else of engines is tested over runc."""
+    with Stack(distribution=DEBIAN13, cgroups="v1", runtime="crun") as stack:
+        stack.start_daemon()
+        stack.start_containerd()
+        stack.start_docker().prepare(stack.installation.probe)
+        with DockerClient(stack).run("over-crun", "--runtime=gpushare", *FOUR_GIB) as tenant:
+            holds(tenant)
+        with CriNode(stack) as node, node.pod({"memory": "4GiB"}) as pod:
+            assert_slice(pod.run("train").probe(*probing(4 * GIB)).said, 4 * GIB)
+        wait_until(lambda: not Client(stack.socket).tenants())
+
+
 @pytest.mark.parametrize("cgroups", ["v1", "v2"])
-def test_who_goes_round_the_filter_is_frozen(distribution: Distribution, cgroups: Cgroups) -> None:
+def test_a_container_that_bypasses_the_library_is_frozen(
+    distribution: Distribution, cgroups: Cgroups
+) -> None:
     """In a cgroup that the runtime made; in systemd's it is test_booted.py's."""
     with Stack(distribution=distribution, cgroups=cgroups) as stack:
         stack.start_daemon()
         log = stack.root / "gpushared.log"
-        wait_until(lambda: '"context-measured"' in log.read_text())
+        wait_until(lambda: '"context-size-measured"' in log.read_text())
         client = Client(stack.socket)
         args = (PROGRAM, "--library", "/opt/gpushare/driver/libcuda.so.1")
         bundle = Bundle(stack, quota={"memory": "2GiB"}, args=args)
         with bundle.run() as tenant:
             assert tenant.start()["code"] == 0
-            assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0  # nobody refuses it
-            wait_until(lambda: [one["by"] for one in client.tenants()[0]["held"]] == ["audit"])
+            assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0  # nothing refuses it
+            wait_until(
+                lambda: [one["by"] for one in client.tenants()[0]["interventions"]] == ["audit"]
+            )
             assert '"paused"' in bundle.call("state").stdout
-            client.set(bundle.id, on_over="kill")
+            client.set(bundle.id, over_quota_action="kill")
             wait_until(lambda: tenant.process.poll() is not None)
         wait_until(lambda: not client.tenants())
 

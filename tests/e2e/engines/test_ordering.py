@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.engines import ordering
+from gpushare.engines import systemd_unit
 from tests.stack import Stack
 
 UNITS = Path(__file__).parents[3] / "packaging/systemd"
@@ -38,7 +38,7 @@ def composed(stage: Stack) -> Iterator[Stack]:
         write(stage, path, text)
     drop_ins = [FOLDER / f"{service}.service.d/gpushare.conf" for service in SERVICES]
     for path in drop_ins:
-        write(stage, path, ordering.DropIn().register("", LAUNCHER, default=False))
+        write(stage, path, systemd_unit.UnitDropIn().register("", LAUNCHER, default=False))
     yield stage
     names = " ".join(str(path) for path in (*ours, *drop_ins))
     inside(stage, f"rm {names}").check_returncode()

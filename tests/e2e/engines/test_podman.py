@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,8 @@ from gpushare.verify.image import PROGRAM
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 
-from .podman import BUSYBOX, IMAGE, Done, Podman
-from .slices import GIB, NO_DRIVER, assert_slice, parse, probing, promised
+from .podman import BUSYBOX, IDLE, IMAGE, Done, Podman
+from .slices import GIB, NO_DRIVER, allocated, assert_slice, parse, probing
 
 HOOK = Path(__file__).resolve().parents[3] / "hooks/hooks.d/gpushare.json"
 PROBE = (PROGRAM, *probing(4 * GIB))
@@ -51,7 +51,7 @@ def holds(done: Done) -> None:
 
 
 @pytest.mark.parametrize("asks", [ANNOTATED, "--env=GPUSHARE_MEMORY=4GiB"])
-def test_a_container_gets_what_it_asks_for(podman: Podman, runtime: str, asks: str) -> None:
+def test_a_container_gets_its_request(podman: Podman, runtime: str, asks: str) -> None:
     holds(podman.run("--rm", asks, command=PROBE, runtime=runtime))
 
 
@@ -59,7 +59,7 @@ def test_one_that_asks_for_nothing_gets_nothing(podman: Podman, runtime: str) ->
     assert podman.run("--rm", command=PROBE, runtime=runtime).returncode == NO_DRIVER
 
 
-def test_a_refusal_is_what_podman_says(podman: Podman, runtime: str) -> None:
+def test_podman_prints_the_refusal(podman: Podman, runtime: str) -> None:
     done = podman.run("--rm", "--env=GPUSHARE_MEMORY=2000GiB", command=PROBE, runtime=runtime)
     assert done.returncode == 126  # as for whatever cannot be run
     [line] = done.stderr.splitlines()
@@ -71,32 +71,32 @@ def test_exec_kill_start_and_stop(podman: Podman, stage: Stack, name: str) -> No
     podman.start(name, ANNOTATED)
     for end in ("kill", "stop"):
         holds(podman.execute(name, *PROBE))
-        wait_until(lambda: promised(stage) == {name: 4 * GIB})  # podman writes it down by and by
+        wait_until(lambda: allocated(stage) == {name: 4 * GIB})  # podman writes it down by and by
         words = [end, "--time=0", name] if end == "stop" else [end, name]
         assert podman.call(*words).returncode == 0
-        wait_until(lambda: not promised(stage))
+        wait_until(lambda: not allocated(stage))
         assert podman.call("start", name).returncode == 0  # the same id, once more
 
 
-def test_a_container_whose_first_process_is_killed_gives_back(
+def test_a_container_whose_first_process_is_killed_is_released(
     podman: Podman, stage: Stack, name: str
 ) -> None:
     podman.start(name, ANNOTATED)
     [found] = json.loads(podman.call("inspect", name).stdout)
     os.kill(found["State"]["Pid"], signal.SIGKILL)
-    wait_until(lambda: not promised(stage))
+    wait_until(lambda: not allocated(stage))
 
 
-def test_a_container_whose_monitor_is_killed_keeps_what_it_has(
+def test_a_container_whose_monitor_is_killed_keeps_its_quota(
     podman: Podman, stage: Stack, name: str
 ) -> None:
     podman.start(name, ANNOTATED)
     [found] = json.loads(podman.call("inspect", name).stdout)
     os.kill(found["State"]["ConmonPid"], signal.SIGKILL)
     holds(podman.execute(name, *PROBE))
-    assert list(promised(stage).values()) == [4 * GIB]
+    assert list(allocated(stage).values()) == [4 * GIB]
     os.kill(found["State"]["Pid"], signal.SIGKILL)
-    wait_until(lambda: not promised(stage))
+    wait_until(lambda: not allocated(stage))
 
 
 def test_each_container_of_a_pod_asks_for_itself(podman: Podman, stage: Stack) -> None:
@@ -112,7 +112,7 @@ def test_each_container_of_a_pod_asks_for_itself(podman: Podman, stage: Stack) -
             done = podman.call(*words, BUSYBOX, "sleep", "1000")
             assert done.returncode == 0, done.stderr
         holds(podman.execute(f"{pod}-train", *PROBE))
-        assert sorted(promised(stage).values()) == [4 * GIB, 8 * GIB]
+        assert sorted(allocated(stage).values()) == [4 * GIB, 8 * GIB]
     finally:
         podman.call("pod", "rm", "--force", "--time=0", pod)
 
@@ -122,14 +122,14 @@ def test_however_it_is_confined(podman: Podman, flag: str) -> None:
     holds(podman.run("--rm", ANNOTATED, flag, command=PROBE))
 
 
-# --- hooks.d: a hook cannot edit a spec; it sees who came past the launcher ---
+# --- hooks.d: a hook cannot edit a spec; it sees containers that bypassed the launcher ---
 
 
-def test_the_hook_stops_what_came_past_the_launcher(podman: Podman) -> None:
+def test_the_hook_stops_a_container_that_bypassed_the_launcher(podman: Podman) -> None:
     bare = str(podman.stage.runtime)
     done = podman.run("--rm", ANNOTATED, command=PROBE, runtime=bare)
     assert done.returncode == 126
-    assert "start it with --runtime gpushare" in done.stderr
+    assert "Start it with --runtime gpushare" in done.stderr
     # One that asks for nothing is none of the hook's business.
     assert podman.run("--rm", command=PROBE, runtime=bare).returncode == NO_DRIVER
 
@@ -143,3 +143,49 @@ def test_the_hook_that_is_packaged_is_the_one_that_is_registered(
     assert registered["hook"].pop("path") == str(stage.installation.hook)
     packaged["hook"].pop("path")
     assert registered == packaged
+
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  annotations: {{gpushare.io/container.train.memory: 4GiB}}
+spec:
+  containers:
+  - {{name: train, image: {image}, command: [{command}]}}
+  - {{name: side, image: {image}, command: [{command}]}}
+{more}
+"""
+
+
+@pytest.fixture
+def play(podman: Podman, name: str) -> Iterator[Callable[[str], Done]]:
+    """Play a pod of two containers, of which `train` requests a quota; it is removed in the end."""
+    file = podman.root / f"{name}.yaml"
+    command = ", ".join(f'"{word}"' for word in IDLE)
+
+    def played(more: str = "") -> Done:
+        file.write_text(POD.format(name=name, image=IMAGE, command=command, more=more))
+        return podman.call("play", "kube", "--network=host", str(file))
+
+    yield played
+    podman.call("pod", "rm", "--force", "--time=0", name)
+
+
+def test_of_a_played_pod_the_container_that_is_named_gets_the_quota(
+    podman: Podman, stage: Stack, name: str, play: Callable[[str], Done]
+) -> None:
+    done = play("")
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: allocated(stage) == {f"{name}-train": 4 * GIB})
+    holds(podman.execute(f"{name}-train", *PROBE))
+    assert podman.execute(f"{name}-side", *PROBE).returncode == NO_DRIVER
+
+
+def test_where_podman_does_not_say_which_container_it_is_the_refusal_names_the_way(
+    stage: Stack, play: Callable[[str], Done]
+) -> None:
+    done = play("  hostname: other")
+    assert "podman does not tell which one this is. Set GPUSHARE_MEMORY in the" in done.stderr
+    assert not allocated(stage)

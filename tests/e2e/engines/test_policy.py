@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's policy in force: a namespace's ceilings through CRI, the node's own through docker."""
+"""The node's policy: the limits of a namespace through CRI, those of the node through docker."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.stack.distribution import Distribution
 
 from .cri import CriError
 from .docker_client import DockerClient, holds
-from .node import Node
+from .node import CriNode
 from .pod import NAMESPACE
 from .podman import BUSYBOX, Podman
-from .slices import GIB, assert_slice, parse, probing, promised
+from .slices import GIB, allocated, assert_slice, parse, probing
 
 POLICY = f"""
-ceilings: {{memory: 4GiB}}
+max_per_request: {{memory: 4GiB}}
 namespaces:
   {NAMESPACE}:
     defaults: {{memory: 16GiB}}
-    ceilings: {{memory: 8GiB}}
-    together: {{memory: 12GiB}}
+    max_per_request: {{memory: 8GiB}}
+    max_per_card: {{memory: 12GiB}}
     trust: {{env: ignore}}
 """
 SPOOFED = (
@@ -48,8 +48,8 @@ def own(distribution: Distribution) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="module")
-def node(own: Stack) -> Iterator[Node]:
-    with Node(own) as made:
+def node(own: Stack) -> Iterator[CriNode]:
+    with CriNode(own) as made:
         yield made
 
 
@@ -73,20 +73,20 @@ def podman(own: Stack) -> Podman:
 
 
 @pytest.mark.usefixtures("released")
-def test_a_pod_is_held_to_its_namespace(node: Node) -> None:
-    line = f"{node.stack.config}:{_line_of(node.stack, 'ceilings: {memory: 8GiB}')}"
+def test_a_pod_obeys_its_namespaces_limits(node: CriNode) -> None:
+    line = f"{node.stack.config}:{_line_of(node.stack, 'max_per_request: {memory: 8GiB}')}"
     with node.pod({"memory": "9GiB"}) as pod:
         container = pod.create("train")
         with pytest.raises(CriError) as refused:
             container.start()
-        told = f"above the ceiling, 8GiB (namespaces.{NAMESPACE}.ceilings.memory, {line})"
+        told = f"exceeds the maximum, 8GiB (namespaces.{NAMESPACE}.max_per_request.memory, {line})"
         assert told in str(refused.value)
     with node.pod({"memory": "8GiB"}) as pod:
         assert_slice(pod.run("train").probe(*probing(8 * GIB)).said, 8 * GIB)
 
 
 @pytest.mark.usefixtures("released")
-def test_all_pods_of_a_namespace_are_held_together(node: Node) -> None:
+def test_the_limits_of_a_namespace_cover_all_its_pods(node: CriNode) -> None:
     with node.pod({"memory": "8GiB"}) as first, node.pod({"memory": "5GiB"}) as second:
         train = first.run("train")
         waiting = second.create("train")
@@ -94,24 +94,24 @@ def test_all_pods_of_a_namespace_are_held_together(node: Node) -> None:
             waiting.start()
         waiting.remove()
         train.remove()
-        wait_until(lambda: promised(node.stack) == {})
+        wait_until(lambda: allocated(node.stack) == {})
         second.run("train")
 
 
 @pytest.mark.usefixtures("released")
 def test_a_pod_that_says_no_memory_gets_the_namespace_s_default_under_its_ceiling(
-    node: Node,
+    node: CriNode,
 ) -> None:
     with node.pod({"cores": "10"}) as pod:
         container = pod.run("train", envs=[{"key": "GPUSHARE_MEMORY", "value": "1GiB"}])
-        assert promised(node.stack) == {container.full_name: 8 * GIB}
+        assert allocated(node.stack) == {container.full_name: 8 * GIB}
         [row] = Client(node.stack.socket).tenants()
         assert "GPUSHARE_MEMORY was not read: trust.env is ignore" in row["notes"]
         assert row["quota"]["memory"] == "8GiB default"
 
 
 @pytest.mark.usefixtures("released")
-def test_what_is_set_is_above_the_ceiling(node: Node) -> None:
+def test_set_is_above_the_ceiling(node: CriNode) -> None:
     with node.pod({"memory": "4GiB"}) as pod:
         container = pod.run("train")
         argv = [*node.stack.cli, "set", container.full_name, "--memory", "20GiB"]
@@ -120,11 +120,11 @@ def test_what_is_set_is_above_the_ceiling(node: Node) -> None:
 
 
 @pytest.mark.usefixtures("released")
-def test_an_image_s_environment_is_held_to_the_node_s_ceiling(client: DockerClient) -> None:
+def test_an_image_s_environment_obeys_the_node_s_ceiling(client: DockerClient) -> None:
     with client.run("above", "-e", "GPUSHARE_MEMORY=5GiB") as tenant:
         assert tenant.wait() != 0
-        assert "env GPUSHARE_MEMORY: " in tenant.errors
-        assert "above the ceiling, 4GiB (ceilings.memory, " in tenant.errors
+        assert "env GPUSHARE_MEMORY=5GiB: " in tenant.errors
+        assert "exceeds the maximum, 4GiB (max_per_request.memory, " in tenant.errors
     with client.run("at", "-e", "GPUSHARE_MEMORY=4GiB") as tenant:
         holds(tenant)
 
@@ -137,7 +137,7 @@ def test_an_annotation_makes_no_pod_of_a_user_s_container(client: DockerClient) 
         return
     with client.run("above", *SPOOFED, "-e", "GPUSHARE_MEMORY=8GiB") as tenant:
         assert tenant.wait() != 0
-        assert "above the ceiling, 4GiB (ceilings.memory, " in tenant.errors
+        assert "exceeds the maximum, 4GiB (max_per_request.memory, " in tenant.errors
     with client.run("at", *SPOOFED, "-e", "GPUSHARE_MEMORY=4GiB") as tenant:
         holds(tenant)
 
@@ -148,7 +148,7 @@ def test_nor_of_a_container_of_podman(podman: Podman, more: tuple[str, ...]) -> 
     asked = ("--annotation", "gpushare.io/memory=8GiB")
     done = podman.run("--rm", *SPOOFED, *more, *asked, command=(BUSYBOX, "true"))
     assert done.returncode != 0
-    assert "above the ceiling, 4GiB (ceilings.memory, " in done.stderr
+    assert "exceeds the maximum, 4GiB (max_per_request.memory, " in done.stderr
     probe = (PROGRAM, *probing(4 * GIB))
     done = podman.run("--rm", *SPOOFED, *more, "-e", "GPUSHARE_MEMORY=4GiB", command=probe)
     assert_slice(parse(done.stdout), 4 * GIB)

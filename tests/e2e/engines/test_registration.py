@@ -17,15 +17,14 @@ from typing import Any
 import pytest
 import tomlkit
 
-from gpushare.engines import answer, clusters, containerd, imports, registration
-from gpushare.engines.engine import find
-from gpushare.engines.place import Place
+from gpushare.engines import containerd, find, kubernetes_distributions, query, registration
+from gpushare.engines.config_files import ConfigLocation
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.distribution import Distribution
 from tests.unit.engines import machine
 
-from .node import Node
+from .node import CriNode
 
 WITHOUT_CRI = "containerd-docker-ce"
 #: Both distributions have a containerd 1, which reads no file of version 3.
@@ -52,7 +51,7 @@ def folder(stage: Stack) -> Iterator[Path]:
 
 @pytest.fixture
 def clients(stage: Stack, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The distribution's clients, as the programs that an engine is asked by."""
+    """The distribution's clients, as the programs that query an engine."""
     for name, value in stage.env.items():
         monkeypatch.setenv(name, value)
     storage = folder / "storage.conf"  # the place is an overlay already
@@ -63,12 +62,14 @@ def clients(stage: Stack, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("name", CONTAINERDS)
-def test_containerd_takes_it_and_keeps_what_it_had(stage: Stack, name: str, folder: Path) -> None:
+def test_containerd_accepts_the_file_and_keeps_its_own_settings(
+    stage: Stack, name: str, folder: Path
+) -> None:
     root = machine.make(name, folder)
     before = dump(stage, main_file(name, root), root)
     machine.configure(name, root, default=machine.may_be_default(name))
     after = dump(stage, main_file(name, root), root)
-    section, had = containerd.section_of(after), containerd.section_of(before)
+    section, had = containerd.cri_section(after), containerd.cri_section(before)
     if name == WITHOUT_CRI:  # it is read and comes to nothing, as the user is told
         assert after == before
         return
@@ -91,7 +92,7 @@ def test_a_bare_drop_in_would_take_the_rest_of_cri_away(stage: Stack, folder: Pa
     """Why a file of version 2 is edited where it speaks of CRI; containerd 2 merges instead."""
     root = machine.make("containerd-nvidia-drop-in", folder)
     (root / "etc/containerd/conf.d/99-nvidia.toml").write_text(HANDLER)
-    found = containerd.section_of(dump(stage, main_file("", root), root))
+    found = containerd.cri_section(dump(stage, main_file("", root), root))
     assert list(found["runtimes"]) == ["other"]
 
 
@@ -106,27 +107,29 @@ def test_docker_knows_it_after_a_reload(
         own.start_containerd()
         own.start_docker()
         launcher = own.installation.launcher
-        place = find("docker").place(Path("/"), own.root / "daemon.json")
-        assert answer.of_docker(place) == answer.Answer(True, False, launcher)
+        place = find("docker").locate(Path("/"), own.root / "daemon.json")
+        assert query.query_docker(place) == query.RuntimeReport(True, False, launcher)
         pid = int((own.root / "docker.pid").read_text())
         for default in (None, False, True, None):
             change(place, launcher, default)
             os.kill(pid, signal.SIGHUP)
-            wanted = answer.Answer(False, False)
+            wanted = query.RuntimeReport(False, False)
             if default is not None:
-                wanted = answer.Answer(True, default, launcher)
+                wanted = query.RuntimeReport(True, default, launcher)
             wait_until(partial(_answers, place, wanted))
 
 
-def test_a_running_containerd_is_asked_with_crictl_and_without(
+def test_a_running_containerd_is_queried_with_and_without_crictl(
     distribution: Distribution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Stack(distribution=distribution) as own, Node(own) as node:
-        place = find("containerd").place(Path("/"), node.config)
+    # It has a root of its own here, as an engine within a container has.
+    monkeypatch.setattr(query, "_is_ours", lambda _: True)
+    with Stack(distribution=distribution) as own, CriNode(own) as node:
+        place = find("containerd").locate(Path("/"), node.config)
         launcher = own.installation.launcher
-        assert answer.of_containerd(place) == answer.Answer(True, True, launcher)
+        assert query.query_containerd(place) == query.RuntimeReport(True, True, launcher)
         os.utime(node.config)  # as if it had been written just now
-        assert answer.of_containerd(place) == answer.Answer(False)
+        assert query.query_containerd(place) == query.RuntimeReport(False)
         # crictl prints CRI's Status, its texts of JSON as JSON.
         status = node.cri.call("Status", verbose=True)["info"]
         said = tmp_path / "said.json"
@@ -135,29 +138,29 @@ def test_a_running_containerd_is_asked_with_crictl_and_without(
         crictl.write_text(f"#!/bin/sh\ncat {said}\n")
         crictl.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        assert answer.of_containerd(place) == answer.Answer(True, True, launcher)
+        assert query.query_containerd(place) == query.RuntimeReport(True, True, launcher)
 
 
 @pytest.mark.usefixtures("clients")
 def test_podman_knows_it_at_its_next_start(stage: Stack, folder: Path) -> None:
     launcher = stage.installation.launcher
-    place = find("podman").place(folder, None)
+    place = find("podman").locate(folder, None)
     put(stage, folder)  # nothing yet, whatever an earlier test registered
-    assert answer.of_podman(place).known is False
+    assert query.query_podman(place).known is False
     for default in (False, True):
         change(place, launcher, default)
         put(stage, folder)
-        assert answer.of_podman(place) == answer.Answer(True, default, launcher)
+        assert query.query_podman(place) == query.RuntimeReport(True, default, launcher)
         change(place, launcher, None)
         put(stage, folder)
-        assert answer.of_podman(place).known is False
+        assert query.query_podman(place).known is False
 
 
-def _answers(place: Place, wanted: answer.Answer) -> bool:
-    return answer.of_docker(place) == wanted
+def _answers(place: ConfigLocation, wanted: query.RuntimeReport) -> bool:
+    return query.query_docker(place) == wanted
 
 
-def change(place: Place, launcher: Path, default: bool | None) -> None:
+def change(place: ConfigLocation, launcher: Path, default: bool | None) -> None:
     """Register `launcher`, or for None take the runtime out."""
     changes = (
         registration.unconfigure(place)
@@ -186,7 +189,7 @@ def said(found: Any) -> Any:
 
 def main_file(name: str, root: Path) -> Path:
     """Return the file that the machine's containerd would be started with, written as it is."""
-    place = find("containerd").place(root, None)
+    place = find("containerd").locate(root, None)
     assert place.main is not None
     if name.startswith(("k3s", "rke2")):
         return rendered(place.main, place.path)
@@ -196,8 +199,11 @@ def main_file(name: str, root: Path) -> Path:
         place.main.write_text(text)
     if name == "k0s":  # RFC 7396: what k0s makes of its defaults and of a drop-in that names CRI
         generated = root / "run/k0s/containerd-cri.toml"
-        files = [clusters.parsed(generated), clusters.parsed(place.path)]
-        generated.write_text(tomlkit.dumps(imports.merged(files, deep=True)))
+        files = [
+            kubernetes_distributions.parse_file(generated),
+            kubernetes_distributions.parse_file(place.path),
+        ]
+        generated.write_text(tomlkit.dumps(containerd.merge_files(files, deep=True)))
     return place.main
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who starts containers without root is told that those get no GPU; others start as ever."""
+"""Rootless engines warn that their containers get no GPU; containers without a request start."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .slices import NO_DRIVER
 
 USER = 5  # games, in every Debian
 MESSAGE = (
-    'gpushare: this container asks for a GPU (annotation "gpushare.io/memory"), but its engine '
-    "runs without root, and only root's containers get one; start it with sudo, or without a "
-    "container: gpushare run"
+    'gpushare: this container requests a GPU (annotation "gpushare.io/memory"), but '
+    "GPUs are not available to rootless engines. Start it with sudo, or without a "
+    "container: gpushare run."
 )
 ANNOTATION = {"gpushare.io/memory": "4GiB"}
 AS_USER = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups")
@@ -34,7 +34,7 @@ def bundle(stage: Stack) -> Iterator[Bundle]:
 
 
 @pytest.mark.parametrize("before", [AS_USER, IN_NAMESPACE], ids=["user", "user-namespace"])
-def test_a_caller_without_root_is_told_what_to_do(
+def test_a_caller_without_root_gets_advice(
     stage: Stack, bundle: Bundle, before: tuple[str, ...]
 ) -> None:
     launcher = str(stage.installation.launcher)
@@ -55,13 +55,13 @@ def podman(stage: Stack) -> Podman:
     return Podman(stage, user=USER)
 
 
-def test_podman_without_root_tells_its_user(podman: Podman) -> None:
+def test_podman_without_root_warns_its_user(podman: Podman) -> None:
     done = podman.run("--rm", "--annotation=gpushare.io/memory=4GiB")
     assert done.returncode == 126
     assert MESSAGE in done.stderr
 
 
-def test_podman_without_root_runs_what_asks_for_no_gpu(podman: Podman) -> None:
+def test_podman_without_root_runs_a_container_without_a_request(podman: Podman) -> None:
     done = podman.run("--rm", command=(BUSYBOX, "echo", "here"))
     assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
     # An image's word alone asks for nothing.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of docs/explanation/faults.md, made for real: nothing is lost, nothing is given twice.
+"""The faults of docs/explanation/failure-modes.md, made for real.
 
-Each test ends with what is promised beside who is alive, with a tenant beside the fault that never
-saw a call fail, and with the lines of the log that say what was done.
+At its end, each test compares the allocations with the containers that still run. It also checks
+that no call failed in a second container, and that the log reports what gpushared did.
 """

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.e2e.hostile.conftest import compiled, runtime
-from tests.e2e.hostile.container import Place
+from tests.e2e.hostile.container import RuntimeNamespace
 from tests.stack import Stack
 from tests.stack.program import find
 
@@ -16,34 +16,40 @@ __all__ = ["compiled", "runtime"]
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
-    """A daemon that may be ended. A reservation that nobody ends would be waited for, for long."""
+def binds() -> str:
+    """What binds a container that is created, "" for the default."""
+    return ""
+
+
+@pytest.fixture
+def place(binds: str) -> Iterator[RuntimeNamespace]:
+    """A daemon that may be killed. It would wait long for a reservation that is never released."""
     with Stack() as stack:
-        made = Place(stack, bind=600)
+        made = RuntimeNamespace(stack, bind=binds, bind_timeout_seconds=600)
         stack.start_daemon()
         yield made
         made.close()
 
 
-def kill(place: Place) -> None:
+def kill(place: RuntimeNamespace) -> None:
     """End the daemon as the out-of-memory killer does."""
     assert place.stack.daemon is not None
     place.stack.daemon.process.kill()
     place.stack.daemon.process.wait()
 
 
-def events(place: Place, name: str) -> list[dict[str, object]]:
+def events(place: RuntimeNamespace, name: str) -> list[dict[str, object]]:
     """Return the lines of the log about `name`."""
     return [line for line in place.log_lines() if line["event"] == name]
 
 
-def configure(place: Place, **settings: object) -> None:
+def configure(place: RuntimeNamespace, **settings: object) -> None:
     """Change the daemon's configuration, for its next start."""
     config = place.stack.config
     config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **settings}))
 
 
-def gpushare(place: Place, *words: str) -> str:
+def gpushare(place: RuntimeNamespace, *words: str) -> str:
     """Return what the command says to an operator, whatever its exit status."""
     argv: Sequence[str] = [*place.stack.cli, *words]
     done = subprocess.run(

@@ -14,7 +14,7 @@ import yaml
 
 from gpushare import simulator
 from gpushare.client import Client
-from gpushare.verify import Tenant, image
+from gpushare.verify import ProbeTenant, image
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -27,7 +27,7 @@ DEADLINE_SECONDS = 1
 
 
 @dataclass
-class Machine:
+class MachineWithFaults:
     """The stack, its simulated device, and a client of its daemon."""
 
     stack: Stack
@@ -73,8 +73,8 @@ class Machine:
                     return int(entry.name)
         return 0
 
-    def promised(self) -> list[int]:
-        return [card["promised_bytes"] for card in self.client.cards()]
+    def allocated(self) -> list[int]:
+        return [card["allocated_bytes"] for card in self.client.cards()]
 
     def bundle(self, card: int, memory: str = "10GiB") -> Bundle:
         """Return a container on a card. A program of it sees every simulated card, and asks one."""
@@ -97,7 +97,7 @@ class Machine:
         return started
 
 
-def work(tenant: Tenant) -> None:
+def work(tenant: ProbeTenant) -> None:
     """Have a tenant fill its quota, launch, meet its limit, and free: as if nothing was wrong."""
     assert tenant.ask(f"alloc {QUOTA_BYTES - 2 * GIB}")["code"] == 0
     assert tenant.ask("spin 100000 5")["code"] == 0
@@ -106,19 +106,22 @@ def work(tenant: Tenant) -> None:
 
 
 @contextmanager
-def machine() -> Iterator[Machine]:
+def machine() -> Iterator[MachineWithFaults]:
     """Run a daemon on two cards."""
     with Stack(cards=CARDS) as stack:
         settings = yaml.safe_load(stack.config.read_text())
-        settings["timing"] = {"driver": DEADLINE_SECONDS, "reconcile": 1}
+        settings["timing"] = {
+            "driver_timeout_seconds": DEADLINE_SECONDS,
+            "reconcile_interval_seconds": 1,
+        }
         stack.config.write_text(yaml.safe_dump(settings))
         stack.start_daemon()
-        yield Machine(stack)
+        yield MachineWithFaults(stack)
 
 
 @contextmanager
-def tenants(machine: Machine) -> Iterator[list[Tenant]]:
-    """Run a tenant on each card, and see in the end that nothing is lost and nobody ended."""
+def tenants(machine: MachineWithFaults) -> Iterator[list[ProbeTenant]]:
+    """Run a tenant on each card; in the end nothing is lost and no tenant was killed."""
     for card in range(CARDS):
         simulator.fail(machine.device, card)
     wait_until(machine.is_well)
@@ -127,10 +130,10 @@ def tenants(machine: Machine) -> Iterator[list[Tenant]]:
         for tenant in (first, second):
             assert tenant.start()["code"] == 0
             work(tenant)
-        assert machine.promised() == [QUOTA_BYTES] * CARDS
+        assert machine.allocated() == [QUOTA_BYTES] * CARDS
         yield [first, second]
         wait_until(machine.is_well)
-        assert sorted(machine.promised()) == [QUOTA_BYTES] * CARDS
+        assert sorted(machine.allocated()) == [QUOTA_BYTES] * CARDS
         for tenant in (first, second):
             work(tenant)
         acted = ("tenant-frozen", "tenant-killed", "tenant-released", "tenant-warned")
@@ -139,4 +142,4 @@ def tenants(machine: Machine) -> Iterator[list[Tenant]]:
         assert machine.stack.daemon is not None
         assert machine.stack.daemon.process.poll() is None
     wait_until(lambda: machine.client.tenants() == [])
-    assert machine.promised() == [0] * CARDS
+    assert machine.allocated() == [0] * CARDS

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The time of day as a file says, for the programs that are started with this library: beneath
- * them the clock jumps, and it does for nobody else. The file, named by JUMP_FILE, has seconds. The
+ * them the clock jumps, and it does for no other. The file, named by JUMP_FILE, has seconds. The
  * clocks that nobody can set are left alone, as settimeofday(2) leaves them.
  */
 #define _GNU_SOURCE

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpushare.verify import Tenant
-from tests.e2e.hostile.container import GIB, Container, Place
+from gpushare.verify import ProbeTenant
+from tests.e2e.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
 from tests.e2e.waiting import wait_until
 
-#: What the neighbour is promised.
+#: What the neighbour is allocated.
 QUOTA_BYTES = 40 * GIB
 _ALLOCATED_BYTES = 39 * GIB
 _PAUSE_SECONDS = 0.02  # between two rounds: the fault is what is looked at
@@ -20,7 +20,7 @@ _PAUSE_SECONDS = 0.02  # between two rounds: the fault is what is looked at
 class Neighbour:
     """Allocates nearly all of its quota, launches, frees: again and again, on a thread."""
 
-    def __init__(self, tenant: Tenant, container: Container) -> None:
+    def __init__(self, tenant: ProbeTenant, container: RuntimeContainer) -> None:
         self.container = container
         self.rounds = 0
         self._tenant = tenant
@@ -53,9 +53,9 @@ class Neighbour:
 
 
 @contextmanager
-def working(place: Place, runtime: str = "runc") -> Iterator[Neighbour]:
+def working(place: RuntimeNamespace, runtime: str = "runc") -> Iterator[Neighbour]:
     """Run a neighbour in a container of 40 GiB for as long as the block."""
-    container = Container(place, runtime, quota={"memory": "40GiB"})
+    container = RuntimeContainer(place, runtime, quota={"memory": "40GiB"})
     with container.started() as tenant:
         made = Neighbour(tenant, container)
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.hostile.container import GIB, Container, Place
+from tests.e2e.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
 from tests.e2e.waiting import wait_until
 from tests.stack.program import find
 
@@ -21,7 +21,7 @@ IDLE = ("/bin/busybox", "sleep", "1000")
 YEAR = 365 * 86400
 
 
-class Clock:
+class DaemonClock:
     """What a daemon that is started under `wrapper` takes for the time of day."""
 
     def __init__(self, folder: Path) -> None:
@@ -39,9 +39,9 @@ class Clock:
 
 
 @pytest.fixture
-def clock(tmp_path: Path, place: Place) -> Clock:
+def clock(tmp_path: Path, place: RuntimeNamespace) -> DaemonClock:
     """The clock of the place's daemon, which is started anew under it."""
-    made = Clock(tmp_path)
+    made = DaemonClock(tmp_path)
     kill(place)
     place.stack.start_daemon(made.wrapper)
     return made
@@ -52,27 +52,29 @@ def year(line: dict[str, object]) -> int:
 
 
 @pytest.mark.parametrize("years", [-20, 20])
-def test_a_clock_that_jumps_is_noticed_by_nobody(place: Place, clock: Clock, years: int) -> None:
-    """Who runs keeps its part, who comes is given one, and so it is for the next daemon."""
+def test_a_clock_jump_disturbs_no_tenant(
+    place: RuntimeNamespace, clock: DaemonClock, years: int
+) -> None:
+    """Running tenants keep their quotas, new ones get one, and so it is for the next daemon."""
     today = year(events(place, "daemon-ready")[-1])
-    idle = Container(place, "runc", quota={"memory": "4GiB"}, args=IDLE)
+    idle = RuntimeContainer(place, "runc", quota={"memory": "4GiB"}, args=IDLE)
     with working(place) as neighbour:
         assert idle.create() == 0
         clock.jump(years)
         place.client.set(idle.id, memory="5GiB")
-        after = Container(place, "runc", quota={"memory": "2GiB"}, args=IDLE)
+        after = RuntimeContainer(place, "runc", quota={"memory": "2GiB"}, args=IDLE)
         assert after.create() == 0
         wait_until(lambda: len(events(place, "tenant-bound")) == 3)
         # The daemon itself took it for another day.
         assert abs(year(events(place, "tenant-bound")[-1]) - today - years) <= 1
-        assert place.promised() == QUOTA_BYTES + 7 * GIB
+        assert place.allocated() == QUOTA_BYTES + 7 * GIB
         neighbour.assert_undisturbed()
         kill(place)
         place.stack.start_daemon(clock.wrapper)
-        assert place.promised() == QUOTA_BYTES + 7 * GIB
+        assert place.allocated() == QUOTA_BYTES + 7 * GIB
         clock.jump(0)
         after.remove()
         idle.remove()
-        wait_until(lambda: place.promised() == QUOTA_BYTES)
+        wait_until(lambda: place.allocated() == QUOTA_BYTES)
         neighbour.assert_undisturbed()
     place.assert_empty()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that is full under the history: what is lost is counted and said, nothing else suffers."""
+"""A full disk under the history: lost events are counted and reported, and nothing else suffers."""
 
 from __future__ import annotations
 

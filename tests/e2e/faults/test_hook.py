@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hook that cannot do its part: the container does not start, and nothing stays promised."""
+"""A hook that fails: the container does not start, and nothing stays reserved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.hostile.container import Container, Place
+from tests.e2e.hostile.container import RuntimeContainer, RuntimeNamespace
 
 from .conftest import events
 from .neighbour import working
@@ -20,7 +20,7 @@ _HOOKS = {
 }
 
 
-def hurry(container: Container) -> None:
+def hurry(container: RuntimeContainer) -> None:
     """Have the runtime give its hooks a second, where we would give them a minute."""
     folder = Path(container.through.program[-1]).parent
     file = folder / "gpushare-runtime.conf"
@@ -33,9 +33,10 @@ def hurry(container: Container) -> None:
     file.write_text(f"runtime = {hurried}\nsocket = {settings['socket']}\n")
 
 
+@pytest.mark.parametrize("binds", ["hook"])
 @pytest.mark.parametrize("what", _HOOKS)
-def test_a_hook_that_cannot_bind_costs_nothing(place: Place, what: str) -> None:
-    container = Container(place, "runc", quota={"memory": "80GiB"})
+def test_a_hook_that_cannot_bind_costs_nothing(place: RuntimeNamespace, what: str) -> None:
+    container = RuntimeContainer(place, "runc", quota={"memory": "80GiB"})
     hurry(container)
     folder = place.stack.installation.libraries.resolve().parent / "bin"
     hook, script = folder / "gpushare-hook", _HOOKS[what]
@@ -51,5 +52,5 @@ def test_a_hook_that_cannot_bind_costs_nothing(place: Place, what: str) -> None:
         container.remove()
         neighbour.assert_undisturbed()
     place.assert_empty()
-    released = [line["why"] for line in events(place, "tenant-released")]
+    released = [line["reason"] for line in events(place, "tenant-released")]
     assert released[0] == "its runtime has ended"

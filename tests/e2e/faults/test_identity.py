@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.hostile.container import GIB, Container, Place
+from tests.e2e.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
 from tests.e2e.waiting import wait_until
 
 from .conftest import events, in_own_mounts, kill
@@ -38,9 +38,9 @@ def process_numbered(pid: int) -> Iterator[subprocess.Popen[bytes]]:
     raise AssertionError(f"{pid} was never given again")
 
 
-def test_who_has_the_number_of_a_tenant_that_ended_is_not_taken_for_it(place: Place) -> None:
+def test_a_process_with_a_reused_pid_is_not_taken_for_the_tenant(place: RuntimeNamespace) -> None:
     """It ended while no daemon ran; the next one neither keeps its part nor touches the other."""
-    container = Container(place, "runc", quota={"memory": "4GiB"}, args=IDLE)
+    container = RuntimeContainer(place, "runc", quota={"memory": "4GiB"}, args=IDLE)
     with working(place) as neighbour:
         assert container.create() == 0
         row = container.row()
@@ -51,7 +51,7 @@ def test_who_has_the_number_of_a_tenant_that_ended_is_not_taken_for_it(place: Pl
         wait_until(lambda: not Path(f"/proc/{row['pid']}").exists())
         with process_numbered(row["pid"]) as innocent:
             place.stack.start_daemon()
-            wait_until(lambda: place.promised() == QUOTA_BYTES)
+            wait_until(lambda: place.allocated() == QUOTA_BYTES)
             assert innocent.poll() is None
             released = [line["id"] for line in events(place, "tenant-released")]
             assert released == [container.id]
@@ -59,11 +59,11 @@ def test_who_has_the_number_of_a_tenant_that_ended_is_not_taken_for_it(place: Pl
     place.assert_empty()
 
 
-def test_after_a_reboot_nothing_of_before_is_promised_or_mounted(place: Place) -> None:
-    """The folders stay, as on a disk; the boot's id is another, and who ran runs no more."""
-    container = Container(place, "runc", quota={"memory": "4GiB"}, args=IDLE)
+def test_after_a_reboot_nothing_earlier_is_reserved_or_mounted(place: RuntimeNamespace) -> None:
+    """The folders stay, as on a disk; the boot's id is another, and no earlier process runs."""
+    container = RuntimeContainer(place, "runc", quota={"memory": "4GiB"}, args=IDLE)
     assert container.create() == 0
-    assert place.promised() == 4 * GIB
+    assert place.allocated() == 4 * GIB
     pid = container.pid()
     kill(place)
     os.kill(pid, signal.SIGKILL)

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from gpushare import client
-from gpushare.daemon import clock
+from gpushare.daemon.core import clock
 from gpushare.daemon.store.ledger import Ledger
-from tests.e2e.hostile.container import GIB, Container, Place
+from tests.e2e.hostile.container import GIB, RuntimeContainer, RuntimeNamespace, no_service_manager
 from tests.e2e.hostile.cut import NOWHERE, WRITES, sample, watched
 from tests.e2e.waiting import wait_until
 
 from .conftest import events, kill
 from .neighbour import QUOTA_BYTES, working
 
-#: Of two that have it beside the neighbour, one was given what was promised to the other.
+#: Of two that have it beside the neighbour, one was given what was allocated to the other.
 MOST = "80GiB"
 _STARTS = 8  # after how many writes of a start, evenly, a new daemon is really started
 _ENDS = 3  # and of an end
@@ -31,13 +31,15 @@ Compiled = Callable[..., Path]
 
 
 @pytest.fixture
-def container(place: Place) -> Iterator[Container]:
-    made = Container(place, "runc", quota={"memory": MOST}, args=("/bin/busybox", "sleep", "1000"))
+def container(place: RuntimeNamespace) -> Iterator[RuntimeContainer]:
+    made = RuntimeContainer(
+        place, "runc", quota={"memory": MOST}, args=("/bin/busybox", "sleep", "1000")
+    )
     yield made
     made.remove()
 
 
-def pid_of_daemon(place: Place) -> int:
+def pid_of_daemon(place: RuntimeNamespace) -> int:
     assert place.stack.daemon is not None
     return place.stack.daemon.process.pid
 
@@ -54,7 +56,7 @@ MAY_BE: dict[str, set[tuple[str, int]]] = {
 
 
 def say(run: Path, phase: str) -> None:
-    """Leave what the container was told by now among what is kept; not half of it."""
+    """Keep what the container was answered so far, and not half of it."""
     draft = run.with_name("phase")
     draft.write_text(phase)
     draft.rename(run / "phase")
@@ -62,7 +64,7 @@ def say(run: Path, phase: str) -> None:
 
 def said_by(folder: Path, identity: str) -> tuple[str, int]:
     """Return what a daemon that starts on `folder` has of the container."""
-    ledger = Ledger(folder / "ledger.db", clock.boot_id())
+    ledger = Ledger(folder / "ledger", clock.boot_id())
     try:
         assert not ledger.unknown
         found = [entry for entry in ledger.entries.values() if entry.id == identity]
@@ -71,15 +73,16 @@ def said_by(folder: Path, identity: str) -> tuple[str, int]:
     if not found:
         return "none", 0
     [entry] = found
-    return entry.state, sum(holding.memory_bytes for holding in entry.holdings) // GIB
+    return entry.state, sum(allocation.memory_bytes for allocation in entry.allocations) // GIB
 
 
-def test_at_every_write_there_is_on_the_disk_what_was_promised(
-    container: Container, compiled: Compiled, tmp_path: Path
+def test_at_every_write_the_disk_holds_every_reservation(
+    container: RuntimeContainer, compiled: Compiled, tmp_path: Path
 ) -> None:
-    """Of a start, a change and an end: as they are, and with the ledger or its end lost."""
+    """Of a start, a change and an end: as they are, and with the ledger or its copies lost."""
     place, run = container.place, container.stack.root / "run"
     options = (WRITES, "--keep", str(run), str(tmp_path))
+    place.client.seconds = 60.0  # the daemon is stopped and copied at each write
     say(run, "making")
     with watched(compiled("cut"), pid_of_daemon(place), NOWHERE, *options) as seen:
         assert container.create() == 0
@@ -97,11 +100,11 @@ def test_at_every_write_there_is_on_the_disk_what_was_promised(
     for number in range(1, seen.steps + 1):
         kept = tmp_path / str(number)
         may_be = MAY_BE[(kept / "phase").read_text()]
-        for lost in ("nothing", "ledger.db", "ledger.db-wal"):
+        for lost in ("nothing", "ledger", "copies"):
             again = tmp_path / "again"
             shutil.copytree(kept, again)
             if lost != "nothing":
-                (again / lost).write_bytes(b"")
+                shutil.rmtree(again / lost)
             found = said_by(again, container.id)
             assert found in may_be, (number, lost)
             left.add(found)
@@ -109,8 +112,8 @@ def test_at_every_write_there_is_on_the_disk_what_was_promised(
     assert left == {("none", 0), ("reserved", 80), ("bound", 80), ("bound", 60)}
 
 
-def test_a_daemon_that_is_killed_at_a_write_and_started_again_disturbs_nobody(
-    container: Container, compiled: Compiled
+def test_a_daemon_killed_at_a_write_and_restarted_disturbs_no_tenant(
+    container: RuntimeContainer, compiled: Compiled
 ) -> None:
     place, tool = container.place, compiled("cut")
     with working(place) as neighbour:
@@ -118,12 +121,15 @@ def test_a_daemon_that_is_killed_at_a_write_and_started_again_disturbs_nobody(
             assert container.create() == 0
         with watched(tool, pid_of_daemon(place), NOWHERE, WRITES) as end:
             container.remove()
-            wait_until(lambda: place.promised() == QUOTA_BYTES)
+            wait_until(lambda: place.allocated() == QUOTA_BYTES)
         steps = [(step, True) for step in sample(start.steps, _STARTS)]
         steps += [(step, False) for step in sample(end.steps, _ENDS)]
         for step, is_start in steps:
             made = is_start or container.create() == 0
-            with watched(tool, pid_of_daemon(place), step, WRITES) as cut:
+            with (
+                no_service_manager(place),
+                watched(tool, pid_of_daemon(place), step, WRITES) as cut,
+            ):
                 if is_start:
                     made = container.create() == 0
                 else:
@@ -132,39 +138,44 @@ def test_a_daemon_that_is_killed_at_a_write_and_started_again_disturbs_nobody(
                 assert place.stack.daemon is not None
                 place.stack.daemon.process.wait()
                 place.stack.start_daemon()
-            assert place.promised() in {QUOTA_BYTES, QUOTA_BYTES + 80 * GIB}
-            if made and is_start:  # it was bound: nobody else is given its part
-                with pytest.raises(client.Refused, match="no card has room"):
+            assert place.allocated() in {QUOTA_BYTES, QUOTA_BYTES + 80 * GIB}
+            if made and is_start:  # it was bound: no other container gets its part
+                with pytest.raises(client.RequestRefused, match="no card has room"):
                     place.client.open({"memory": MOST}, name="other", pid=0, rootless=False)
             container.remove()
-            wait_until(lambda: place.promised() == QUOTA_BYTES)
+            wait_until(lambda: place.allocated() == QUOTA_BYTES)
             neighbour.assert_undisturbed()
         assert events(place, "tenant-adopted")
     place.assert_empty()
 
 
-def test_what_a_runtime_that_died_with_the_daemon_had_reserved_is_free_at_once(
-    place: Place,
+@pytest.mark.parametrize("binds", ["hook"])
+def test_a_reservation_of_a_runtime_that_died_with_the_daemon_is_released_at_once(
+    place: RuntimeNamespace,
 ) -> None:
-    """Nobody will bind it: the next daemon knows who was to make it, and does not wait 600 s."""
-    container = Container(place, "runc", quota={"memory": MOST})
+    """It is never bound: the next daemon knows which runtime made it, and does not wait 600 s."""
+    container = RuntimeContainer(place, "runc", quota={"memory": MOST})
     folder = place.stack.installation.libraries.resolve().parent / "bin"
     hook = folder / "gpushare-hook"
     hook.rename(folder / "gpushare-hook.whole")
-    hook.write_text("#!/bin/sh\nexec sleep 1000\n")
+    runs = place.stack.root / "hook-runs"
+    hook.write_text(f"#!/bin/sh\n: >{runs}\nexec sleep 1000\n")
     hook.chmod(0o755)
     words = container.argv("create", "--bundle", str(container.path), container.id)
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as maker:
-        wait_until(lambda: [row["state"] for row in place.rows()] == ["reserved"])
+        wait_until(runs.exists)
+        assert [row["state"] for row in place.rows()] == ["reserved"]
         kill(place)
         os.killpg(maker.pid, signal.SIGKILL)
     place.stack.start_daemon()
     place.assert_empty()
-    assert [line["why"] for line in events(place, "tenant-released")] == ["its runtime has ended"]
+    assert [line["reason"] for line in events(place, "tenant-released")] == [
+        "its runtime has ended"
+    ]
     container.remove()
 
 
-def test_each_start_of_the_daemon_has_its_number(place: Place) -> None:
+def test_each_start_of_the_daemon_has_its_number(place: RuntimeNamespace) -> None:
     first = place.client.status()["generation"]
     kill(place)
     place.stack.start_daemon()

@@ -82,7 +82,7 @@ static long nanoseconds(void)
 	return now.tv_sec * 1000000000L + now.tv_nsec;
 }
 
-/* Locks and leases on everything, kept: who opens the files next might wait for us. */
+/* Locks and leases on everything, kept: the next process that opens the files might wait for us. */
 static void hold(void)
 {
 	static const char *const names[] = {TENANT "status", TENANT "grant"};

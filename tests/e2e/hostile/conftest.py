@@ -4,39 +4,50 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.stack import Stack
 
-from .container import Container, Place
+from .container import RuntimeContainer, RuntimeNamespace
 from .witness import Witness
 
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="session")
-def place() -> Iterator[Place]:
-    """One daemon for the attacks that must leave it as it was."""
+@contextmanager
+def started(**settings: Any) -> Iterator[RuntimeNamespace]:
     with Stack() as stack:
-        made = Place(stack)
+        made = RuntimeNamespace(stack, **settings)
         stack.start_daemon()
         yield made
         made.close()
 
 
+@pytest.fixture(scope="session")
+def place() -> Iterator[RuntimeNamespace]:
+    """One daemon for the attacks that must leave it as it was."""
+    with started() as made:
+        yield made
+
+
 @pytest.fixture
-def own() -> Iterator[Place]:
+def binds() -> str:
+    """What binds a container that is created, "" for the default."""
+    return ""
+
+
+@pytest.fixture
+def own(binds: str) -> Iterator[RuntimeNamespace]:
     """A daemon that may be killed.
 
     What it had reserved before is waited for as long as `bind` says.
     """
-    with Stack() as stack:
-        made = Place(stack, bind=1.5)
-        stack.start_daemon()
+    with started(bind=binds, bind_timeout_seconds=1.5) as made:
         yield made
-        made.close()
 
 
 @pytest.fixture(params=["runc", "crun"])
@@ -46,9 +57,9 @@ def runtime(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def container(place: Place, runtime: str) -> Iterator[Container]:
+def container(place: RuntimeNamespace, runtime: str) -> Iterator[RuntimeContainer]:
     """A container that asks for 1 GiB; nothing of it is left afterwards, and the daemon lives."""
-    made = Container(place, runtime)
+    made = RuntimeContainer(place, runtime)
     yield made
     made.remove()
     place.assert_empty()

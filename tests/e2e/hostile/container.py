@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,60 +15,62 @@ import yaml
 
 from gpushare import protocol
 from gpushare.client import Client
-from gpushare.verify import Tenant
-from tests.e2e.low_level import Runtime, behind_launcher
+from gpushare.verify import ProbeTenant
+from tests.e2e.low_level import LowLevelRuntime, behind_launcher
 from tests.e2e.waiting import PATIENCE_SECONDS, wait_until
 from tests.stack import Stack
 from tests.stack.bundle import PROBE, Bundle
-from tests.stack.program import Program, find
+from tests.stack.program import ServiceProcess, find
 
 GIB = 1 << 30
 #: Of what is mounted ahead of need, and nobody's yet.
-SPARE = ".spare-"
+AHEAD = "."
 #: Reservations and bound tenants are looked at this often (seconds), so that a test need not wait.
-TIMING = {"bind": 5, "reconcile": 0.2}
+TIMING = {"bind_timeout_seconds": 5, "reconcile_interval_seconds": 0.2}
 #: crun refuses a host that has cgroup v1 and v2 side by side.
 _VIEW = "umount /sys/fs/cgroup/unified 2>/dev/null; echo ready; exec sleep infinity"
 
 
-class Place:
+class RuntimeNamespace:
     """A stack in a mount namespace of its own, where either runtime works."""
 
-    def __init__(self, stack: Stack, **timing: float) -> None:
+    def __init__(self, stack: Stack, *, bind: str = "", **timing: float) -> None:
         self.stack = stack
         log = stack.root / "view.log"
         argv = [find("unshare"), "--mount", "sh", "-c", _VIEW]
-        self._view = Program(argv, log, stack.environment)
+        self._view = ServiceProcess(argv, log, stack.environment)
         self._view.wait_until(lambda: "ready" in log.read_text())
         self._inside = [find("nsenter"), f"--mount=/proc/{self._view.process.pid}/ns/mnt"]
         settings = yaml.safe_load(stack.config.read_text())
-        settings["mount_namespace"] = f"/proc/{self._view.process.pid}/ns/mnt"
+        settings["runtime_mount_namespace"] = f"/proc/{self._view.process.pid}/ns/mnt"
         settings["timing"] = {**TIMING, **timing}
+        if bind:
+            settings["bind"] = bind
         stack.config.write_text(yaml.safe_dump(settings))
         self.client = Client(stack.socket)
-        self._runtimes: dict[str, Runtime] = {}
+        self._runtimes: dict[str, LowLevelRuntime] = {}
 
     def close(self) -> None:
         self._view.stop()
 
-    def runtime(self, name: str) -> Runtime:
+    def runtime(self, name: str) -> LowLevelRuntime:
         """Return runc or crun behind the launcher."""
         if name not in self._runtimes:
             folder = self.stack.root / f"launcher-{name}"
             argv = behind_launcher(folder, [*self._inside, find(name)], self.stack.socket)
-            self._runtimes[name] = Runtime(argv, self.stack.root / f"state-{name}")
+            self._runtimes[name] = LowLevelRuntime(argv, self.stack.root / f"state-{name}")
         return self._runtimes[name]
 
-    def rows(self) -> list[protocol.Tenant]:
+    def rows(self) -> list[protocol.TenantStatus]:
         return self.client.tenants()
 
-    def promised(self) -> int:
-        return sum(card["promised_bytes"] for card in self.client.cards())
+    def allocated(self) -> int:
+        return sum(card["allocated_bytes"] for card in self.client.cards())
 
     def pages(self) -> list[str]:
         """Return the keys that have a directory, wherever it is mounted."""
         names = (path.name for path in (self.stack.root / "run/tenants").iterdir())
-        return sorted(name for name in names if not name.startswith(SPARE))
+        return sorted(name for name in names if not name.startswith(AHEAD))
 
     def mountinfo(self) -> list[str]:
         """Return the table of mounts where the runtime runs."""
@@ -80,17 +83,25 @@ class Place:
         return [
             point
             for point in points
-            if point.startswith(tenants) and not point.startswith(tenants + SPARE)
+            if point.startswith(tenants) and not point.startswith(tenants + AHEAD)
         ]
 
     def inside(self, path: str) -> Path:
         """Return where a path of the runtime's mount namespace can be reached from here."""
         return Path(f"/proc/{self._view.process.pid}/root{path}")
 
+    def share(self, path: str) -> None:
+        """Make the mount at `path`, and all beneath it, shared where the runtime runs."""
+        subprocess.run([*self._inside, find("mount"), "--make-rshared", path], check=True)
+
+    def unmount(self, path: str) -> None:
+        """Unmount what is mounted at `path` where the runtime runs, with all beneath it."""
+        subprocess.run([*self._inside, find("umount"), "--lazy", path], check=True)
+
     def assert_empty(self) -> None:
-        """Wait until nothing is promised to anybody, and nothing of any tenant is left."""
+        """Wait until nothing is allocated, and nothing of any tenant is left."""
         wait_until(lambda: not self.rows() and not self.pages())
-        assert self.promised() == 0
+        assert self.allocated() == 0
         assert self.mounts() == []
 
     def log_lines(self) -> list[dict[str, Any]]:
@@ -99,12 +110,37 @@ class Place:
         return [json.loads(line) for line in text.splitlines() if line]
 
 
-class Container(Bundle):
+@contextmanager
+def no_service_manager(place: RuntimeNamespace) -> Iterator[None]:
+    """Have a daemon that ends in the block be gone: no launcher waits for the next one.
+
+    A daemon that is killed leaves its socket; one that stops takes it away.
+    """
+    daemon = place.stack.daemon
+    assert daemon is not None
+    over = threading.Event()
+
+    def remove_socket() -> None:
+        while not over.wait(0.02):
+            if daemon.process.poll() is not None:
+                place.stack.socket.unlink(missing_ok=True)
+                return
+
+    thread = threading.Thread(target=remove_socket)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+class RuntimeContainer(Bundle):
     """A bundle that one of the two runtimes runs."""
 
     def __init__(
         self,
-        place: Place,
+        place: RuntimeNamespace,
         runtime: str,
         *,
         quota: Mapping[str, str] | None = None,
@@ -129,7 +165,7 @@ class Container(Bundle):
         return self.through.create(self.path, self.id)
 
     def try_to_run(self) -> str:
-        """Run it to its end, or to its refusal; return what was said on stderr."""
+        """Run it to its end, or to its refusal; return its stderr."""
         done = subprocess.run(
             self.argv("run", "--bundle", str(self.path), self.id),
             stdin=subprocess.DEVNULL,
@@ -143,11 +179,11 @@ class Container(Bundle):
     def pid(self) -> int:
         return int(self.through.state(self.id)["pid"])
 
-    def row(self) -> protocol.Tenant | None:
+    def row(self) -> protocol.TenantStatus | None:
         return next((row for row in self.place.rows() if row["id"] == self.id), None)
 
     @contextmanager
-    def started(self) -> Iterator[Tenant]:
+    def started(self) -> Iterator[ProbeTenant]:
         """Run it until its probe has found the driver; it is gone after the block."""
         try:
             with self.run() as tenant:

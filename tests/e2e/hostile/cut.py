@@ -15,7 +15,7 @@ WRITES = "--writes"
 
 
 class Cut:
-    """Stands in for `program` at `at`, which is whoever's way to start it."""
+    """Stands in for `program` at `at`, from where callers start it."""
 
     def __init__(self, tool: Path, at: Path, program: Path) -> None:
         self._program = program
@@ -42,7 +42,7 @@ class Cut:
         return int(count)
 
 
-class Watched:
+class CutProcess:
     """A running process that may be cut; `steps` once the watching is over and it lives."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -59,7 +59,7 @@ class Watched:
 
 
 @contextmanager
-def watched(tool: Path, pid: int, number: int, *options: str) -> Iterator[Watched]:
+def watched(tool: Path, pid: int, number: int, *options: str) -> Iterator[CutProcess]:
     """End process `pid` at the `number`th system call that it enters within the block.
 
     `options` are those of cut.c: WRITES counts only what writes.
@@ -69,7 +69,7 @@ def watched(tool: Path, pid: int, number: int, *options: str) -> Iterator[Watche
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        made = Watched(process)
+        made = CutProcess(process)
         try:
             yield made
         finally:

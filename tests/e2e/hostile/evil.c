@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an image would have loaded into a program of the host: it leaves a note of who loaded it.
+ * What an image would have loaded into a program of the host: it leaves a note of the program that
+ * loaded it.
  */
 #include <fcntl.h>
 #include <stdio.h>

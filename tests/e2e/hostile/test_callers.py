@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.waiting import wait_until
 
-from .container import Container, Place
+from .container import RuntimeContainer, RuntimeNamespace
 
 #: What an engine might be talked into as a container's name.
 IDS = (
@@ -26,7 +26,7 @@ IDS = (
 GOOD = re.compile(r"a+")
 
 
-def spoken(container: Container, *words: str) -> tuple[int, str]:
+def spoken(container: RuntimeContainer, *words: str) -> tuple[int, str]:
     """Call the runtime with words of any bytes; return its status and what it said on stderr.
 
     Into a file: a container that is created keeps a pipe open.
@@ -48,12 +48,12 @@ def spoken(container: Container, *words: str) -> tuple[int, str]:
 #: What gpushared writes by itself: the ledger with its copies, the history, what contexts were
 #: measured to take, folders that are ready for the next tenants; and its scheduler.
 _LIVE = (
-    *("ledger.db", "run/copies", "state/history.db", "state/contexts.json"),
-    *("/tenants/.spare-", "run/scheduler.sock"),
+    *("run/ledger", "run/copies", "state/history", "state/contexts.json"),
+    *("/tenants/.", "run/scheduler.sock"),
 )
 
 
-def everything(place: Place, *besides: Path) -> set[str]:
+def everything(place: RuntimeNamespace, *besides: Path) -> set[str]:
     """Return what there is in the stack's folders but for logs and the runtimes' own state."""
     tops = (place.stack.root, Path("/etc"), Path("/x"))
     skipped = {place.stack.root / "state-runc", place.stack.root / "state-crun", *besides}
@@ -65,8 +65,8 @@ def everything(place: Place, *besides: Path) -> set[str]:
     }
 
 
-def test_an_id_is_a_word_and_never_a_flag_or_a_path(
-    container: Container, place: Place, runtime: str
+def test_an_id_is_never_a_flag_or_a_path(
+    container: RuntimeContainer, place: RuntimeNamespace, runtime: str
 ) -> None:
     container.config["process"]["args"] = ["/bin/busybox", "true"]
     container.save()
@@ -96,8 +96,8 @@ def test_an_id_is_a_word_and_never_a_flag_or_a_path(
     ],
     ids=" ".join,
 )
-def test_who_asks_beside_a_flag_that_nobody_knows_does_not_get_by(
-    container: Container, words: tuple[str, ...]
+def test_an_unknown_flag_does_not_bypass_the_quota(
+    container: RuntimeContainer, words: tuple[str, ...]
 ) -> None:
     status, said = spoken(container, *words, "--bundle", str(container.path), container.id)
     assert status != 0
@@ -106,7 +106,7 @@ def test_who_asks_beside_a_flag_that_nobody_knows_does_not_get_by(
 
 
 def test_of_two_creates_at_once_one_gets_it_whatever_their_timing(
-    container: Container, place: Place
+    container: RuntimeContainer, place: RuntimeNamespace
 ) -> None:
     """Twenty times, the second from 0 to 95 ms after the first."""
     container.config["process"]["args"] = ["/bin/busybox", "sleep", "1000"]
@@ -122,15 +122,15 @@ def test_of_two_creates_at_once_one_gets_it_whatever_their_timing(
         row = container.row()
         assert row is not None
         assert (row["state"], row["pid"]) == ("bound", container.pid())
-        assert place.promised() == 1 << 30
+        assert place.allocated() == 1 << 30
         shown = Path(f"/proc/{row['pid']}/mountinfo").read_text().splitlines()
         devices = [line.split()[2] for line in shown if line.split()[4].endswith("/tenant")]
-        assert devices == [device_of_pages(place, row["key"])], "it has pages of nobody's"
+        assert devices == [device_of_pages(place, row["key"])], "it has pages of no tenant"
         container.remove()
         place.assert_empty()
 
 
-def start(container: Container, words: list[str]) -> subprocess.Popen[bytes]:
+def start(container: RuntimeContainer, words: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -140,15 +140,15 @@ def start(container: Container, words: list[str]) -> subprocess.Popen[bytes]:
     )
 
 
-def device_of_pages(place: Place, key: str) -> str:
+def device_of_pages(place: RuntimeNamespace, key: str) -> str:
     [line] = [line for line in place.mountinfo() if line.split()[4].endswith(f"/{key}/pages")]
     return line.split()[2]
 
 
 def test_a_create_while_the_last_one_is_deleted_loses_nothing(
-    container: Container, place: Place
+    container: RuntimeContainer, place: RuntimeNamespace
 ) -> None:
-    """It gets its part, or is told that the other is still there."""
+    """It gets its allocation, or the message that the other is still there."""
     container.config["process"]["args"] = ["/bin/busybox", "sleep", "1000"]
     container.save()
     words = container.argv("delete", "--force", container.id)
@@ -167,9 +167,11 @@ def test_a_create_while_the_last_one_is_deleted_loses_nothing(
         place.assert_empty()
 
 
-def test_a_refused_container_can_be_made_once_there_is_room(place: Place, runtime: str) -> None:
-    large = Container(place, runtime, quota={"memory": "100GiB"})
-    second = Container(place, runtime, quota={"memory": "100GiB"})
+def test_a_refused_container_can_be_made_once_there_is_room(
+    place: RuntimeNamespace, runtime: str
+) -> None:
+    large = RuntimeContainer(place, runtime, quota={"memory": "100GiB"})
+    second = RuntimeContainer(place, runtime, quota={"memory": "100GiB"})
     try:
         assert large.create() == 0
         assert second.create() != 0

@@ -10,11 +10,13 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
 from gpushare.client import Client
-from gpushare.daemon.service.requests import OPERATIONS
+from gpushare.daemon.operator.run_state import RunControl
+from gpushare.daemon.service.control_server import all_operations
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -38,17 +40,52 @@ ASKS = textwrap.dedent(
                 reply = json.loads(link.recv(65536))
                 if "ok" in reply:
                     return reply.get("code", "ok")
-    common = {"name": name, "memory": "1GiB", "signal": "TERM", "grace": 600, "key": "a" * 16,
+    common = {"name": name, "memory": "1GiB", "signal": "TERM", "timeout": 600, "key": "a" * 16,
               "id": "x", "pid": 1, "bundle": "/x", "marker": "strong", "card": "99",
               "quota": {"memory": "1TiB"}}
     print(json.dumps({op: ask({"op": op, **common}) for op in sys.argv[3:]}), flush=True)
     """
 )
-#: To read an interpreter that is only root's; it lets nobody through to a socket but by its mode.
+#: Sends bad requests for some seconds, and prints how many were answered, and how.
+FLOODS = textwrap.dedent(
+    """
+    import collections, json, socket, sys, time
+    path, name, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    requests = [json.dumps(one).encode() for one in (
+        {"op": "open", "quota": {"memory": "4Q"}, "name": "n" * 100},
+        {"op": "open", "quota": "nonsense"},
+        {"op": "open", "quota": {"memory": "900TiB"}, "name": name},
+        {"op": "set", "name": name, "memory": "1GiB"},
+        {"op": "bind", "key": "a" * 16, "id": "i" * 100, "pid": 1},
+        {"op": "create", "id": "x", "bundle": "/" + "b" * 3000, "marker": "strong"},
+        {"op": "stop", "name": name, "signal": "KILL", "timeout": 0},
+    )]
+    said, end, link = collections.Counter(), time.monotonic() + seconds, None
+    for number in range(1 << 30):
+        if time.monotonic() > end:
+            break
+        try:
+            if link is None:
+                link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                link.settimeout(20)
+                link.connect(path)
+            link.send(requests[number % len(requests)])
+            while "ok" not in (reply := json.loads(link.recv(65536) or '{"ok": false}')):
+                pass
+            said[reply.get("code", "closed")] += 1
+        except OSError:
+            said["closed"] += 1
+            link.close()
+            link = None
+    print(json.dumps(said), flush=True)
+    """
+)
+OPERATIONS = all_operations(create_autospec(RunControl))
+#: To read an interpreter that is only root's; only a socket's mode lets a caller through to it.
 LETS = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 READS = {op for op, one in OPERATIONS.items() if not one.changes}
-# What root is told who asks for nonsense: each was let through to be judged.
-JUDGED = {"ok", "usage", "unknown", "refused", "error"}
+# The codes that root gets for invalid requests: each was let through to be judged.
+JUDGED = {"ok", "invalid", "not-found", "refused", "internal"}
 
 
 def python(prefix: str) -> list[str]:
@@ -63,14 +100,14 @@ def python(prefix: str) -> list[str]:
 
 @pytest.fixture
 def victim(stack: Stack) -> Iterator[str]:
-    """Another's container, whom the callers ask about; it is as it was afterwards."""
+    """Another's container, which the callers query; it is unchanged afterwards."""
     bundle = Bundle(stack, quota={"memory": "4GiB"})
     with bundle.run() as tenant:
         assert tenant.start()["code"] == 0
         before = Client(stack.socket).tenant(bundle.id)
         yield bundle.id
         after = Client(stack.socket).tenant(bundle.id)
-        assert (before["quota"], after["held"]) == (after["quota"], [])
+        assert (before["quota"], after["interventions"]) == (after["quota"], [])
         assert tenant.ask("info")["total"] == 4 << 30
 
 
@@ -135,10 +172,10 @@ def readable() -> Iterator[Stack]:
     ],
     ids=["root", "in the group", "of the group", "another"],
 )
-def test_who_of_the_host_may_ask_what(
+def test_each_local_user_gets_only_its_operations(
     readable: Stack, words: list[str], allowed: set[str] | None
 ) -> None:
-    asked = sorted(OPERATIONS.keys() - {"kick", "create"})
+    asked = sorted(OPERATIONS.keys() - {"stop", "create"})
     argv = ["setpriv", *words, *LETS, sys.executable, "-c", ASKS, str(readable.socket), "x", *asked]
     wait_until(lambda: bool(Client(readable.socket).cards()))
     said = said_by(argv, readable)
@@ -147,6 +184,27 @@ def test_who_of_the_host_may_ask_what(
     else:
         assert {op for op in asked if said[op] in JUDGED} == allowed & set(asked)
         assert {said[op] for op in asked if op not in allowed} <= {"forbidden"}
+
+
+def test_a_flood_of_requests_fills_neither_the_log_nor_the_history(
+    stack: Stack, victim: str
+) -> None:
+    """Thousands of requests a second were each logged, and kept; now they are counted."""
+    log = stack.root / "gpushared.log"
+    before, asking = log.stat().st_size, Client(stack.socket)
+    earlier = {event["number"] for event in asking.history("")}  # of other tests
+    user = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", *LETS]
+    said = said_by([*user, sys.executable, "-c", FLOODS, str(stack.socket), victim, "6"], stack)
+    assert sum(said.values()) > 1000, said
+    assert log.stat().st_size - before < 1 << 20
+    events = [event for event in asking.history(victim) if event["key"]]
+    assert {"tenant-reserved", "tenant-bound"} <= {event["event"] for event in events}
+    events = [event for event in asking.history("") if event["number"] not in earlier]
+    kept = [event for event in events if event["event"] == "request-refused"]
+    assert len(kept) < 1000
+    assert not [event for event in kept if event["fields"].get("op") != "open"]
+    assert asking.metrics().node["events"]["caller-refused"] > len(kept)
+    assert asking.cards()  # and root waits for none of it
 
 
 def said_by(argv: list[str], stack: Stack) -> dict[str, Any]:

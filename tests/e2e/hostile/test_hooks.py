@@ -4,21 +4,35 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .container import Container
+from .conftest import started
+from .container import RuntimeContainer, RuntimeNamespace
 
-#: docker's, which libnetwork cannot do without, and one that says nothing but its path.
+#: crun 1.8 fails to create a container if a hook ends before the state is on its stdin (EPIPE).
+READS_ITS_STATE = "#!/bin/sh\nexec /bin/cat >/dev/null\n"
+#: docker's, which libnetwork cannot do without, with all that JSON can hold.
 DOCKERS = {
-    "path": "/bin/true",
     "args": ["libnetwork-setkey", "-exec-root=/run/docker", "4f1c", "&<>"],
     "x-kept": {"b": [1.5, None], "a": "\u00e9"},
 }
+
+
+BY_HOOK = pytest.mark.parametrize("place", ["hook"], indirect=True, scope="module")
+BOTH = pytest.mark.parametrize("place", ["hook", "launcher"], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def place(request: pytest.FixtureRequest) -> Iterator[RuntimeNamespace]:
+    """One daemon for each way to bind."""
+    with started(bind=request.param) as made:
+        yield made
 
 
 @pytest.fixture
@@ -38,7 +52,7 @@ def library(compiled: Callable[..., Path], loaded: Path) -> bytes:
     return content
 
 
-def poisoned(container: Container, library: bytes) -> dict[str, str]:
+def poisoned(container: RuntimeContainer, library: bytes) -> dict[str, str]:
     """Put the library into the image, and have the image's environment load it everywhere."""
     for folder in ("", "tmp"):
         (container.rootfs / folder / "evil.so").write_bytes(library)
@@ -61,17 +75,18 @@ def poisoned(container: Container, library: bytes) -> dict[str, str]:
     return environment
 
 
+@BOTH
 def test_an_images_ld_preload_is_loaded_by_nothing_on_the_host(
-    container: Container, library: bytes, loaded: Path
+    container: RuntimeContainer, library: bytes, loaded: Path
 ) -> None:
-    """From the launcher to poststop, and by the daemon (CVE-2025-23266)."""
+    """From the launcher to the hook, and by the daemon (CVE-2025-23266)."""
     environment = poisoned(container, library)
     assert container.create() == 0
     assert container.call("start").returncode == 0
     container.through.wait_for(container.id, "running")
     row = container.row()
     assert row is not None
-    assert row["state"] == "bound", "no hook ran"
+    assert row["state"] == "bound", "nothing bound it"
     container.remove()
     container.place.assert_empty()
     assert list(loaded.iterdir()) == []
@@ -80,13 +95,14 @@ def test_an_images_ld_preload_is_loaded_by_nothing_on_the_host(
     assert list(loaded.iterdir()) != []
 
 
+@BY_HOOK
 def test_every_hook_that_is_written_has_an_environment_of_its_own(
-    container: Container, library: bytes
+    container: RuntimeContainer, library: bytes
 ) -> None:
     environment = poisoned(container, library)
     assert container.create() == 0
     ours = [hook for hook in every_hook(container.read()) if "gpushare-hook" in hook["path"]]
-    assert {hook["args"][1] for hook in ours} == {"createRuntime", "poststop"}
+    assert {hook["args"][1] for hook in ours} == {"createRuntime"}
     for hook in ours:
         assert hook["env"]
         assert not environment.keys() & {variable.partition("=")[0] for variable in hook["env"]}
@@ -98,13 +114,18 @@ def every_hook(config: dict[str, Any]) -> list[dict[str, Any]]:
     return [hook for hooks in config["hooks"].values() for hook in hooks]
 
 
-def test_hooks_of_others_are_kept_byte_for_byte(container: Container) -> None:
+@BY_HOOK
+def test_hooks_of_others_are_kept_byte_for_byte(container: RuntimeContainer) -> None:
     """Also after a second pass, and once the container asks for nothing any more."""
+    program = container.path / "reads-its-state"
+    program.write_text(READS_ITS_STATE)
+    program.chmod(0o755)
+    path = str(program)
     theirs = {
-        "prestart": [DOCKERS, {"path": "/bin/true"}],
-        "createRuntime": [{"path": "/bin/true", "env": ["A=1", "A=2"], "timeout": 3}],
-        "poststart": [{"path": "/bin/true", "args": []}],
-        "poststop": [{"path": "/bin/true", "args": ["x", ""]}],
+        "prestart": [{"path": path, **DOCKERS}, {"path": path}],
+        "createRuntime": [{"path": path, "env": ["A=1", "A=2"], "timeout": 300}],
+        "poststart": [{"path": path, "args": []}],
+        "poststop": [{"path": path, "args": ["x", ""]}],
     }
     container.config["hooks"] = theirs
     container.config["process"]["args"] = ["/bin/busybox", "sleep", "1000"]
@@ -118,14 +139,38 @@ def test_hooks_of_others_are_kept_byte_for_byte(container: Container) -> None:
             for stage, hooks in kept.items()
         }
         assert json.dumps(own) == before
-        assert [stage for stage in kept if kept[stage] != own[stage]] == [
-            "createRuntime",
-            "poststop",
-        ]
+        assert [stage for stage in kept if kept[stage] != own[stage]] == ["createRuntime"]
         container.remove()
         container.place.assert_empty()
     config = container.read()
     config["process"]["env"] = ["PATH=/bin"]
     container.save(json.dumps(config))
-    container.create()  # an ordinary container: nobody looks, and what was written stays
+    container.create()  # an ordinary container: no look follows, and what was written stays
     container.remove()
+
+
+@BY_HOOK
+@pytest.mark.parametrize("user", [0, 65534])
+def test_a_forged_state_binds_nothing(container: RuntimeContainer, user: int) -> None:
+    """Of a user without rights it is not read; root's cannot name another process either."""
+    container.config["process"]["args"] = ["/bin/busybox", "sleep", "1000"]
+    container.save()
+    assert container.create() == 0
+    before = container.row()
+    assert before is not None
+    hooks = container.read()["hooks"]
+    for pid in (os.getpid(), 1):
+        [hook] = [hook for hook in hooks["createRuntime"] if "gpushare-hook" in hook["path"]]
+        state = {"ociVersion": "1.0.2", "id": container.id, "pid": pid, "bundle": "/"}
+        done = subprocess.run(
+            [hook["path"], *hook["args"][1:]],
+            input=json.dumps(state).encode(),
+            capture_output=True,
+            check=False,
+            env={},
+            user=user,
+        )
+        assert done.returncode != 0, done.stderr
+        now = container.row()
+        assert now is not None
+        assert (now["state"], now["pid"]) == (before["state"], before["pid"])

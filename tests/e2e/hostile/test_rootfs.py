@@ -18,7 +18,7 @@ import pytest
 
 from tests.stack.program import find
 
-from .container import GIB, Container
+from .container import GIB, RuntimeContainer
 from .witness import Witness
 
 Arrange = Callable[[Path, Path], None]
@@ -68,8 +68,8 @@ def looping(root: Path, witness: Path, path: str) -> None:
 
 @pytest.mark.parametrize("path", REACHED)
 @pytest.mark.parametrize("kind", [absolute, upwards, dangling, looping])
-def test_a_link_to_the_host_is_followed_by_nobody(
-    container: Container, witness: Witness, kind: Callable[..., None], path: str
+def test_a_link_to_the_host_is_never_followed(
+    container: RuntimeContainer, witness: Witness, kind: Callable[..., None], path: str
 ) -> None:
     kind(container.rootfs, witness.folder, path)
     container.try_to_run()
@@ -80,10 +80,10 @@ MAGIC = ("/proc/self/root", "/proc/1/root", "/proc/self/cwd", "/proc/self/fd/3",
 
 
 @pytest.mark.parametrize("path", ["etc", CACHE, LIBRARIES, f"{LIBRARIES}/libcuda.so.1", "opt"])
-def test_a_magic_link_is_followed_by_nobody(
-    container: Container, witness: Witness, path: str
+def test_a_magic_link_is_never_followed(
+    container: RuntimeContainer, witness: Witness, path: str
 ) -> None:
-    """Whose /proc it would be: the daemon's, the runtime's or the container's first process's."""
+    """The /proc in question: the daemon's, the runtime's or the container's first process's."""
     for link in MAGIC:
         shown = target(path, witness.folder)
         emptied(container.rootfs / path).symlink_to(link + str(shown) if "root" in link else link)
@@ -116,8 +116,8 @@ def folder(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [CACHE, f"{LIBRARIES}/libcuda.so.1", "etc", "opt/gpushare/tenant"])
 @pytest.mark.parametrize("make", [fifo, unix_socket, endless, sparse, folder])
-def test_what_is_no_file_in_a_files_place_is_neither_opened_nor_waited_for(
-    container: Container, make: Callable[[Path], None], path: str
+def test_a_special_file_in_a_files_place_is_neither_opened_nor_waited_for(
+    container: RuntimeContainer, make: Callable[[Path], None], path: str
 ) -> None:
     """Opening a pipe waits for its other end, and a device acts on it.
 
@@ -132,9 +132,9 @@ def test_what_is_no_file_in_a_files_place_is_neither_opened_nor_waited_for(
 
 
 def test_links_of_ld_so_preload_change_nothing_for_the_host(
-    container: Container, witness: Witness
+    container: RuntimeContainer, witness: Witness
 ) -> None:
-    """What the image says itself there is its own; nobody of ours writes it."""
+    """The image's own files there are its own; nothing of ours writes them."""
     preload = container.rootfs / "etc/ld.so.preload"
     preload.symlink_to(witness.folder / "etc/ld.so.preload")
     (container.rootfs / "etc/ld.so.conf.d").symlink_to(witness.folder / "etc")
@@ -172,7 +172,7 @@ def swapped(path: Path, other: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("path", ["etc", LIBRARIES, "opt", f"{LIBRARIES}/libcuda.so.1"])
 def test_a_swap_while_the_container_is_made_leads_nowhere(
-    container: Container, witness: Witness, path: str, runtime: str
+    container: RuntimeContainer, witness: Witness, path: str, runtime: str
 ) -> None:
     """Checked as a folder of the image, and a link to the host when it is used (CVE-2024-0132).
 
@@ -201,13 +201,13 @@ def runc_version() -> tuple[int, ...]:
     return tuple(map(int, found.groups()))
 
 
-def test_an_honest_image_starts(container: Container) -> None:
+def test_an_honest_image_starts(container: RuntimeContainer) -> None:
     """Else the others here would prove nothing."""
     with container.started() as tenant:
         assert tenant.ask("info")["total"] == GIB
 
 
-def test_the_witness_sees_what_is_done(witness: Witness) -> None:
+def test_the_witness_sees_every_access(witness: Witness) -> None:
     (witness.folder / "lib/libcuda.so.1").read_text()
     assert any("opened" in event for event in witness.events())
     (witness.folder / "etc/new").touch()

@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from .container import GIB, Container, Place
+from .container import GIB, RuntimeContainer, RuntimeNamespace
 
 ATTACKER = "/bin/attacker"
 
@@ -23,9 +23,11 @@ def attack(compiled: Callable[..., Path]) -> bytes:
 
 
 @contextmanager
-def attacking(place: Place, runtime: str, program: bytes, what: str) -> Iterator[IO[str]]:
+def attacking(
+    place: RuntimeNamespace, runtime: str, program: bytes, what: str
+) -> Iterator[IO[str]]:
     """Yield the output of a tenant that attacks until the end of the block."""
-    container = Container(place, runtime, args=(ATTACKER, what), files={ATTACKER: program})
+    container = RuntimeContainer(place, runtime, args=(ATTACKER, what), files={ATTACKER: program})
     with subprocess.Popen(
         container.argv("run", "--bundle", str(container.path), container.id),
         stdin=subprocess.DEVNULL,
@@ -41,23 +43,23 @@ def attacking(place: Place, runtime: str, program: bytes, what: str) -> Iterator
     place.assert_empty()
 
 
-def assert_served(place: Place, runtime: str) -> None:
+def assert_served(place: RuntimeNamespace, runtime: str) -> None:
     """Another container comes, gets its part, and goes."""
-    other = Container(place, runtime)
+    other = RuntimeContainer(place, runtime)
     with other.started() as tenant:
         assert tenant.ask("info")["total"] == GIB
         assert tenant.ask(f"alloc {GIB // 4}")["code"] == 0
 
 
-def test_what_was_granted_cannot_be_changed_by_any_way_to_it(
-    place: Place, runtime: str, attack: bytes
+def test_a_tenant_cannot_change_its_grant_by_any_path(
+    place: RuntimeNamespace, runtime: str, attack: bytes
 ) -> None:
     with attacking(place, runtime, attack, "grant") as said:
         assert said.read() == "done\n"
 
 
-def test_a_page_that_is_cut_and_overwritten_while_it_is_read_ends_nobody(
-    place: Place, runtime: str, attack: bytes
+def test_a_page_truncated_while_it_is_read_ends_no_program(
+    place: RuntimeNamespace, runtime: str, attack: bytes
 ) -> None:
     with attacking(place, runtime, attack, "status") as said:
         assert said.read() == "done\n"
@@ -65,8 +67,8 @@ def test_a_page_that_is_cut_and_overwritten_while_it_is_read_ends_nobody(
     assert not [line for line in place.log_lines() if "traceback" in line]
 
 
-def test_a_flood_of_connections_descriptors_and_noise_keeps_nobody_else_waiting(
-    place: Place, runtime: str, attack: bytes
+def test_a_flood_of_connections_descriptors_and_noise_delays_no_other_client(
+    place: RuntimeNamespace, runtime: str, attack: bytes
 ) -> None:
     with attacking(place, runtime, attack, "flood") as said:
         assert said.readline() == "ready\n"
@@ -77,7 +79,7 @@ def test_a_flood_of_connections_descriptors_and_noise_keeps_nobody_else_waiting(
 
 
 def test_a_tenant_that_fills_the_daemons_descriptors_does_not_take_those_of_others(
-    own: Place, attack: bytes
+    own: RuntimeNamespace, attack: bytes
 ) -> None:
     """With 256 for the daemon it would have them all: a tenant may connect a thousand times."""
     assert own.stack.daemon is not None
@@ -90,7 +92,7 @@ def test_a_tenant_that_fills_the_daemons_descriptors_does_not_take_those_of_othe
 
 
 def test_a_tenant_that_holds_leases_and_locks_does_not_hold_a_new_daemon_up(
-    own: Place, attack: bytes
+    own: RuntimeNamespace, attack: bytes
 ) -> None:
     """A daemon that is started again opens the pages, and an open waits for a lease to be given up.
 
@@ -102,7 +104,7 @@ def test_a_tenant_that_holds_leases_and_locks_does_not_hold_a_new_daemon_up(
             assert own.stack.daemon is not None
             own.stack.daemon.process.kill()
             own.stack.daemon.process.wait()
-            # Without a daemon nobody else has the files open: the moment for a lease.
+            # Without a daemon no other process has the files open: the moment for a lease.
             alone = time.monotonic_ns()
             tried = 0
             while tried <= alone:
@@ -112,4 +114,4 @@ def test_a_tenant_that_holds_leases_and_locks_does_not_hold_a_new_daemon_up(
             own.stack.start_daemon()
             assert_served(own, "runc")
             assert len(own.rows()) == 1
-        assert "pages-lost" not in {line["event"] for line in own.log_lines()}
+        assert "tenant-pages-lost" not in {line["event"] for line in own.log_lines()}

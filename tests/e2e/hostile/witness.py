@@ -32,7 +32,7 @@ _FILES: Final = (
 
 
 class Witness:
-    """A folder of the host, with `lib` and `etc` in it; nobody has any business there."""
+    """A folder of the host, with `lib` and `etc` in it; no test has any business there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

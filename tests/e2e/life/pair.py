@@ -8,23 +8,29 @@ import os
 import re
 import secrets
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from tests.e2e.low_level import Outcome, Runtime, masked, removed_afterwards, write_bundle
+from tests.e2e.low_level import (
+    CallOutcome,
+    LowLevelRuntime,
+    masked,
+    removed_afterwards,
+    write_bundle,
+)
 from tests.e2e.waiting import wait_until
-from tests.stack.distribution import DISTRIBUTIONS, HOST, Distribution
-from tests.stack.leftovers import cgroups_named
+from tests.leftovers import cgroups_named
+from tests.stack.distribution import DEBIAN13, DISTRIBUTIONS, HOST, Distribution
 
 #: What the daemon leaves in the spec that it has changed.
 RECORD = "x-gpushare"
 ASKING = {"gpushare.io/memory": "1GiB"}
 
-_FIGURES = re.compile(r"\d+ *")  # with the spaces that fill a column up
+_FIGURES = re.compile(r" *\d+ *")  # with the spaces that fill a column up
 
 Result = TypeVar("Result")
 
@@ -35,14 +41,16 @@ class Kind(NamedTuple):
     name: str
     asks: bool = False
     daemon: bool = True
+    bind: str = "hook"  # what binds it, where an engine creates it
 
 
 UNMARKED = Kind("unmarked")
 DEAD = Kind("daemon-dead", daemon=False)
 QUOTA = Kind("quota", asks=True)
+BOUND_BY_LAUNCHER = Kind("quota-launcher", asks=True, bind="launcher")
 
 
-class Course(NamedTuple):
+class RuntimeCase(NamedTuple):
     """Under which runtime a kind of container lives."""
 
     distribution: Distribution
@@ -53,20 +61,25 @@ class Course(NamedTuple):
         return f"{self.distribution.name}-{self.runtime}-{self.kind.name}"
 
 
-#: What a daemon's death changes is the launcher's alone: it is shown under one runtime.
-COURSES = tuple(
-    Course(distribution, runtime, kind)
-    for distribution in DISTRIBUTIONS
-    for runtime in ("runc", "crun")
-    for kind in (UNMARKED, DEAD, QUOTA)
-    if kind != DEAD or (distribution, runtime) == (HOST, "runc")
+#: A quota is under every runtime. Which runtime it is matters to the launcher only once it has
+#: something to ask or to bind: what passes unmarked, or past a dead daemon, is shown under one of
+#: each name. The setting of what binds is heard at `create` alone, see CREATED.
+COURSES = (
+    RuntimeCase(HOST, "runc", UNMARKED),
+    RuntimeCase(DEBIAN13, "crun", UNMARKED),
+    RuntimeCase(HOST, "runc", DEAD),
+    *(RuntimeCase(each, runtime, QUOTA) for each in DISTRIBUTIONS for runtime in ("runc", "crun")),
+)
+CREATED_COURSES = (
+    *COURSES,
+    *(each._replace(kind=BOUND_BY_LAUNCHER) for each in COURSES if each.kind == QUOTA),
 )
 
 
 class Life:
     """One container's life under one way to the runtime; `seen` is all that a caller sees of it."""
 
-    def __init__(self, runtime: Runtime, folder: Path, identity: str, kind: Kind) -> None:
+    def __init__(self, runtime: LowLevelRuntime, folder: Path, identity: str, kind: Kind) -> None:
         self.runtime = runtime
         self.folder = folder
         self.id = identity
@@ -94,7 +107,7 @@ class Life:
         stdin: bytes = b"",
         before: Sequence[str] = (),
         figures: bool = True,
-    ) -> Outcome:
+    ) -> CallOutcome:
         """Run one verb to its end; `before` is a program that executes the rest.
 
         Without `figures` every number is masked: they differ between any two runs.
@@ -104,7 +117,7 @@ class Life:
             outcome = outcome._replace(stdout=_FIGURES.sub("N", outcome.stdout))
         return self._saw(outcome)
 
-    def loose(self, *words: str, before: Sequence[str] = ()) -> Outcome:
+    def loose(self, *words: str, before: Sequence[str] = ()) -> CallOutcome:
         """Run a verb that leaves a process behind: its output goes to a file, see `said`.
 
         The container's init keeps the descriptors that it is given, so a pipe would not end.
@@ -117,9 +130,9 @@ class Life:
                 stderr=output,
                 check=False,
             ).returncode
-        return self._saw(Outcome(status, self.said() if status else "", ""))
+        return self._saw(CallOutcome(status, self.said() if status else "", ""))
 
-    def create(self, *flags: str, before: Sequence[str] = ()) -> Outcome:
+    def create(self, *flags: str, before: Sequence[str] = ()) -> CallOutcome:
         """Create the container from its bundle."""
         where = ("--bundle", str(self.path), "--pid-file", str(self.pid_file))
         return self.loose("create", *where, *flags, self.id, before=before)
@@ -130,7 +143,7 @@ class Life:
         assert self.create().status == 0, self.said()
         assert self.call("start", self.id).status == 0
 
-    def ran(self, *command: str, stdin: bytes = b"", **changes: Any) -> Outcome:
+    def ran(self, *command: str, stdin: bytes = b"", **changes: Any) -> CallOutcome:
         """Run a container in the foreground, to its end."""
         self.bundle(*command, **changes)
         return self.call("run", "--bundle", str(self.path), self.id, stdin=stdin)
@@ -144,7 +157,7 @@ class Life:
         return masked(self._output.read_bytes())
 
     def heard(self, text: str) -> None:
-        """Return when the container has said `text`."""
+        """Return when the container has printed `text`."""
         wait_for_text(self._output, text)
 
     def note(self, *facts: object) -> None:
@@ -167,16 +180,16 @@ class Life:
         found: Mapping[str, object] = json.loads((self.path / "config.json").read_bytes())
         return RECORD in found
 
-    def _saw(self, outcome: Outcome) -> Outcome:
+    def _saw(self, outcome: CallOutcome) -> CallOutcome:
         self.seen.append(outcome)
         return outcome
 
 
-class Pair:
+class RuntimePair:
     """The bare runtime and the one behind the launcher."""
 
-    bare: Runtime
-    launched: Runtime
+    bare: LowLevelRuntime
+    launched: LowLevelRuntime
 
     def __init__(self, kind: Kind, folder: Path) -> None:
         self.kind = kind
@@ -204,7 +217,7 @@ class Pair:
             lives.append(life)
         for launched, bare in zip_longest(lives[1].seen, lives[0].seen):
             assert launched == bare, f"through us {launched}\nbare {bare}"
-        assert results[1] == results[0]
+        assert results[1] == results[0], f"through us {results[1]}\nbare {results[0]}"
         return results[0]
 
 
@@ -218,10 +231,17 @@ def in_folder(folder: Path) -> tuple[str, ...]:
     return ("env", "-C", str(folder))
 
 
+def courses(chosen: Iterable[RuntimeCase]) -> pytest.MarkDecorator:
+    """Return the mark of a case that is for the `chosen` ones."""
+    return pytest.mark.parametrize("course", list(chosen), indirect=True, ids=str)
+
+
 #: For a case in which a container that asks is none, or is answered by us.
-WITHOUT_ASKING = pytest.mark.parametrize(
-    "course", [each for each in COURSES if not each.kind.asks], indirect=True, ids=str
-)
+WITHOUT_ASKING = courses(each for each in COURSES if not each.kind.asks)
+WITH_A_GPU = courses(each for each in COURSES if each.kind.asks)
+#: For a case about `create`, after which the launcher may have bound the container.
+CREATED = courses(CREATED_COURSES)
+CREATED_WITH_A_GPU = courses(each for each in CREATED_COURSES if each.kind.asks)
 
 
 def wait_for_text(path: Path, text: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a bundle is said to be; what is no bundle; and what errors look like in --log."""
+"""Where a bundle is; what is no bundle; and what errors look like in --log."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.low_level import Outcome, masked
+from tests.e2e.low_level import CallOutcome, masked
 
-from .pair import Life, Pair, in_folder
+from .pair import COURSES, WITH_A_GPU, WITHOUT_ASKING, Life, RuntimeCase, RuntimePair, in_folder
 
 FORMS = (
     "--bundle {}",
@@ -27,25 +27,29 @@ FORMS = (
 )
 
 
-def test_every_form_of_the_flag(pair: Pair) -> None:
-    """Those that the runtime at hand does not take, it refuses, and nothing is promised."""
+@WITH_A_GPU
+def test_every_form_of_the_flag(pair: RuntimePair) -> None:
+    """A runtime refuses those that it does not support, and nothing is allocated.
 
-    def script(life: Life) -> list[Outcome]:
+    Without a marker the launcher passes each on, whatever it understood.
+    """
+
+    def script(life: Life) -> list[CallOutcome]:
         return [_ran(life, form, first) for form in FORMS for first in (True, False)]
 
-    def _ran(life: Life, form: str, first: bool) -> Outcome:
+    def _ran(life: Life, form: str, first: bool) -> CallOutcome:
         life.bundle("echo", "here")
         flags = form.format(life.path).split()
         outcome = life.call("run", *([*flags, life.id] if first else [life.id, *flags]))
         if outcome.status == 0 and life.runtime is pair.launched:
-            assert life.edited == life.kind.asks, form
+            assert life.edited, form
         return outcome
 
     answers = pair.same(script, made=False)
-    assert answers[0] == Outcome(0, "here\n", "")
+    assert answers[0] == CallOutcome(0, "here\n", "")
 
 
-def test_a_relative_bundle_and_pid_file(pair: Pair) -> None:
+def test_a_relative_bundle_and_pid_file(pair: RuntimePair) -> None:
     cases = (
         ("", "bundle"),
         ("--bundle .", "bundle"),
@@ -55,7 +59,7 @@ def test_a_relative_bundle_and_pid_file(pair: Pair) -> None:
         ("--bundle link", "."),
     )
 
-    def script(life: Life) -> list[Outcome]:
+    def script(life: Life) -> list[CallOutcome]:
         answers = []
         for words, where in cases:
             life.bundle("echo", "here")
@@ -72,7 +76,7 @@ def test_a_relative_bundle_and_pid_file(pair: Pair) -> None:
             assert life.edited == (life.kind.asks and life.runtime is pair.launched)
         return answers
 
-    assert pair.same(script) == [Outcome(0, "here\n", "")] * len(cases)
+    assert pair.same(script) == [CallOutcome(0, "here\n", "")] * len(cases)
 
 
 def _no_config(life: Life) -> None:
@@ -105,6 +109,10 @@ def _no_root(life: Life) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"root": {"path": "nowhere"}}))
 
 
+def _named(value: RuntimeCase | tuple[str, ...]) -> str:
+    return str(value) if isinstance(value, RuntimeCase) else " ".join(value)
+
+
 DAMAGES = {
     "no config.json": _no_config,
     "empty": _empty,
@@ -118,11 +126,20 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("log", [(), ("--log-format", "json")], ids=" ".join)
-def test_what_is_no_bundle_is_the_runtimes_to_report(pair: Pair, log: tuple[str, ...]) -> None:
+#: The format matters where the text is compared, which is where nobody asks.
+LOGGED = [
+    (each, log)
+    for each in COURSES
+    for log in ((), ("--log-format", "json"))
+    if not log or not each.kind.asks
+]
+
+
+@pytest.mark.parametrize(("course", "log"), LOGGED, indirect=["course"], ids=_named)
+def test_the_runtime_reports_a_missing_bundle(pair: RuntimePair, log: tuple[str, ...]) -> None:
     """Also in the file of --log, which engines read the reason from.
 
-    Who asks for a quota and has no root to give it in is told by us: there the status counts.
+    The launcher itself refuses a quota for a bundle without a root: there the status counts.
     """
 
     def script(life: Life) -> list[int]:
@@ -144,7 +161,8 @@ def test_what_is_no_bundle_is_the_runtimes_to_report(pair: Pair, log: tuple[str,
     assert all(statuses[:4])
 
 
-def test_an_error_in_the_log_is_one_line_of_json(pair: Pair) -> None:
+@WITHOUT_ASKING
+def test_an_error_in_the_log_is_one_line_of_json(pair: RuntimePair) -> None:
     def script(life: Life) -> dict[str, str]:
         file = life.folder / "log"
         file.unlink(missing_ok=True)
@@ -156,7 +174,7 @@ def test_an_error_in_the_log_is_one_line_of_json(pair: Pair) -> None:
     assert pair.same(script, made=False)["level"] == "error"
 
 
-def test_fields_that_nobody_knows_are_kept(pair: Pair) -> None:
+def test_unknown_fields_are_kept(pair: RuntimePair) -> None:
     odd: dict[str, Any] = {
         "futureField": {"a": [1, 2.5e3, None, "é\u2028&<"]},
         "annotations": {"x": "&<\u2028"},

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import json
 
-from tests.e2e.low_level import Outcome
+from tests.e2e.low_level import CallOutcome
 
-from .pair import Life, Pair, wait_for_text
+from .pair import Life, RuntimePair, wait_for_text
 
 SLEEP = ("sleep", "1000")
 SHOW = 'echo "$A"; echo "$PWD"; test -t 0 && echo terminal; exit 3'
 
 
-def test_exit_codes_and_output(pair: Pair) -> None:
-    def script(life: Life) -> list[Outcome]:
+def test_exit_codes_and_output(pair: RuntimePair) -> None:
+    def script(life: Life) -> list[CallOutcome]:
         life.started(*SLEEP)
         return [
             life.call("exec", life.id, *words, stdin=stdin)
@@ -28,12 +28,12 @@ def test_exit_codes_and_output(pair: Pair) -> None:
         ]
 
     answers = pair.same(script)
-    assert answers[0] == Outcome(5, "in\n", "oops\n")
-    assert answers[1] == Outcome(0, "hello\n", "")
+    assert answers[0] == CallOutcome(5, "in\n", "oops\n")
+    assert answers[1] == CallOutcome(0, "hello\n", "")
     assert [answer.status for answer in answers[2:]] != [0, 0, 0]
 
 
-def test_the_words_of_exec_are_no_verbs(pair: Pair) -> None:
+def test_the_arguments_of_exec_are_no_verbs(pair: RuntimePair) -> None:
     def script(life: Life) -> list[str]:
         life.started(*SLEEP)
         commands = ("create", "echo create", "echo run --bundle")
@@ -42,8 +42,8 @@ def test_the_words_of_exec_are_no_verbs(pair: Pair) -> None:
     assert pair.same(script)[1:] == ["create\n", "run --bundle\n"]
 
 
-def test_its_flags(pair: Pair) -> None:
-    def script(life: Life) -> Outcome:
+def test_its_flags(pair: RuntimePair) -> None:
+    def script(life: Life) -> CallOutcome:
         life.started(*SLEEP)
         flags = ("--env", "A=1", "--cwd", "/tmp", "--user", "12:34")
         life.call("exec", *flags, life.id, "/bin/sh", "-c", "exit 4")
@@ -51,10 +51,10 @@ def test_its_flags(pair: Pair) -> None:
         life.call("exec", life.id)
         return life.call("exec", *flags, life.id, "/bin/sh", "-c", SHOW)
 
-    assert pair.same(script) == Outcome(3, "1\n/tmp\n", "")
+    assert pair.same(script) == CallOutcome(3, "1\n/tmp\n", "")
 
 
-def test_a_process_file_detached_with_a_pid_file(pair: Pair) -> None:
+def test_a_process_file_detached_with_a_pid_file(pair: RuntimePair) -> None:
     def script(life: Life) -> str:
         life.started(*SLEEP)
         process = {
@@ -78,7 +78,7 @@ def test_a_process_file_detached_with_a_pid_file(pair: Pair) -> None:
     assert pair.same(script) == "from the file\n"
 
 
-def test_on_a_terminal(pair: Pair) -> None:
+def test_on_a_terminal(pair: RuntimePair) -> None:
     def script(life: Life) -> tuple[int, bool]:
         life.started(*SLEEP)
         status, said = life.runtime.on_a_terminal("exec", "--tty", life.id, "sh", "-c", SHOW)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the container's process is born with, and how its end is told."""
+"""What the container's process is born with, and how its exit is reported."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.low_level import Outcome
+from tests.e2e.low_level import CallOutcome
 from tests.e2e.waiting import wait_until
 
-from .pair import Life, Pair, script_with
+from .pair import CREATED, Life, RuntimePair, script_with
 
 #: What a hook sees of the runtime that called it, which is what the runtime was given.
 GIVEN = """#!/bin/sh
+cat >/dev/null
 exec >>"$OUT"
 tr '\\0' '\\n' </proc/$PPID/cmdline
 echo "in $(readlink /proc/$PPID/cwd)"
@@ -26,14 +27,17 @@ cat /proc/$PPID/oom_score_adj /proc/$PPID/sessionid
 """
 
 
-def test_output_input_and_the_exit_code(pair: Pair) -> None:
-    def script(life: Life) -> Outcome:
+@CREATED
+def test_output_input_and_the_exit_code(pair: RuntimePair) -> None:
+    """The setting of what binds changes nothing in `run`."""
+
+    def script(life: Life) -> CallOutcome:
         return life.ran("sh", "-c", "cat; echo oops >&2; exit 7", stdin=b"hello\n")
 
-    assert pair.same(script) == Outcome(7, "hello\n", "oops\n")
+    assert pair.same(script) == CallOutcome(7, "hello\n", "oops\n")
 
 
-def test_how_it_ended(pair: Pair) -> None:
+def test_how_it_ended(pair: RuntimePair) -> None:
     def script(life: Life) -> list[int]:
         statuses = []
         for ending in ("exit 0", "exit 1", "exit 255", "/nonexistent"):
@@ -44,7 +48,7 @@ def test_how_it_ended(pair: Pair) -> None:
     assert pair.same(script) == [0, 1, 255, 127]
 
 
-def test_what_cannot_be_run(pair: Pair) -> None:
+def test_programs_that_cannot_be_run_fail_alike(pair: RuntimePair) -> None:
     def script(life: Life) -> list[bool]:
         failed = []
         for command in (["/nonexistent"], ["/tmp"], ["/proc/version"], [""], []):
@@ -55,7 +59,7 @@ def test_what_cannot_be_run(pair: Pair) -> None:
     assert all(pair.same(script))
 
 
-def test_killed_from_outside(pair: Pair) -> None:
+def test_killed_from_outside(pair: RuntimePair) -> None:
     def script(life: Life) -> int:
         life.bundle("sh", "-c", "echo ready; sleep 1000")
         words = life.runtime.argv("run", "--bundle", str(life.path), life.id)
@@ -71,7 +75,7 @@ def test_killed_from_outside(pair: Pair) -> None:
     assert pair.same(script) == 128 + signal.SIGKILL
 
 
-def test_signals_are_forwarded_in_the_foreground(pair: Pair) -> None:
+def test_signals_are_forwarded_in_the_foreground(pair: RuntimePair) -> None:
     trap = "trap 'exit 9' TERM; trap 'echo hup' HUP; echo ready; while :; do sleep 0.1; done"
 
     def script(life: Life) -> tuple[int, bytes]:
@@ -111,7 +115,7 @@ def _hooked(life: Life, **process: Any) -> Path:
     return notes
 
 
-def test_the_runtime_is_given_what_the_caller_gave_us(pair: Pair) -> None:
+def test_the_runtime_gets_the_arguments_of_the_caller(pair: RuntimePair) -> None:
     """argv, environment, working directory, limits, mask, signals: as they came.
 
     A foreign hook, which inherits the caller's environment, is left as it is beside ours.
@@ -122,18 +126,17 @@ def test_the_runtime_is_given_what_the_caller_gave_us(pair: Pair) -> None:
         notes = _hooked(life)
         where = ("--bundle", str(life.path), life.id)
         assert life.call("run", *where, before=script_with(words)).status == 0
-        own = f"\n{life.runtime.program[-1]}\n"  # argv[0], where the two are to differ
-        return ("\n" + notes.read_text()).replace(own, "\nRUNTIME\n")
+        return notes.read_text()
 
     given = pair.same(script)
     assert pair.is_crun or "\n0027\n" in given  # crun takes its own
     for text in ("SECRET=a b", "Max open files            777", "--bundle"):
         assert text in given
-    assert given.startswith("\nRUNTIME\n--root\n")
+    assert given.startswith(f"{pair.bare.program[-1]}\n--root\n")
 
 
-def test_the_callers_environment_stays_outside(pair: Pair) -> None:
-    def script(life: Life) -> Outcome:
+def test_the_callers_environment_stays_outside(pair: RuntimePair) -> None:
+    def script(life: Life) -> CallOutcome:
         life.bundle("env")
         where = ("--bundle", str(life.path), life.id)
         return life.call("run", *where, before=script_with("export SECRET=1 LD_PRELOAD="))
@@ -141,7 +144,7 @@ def test_the_callers_environment_stays_outside(pair: Pair) -> None:
     assert "SECRET" not in pair.same(script).stdout
 
 
-def test_limits_directory_user_and_mask_of_the_spec(pair: Pair) -> None:
+def test_limits_directory_user_and_mask_of_the_spec(pair: RuntimePair) -> None:
     process = {
         "cwd": "/tmp",
         "user": {"uid": 12, "gid": 34, "umask": 0o077, "additionalGids": [5]},
@@ -154,14 +157,14 @@ def test_limits_directory_user_and_mask_of_the_spec(pair: Pair) -> None:
         "echo $a $b;; esac; done"
     )
 
-    def script(life: Life) -> Outcome:
+    def script(life: Life) -> CallOutcome:
         return life.ran("sh", "-c", show, process=process)
 
     assert pair.same(script).stdout.startswith("/tmp 2\n0077\n64\n128\n")
 
 
-def test_what_the_caller_limits_is_inherited(pair: Pair) -> None:
-    def script(life: Life) -> Outcome:
+def test_limits_of_the_caller_are_inherited(pair: RuntimePair) -> None:
+    def script(life: Life) -> CallOutcome:
         life.bundle("sh", "-c", "ulimit -n; ulimit -c; umask; cat /proc/self/oom_score_adj")
         where = ("--bundle", str(life.path), life.id)
         return life.call("run", *where, before=script_with("ulimit -n 321; ulimit -c 0; umask 002"))
@@ -169,22 +172,22 @@ def test_what_the_caller_limits_is_inherited(pair: Pair) -> None:
     assert pair.same(script).stdout.startswith("321\n0\n")
 
 
-def test_a_command_line_as_long_as_the_kernel_takes(pair: Pair) -> None:
+def test_a_command_line_as_long_as_the_kernel_takes(pair: RuntimePair) -> None:
     """One word of 128 KiB is the kernel's most (MAX_ARG_STRLEN); there are eight of half that."""
     word = "x" * (64 << 10)
 
-    def script(life: Life) -> Outcome:
+    def script(life: Life) -> CallOutcome:
         life.started("sleep", "1000")
         inside = ("sh", "-c", 'echo $# ${#1}; echo "$8" | wc -c', "sh", *[word] * 8)
         return life.call("exec", life.id, *inside)
 
-    assert pair.same(script) == Outcome(0, f"8 {len(word)}\n{len(word) + 1}\n", "")
+    assert pair.same(script) == CallOutcome(0, f"8 {len(word)}\n{len(word) + 1}\n", "")
 
 
-def test_nothing_of_ours_is_open_in_the_runtime(pair: Pair) -> None:
+def test_nothing_of_ours_is_open_in_the_runtime(pair: RuntimePair) -> None:
     """What the launcher opened would be the runtime's, and then the container's."""
 
-    def script(life: Life) -> Outcome:
+    def script(life: Life) -> CallOutcome:
         inside = 'for fd in /proc/self/fd/*; do echo "${fd##*/}"; done'
         return life.ran("sh", "-c", inside)
 

@@ -6,17 +6,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.e2e.low_level import Outcome
+from tests.e2e.low_level import CallOutcome, removed_afterwards
 from tests.e2e.waiting import wait_until
-from tests.stack.leftovers import cgroups_named
+from tests.leftovers import cgroups_named
 
-from .pair import WITHOUT_ASKING, Life, Pair, in_folder, process_of
+from .pair import CREATED, WITH_A_GPU, WITHOUT_ASKING, Life, RuntimePair, in_folder, process_of
 
 SLEEP = ("sleep", "1000")
 
 
-def test_a_whole_life(pair: Pair) -> None:
-    def script(life: Life) -> list[Outcome]:
+@CREATED
+def test_a_whole_life(pair: RuntimePair) -> None:
+    def script(life: Life) -> list[CallOutcome]:
         life.bundle(*SLEEP)
         answers = [life.create()]
         life.traces()
@@ -41,8 +42,8 @@ def test_a_whole_life(pair: Pair) -> None:
     assert statuses == [False] * 4 + [True] + [False] * 2 + [True] + [False] * 3 + [True]
 
 
-def test_detached_with_a_pid_file(pair: Pair) -> None:
-    def script(life: Life) -> Outcome:
+def test_detached_with_a_pid_file(pair: RuntimePair) -> None:
+    def script(life: Life) -> CallOutcome:
         life.bundle("sh", "-c", "echo up; sleep 1000")
         where = ("--bundle", str(life.path), "--pid-file", str(life.pid_file))
         outcome = life.loose("run", "--detach", *where, life.id)
@@ -56,10 +57,10 @@ def test_detached_with_a_pid_file(pair: Pair) -> None:
     assert pair.same(script).status == 0
 
 
-def test_flags_of_run(pair: Pair) -> None:
+def test_flags_of_run(pair: RuntimePair) -> None:
     flags = ("--no-pivot", "--no-new-keyring", "--no-subreaper", "--keep")
 
-    def script(life: Life) -> list[Outcome]:
+    def script(life: Life) -> list[CallOutcome]:
         answers = []
         for flag in flags:
             life.bundle("echo", "ran")
@@ -70,11 +71,11 @@ def test_flags_of_run(pair: Pair) -> None:
         return answers
 
     answers = pair.same(script, made=False)
-    assert answers[:3] == [Outcome(0, "ran\n", "")] * 3
+    assert answers[:3] == [CallOutcome(0, "ran\n", "")] * 3
 
 
 @WITHOUT_ASKING
-def test_a_flag_that_nobody_knows(pair: Pair) -> None:
+def test_an_unknown_flag(pair: RuntimePair) -> None:
     """Of a container that asks, we refuse it ourselves: a bundle may be what it means."""
 
     def script(life: Life) -> int:
@@ -84,7 +85,8 @@ def test_a_flag_that_nobody_knows(pair: Pair) -> None:
     assert pair.same(script, made=False) != 0
 
 
-def test_stopped_and_started_under_the_same_id(pair: Pair) -> None:
+@CREATED
+def test_stopped_and_started_under_the_same_id(pair: RuntimePair) -> None:
     def script(life: Life) -> list[str]:
         said = []
         for _ in range(3):
@@ -99,7 +101,7 @@ def test_stopped_and_started_under_the_same_id(pair: Pair) -> None:
 
 
 @WITHOUT_ASKING
-def test_a_container_that_is_not_there(pair: Pair) -> None:
+def test_a_container_that_is_not_there(pair: RuntimePair) -> None:
     verbs = (
         ("delete", "--force"),
         ("delete",),
@@ -122,7 +124,7 @@ def test_a_container_that_is_not_there(pair: Pair) -> None:
     pair.same(script, made=False)
 
 
-def test_a_stopped_container(pair: Pair) -> None:
+def test_a_stopped_container(pair: RuntimePair) -> None:
     def script(life: Life) -> list[int]:
         life.started("true")
         life.ended()
@@ -145,8 +147,9 @@ def test_a_stopped_container(pair: Pair) -> None:
     assert statuses[-1] == 0
 
 
-def test_deleted_by_force_while_it_runs(pair: Pair) -> None:
-    def script(life: Life) -> Outcome:
+@CREATED
+def test_deleted_by_force_while_it_runs(pair: RuntimePair) -> None:
+    def script(life: Life) -> CallOutcome:
         life.started(*SLEEP)
         outcome = life.call("delete", "--force", life.id)
         life.traces()
@@ -155,8 +158,9 @@ def test_deleted_by_force_while_it_runs(pair: Pair) -> None:
     assert pair.same(script).status == 0
 
 
-def test_created_and_never_started(pair: Pair) -> None:
-    def script(life: Life) -> Outcome:
+@CREATED
+def test_created_and_never_started(pair: RuntimePair) -> None:
+    def script(life: Life) -> CallOutcome:
         life.bundle(*SLEEP)
         life.create()
         life.call("delete", life.id)
@@ -167,7 +171,8 @@ def test_created_and_never_started(pair: Pair) -> None:
     assert pair.same(script).status == 0
 
 
-def test_created_a_second_time(pair: Pair) -> None:
+@CREATED
+def test_created_a_second_time(pair: RuntimePair) -> None:
     """Of a container with a quota the daemon says that it runs, before the runtime would."""
 
     def script(life: Life) -> int:
@@ -182,7 +187,7 @@ def test_created_a_second_time(pair: Pair) -> None:
     assert pair.same(script) != 0
 
 
-def test_paused_and_resumed(pair: Pair) -> None:
+def test_paused_and_resumed(pair: RuntimePair) -> None:
     def script(life: Life) -> list[str]:
         life.started(*SLEEP)
         seen = []
@@ -194,7 +199,7 @@ def test_paused_and_resumed(pair: Pair) -> None:
     assert pair.same(script) == ["paused", "paused", "running", "running"]
 
 
-def test_updated(pair: Pair) -> None:
+def test_updated(pair: RuntimePair) -> None:
     def limits(life: Life) -> list[str]:
         files = ("pids/{}/pids.max", "{}/pids.max")
         places = [Path("/sys/fs/cgroup", file.format(life.id)) for file in files]
@@ -219,8 +224,8 @@ def _command(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
 
 
-def test_looked_at(pair: Pair) -> None:
-    def script(life: Life) -> Outcome:
+def test_looked_at(pair: RuntimePair) -> None:
+    def script(life: Life) -> CallOutcome:
         life.started(*SLEEP)
         # What is started is for a moment runc itself yet.
         wait_until(lambda: _command(process_of(life.pid_file)) == list(SLEEP))
@@ -233,7 +238,7 @@ def test_looked_at(pair: Pair) -> None:
     assert '"status": "running"' in pair.same(script).stdout
 
 
-def test_statistics(pair: Pair) -> None:
+def test_statistics(pair: RuntimePair) -> None:
     """A figure that is nought is left out, so of two runs only the groups are the same."""
 
     def script(life: Life) -> bool:
@@ -246,10 +251,11 @@ def test_statistics(pair: Pair) -> None:
     assert pair.same(script) or pair.is_crun  # which has no such verb
 
 
-def test_a_checkpoint_is_refused_alike(pair: Pair) -> None:
+@WITHOUT_ASKING
+def test_a_checkpoint_is_refused_alike(pair: RuntimePair) -> None:
     """Neither distribution's runtime has criu beside it: what is compared is the refusal."""
 
-    def script(life: Life) -> Outcome:
+    def script(life: Life) -> CallOutcome:
         life.started(*SLEEP)
         image = ("--image-path", str(life.folder / "image"))
         outcome = life.call("checkpoint", *image, life.id)
@@ -259,8 +265,9 @@ def test_a_checkpoint_is_refused_alike(pair: Pair) -> None:
     assert pair.same(script).status != 0
 
 
-def test_restored_from_what_is_no_checkpoint(pair: Pair) -> None:
-    def script(life: Life) -> Outcome:
+@WITHOUT_ASKING
+def test_restore_without_a_checkpoint(pair: RuntimePair) -> None:
+    def script(life: Life) -> CallOutcome:
         life.bundle(*SLEEP)
         for left in cgroups_named(life.id):  # crun 1.21 does, and stumbles over it the next time
             left.rmdir()
@@ -270,7 +277,24 @@ def test_restored_from_what_is_no_checkpoint(pair: Pair) -> None:
     assert pair.same(script, made=False).status != 0
 
 
-def test_a_spec_is_written(pair: Pair) -> None:
+@WITH_A_GPU
+def test_a_container_with_a_gpu_is_neither_dumped_nor_restored(pair: RuntimePair) -> None:
+    life = Life(pair.launched, pair.folder, pair.id, pair.kind)
+    image = ("--image-path", str(life.folder / "image"))
+    with removed_afterwards(life.runtime, life.id):
+        life.started(*SLEEP)
+        dumped = life.call("checkpoint", *image, life.id)
+        assert dumped.status == 1
+        assert "uses a GPU, and a checkpoint has no state of the driver" in dumped.stderr
+        assert '"status": "running"' in life.runtime.call("state", life.id).stdout
+    life.bundle(*SLEEP)
+    restored = life.loose("restore", *image, "--bundle", str(life.path), life.id)
+    assert restored.status == 1
+    assert "requests a GPU, and a checkpoint has no state of the driver" in life.said()
+
+
+@WITHOUT_ASKING
+def test_a_spec_is_written(pair: RuntimePair) -> None:
     def script(life: Life) -> str:
         folder = pair.folder / "spec"
         folder.mkdir(exist_ok=True)
@@ -314,7 +338,7 @@ WORDS = (
 
 
 @WITHOUT_ASKING
-def test_answered_without_a_container(pair: Pair) -> None:
+def test_answered_without_a_container(pair: RuntimePair) -> None:
     def script(life: Life) -> list[int]:
         return [life.call(*words.split()).status for words in WORDS]
 

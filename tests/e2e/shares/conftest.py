@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,11 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpushare import abi
 from tests.bench.shares.machine import Programs
 from tests.stack import Stack
 
-from .tenants import SLOW, Place
-from .truth import Truth
+from .served import Truth
+from .tenants import SLOW, SharedCardStack
+
+OTHER_DIR = abi.TENANT_DIR.replace("/opt/", "/tmp/")  # where a patched library looks
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="session")
@@ -21,14 +26,14 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 
 
 @pytest.fixture(scope="session")
-def shared_place(programs: Programs) -> Iterator[Place]:
+def shared_place(programs: Programs) -> Iterator[SharedCardStack]:
     """Two cards in slow motion and a daemon, for all tests of this folder."""
-    with made(programs, cards=2, slow_motion=SLOW) as place:
+    with made(programs, cards=2, time_scale=SLOW) as place:
         yield place
 
 
 @pytest.fixture
-def place(shared_place: Place) -> Iterator[Place]:
+def place(shared_place: SharedCardStack) -> Iterator[SharedCardStack]:
     """The same; the containers that a test starts are gone after it."""
     before = [*shared_place.running]
     try:
@@ -38,25 +43,39 @@ def place(shared_place: Place) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def quick_place(programs: Programs) -> Iterator[Place]:
+def quick_place(programs: Programs) -> Iterator[SharedCardStack]:
     """A card in less slow motion, for what takes longest: a wait at the gate until its bound."""
-    with made(programs, cards=1, slow_motion=SLOW / 2) as place:
+    with made(programs, cards=1, time_scale=SLOW / 2) as place:
         yield place
 
 
 @contextmanager
 def made(
-    programs: Programs, *, cards: int, slow_motion: float, audit: Mapping[str, str] | None = None
-) -> Iterator[Place]:
-    with Stack(cards=cards, slow_motion=slow_motion) as stack:
+    programs: Programs, *, cards: int, time_scale: float, audit: Mapping[str, str] | None = None
+) -> Iterator[SharedCardStack]:
+    with Stack(cards=cards, time_scale=time_scale) as stack:
         settings = yaml.safe_load(stack.config.read_text())
         stack.config.write_text(yaml.safe_dump({**settings, "audit": dict(audit or {})}))
         stack.start_daemon()
         device = Path(stack.env["GPUSHARE_SIM_DEVICE"])
         truth = Truth(programs.watch, device, stack.root / "readings", cards)
-        place = Place(stack, programs.work, truth)
+        place = SharedCardStack(stack, programs.work, truth)
         try:
             yield place
         finally:
             place.clear()
             truth.close()
+
+
+@pytest.fixture(scope="session")
+def attack(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a patched copy of the library, and a program that forges claims."""
+    folder = tmp_path_factory.mktemp("attack")
+    library = (programs.filters / "libcuda.so.1").read_bytes()
+    patched = library.replace(abi.TENANT_DIR.encode(), OTHER_DIR.encode())
+    assert patched != library
+    (folder / "libcuda.so.1").write_bytes(patched)
+    source = Path(__file__).with_name("claims.c")
+    command = ["cc", "-static", f"-I{ROOT}/libhook/include", str(source)]
+    subprocess.run([*command, "-o", str(folder / "claims")], check=True)
+    return folder

@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Any
 
 from gpushare import abi
-from gpushare.protocol import CardSpent, Tenant
+from gpushare.protocol import CardComputeUsage, TenantStatus
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.program import find
 
-from .truth import Truth, part
+from .served import Truth, part
 
 SLOW = 4  # windows of 20 ms become 80: a process may be late by a few ms and it shows little
 #: Kernels of a millisecond (of a card that is not in slow motion), 50 before the host waits.
@@ -34,7 +34,7 @@ class Busy(Bundle):
 
     def __init__(
         self,
-        place: Place,
+        place: SharedCardStack,
         quota: Mapping[str, str],
         *,
         processes: int = 1,
@@ -84,22 +84,22 @@ class Busy(Bundle):
         group = next(Path("/sys/fs/cgroup").glob(f"*/{self.stack.cgroup}/{self.id}/cgroup.procs"))
         return [int(word) for word in group.read_text().split()]
 
-    def row(self) -> Tenant:
+    def row(self) -> TenantStatus:
         return next(row for row in self.place.ps() if row["id"] == self.id)
 
-    def spent(self, card: int = 0) -> CardSpent:
-        """What `gpushare ps` tells of its compute."""
-        return self.row()["cards"][card]["spent"]
+    def spent(self, card: int = 0) -> CardComputeUsage:
+        """What `gpushare ps` shows of its compute."""
+        return self.row()["cards"][card]["compute"]
 
-    def gate(self) -> Gate:
+    def gate(self) -> GateBytes:
         """Its gate of its first card, as its processes see it."""
         root = Path(f"/proc/{self.pids[0]}/root")
         page = (root / abi.TENANT_DIR.lstrip("/") / abi.GRANT_NAME).read_bytes()
-        return Gate(page[abi.grant_card_offset(0) + abi.GRANT_CARD_GATE :])
+        return GateBytes(page[abi.grant_card_offset(0) + abi.GRANT_CARD_GATE :])
 
 
 @dataclass(frozen=True)
-class Gate:
+class GateBytes:
     """A gate's bytes, at one moment."""
 
     page: bytes
@@ -120,7 +120,7 @@ class Gate:
         return time.monotonic_ns() - int(beat) < abi.GATE_STALE_NS
 
 
-class Place:
+class SharedCardStack:
     """A stack with a card in slow motion, the truth of it, and the containers that run there."""
 
     def __init__(self, stack: Stack, work: Path, truth: Truth) -> None:
@@ -154,8 +154,8 @@ class Place:
             seen.append([round(part, 1) for part in had])
         raise AssertionError(f"wanted {[*wanted.values()]} of the card, and they had {seen}")
 
-    def ps(self) -> list[Tenant]:
-        found: list[Tenant] = json.loads(self.gpushare("ps", "--json"))
+    def ps(self) -> list[TenantStatus]:
+        found: list[TenantStatus] = json.loads(self.gpushare("ps", "--json"))
         return found
 
     def gpushare(self, *words: str) -> str:

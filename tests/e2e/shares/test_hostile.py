@@ -15,7 +15,7 @@ import pytest
 from gpushare import abi
 from tests.e2e.waiting import wait_until
 
-from .tenants import Busy, Place, scheduler
+from .tenants import Busy, SharedCardStack, scheduler
 
 TENANT = abi.TENANT_DIR
 BEHIND_MIB = abi.STATUS_BYTES // (1 << 20) + 1
@@ -28,7 +28,7 @@ while :; do
     dd if=/dev/urandom of={TENANT}/{abi.STATUS_NAME} bs=4096 count=64 conv=notrunc \\
         seek={abi.STATUS_WORK_OFFSET // 4096} 2>/dev/null
 done &
-while :; do cat /dev/zero > {TENANT}/{abi.BELL_NAME}; done 2>/dev/null &
+while :; do cat /dev/zero > {TENANT}/{abi.WAKEUP_NAME}; done 2>/dev/null &
 dd if=/dev/zero of={TENANT}/{abi.STATUS_NAME} bs=1M seek={BEHIND_MIB} conv=notrunc 2>/dev/null &
 while :; do work {{options}}; done
 """
@@ -37,7 +37,7 @@ AROUND = f"""
 echo ready
 exec gpushare-probe --library {abi.DRIVER_DIR}/libcuda.so.1 'spin 4000000 1000000'
 """
-#: It launches under a lock that who keeps it from the card waits for.
+#: It launches under a lock for which the process waits that keeps it from the card.
 LAUNCHES = """
 mkdir /lock/held
 echo ready
@@ -55,14 +55,14 @@ kill $it
 echo got
 sleep 600
 """
-#: A queue that outlasts any delay of the host's: nothing keeps who is online from filling it.
+#: A queue that outlasts any delay of the host's: nothing keeps an online tenant from filling it.
 NEVER_IDLE = {"streams": 3, "kernels": 200}
 BUSY_CORE = 0.5  # of one processor: what a flood may make the scheduler use
 
 
 @pytest.fixture(scope="module", autouse=True)
-def outside(shared_place: Place) -> Iterator[Busy]:
-    """On the second card: one that goes around the gate, beside one that does not."""
+def outside(shared_place: SharedCardStack) -> Iterator[Busy]:
+    """On the second card: a container that bypasses the gate, beside one that does not."""
     half = {"cores": "50", "policy": "burst-share", "devices": "1"}
     other = shared_place.start(half)
     made = shared_place.start({**half, "cores": "20"}, script=AROUND)
@@ -73,7 +73,7 @@ def outside(shared_place: Place) -> Iterator[Busy]:
 
 @pytest.fixture(scope="module", autouse=True)
 def locked(
-    quick_place: Place, tmp_path_factory: pytest.TempPathFactory
+    quick_place: SharedCardStack, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Busy, Busy]]:
     """On a machine of their own: one launches under a lock, and one that is online waits for it."""
     lock = tmp_path_factory.mktemp("lock")
@@ -88,7 +88,9 @@ def locked(
     launches.remove()
 
 
-def test_a_tenant_that_lies_and_floods_takes_nothing_from_others(place: Place) -> None:
+def test_a_tenant_with_false_claims_and_floods_takes_nothing_from_others(
+    place: SharedCardStack,
+) -> None:
     here = {"policy": "burst-share", "devices": "0"}
     thirty, fifty = (place.start({**here, "cores": cores}) for cores in ("30", "50"))
     place.start({**here, "cores": "20"}, script=LIAR)
@@ -101,16 +103,16 @@ def test_a_tenant_that_lies_and_floods_takes_nothing_from_others(place: Place) -
     assert (cpu_ns(pid) - spent) / (time.monotonic_ns() - began) < BUSY_CORE
 
 
-def test_work_that_goes_around_the_gate_is_told(outside: Busy) -> None:
-    wait_until(lambda: outside.spent()["bypassed"])
+def test_work_that_bypasses_the_gate_is_reported(outside: Busy) -> None:
+    wait_until(lambda: outside.spent()["gate_bypassed"])
 
 
-def test_a_launch_whose_lock_the_cards_holder_waits_for_goes_ahead(
+def test_a_launch_that_holds_a_lock_of_the_current_tenant_goes_ahead(
     locked: tuple[Busy, Busy],
 ) -> None:
     launches, waits = locked
     wait_until(lambda: "got" in waits.said())
-    wait_until(lambda: launches.spent()["forced"] > 0)
+    wait_until(lambda: launches.spent()["forced_launches"] > 0)
 
 
 def cpu_ns(pid: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler and containers: they can ring for it, and it can be exchanged beneath them."""
+"""The scheduler and containers: they can wake it, and it can be replaced while they run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from tests.e2e.waiting import wait_until
 from tests.stack.bundle import Bundle
 from tests.stack.program import find
 
-from .tenants import Place, scheduler
+from .tenants import SharedCardStack, scheduler
 
-BELL = f"{abi.TENANT_DIR}/{abi.BELL_NAME}"
-#: Opens it as a library does, for reading too: that never waits, whoever else has it open.
-RING = f"exec 3<>{BELL} && printf x >&3 && echo rung; touch {abi.TENANT_DIR}/new || echo read-only"
+WAKEUP = f"{abi.TENANT_DIR}/{abi.WAKEUP_NAME}"
+#: Opens it like the library does, for reading too: that never waits for another process.
+WAKE = (
+    f"exec 3<>{WAKEUP} && printf x >&3 && echo woken; touch {abi.TENANT_DIR}/new || echo read-only"
+)
 
 
-class Ringing(Bundle):
-    """A container that rings its bell, and ends."""
+class Waking(Bundle):
+    """A container that wakes the scheduler, and exits."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SharedCardStack) -> None:
         super().__init__(
             place.stack,
             quota={"memory": "4GiB", "cores": "10"},
-            args=["/bin/busybox", "sh", "-c", RING],
+            args=["/bin/busybox", "sh", "-c", WAKE],
             files={"/bin/busybox": Path(find("busybox")).read_bytes()},
         )
 
@@ -41,35 +43,35 @@ class Ringing(Bundle):
 
 
 @pytest.fixture
-def ringing(place: Place) -> Iterator[Ringing]:
-    made = Ringing(place)
+def waking(place: SharedCardStack) -> Iterator[Waking]:
+    made = Waking(place)
     yield made
     made.remove()
 
 
 @pytest.mark.parametrize(
     "change",
-    [Ringing.save, Ringing.of_another_user, Ringing.without_capabilities],
+    [Waking.save, Waking.of_another_user, Waking.without_capabilities],
     ids=lambda change: change.__name__,
 )
-def test_a_bell_can_be_rung_from_a_folder_that_is_read_only(
-    ringing: Ringing, change: object
+def test_the_scheduler_can_be_woken_from_a_folder_that_is_read_only(
+    waking: Waking, change: object
 ) -> None:
     assert callable(change)
-    change(ringing)
-    ringing.save()
-    done = ringing.call("run", "--bundle", str(ringing.path))
-    assert done.stdout.split() == ["rung", "read-only"], done.stderr
+    change(waking)
+    waking.save()
+    done = waking.call("run", "--bundle", str(waking.path))
+    assert done.stdout.split() == ["woken", "read-only"], done.stderr
 
 
-def test_two_fixed_shares_hold(place: Place) -> None:
+def test_two_fixed_shares_hold(place: SharedCardStack) -> None:
     here = {"policy": "fixed-share", "devices": "0"}
     thirty = place.start({**here, "cores": "30"})
     seventy = place.start({**here, "cores": "70"})
     place.assert_parts({thirty: 30, seventy: 70})
 
 
-def test_one_that_is_exchanged_opens_no_gate(place: Place, exchanged: Path) -> None:
+def test_one_that_is_exchanged_opens_no_gate(place: SharedCardStack, exchanged: Path) -> None:
     """As at an upgrade: another file by the same name, and the daemon started again."""
     tenant = place.start({"cores": "30", "policy": "fixed-share", "devices": "0"})
     wait_until(lambda: tenant.gate().is_kept)
@@ -92,11 +94,11 @@ def test_one_that_is_exchanged_opens_no_gate(place: Place, exchanged: Path) -> N
 
 
 @pytest.fixture
-def exchanged(place: Place) -> Path:
+def exchanged(place: SharedCardStack) -> Path:
     return place.stack.installation.scheduler
 
 
-def test_it_ends_with_the_daemon_where_nobody_needs_it(place: Place) -> None:
+def test_it_exits_with_the_daemon_where_no_tenant_needs_it(place: SharedCardStack) -> None:
     stack = place.stack
     wait_until(lambda: not place.ps())
     assert stack.daemon is not None

@@ -12,15 +12,15 @@ import pytest
 from gpushare import abi
 from tests.e2e.waiting import wait_until
 
-from .tenants import Busy, Place
+from .tenants import Busy, SharedCardStack
 
 HALF = {"cores": "50", "policy": "burst-share"}
 HERE = {**HALF, "devices": "0"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forever(shared_place: Place) -> Iterator[tuple[Busy, Busy]]:
-    """On the second card: a kernel of an hour beside another's work. It is told after seconds."""
+def forever(shared_place: SharedCardStack) -> Iterator[tuple[Busy, Busy]]:
+    """On the second card: a kernel of an hour beside another's work, reported after seconds."""
     other = shared_place.start({**HALF, "devices": "1"})
     script = "echo ready; exec gpushare-probe 'spin 3600000000000 1'"
     hung = shared_place.start({**HALF, "devices": "1"}, script=script)
@@ -46,7 +46,9 @@ def by_freezer(tenant: Busy) -> Callable[[], object]:
     return lambda: tenant.call("resume")
 
 
-def test_who_is_stopped_in_its_window_loses_it_and_goes_on_afterwards(place: Place) -> None:
+def test_a_tenant_stopped_in_its_window_loses_it_and_continues_afterwards(
+    place: SharedCardStack,
+) -> None:
     stopped, other = place.start(HERE), place.start(HERE)
     for stop in (by_signal, by_freezer):
         # By then what it had queued while it was alone is done.
@@ -61,7 +63,7 @@ def test_who_is_stopped_in_its_window_loses_it_and_goes_on_afterwards(place: Pla
         place.assert_parts({stopped: 48, other: 48})
 
 
-def test_what_a_killed_process_left_keeps_nobody_from_the_card(place: Place) -> None:
+def test_a_killed_process_leaves_the_card_usable(place: SharedCardStack) -> None:
     """It is killed at random moments, with work pending, or in a launch, or at the gate."""
     kills = 6
     script = f"""
@@ -82,15 +84,15 @@ exec work {{options}}
     place.assert_parts({dying: 48, other: 48})
 
 
-def test_a_kernel_that_never_ends_is_told_charged_and_keeps_nobody_from_the_card(
+def test_a_kernel_that_never_ends_is_reported_and_charged_and_blocks_no_tenant(
     forever: tuple[Busy, Busy],
 ) -> None:
     hung, other = forever
-    wait_until(lambda: hung.spent()["hung"])
+    wait_until(lambda: hung.spent()["is_hung"])
     charged = hung.spent()["charged_ns"]
     _, others = hung.place.parts(hung, other, card=1)
     assert others > 35  # the card's own turns: a half, less its switches
     wait_until(lambda: hung.spent()["charged_ns"] > charged)
-    assert not other.spent()["hung"]
+    assert not other.spent()["is_hung"]
     hung.remove()
     assert hung.place.parts(other, card=1)[0] > 80

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from .tenants import Busy, Place
+from .tenants import Busy, SharedCardStack
 
 
-def test_what_an_operator_changes_holds_while_they_run(place: Place) -> None:
+def test_changes_of_an_operator_hold_while_tenants_run(place: SharedCardStack) -> None:
     first = place.start({"cores": "50", "policy": "burst-share"})
     second = place.start({"cores": "30", "policy": "burst-share"})
     before = first.pids, second.pids

@@ -16,7 +16,7 @@ import yaml
 from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.install import Installation, activate, install
-from gpushare.protocol import Tenant
+from gpushare.protocol import TenantStatus
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 
@@ -24,7 +24,7 @@ from . import variant
 from .variant import Variant
 
 
-class Node:
+class TwoVersions:
     """A stack with two versions of gpushare, of which one is current: `ours` or `other`."""
 
     def __init__(self, stack: Stack, other: Variant | None = None) -> None:
@@ -53,7 +53,7 @@ class Node:
         current = activate(to)
         self.stack.installation = current
         config = yaml.safe_load(self.stack.config.read_text())
-        config["libraries"] = str(current.libraries)
+        config["library_dir"] = str(current.libraries)
         self.stack.config.write_text(yaml.safe_dump(config))
 
     def start_daemon(self) -> None:
@@ -79,15 +79,15 @@ class Node:
         self.end_daemon()
         self.start_daemon()
 
-    def row(self, bundle: Bundle) -> Tenant:
+    def row(self, bundle: Bundle) -> TenantStatus:
         [found] = [one for one in self.client.tenants() if one["id"] == bundle.id]
         return found
 
     def used(self, bundle: Bundle) -> int:
         return self.row(bundle)["cards"][0]["used_bytes"]
 
-    def promised(self) -> int:
-        return sum(card["promised_bytes"] for card in self.client.cards())
+    def allocated(self) -> int:
+        return sum(card["allocated_bytes"] for card in self.client.cards())
 
     def events(self) -> list[str]:
         text = (self.stack.root / "gpushared.log").read_text()
@@ -114,10 +114,10 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
+def node() -> Iterator[TwoVersions]:
     """One that has this version only, and a daemon."""
     with Stack() as stack:
-        made = Node(stack)
+        made = TwoVersions(stack)
         made.start_daemon()
         yield made
 
@@ -129,10 +129,10 @@ def other() -> Variant:
 
 
 @pytest.fixture
-def both(other: Variant) -> Iterator[Node]:
+def both(other: Variant) -> Iterator[TwoVersions]:
     """One with both versions; this one is current, and its daemon runs."""
     with Stack() as stack:
-        made = Node(stack, other)
+        made = TwoVersions(stack, other)
         made.start_daemon()
         yield made
 

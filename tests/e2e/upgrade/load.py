@@ -7,7 +7,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from gpushare.verify import Tenant
+from gpushare.verify import ProbeTenant
 from tests.e2e.waiting import wait_until
 from tests.stack.bundle import Bundle
 
@@ -18,7 +18,7 @@ ROUND = (
 )
 
 
-class Load:
+class BackgroundLoad:
     """Rounds in a thread of their own, while the block lasts; paused, it can be asked things."""
 
     def __init__(self, bundle: Bundle) -> None:
@@ -29,10 +29,10 @@ class Load:
         self._go = threading.Event()
         self._stop = False
         self._idle = threading.Event()
-        self.tenant: Tenant
+        self.tenant: ProbeTenant
         self._thread = threading.Thread(target=self._work, daemon=True)
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> BackgroundLoad:
         self.tenant = self.bundle.run()
         assert self.tenant.start()["code"] == 0
         self._thread.start()

@@ -10,18 +10,18 @@ import time
 import pytest
 
 from gpushare import abi, protocol
-from gpushare.client import Refused
+from gpushare.client import RequestRefused
 from tests.e2e.waiting import wait_until
 
-from .conftest import Node, share
-from .load import Load
+from .conftest import TwoVersions, share
+from .load import BackgroundLoad
 
 GIB = 1 << 30
 MIB = 1 << 20
 OUT_OF_MEMORY = 2
 
 
-def holds_its_quota(load: Load) -> None:
+def holds_its_quota(load: BackgroundLoad) -> None:
     """Of 1 GiB, less the context, no more is given, and no less."""
     load.ask("free")
     try:
@@ -34,7 +34,7 @@ def holds_its_quota(load: Load) -> None:
         load.ask("free")
 
 
-def account(node: Node, load: Load) -> dict[str, int]:
+def account(node: TwoVersions, load: BackgroundLoad) -> dict[str, int]:
     """Return what an idle container holds by its own account, which the driver's figure bears out.
 
     What the driver has beside it is the driver's own: it is seen, and may change by a block.
@@ -42,7 +42,7 @@ def account(node: Node, load: Load) -> dict[str, int]:
 
     def agrees() -> bool:
         card = node.client.why(load.bundle.id)["cards"][0]
-        found.update({part: size for part, size in card["parts"].items() if part != "beyond"})
+        found.update({part: size for part, size in card["kinds"].items() if part != "unaccounted"})
         return card["used_bytes"] == card["driver_bytes"]
 
     found: dict[str, int] = {}
@@ -51,8 +51,11 @@ def account(node: Node, load: Load) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_restart_is_noticed_by_no_container(node: Node, number: signal.Signals) -> None:
-    with Load(share(node.stack)) as plain, Load(share(node.stack, cores="30")) as part:
+def test_a_restart_is_noticed_by_no_container(node: TwoVersions, number: signal.Signals) -> None:
+    with (
+        BackgroundLoad(share(node.stack)) as plain,
+        BackgroundLoad(share(node.stack, cores="30")) as part,
+    ):
         loads = (plain, part)
         for load in loads:
             load.works()
@@ -60,7 +63,7 @@ def test_a_restart_is_noticed_by_no_container(node: Node, number: signal.Signals
             load.ask(f"alloc {64 * MIB}")
         before = [account(node, load) for load in loads]
         assert [found["buffers"] for found in before] == [64 * MIB, 64 * MIB]
-        scheduler = node.client.status()["scheduler"]
+        scheduler = node.client.status()["scheduler_pid"]
         for load in loads:
             load.go_on()
             load.works()
@@ -71,7 +74,7 @@ def test_a_restart_is_noticed_by_no_container(node: Node, number: signal.Signals
         os.kill(scheduler, signal.SIGKILL)
         for load in loads:
             load.works(20)
-        wait_until(lambda: node.client.status()["scheduler"] not in {0, scheduler})
+        wait_until(lambda: node.client.status()["scheduler_pid"] not in {0, scheduler})
         windows = gate(node, part)
         part.works()
         assert gate(node, part) > windows
@@ -79,22 +82,22 @@ def test_a_restart_is_noticed_by_no_container(node: Node, number: signal.Signals
             load.pause()
             load.ask(f"alloc {64 * MIB}")
         assert [account(node, load) for load in loads] == before
-        assert node.promised() == 2 * GIB
+        assert node.allocated() == 2 * GIB
         for load in loads:
             holds_its_quota(load)
-    wait_until(lambda: node.promised() == 0)
+    wait_until(lambda: node.allocated() == 0)
 
 
-def gate(node: Node, load: Load) -> int:
+def gate(node: TwoVersions, load: BackgroundLoad) -> int:
     """Return when the scheduler was at a container's gate last."""
     content = node.page(load.bundle, abi.GRANT_NAME).read_bytes()
     offset = abi.gate_offset(0) + abi.GATE_HEARTBEAT_NS
     return int.from_bytes(content[offset : offset + 8], "little")
 
 
-def test_a_version_with_other_pages_and_back_again(both: Node) -> None:
+def test_a_version_with_other_pages_and_back_again(both: TwoVersions) -> None:
     node = both
-    with Load(share(node.stack, cores="30")) as old:
+    with BackgroundLoad(share(node.stack, cores="30")) as old:
         old.works()
         old.pause()
         before = account(node, old)
@@ -104,21 +107,23 @@ def test_a_version_with_other_pages_and_back_again(both: Node) -> None:
         node.replace_daemon(node.other)
         assert node.client.status()["version"].startswith("9.")
         old.works(20)
-        assert "pages-other" in node.events()
-        assert "pages-lost" not in node.events()
-        with Load(share(node.stack, cores="30")) as new:
+        assert "tenant-pages-incompatible" in node.events()
+        assert "tenant-pages-lost" not in node.events()
+        with BackgroundLoad(share(node.stack, cores="30")) as new:
             new.works()
             old.works()
             assert node.maps(new.bundle, node.other)
             assert node.maps(old.bundle, node.ours)
             assert not node.maps(new.bundle, node.ours)
-            assert node.promised() == 2 * GIB
+            assert node.allocated() == 2 * GIB
             for load in (old, new):
                 load.pause()
                 holds_its_quota(load)
                 load.go_on()
             # What it cannot write, it does not promise.
-            with pytest.raises(Refused, match="another version of gpushare; start it again"):
+            with pytest.raises(
+                RequestRefused, match="another version of gpushare; restart the container"
+            ):
                 node.client.set(old.bundle.id, memory="768MiB")
             new.pause()
             meanwhile = account(node, new)
@@ -127,7 +132,7 @@ def test_a_version_with_other_pages_and_back_again(both: Node) -> None:
             node.replace_daemon(node.ours)
             new.works(20)
             old.works(20)
-            assert node.promised() == 2 * GIB
+            assert node.allocated() == 2 * GIB
             wait_until(lambda: gate(node, old) > time.monotonic_ns() - 10**9)
             old.pause()
             assert account(node, old) == before
@@ -141,22 +146,22 @@ def test_a_version_with_other_pages_and_back_again(both: Node) -> None:
             assert account(node, new) == meanwhile
             holds_its_quota(new)
         assert row_is_gone(node, new)
-        assert node.promised() == 768 * MIB
-    wait_until(lambda: node.promised() == 0)
+        assert node.allocated() == 768 * MIB
+    wait_until(lambda: node.allocated() == 0)
 
 
-def row_is_gone(node: Node, load: Load) -> bool:
+def row_is_gone(node: TwoVersions, load: BackgroundLoad) -> bool:
     def gone() -> bool:
-        rows: list[protocol.Tenant] = node.client.tenants()
+        rows: list[protocol.TenantStatus] = node.client.tenants()
         return all(row["id"] != load.bundle.id for row in rows)
 
     wait_until(gone)
     return True
 
 
-def test_the_old_libraries_go_with_the_last_container_that_has_them(both: Node) -> None:
+def test_the_old_libraries_go_with_the_last_container_that_has_them(both: TwoVersions) -> None:
     node = both
-    with Load(share(node.stack)) as old:
+    with BackgroundLoad(share(node.stack)) as old:
         old.works()
         # Two versions later it is neither the current one nor the one before.
         node.replace_daemon(node.other)
@@ -170,7 +175,7 @@ def test_the_old_libraries_go_with_the_last_container_that_has_them(both: Node) 
         wait_until(lambda: not unused.exists())
         old.works()
         assert node.ours.root.is_dir()
-    wait_until(lambda: node.promised() == 0)
+    wait_until(lambda: node.allocated() == 0)
     node.replace_daemon()
     wait_until(lambda: not node.ours.root.exists())
     wait_until(lambda: node.events().count("installation-removed") == 2)

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpushare import abi
-from gpushare.install import Installation, Source
+from gpushare.install import Installation, InstallSource
 
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = ROOT / "build" / "tests" / "upgrade"
@@ -41,8 +41,11 @@ EDITS = {
     "gpushare/abi.py": (
         (f"ABI_VERSION: Final = {abi.ABI_VERSION}", f"ABI_VERSION: Final = {VERSION}"),
         ("GRANT_CARD_UUID_BYTES: Final = 48", "GRANT_CARD_UUID_BYTES: Final = 56"),
-        ("GRANT_CARD_MEMORY_BYTES: Final = 48", "GRANT_CARD_MEMORY_BYTES: Final = 56"),
-        ("GRANT_CARD_MEMORY_LIMIT_BYTES: Final = 56", "GRANT_CARD_MEMORY_LIMIT_BYTES: Final = 64"),
+        ("GRANT_CARD_QUOTA_BYTES: Final = 48", "GRANT_CARD_QUOTA_BYTES: Final = 56"),
+        (
+            "GRANT_CARD_CURRENT_LIMIT_BYTES: Final = 56",
+            "GRANT_CARD_CURRENT_LIMIT_BYTES: Final = 64",
+        ),
         ("GRANT_CARD_CONTEXT_BYTES: Final = 64", "GRANT_CARD_CONTEXT_BYTES: Final = 72"),
         ("GRANT_CARD_OVERHEAD_BYTES: Final = 72", "GRANT_CARD_OVERHEAD_BYTES: Final = 80"),
         ("GRANT_CARD_CORES_PERCENT: Final = 80", "GRANT_CARD_CORES_PERCENT: Final = 88"),
@@ -70,7 +73,7 @@ main()
 class Variant:
     """A version of gpushare whose pages this one does not know."""
 
-    source: Source
+    source: InstallSource
     daemon: Path  # a Python program
 
 
@@ -143,11 +146,11 @@ def _compile(tree: Path) -> Path:
     return folder
 
 
-def _source(like: Installation, made: Path) -> Source:
+def _source(like: Installation, made: Path) -> InstallSource:
     parts = BUILD / "parts"
     shutil.rmtree(parts, ignore_errors=True)
     shutil.copytree(like.root, parts)
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         shutil.copyfile(made / "lib" / name, parts / "lib" / name)
     shutil.copyfile(made / "bin" / "gpushare-scheduler", parts / "bin" / "gpushare-scheduler")
-    return Source(parts / "bin", parts / "lib")
+    return InstallSource(parts / "bin", parts / "lib")

@@ -16,7 +16,7 @@ UUID_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
 VERSION_BYTES = 80  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
 
 
-class NvmlError(RuntimeError):
+class NvmlCallError(RuntimeError):
     """A function of NVML did not succeed."""
 
 
@@ -38,7 +38,7 @@ def driver_version(path: str) -> str:
     ):
         code = getattr(nvml, str(name))(*arguments)
         if code:
-            raise NvmlError(f"{name}: {code}")
+            raise NvmlCallError(f"{name}: {code}")
     return text.value.decode(errors="replace")
 
 
@@ -55,7 +55,7 @@ def main() -> None:
         facts["error"] = str(error)
     try:
         facts["driver_version"] = driver_version(sys.argv[2])
-    except (OSError, NvmlError, AttributeError) as error:
+    except (OSError, NvmlCallError, AttributeError) as error:
         facts["driver_version"] = f"unknown: {error}"
     sys.stdout.write(json.dumps(facts) + "\n")
 

@@ -18,7 +18,7 @@ CGROUP = b"/sys/fs/cgroup"
 ENABLED = {0: "disabled", 1: "enabled"}
 
 
-class Limits(ctypes.Structure):
+class CgroupMemoryLimits(ctypes.Structure):
     """nvmlGetMemoryLimits_v1_t; the pynvml of older drivers does not have it."""
 
     _fields_ = (
@@ -30,11 +30,11 @@ class Limits(ctypes.Structure):
 
 
 def limits(card: object) -> str:
-    """What nvmlDeviceGetMemoryLimits_v1 says of a cgroup that nobody limited."""
+    """What nvmlDeviceGetMemoryLimits_v1 reports of a cgroup without a limit."""
     library = pynvml.nvmlLib
     if not hasattr(library, "nvmlDeviceGetMemoryLimits_v1"):
         return "this driver has no nvmlDeviceGetMemoryLimits_v1"
-    code = library.nvmlDeviceGetMemoryLimits_v1(card, byref(Limits(CGROUP)))
+    code = library.nvmlDeviceGetMemoryLimits_v1(card, byref(CgroupMemoryLimits(CGROUP)))
     said = {0: "success", 3: "not supported", 6: "not found"}.get(code, "another answer")
     return f"{said} ({code}) to {CGROUP.decode()}"
 

@@ -11,15 +11,15 @@ import ctypes
 import json
 import sys
 
-from tests.gpu.table import Line, Question, cuda_lines, questions
+from tests.gpu.table import Question, SymbolLine, cuda_lines, questions
 
 STATUS = ("found", "not found", "version not sufficient")
 
 
-class Library:
+class LookupLibrary:
     """The driver library at `path`, its symbols by address."""
 
-    def __init__(self, path: str, lines: list[Line]) -> None:
+    def __init__(self, path: str, lines: list[SymbolLine]) -> None:
         self.library = ctypes.CDLL(path)
         self.symbols: dict[int, set[str]] = {}
         for line in lines:
@@ -53,7 +53,7 @@ class Library:
         return found.value if code == 0 else None, said if code == 0 else f"{said}, error {code}"
 
 
-def difference(library: Library, question: Question, expected: str | None) -> str | None:
+def difference(library: LookupLibrary, question: Question, expected: str | None) -> str | None:
     """Return in words how the answer differs from `expected`, None where it does not."""
     address, said = library.ask(question)
     asked = f"{question.name}, {question.version}, {question.flags}"
@@ -69,7 +69,9 @@ def difference(library: Library, question: Question, expected: str | None) -> st
     return f"{asked}: {'/'.join(sorted(names)) or 'no exported symbol'}, expected {expected}"
 
 
-def suffixed(library: Library, lines: list[Line], version: int) -> tuple[list[str], list[str]]:
+def suffixed(
+    library: LookupLibrary, lines: list[SymbolLine], version: int
+) -> tuple[list[str], list[str]]:
     """Return the exported symbols that answer as names too, and those of them that lead elsewhere.
 
     A program that asks for cuMemAlloc_v2, not for cuMemAlloc, must get what dlsym would give it.
@@ -88,7 +90,7 @@ def suffixed(library: Library, lines: list[Line], version: int) -> tuple[list[st
 
 def main() -> None:
     lines = cuda_lines()
-    library = Library(sys.argv[1], lines)
+    library = LookupLibrary(sys.argv[1], lines)
     version = library.version
     asked = questions(lines, version)
     found = [difference(library, question, expected) for question, expected in asked.items()]

@@ -226,7 +226,7 @@ class Memory:
         return {}
 
     def send(self, path: str) -> Answer:
-        """Send the physical memory taken last, as a descriptor, to who listens at `path`."""
+        """Send the physical memory taken last, as a descriptor, to the listener at `path`."""
         fd = c_int(-1)
         kind = c_int(cu.POSIX_FILE_DESCRIPTOR)
         self.cuda.call(
@@ -254,10 +254,10 @@ class Memory:
         return {"handle": bytes(handle).hex()}
 
     def ipc_open(self, handle: str) -> Answer:
-        class Handle(ctypes.Structure):  # by value: an array would go by address
+        class IpcMemHandle(ctypes.Structure):  # by value: an array would go by address
             _fields_ = (("bytes", ctypes.c_ubyte * cu.IPC_HANDLE_BYTES),)
 
-        given = Handle.from_buffer_copy(bytes.fromhex(handle))
+        given = IpcMemHandle.from_buffer_copy(bytes.fromhex(handle))
         flags = c_uint(cu.IPC_LAZY_PEER_ACCESS)
         self.cuda.call("cuIpcOpenMemHandle_v2", byref(self.imported), given, flags)
         return {}

@@ -57,7 +57,7 @@ def graph(torch: Any) -> object:
 
 
 def full(torch: Any) -> object:
-    """Allocate until it is refused: what was given, by what it was refused, and what it said."""
+    """Allocate until it is refused: what was allocated, the refusing function, and its message."""
     held: list[Any] = []
     answer: dict[str, object] = {"error": "", "message": ""}
     try:

@@ -30,7 +30,7 @@ NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 CAPTURE_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 
-class Load(Protocol):
+class BatchLoad(Protocol):
     """Work of one kind; `units` are in a batch."""
 
     units: int
@@ -45,7 +45,7 @@ class Load(Protocol):
         """Wait, asleep, until that is done."""
 
 
-class Kernels:
+class TimedKernels:
     """Kernels that take `duration_ns` of the card each, launched one by one."""
 
     def __init__(self, cuda: Cuda, duration_ns: str, rounds: str) -> None:
@@ -84,7 +84,7 @@ class Kernels:
         self.spare.append(mark)
 
 
-class Graphs(Kernels):
+class Graphs(TimedKernels):
     """A graph of `nodes` such kernels, replayed: one unit is one replay."""
 
     def __init__(self, cuda: Cuda, duration_ns: str, rounds: str, nodes: str) -> None:
@@ -106,7 +106,7 @@ class Graphs(Kernels):
             self.cuda.call("cuGraphLaunch", self.replayed, self.stream)
 
 
-class Context(Kernels):
+class SeparateContext(TimedKernels):
     """The same in a context of its own."""
 
     def __init__(self, cuda: Cuda, duration_ns: str, rounds: str) -> None:
@@ -125,7 +125,7 @@ class Contexts:
     """Such kernels in `count` contexts of this process at the same time."""
 
     def __init__(self, cuda: Cuda, duration_ns: str, rounds: str, count: str) -> None:
-        self.each = [Context(cuda, duration_ns, rounds) for _ in range(int(count))]
+        self.each = [SeparateContext(cuda, duration_ns, rounds) for _ in range(int(count))]
         self.units = sum(context.units for context in self.each)
 
     def queue(self) -> None:
@@ -173,20 +173,20 @@ class Training:
         mark.synchronize()
 
 
-KINDS: dict[str, Callable[..., Load]] = {
-    "kernels": Kernels,
+KINDS: dict[str, Callable[..., BatchLoad]] = {
+    "kernels": TimedKernels,
     "graphs": Graphs,
     "contexts": Contexts,
     "training": Training,
 }
 
 
-class Worker:
-    """What one process is asked; its load is the one that was made last."""
+class TenantWorker:
+    """The options of one process; its load is the one that was made last."""
 
     def __init__(self, library: str) -> None:
         self.cuda = Cuda(library)
-        self.loaded: Load | None = None
+        self.loaded: BatchLoad | None = None
 
     def load(self, kind: str, *words: str) -> Answer:
         """Make the load `kind`, and do a batch of it, so that nothing is left to be loaded."""
@@ -228,7 +228,7 @@ class Worker:
             took.append(time.monotonic_ns() - arrives)
         return {"took_ns": took}
 
-    def _made(self) -> Load:
+    def _made(self) -> BatchLoad:
         if self.loaded is None:
             raise RuntimeError("no load was made")
         return self.loaded
@@ -240,7 +240,7 @@ def _sleep_until(moment_ns: int) -> None:
 
 
 def main() -> None:
-    worker = Worker(sys.argv[1])
+    worker = TenantWorker(sys.argv[1])
     converse({name: getattr(worker, name) for name in ("load", "work", "serve")})
 
 

@@ -10,101 +10,101 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gpushare.cli.group import gpushare
+from gpushare.cli import gpushare
 
-from .fake_daemon import FakeDaemon, rows
+from .fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from gpushare.protocol import Card, Status, Tenant, TenantCard
+    from gpushare.protocol import CardStatus, DaemonStatus, TenantCard, TenantStatus
 
 GIB = 1 << 30
 
-CARD: Card = {
+CARD: CardStatus = {
     "index": 0,
     "uuid": "GPU-5b1f2f4e-0000-4000-8000-000000000000",
     "model": "NVIDIA H200",
     "brand": "nvidia",
-    "capability": "9.0",
-    "datacenter": True,
+    "compute_capability": "9.0",
+    "is_datacenter": True,
     "memory_bytes": 140 * GIB,
-    "reserve_bytes": 0,
-    "promised_bytes": 12 * GIB,
-    "borrowed_bytes": 0,
-    "lent_bytes": 2 * GIB,
-    "foreign_bytes": 1181116007,
-    "foreign": [{"pid": 812, "name": "Xorg", "bytes": 1181116007, "container": ""}],
+    "system_reserved_bytes": 0,
+    "allocated_bytes": 12 * GIB,
+    "burst_used_bytes": 0,
+    "burst_granted_bytes": 2 * GIB,
+    "non_tenant_bytes": 1181116007,
+    "non_tenant_processes": [{"pid": 812, "name": "Xorg", "bytes": 1181116007, "container": ""}],
     "unattributed_bytes": 0,
-    "free_bytes": 126 * GIB + 900 * (1 << 20),
-    "cores_free": 10,
+    "available_bytes": 126 * GIB + 900 * (1 << 20),
+    "cores_available": 10,
     "tenants": 2,
-    "tenants_max": 16,
+    "max_tenants": 16,
     "mode": "shared",
-    "utilisation": 71,
+    "utilization": 71,
     "health": "ok",
     "policy": "",
-    "takes": "any",
+    "allowed_mode": "any",
     "cordoned": False,
     "cordon_reason": "",
-    "numa": 0,
+    "numa_node": 0,
     "links": [],
 }
 
 
-def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
+def tenant(name: str, used: float, quota: float, **more: Any) -> TenantStatus:
     """Return a bound tenant of card 0; `more` replaces its keys, or its card's."""
     card: TenantCard = {
         "index": 0,
         "uuid": CARD["uuid"],
-        "memory_bytes": math.ceil(quota * GIB),
-        "memory_limit_bytes": math.ceil(quota * GIB),
-        "limit_bytes": math.ceil(quota * GIB),
+        "quota_bytes": math.ceil(quota * GIB),
+        "burst_limit_bytes": math.ceil(quota * GIB),
+        "current_limit_bytes": math.ceil(quota * GIB),
         "used_bytes": math.ceil(used * GIB),
-        "borrowed_bytes": max(0, math.ceil((used - quota) * GIB)),
-        "over_bytes": max(0, math.ceil((used - quota) * GIB)),
-        "buffer_bytes": math.ceil(used * GIB) - (500 << 20),
+        "burst_used_bytes": max(0, math.ceil((used - quota) * GIB)),
+        "over_limit_bytes": max(0, math.ceil((used - quota) * GIB)),
+        "tracked_bytes": math.ceil(used * GIB) - (500 << 20),
         "overhead_bytes": 500 << 20,
         "contexts": 1,
         "cores": 30,
         "policy": "fixed-share",
-        "share": 30.0,
-        "capped": True,
-        "cores_got": 29.8,
-        "spent": {
-            "source": "gate",
+        "share_percent": 30.0,
+        "is_capped": True,
+        "cores_used_1s": 29.8,
+        "compute": {
+            "cores_source": "gate",
             "gate": "window",
-            "got": {"1s": 29.8, "10s": 30.1, "60s": 30.0},
+            "cores_used": {"1s": 29.8, "10s": 30.1, "60s": 30.0},
             "throttled": {"1s": 0.12, "10s": 0.1, "60s": 0.11},
             "charged_ns": 18 * 10**9,
             "windows": 600,
             "overruns": 2,
-            "forced": 1,
-            "waited_ns": 2500000000,
-            "hung": False,
-            "driver_percent": 31.0,
-            "bypassed": False,
+            "forced_launches": 1,
+            "throttled_ns": 2500000000,
+            "is_hung": False,
+            "driver_utilization": 31.0,
+            "gate_bypassed": False,
         },
-        "denied": 2,
-        "audit": "",
+        "denied_allocations": 2,
+        "over_quota_state": "",
     }
-    made: Tenant = {
+    made: TenantStatus = {
         "key": "0123456789abcdef",
         "id": "4f5e6d7c8b9a" + "0" * 52,
         "name": name,
         "engine": "docker",
         "state": "bound",
-        "why": "",
+        "reason": "",
         "pid": 4242,
         "policy": "fixed-share",
         "online": False,
         "priority": 5,
         "weight": 0,
         "isolation": "interposer",
-        "on_over": "freeze",
-        "throttled": 0.12,
-        "created": 1763700000.0,
+        "over_quota_action": "freeze",
+        "throttled_ratio": 0.12,
+        "created_at": 1763700000.0,
         "cards": [card],
         "processes": [
             {
@@ -112,17 +112,17 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
                 "container_pid": 1,
                 "name": "python",
                 "bytes": math.ceil(used * GIB),
-                "cards": [{"index": 0, "bytes": math.ceil(used * GIB), "utilisation": 29}],
+                "cards": [{"index": 0, "bytes": math.ceil(used * GIB), "utilization": 29}],
             }
         ],
-        "held": [],
+        "interventions": [],
         "quota": {"memory": "4GiB env", "cores": "30 env"},
         "notes": [],
         "warnings": [],
     }
-    card["spent"] |= more.pop("spent", {})
-    card["spent"]["got"]["1s"] = more.get("cores_got", 29.8)
-    card["spent"]["throttled"]["1s"] = more.get("throttled", 0.12)
+    card["compute"] |= more.pop("compute", {})
+    card["compute"]["cores_used"]["1s"] = more.get("cores_got", 29.8)
+    card["compute"]["throttled"]["1s"] = more.get("throttled", 0.12)
     for key, value in more.items():
         for part in (card, made):
             if key in part:
@@ -130,26 +130,26 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> Tenant:
     return made
 
 
-STATUS: Status = {
+STATUS: DaemonStatus = {
     "version": "0.1.0",
     "pid": 77,
     "generation": 1,
-    "scheduler": 78,
+    "scheduler_pid": 78,
     "driver_version": "580.159.04",
     "cuda_version": "13.0",
     "cards": 1,
     "tenants": 2,
     "simulated": False,
-    "slow_motion": 1.0,
+    "time_scale": 1.0,
     "config": "/etc/gpushare/gpushare.yaml",
-    "libraries": "/usr/local/lib/gpushare/current/lib",
+    "library_dir": "/usr/local/lib/gpushare/current/lib",
     "run_dir": "/run/gpushare",
     "warnings": [],
 }
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+def daemon(tmp_path: Path) -> Iterator[AnsweringDaemon]:
     """A daemon that answers every op that reads."""
     train = tenant("train", 3.9, 4)
     serve = tenant(
@@ -164,7 +164,7 @@ def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
         "card-policy": [{"ok": True, "card": {**CARD, "policy": "burst-share"}}],
         "status": [{"ok": True, **STATUS}],
     }
-    with FakeDaemon(tmp_path / "control.sock", copy.deepcopy(answers)).running() as running:
+    with AnsweringDaemon(tmp_path / "control.sock", copy.deepcopy(answers)).running() as running:
         yield running
 
 

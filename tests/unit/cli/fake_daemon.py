@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon that speaks the protocol on a real socket and says what a test told it to."""
+"""A daemon that speaks the protocol on a real socket and answers as a test configured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpushare import patience, protocol
+from gpushare import protocol, wait_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Reply = dict[str, Any]
 
 
 @dataclass
-class FakeDaemon:
+class AnsweringDaemon:
     """`answers` are an op's replies after the acknowledgement; `requests` what was asked.
 
     It holds the lock of a daemon that lives.
@@ -32,11 +32,11 @@ class FakeDaemon:
     asked: Callable[[Reply], None] = lambda _request: None  # before it is answered
 
     @contextmanager
-    def running(self) -> Iterator[FakeDaemon]:
+    def running(self) -> Iterator[AnsweringDaemon]:
         """Answer until the block ends."""
-        lock = self.path.with_name(patience.LOCK).open("w")
+        lock = self.path.with_name(wait_policy.LOCK).open("w")
         with lock, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            patience.take(lock.fileno())
+            wait_policy.take_lock(lock.fileno())
             listener.bind(str(self.path))
             listener.listen()
             thread = threading.Thread(target=self._serve, args=[listener])

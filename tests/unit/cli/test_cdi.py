@@ -39,7 +39,7 @@ def host(tmp_path: Path) -> Path:
     return debian(tmp_path / "host").root
 
 
-def test_generate_writes_where_engines_look(cli: Cli, folder: Path, host: Path) -> None:
+def test_generate_writes_to_the_engines_folder(cli: Cli, folder: Path, host: Path) -> None:
     result = cli("cdi", "generate", "--driver-root", str(host))
     assert result.exit_code == 0, result.output
     assert f"wrote: {folder}/gpushare.json" in result.output
@@ -50,7 +50,7 @@ def test_generate_writes_where_engines_look(cli: Cli, folder: Path, host: Path) 
 
 
 def test_yaml_says_the_same_as_json(cli: Cli, host: Path) -> None:
-    """Whoever reads only one of them reads the same."""
+    """A program that reads only one of them reads the same."""
     words = ("cdi", "generate", "--driver-root", str(host), "--output", "-")
     text = cli(*words, "--format", "yaml").output
     assert yaml.safe_load(text) == json.loads(cli(*words).output)
@@ -62,7 +62,7 @@ def test_generate_leaves_the_spec_that_is_there_alone(cli: Cli, folder: Path, ho
     nvidia.write_text(yaml.safe_dump(driver.find(host).cdi()))
     result = cli("cdi", "generate", "--driver-root", str(host))
     assert result.exit_code == 1
-    assert f"{nvidia} has nvidia.com/gpu already" in result.output
+    assert f"{nvidia} already defines nvidia.com/gpu" in result.output
     assert list(folder.iterdir()) == [nvidia]
 
 
@@ -77,7 +77,7 @@ def test_a_driver_without_a_card_is_no_spec(cli: Cli, folder: Path, host: Path) 
 def test_no_driver_says_so(cli: Cli, tmp_path: Path) -> None:
     result = cli("cdi", "generate", "--driver-root", str(tmp_path))
     assert result.exit_code == 1
-    assert "install NVIDIA's driver" in result.output
+    assert "Install NVIDIA's driver" in result.output
 
 
 def test_no_imex_channels_says_so(cli: Cli, host: Path) -> None:
@@ -91,7 +91,7 @@ def test_list_shows_devices_and_where_they_are_from(cli: Cli, folder: Path, tmp_
     assert cli("cdi", "generate", "--driver-root", str(host)).exit_code == 0
     (folder / "broken.json").write_text("{")
     lines = cli("cdi", "list").output.splitlines()
-    assert lines[0].split() == ["DEVICE", "NODES", "FROM", "STATE"]
+    assert lines[0].split() == ["DEVICE", "NODES", "SOURCE", "STATE"]
     assert any(f"nvidia.com/gpu={UUIDS[1]}" in line and "nvidia0" in line for line in lines)
     assert any("nvidia.com/gpu=0:gi1:ci0" in line and "nvidia-cap21" in line for line in lines)
     # Nothing of the folder's machine is on this one.
@@ -104,7 +104,7 @@ def test_list_shows_the_spec_of_the_configuration(
 ) -> None:
     named = tmp_path / "driver.json"
     named.write_text(json.dumps(driver.find(host).cdi()))
-    config.DEFAULT_FILE.write_text(f"driver:\n  cdi: {named}\n")
+    config.DEFAULT_FILE.write_text(f"driver:\n  cdi_spec: {named}\n")
     assert not folder.exists()
     assert str(named) in cli("cdi", "list").output
 
@@ -116,12 +116,12 @@ def test_list_without_a_spec_says_how_to_make_one(cli: Cli, folder: Path) -> Non
     assert "cdi generate" in result.stderr
 
 
-def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
+def test_an_output_that_is_no_regular_file_is_written_to_and_stays(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        assert cdi_files.write(pipe, "text")
+        assert cdi_files.write_spec(pipe, "text")
         assert os.read(reader, 16) == b"text"
     finally:
         os.close(reader)

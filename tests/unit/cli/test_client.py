@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare import patience, protocol
-from gpushare.client import BadRequest, Client, DaemonError, DaemonUnreachable, Refused
-from tests.unit.runtime.fake_daemon import ACK, Asked, Packet
-from tests.unit.runtime.fake_daemon import FakeDaemon as ScriptedDaemon
+from gpushare import protocol, wait_policy
+from gpushare.client import BadRequest, Client, DaemonError, DaemonUnreachable, RequestRefused
+from tests.unit.runtime.fake_daemon import ACK, Packet, ReceivedRequest, ScriptedDaemon
 
 from .conftest import CARD, tenant
-from .fake_daemon import FakeDaemon, refusal, rows
+from .fake_daemon import AnsweringDaemon, refusal, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from click.testing import Result
 
 
-def test_rows_of_more_than_one_packet_arrive_in_order(daemon: FakeDaemon) -> None:
+def test_rows_of_more_than_one_packet_arrive_in_order(daemon: AnsweringDaemon) -> None:
     many = [{**CARD, "index": number} for number in range(300)]
     daemon.answers["cards"] = rows(*many)
     assert [card["index"] for card in Client(daemon.path).cards()] == list(range(300))
@@ -33,14 +33,14 @@ def test_rows_of_more_than_one_packet_arrive_in_order(daemon: FakeDaemon) -> Non
 @pytest.mark.parametrize(
     ("code", "error", "status"),
     [
-        (protocol.CODE_REFUSED, Refused, 3),
-        (protocol.CODE_FORBIDDEN, Refused, 3),
-        (protocol.CODE_USAGE, BadRequest, 2),
-        (protocol.CODE_ERROR, DaemonError, 1),
+        (protocol.CODE_REFUSED, RequestRefused, 3),
+        (protocol.CODE_FORBIDDEN, RequestRefused, 3),
+        (protocol.CODE_INVALID, BadRequest, 2),
+        (protocol.CODE_INTERNAL, DaemonError, 1),
     ],
 )
 def test_each_refusal_has_its_exception_and_exit_status(
-    daemon: FakeDaemon,
+    daemon: AnsweringDaemon,
     cli: Callable[..., Result],
     code: str,
     error: type[Exception],
@@ -53,31 +53,33 @@ def test_each_refusal_has_its_exception_and_exit_status(
     assert (result.exit_code, result.stderr) == (status, "gpushare: no card has room for 200 GiB\n")
 
 
-def test_set_sends_what_was_typed_and_shows_what_holds_now(
-    daemon: FakeDaemon, cli: Callable[..., Result]
+def test_set_sends_the_options_and_shows_the_values_in_effect(
+    daemon: AnsweringDaemon, cli: Callable[..., Result]
 ) -> None:
     assert cli("set", "train", "--memory", "6GiB").output == "train: card 0: 3.9/6.0 GiB\n"
     assert daemon.requests[-1] == {"op": "set", "name": "train", "memory": "6GiB"}
 
 
 def test_set_sends_no_more_than_was_typed_and_shows_the_warnings(
-    daemon: FakeDaemon, cli: Callable[..., Result]
+    daemon: AnsweringDaemon, cli: Callable[..., Result]
 ) -> None:
-    over = "train uses 3.9 GiB of 1 GiB on card 0: it gets nothing more until it frees 2.9 GiB"
+    over = "train uses 3.9 GiB of 1 GiB on card 0: allocations fail until it frees 2.9 GiB"
     daemon.answers["set"] = [{"ok": True, "tenant": tenant("train", 3.9, 1, warnings=[over])}]
     shown = cli("set", "train", "--memory-limit", "1GiB").output
-    assert shown == f"train: card 0: 3.9/1.0 GiB over\n{over}\n"
+    assert shown == f"train: card 0: 3.9/1.0 GiB over quota\n{over}\n"
     assert daemon.requests[-1] == {"op": "set", "name": "train", "memory_limit": "1GiB"}
 
 
-def test_set_shows_what_was_asked_before(daemon: FakeDaemon, cli: Callable[..., Result]) -> None:
+def test_set_shows_the_previous_request(
+    daemon: AnsweringDaemon, cli: Callable[..., Result]
+) -> None:
     now = tenant("train", 3.9, 6)
     now["quota"] = {"memory": "6GiB operator", "policy": "burst-share operator"}
     daemon.answers["set"] = [{"ok": True, "tenant": now}]
     assert cli("set", "train", "--memory", "6GiB").output == (
         "train: cores - (was 30, env)\n"
         "train: memory 6GiB (was 4GiB, env)\n"
-        "train: policy burst-share (was not asked)\n"
+        "train: policy burst-share (was not set)\n"
         "train: card 0: 3.9/6.0 GiB\n"
     )
 
@@ -91,7 +93,7 @@ def test_set_shows_what_was_asked_before(daemon: FakeDaemon, cli: Callable[..., 
     ],
 )
 def test_set_is_taken_back(
-    daemon: FakeDaemon, cli: Callable[..., Result], words: tuple[str, ...], keys: str
+    daemon: AnsweringDaemon, cli: Callable[..., Result], words: tuple[str, ...], keys: str
 ) -> None:
     shown = cli("set", "train", *words)
     assert shown.exit_code == 0, shown.output
@@ -99,8 +101,8 @@ def test_set_is_taken_back(
     assert "3.9/6.0 GiB, fixed-share" in shown.output
 
 
-def test_what_is_taken_back_is_not_set_at_once(
-    daemon: FakeDaemon, cli: Callable[..., Result]
+def test_a_value_cannot_be_set_and_reset_at_once(
+    daemon: AnsweringDaemon, cli: Callable[..., Result]
 ) -> None:
     assert cli("set", "train", "--memory", "6GiB", "--reset").exit_code == 2
     assert not daemon.requests
@@ -109,7 +111,7 @@ def test_what_is_taken_back_is_not_set_at_once(
 def test_set_needs_something_to_set(cli: Callable[..., Result]) -> None:
     result = cli("set", "train")
     assert result.exit_code == 2
-    assert "say what to change, e.g. --memory 6GiB or --cores 40" in result.stderr
+    assert "nothing to change. Use, for example, --memory 6GiB or --cores 40." in result.stderr
 
 
 def test_no_socket_says_how_to_start_the_daemon(tmp_path: Path, cli: Callable[..., Result]) -> None:
@@ -119,24 +121,47 @@ def test_no_socket_says_how_to_start_the_daemon(tmp_path: Path, cli: Callable[..
     assert "systemctl start gpushared" in result.stderr
 
 
-def test_a_socket_that_nobody_listens_on(tmp_path: Path) -> None:
+def test_a_socket_without_a_listener(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
         left.bind(str(path))
-    with pytest.raises(DaemonUnreachable, match="nobody listens"):
+    with pytest.raises(DaemonUnreachable, match="nothing listens"):
         Client(path).cards()
+
+
+def test_only_a_start_waits_for_a_daemon_that_was_killed(tmp_path: Path) -> None:
+    """It leaves its socket and its lock's file. A command reports it at once."""
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
+        left_over.bind(str(path))
+    path.with_name(wait_policy.LOCK).touch()
+    waited: list[str] = []
+    killed = Client(path, start_seconds=1.5, waits=lambda: waited.append("waited"))
+    with pytest.raises(DaemonUnreachable, match="nothing listens"):
+        killed.cards()
+    assert not waited
+    with pytest.raises(DaemonUnreachable, match="nothing listens"):
+        killed.open({}, name="x", pid=1, rootless=True)
+    assert waited
 
 
 def test_a_daemon_that_does_not_acknowledge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "ACK_SECONDS", 0.05)
-    silent = FakeDaemon(tmp_path / "control.sock", {}, acknowledge=False)
-    with silent.running(), pytest.raises(DaemonUnreachable, match="does not answer"):
+    silent = AnsweringDaemon(tmp_path / "control.sock", {}, acknowledge=False)
+    with silent.running(), pytest.raises(DaemonUnreachable, match="not responding"):
         Client(silent.path).cards()
 
 
-def test_a_daemon_that_is_starting_is_waited_for_and_said_to_be(
+def test_a_daemon_that_serves_other_clients_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with ScriptedDaemon(path, [ACK, b'{"ok": true}']) as daemon:
+        daemon.serve_others_first()
+        assert Client(path).cards() == []
+
+
+def test_a_starting_daemon_is_waited_for_with_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "ACK_SECONDS", 0.05)
@@ -157,13 +182,13 @@ def test_a_daemon_that_is_starting_is_waited_for_and_said_to_be(
     assert said == ["starting"]
 
 
-def test_who_holds_the_socket_without_a_daemon_is_about_to_start_one(
+def test_a_locked_socket_without_a_daemon_means_a_starting_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "ACK_SECONDS", 0.05)
     waited = threading.Event()
 
-    def start(_: Asked) -> None:
+    def start(_: ReceivedRequest) -> None:
         assert waited.wait(60)
         daemon.take_lock()
 
@@ -177,56 +202,72 @@ def test_who_holds_the_socket_without_a_daemon_is_about_to_start_one(
 def test_a_daemon_that_takes_too_long_to_start_is_given_up(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     starting = ScriptedDaemon(path, [b'{"starting": true}'], silent=True)
-    with starting, pytest.raises(DaemonUnreachable, match=r"is not ready on .* after 0.3 s"):
+    with starting, pytest.raises(DaemonUnreachable, match=r"not ready on .* after 0.3 s"):
         Client(path, start_seconds=0.3).cards()
 
 
-def test_what_was_not_acknowledged_is_asked_again(tmp_path: Path) -> None:
+def test_a_request_in_the_daemons_queue_is_waited_for(tmp_path: Path) -> None:
+    """Each acknowledgement gives the answer its whole time."""
+    path, seconds = tmp_path / "control.sock", 1.0
+
+    def wait() -> None:
+        time.sleep(0.6 * seconds)
+
+    packets: list[Packet] = [ACK, wait, ACK, wait, ACK, b'{"ok": true}']
+    with ScriptedDaemon(path, packets) as daemon:
+        Client(path, seconds=seconds).status()
+    assert len(daemon.asked) == 1
+
+
+def test_a_request_without_acknowledgement_is_sent_again(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     with ScriptedDaemon(path, [ACK, b'{"ok": true}'], first=[b'{"starting": true}']) as daemon:
         Client(path).status()
     assert len(daemon.asked) == 2
 
 
-def test_what_was_acknowledged_is_not_asked_again(tmp_path: Path) -> None:
+def test_an_acknowledged_request_is_not_sent_again(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
-    with ScriptedDaemon(path, [ACK]) as daemon, pytest.raises(DaemonUnreachable, match="ended"):
+    with (
+        ScriptedDaemon(path, [ACK]) as daemon,
+        pytest.raises(DaemonUnreachable, match="closed the connection"),
+    ):
         Client(path).status()
     assert len(daemon.asked) == 1
 
 
 def seen(lock: Path) -> tuple[bool, bool]:
-    """Return whether it is free to who may open it, and listed to everybody."""
-    return patience.is_free(lock), patience._is_listed(lock)
+    """Return whether it is free to a user that may open it, and listed to every user."""
+    return wait_policy.is_lock_free(lock), wait_policy._is_listed(lock)
 
 
-def test_everybody_may_know_whether_a_daemon_lives(tmp_path: Path) -> None:
-    """Only root may open the lock: whoever could lock it could keep the daemon from starting."""
+def test_every_user_may_know_whether_a_daemon_runs(tmp_path: Path) -> None:
+    """Only root may open the lock: another user could keep the daemon from starting."""
     lock = tmp_path / "lock"
-    assert patience.is_free(lock)
+    assert wait_policy.is_lock_free(lock)
     with lock.open("w") as held:
         lock.chmod(0o600)
         assert seen(lock) == (True, False)
-        patience.take(held.fileno())
+        wait_policy.take_lock(held.fileno())
         assert seen(lock) == (False, True)
         with lock.open("w") as other, pytest.raises(BlockingIOError):
-            patience.take(other.fileno())
+            wait_policy.take_lock(other.fileno())
     assert seen(lock) == (True, False)
 
 
-def test_an_answer_that_breaks_off(daemon: FakeDaemon) -> None:
+def test_an_answer_that_breaks_off(daemon: AnsweringDaemon) -> None:
     daemon.answers["cards"] = [{"row": CARD}]
-    with pytest.raises(DaemonUnreachable, match="ended the connection"):
+    with pytest.raises(DaemonUnreachable, match="closed the connection"):
         Client(daemon.path).cards()
 
 
-def test_a_request_over_the_limit_is_not_sent(daemon: FakeDaemon) -> None:
+def test_a_request_over_the_limit_is_not_sent(daemon: AnsweringDaemon) -> None:
     with pytest.raises(BadRequest, match="over the limit"):
         Client(daemon.path).tenant("x" * protocol.MAX_REQUEST_BYTES)
     assert daemon.requests == []
 
 
-def test_a_code_of_a_newer_daemon_is_an_error(daemon: FakeDaemon) -> None:
+def test_a_code_of_a_newer_daemon_is_an_error(daemon: AnsweringDaemon) -> None:
     daemon.answers["cards"] = [{"row": CARD}, *refusal("new", "something else")]
     with pytest.raises(DaemonError, match="something else"):
         Client(daemon.path).cards()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare compat`: what it prints, what it exits with, and whom it asks."""
+"""`gpushare compat`: what it prints, its exit status, and which engines it queries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare.protocol import CODE_UNKNOWN
+from gpushare.protocol import CODE_NOT_FOUND
 
 from .conftest import CARD, tenant
-from .fake_daemon import FakeDaemon, refusal, rows
+from .fake_daemon import AnsweringDaemon, refusal, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,12 +34,12 @@ def bundle(folder: Path, *env: str, files: tuple[str, ...] = (), args: str = "sh
     return str(folder)
 
 
-def test_an_image_that_fits_is_ok(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_an_image_that_fits_is_ok(cli: Cli, daemon: AnsweringDaemon, tmp_path: Path) -> None:
     path = bundle(tmp_path / "b", files=("usr/local/cuda/lib64/libcudart.so.12.9.79",))
     result = cli("compat", path)
     assert result.output == (
         f"bundle {path} on driver 580.159.04 (CUDA 13.0), 1 card: NVIDIA H200 (9.0), interposer\n"
-        "ok    CUDA 12.9 in /usr/local/cuda/lib64/libcudart.so.12.9.79 runs on a driver of CUDA "
+        "ok     CUDA 12.9 in /usr/local/cuda/lib64/libcudart.so.12.9.79 runs on a driver with CUDA "
         "13.0 (driver)\n"
     )
     assert result.exit_code == 0
@@ -49,21 +49,21 @@ def test_an_image_that_fits_is_ok(cli: Cli, daemon: FakeDaemon, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("env", "args", "status", "told"),
     [
-        ("CUDA_VERSION=14.0.1", "sh", 3, "block CUDA 14.0 is newer than the driver's CUDA 13.0"),
-        ("CUDA_VERSION=13.2.0", "sh", 4, "warn  CUDA 13.2 is newer than the driver's CUDA 13.0"),
-        ("CUDA_VERSION=11.8.0", "sh", 4, "warn  CUDA 11.8 in CUDA_VERSION is 2 major versions"),
-        ("NVIDIA_REQUIRE_CUDA=cuda>=13.1", "sh", 3, "block NVIDIA_REQUIRE_CUDA asks for cuda>="),
-        ("NVIDIA_REQUIRE_CUDA=brand=nvidia", "sh", 0, "ok    NVIDIA_REQUIRE_CUDA holds"),
-        ("PATH=/bin", "vllm --quantization nvfp4", 4, "warn  --quantization=nvfp4 asks for fp4"),
+        ("CUDA_VERSION=14.0.1", "sh", 3, "refuse CUDA 14.0 is newer than the driver's CUDA 13.0"),
+        ("CUDA_VERSION=13.2.0", "sh", 4, "warn   CUDA 13.2 is newer than the driver's CUDA 13.0"),
+        ("CUDA_VERSION=11.8.0", "sh", 4, "warn   CUDA 11.8 in CUDA_VERSION is 2 major versions"),
+        ("NVIDIA_REQUIRE_CUDA=cuda>=13.1", "sh", 3, "refuse NVIDIA_REQUIRE_CUDA requires cuda>="),
+        ("NVIDIA_REQUIRE_CUDA=brand=nvidia", "sh", 0, "ok     NVIDIA_REQUIRE_CUDA is met"),
+        ("PATH=/bin", "vllm --quantization nvfp4", 4, "warn   --quantization=nvfp4 requests fp4"),
     ],
 )
-def test_the_verdict_is_the_exit_status(
+def test_the_result_is_the_exit_status(
     env: str,
     args: str,
     status: int,
     told: str,
     cli: Cli,
-    daemon: FakeDaemon,
+    daemon: AnsweringDaemon,
     tmp_path: Path,
 ) -> None:
     assert daemon.acknowledge
@@ -76,7 +76,7 @@ def test_it_judges_for_another_machine_without_a_daemon(cli: Cli, tmp_path: Path
     path = bundle(tmp_path / "b", "CUDA_VERSION=12.4.1", args="vllm serve --dtype bfloat16")
     result = cli("compat", path, "--driver", "550.54.15", "--cc", "7.0", "--brand", "Tesla")
     assert "on driver 550.54.15 (CUDA 12.4), 1 card: a card (7.0), interposer\n" in result.output
-    assert "--dtype=bfloat16 asks for bfloat16" in result.output
+    assert "--dtype=bfloat16 requests bfloat16" in result.output
     assert result.exit_code == 4
     assert cli("compat", path, "--driver", "470.57.02").exit_code == 3
     assert cli("compat", path, "--cuda", "12.4").exit_code == 0
@@ -90,15 +90,17 @@ def test_it_judges_for_another_machine_without_a_daemon(cli: Cli, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--driver", "new"), "'new' is no version; write it as 580.65.06"),
-        (("--cc", "7.0", "--cc", "x"), "'x' is no version"),
-        (("--driver", "999.1"), "which CUDA is not known: add --cuda"),
-        (("--cc", "8.0"), "which CUDA is not known: add --cuda"),
-        (("--mig",), "--brand and --mig are for --driver, --cuda or --cc"),
+        (("--driver", "new"), "'new' is not a version. Use, for example, 580.65.06"),
+        (("--cc", "7.0", "--cc", "x"), "'x' is not a version"),
+        (("--driver", "999.1"), "the CUDA version of this driver is unknown. Add --cuda"),
+        (("--cc", "8.0"), "the CUDA version of this driver is unknown. Add --cuda"),
+        (("--mig",), "--brand and --mig require --driver, --cuda or --cc"),
         (("--backend", "vgpu"), "'vgpu' is not one of"),
     ],
 )
-def test_a_wrong_word_is_told(words: tuple[str, ...], told: str, cli: Cli, tmp_path: Path) -> None:
+def test_a_mistyped_argument_is_a_usage_error(
+    words: tuple[str, ...], told: str, cli: Cli, tmp_path: Path
+) -> None:
     result = cli("compat", bundle(tmp_path / "b"), *words)
     assert told in result.output
     assert result.exit_code == 2
@@ -107,31 +109,33 @@ def test_a_wrong_word_is_told(words: tuple[str, ...], told: str, cli: Cli, tmp_p
 def test_without_a_daemon_it_says_how_to_do_without(cli: Cli, tmp_path: Path) -> None:
     result = cli("compat", bundle(tmp_path / "b"))
     assert "gpushared is not running" in result.output
-    assert "or say for which machine: --driver 580.65.06 --cc 9.0" in result.output
+    assert "Or describe a machine: --driver 580.65.06 --cc 9.0" in result.output
     assert result.exit_code == 1
 
 
 def test_a_container_of_gpushare_is_judged_on_the_cards_that_it_has(
-    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
     (root / "usr/lib64").mkdir(parents=True)
     (root / "usr/lib64/libcudart.so.13.0.96").touch()
     train = tenant("train", 1, 4, pid=os.getpid())
-    old = {**CARD, "index": 1, "uuid": "GPU-1", "model": "V100", "capability": "7.0"}
+    old = {**CARD, "index": 1, "uuid": "GPU-1", "model": "V100", "compute_capability": "7.0"}
     daemon.answers |= {
         "tenant": [{"ok": True, "tenant": train}],
         "cards": rows(CARD, old),
     }
-    monkeypatch.setattr("gpushare.images.process._strings", lambda *_: ["CUDA_VERSION=13.0.1"])
+    monkeypatch.setattr(
+        "gpushare.images.target._process_strings", lambda *_: ["CUDA_VERSION=13.0.1"]
+    )
     result = cli("compat", "train", "--json")
     said = json.loads(result.output)
-    assert (said["kind"], said["verdict"]) == ("container", "ok")
+    assert (said["kind"], said["result"]) == ("container", "ok")
     assert [card["name"] for card in said["machine"]["cards"]] == ["NVIDIA H200"]
     assert said["machine"]["driver"] == "580.159.04"
 
 
-def test_json_has_every_figure(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_json_has_every_figure(cli: Cli, daemon: AnsweringDaemon, tmp_path: Path) -> None:
     assert daemon.acknowledge
     path = bundle(
         tmp_path / "b",
@@ -153,23 +157,25 @@ def test_json_has_every_figure(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> 
     }
     assert said["machine"]["baseline"] == "13.5"
     first = said["findings"][0]
-    assert (first["level"], first["rule"]) == ("block", "driver-too-old")
+    assert (first["level"], first["rule"]) == ("refuse", "driver-too-old")
     assert first["numbers"]["driver"] == "580.159.04"
-    assert first["fix"] == "take an image of CUDA 13.0 or older"
+    assert first["fix"] == "use an image with CUDA 13.0 or older"
 
 
-def test_what_is_no_image_is_told(
-    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+def test_a_path_that_is_no_image_is_reported(
+    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon.answers["tenant"] = refusal(CODE_UNKNOWN, "no container", candidates=[])
-    monkeypatch.setattr("gpushare.images.engine._PROGRAMS", ())
+    daemon.answers["tenant"] = refusal(CODE_NOT_FOUND, "no container", candidates=[])
+    monkeypatch.setattr("gpushare.images.engine_images._PROGRAMS", ())
     result = cli("compat", "cuda:12.4")
-    assert "neither docker nor podman is here; name a path, as ./rootfs" in result.output
+    assert (
+        "neither docker nor podman is installed. Name a path, for example ./rootfs"
+    ) in result.output
     assert result.exit_code == 1
 
 
 def test_an_image_cannot_write_to_the_terminal(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path
+    cli: Cli, daemon: AnsweringDaemon, tmp_path: Path
 ) -> None:
     assert daemon.acknowledge
     result = cli("compat", bundle(tmp_path / "b", "NVIDIA_REQUIRE_X=\x1b[2Ja\nb>=1"))

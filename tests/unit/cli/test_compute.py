@@ -19,29 +19,33 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from .fake_daemon import FakeDaemon
+    from .fake_daemon import AnsweringDaemon
 
     Cli = Callable[..., Result]
 
 
-def test_set_shows_the_share_that_holds_now(cli: Cli, daemon: FakeDaemon) -> None:
+def test_set_shows_the_share_that_holds_now(cli: Cli, daemon: AnsweringDaemon) -> None:
     words = ("--cores", "40", "--policy", "burst-share", "--weight", "3", "--priority", "0")
     asked = {"cores": "40", "policy": "burst-share", "weight": "3", "priority": "0"}
-    now = tenant("train", 3.9, 6, policy="burst-share", share=40.0, capped=False, priority=0)
+    now = tenant(
+        "train", 3.9, 6, policy="burst-share", share_percent=40.0, is_capped=False, priority=0
+    )
     daemon.answers["set"] = [{"ok": True, "tenant": now}]
     shown = cli("set", "train", *words).output
     assert shown == "train: card 0: burst-share 40.0 % and more, offline 0\n"
     assert daemon.requests[-1] == {"op": "set", "name": "train", **asked}
 
 
-def test_set_shows_memory_and_compute_where_both_were_typed(cli: Cli, daemon: FakeDaemon) -> None:
+def test_set_shows_memory_and_compute_where_both_were_typed(
+    cli: Cli, daemon: AnsweringDaemon
+) -> None:
     shown = cli("set", "train", "--memory", "6GiB", "--class", "offline").output
     assert shown == "train: card 0: 3.9/6.0 GiB, fixed-share 30.0 %, offline 5\n"
     expected = {"op": "set", "name": "train", "memory": "6GiB", "class": "offline"}
     assert daemon.requests[-1] == expected
 
 
-def test_set_says_online(cli: Cli, daemon: FakeDaemon) -> None:
+def test_set_says_online(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["set"] = [{"ok": True, "tenant": tenant("train", 1, 6, online=True)}]
     assert cli("set", "train", "--class", "online").output.endswith("fixed-share 30.0 %, online\n")
 
@@ -49,18 +53,20 @@ def test_set_says_online(cli: Cli, daemon: FakeDaemon) -> None:
 @pytest.mark.parametrize(
     "words", [("--cores", "101"), ("--policy", "fair"), ("--priority", "10"), ("--class", "best")]
 )
-def test_set_takes_no_value_that_is_none(cli: Cli, daemon: FakeDaemon, words: tuple[str]) -> None:
+def test_set_takes_no_value_that_is_none(
+    cli: Cli, daemon: AnsweringDaemon, words: tuple[str]
+) -> None:
     assert cli("set", "train", *words).exit_code == 2
     assert not daemon.requests
 
 
-def test_card_policy_shows_all_cards_or_one(cli: Cli, daemon: FakeDaemon) -> None:
+def test_card_policy_shows_all_cards_or_one(cli: Cli, daemon: AnsweringDaemon) -> None:
     other = {**CARD, "index": 1, "uuid": "GPU-1", "policy": "best-effort", "tenants": 0}
     daemon.answers["cards"] = rows(CARD, other)
     assert cli("card", "policy").output == (
-        "CARD  MODEL        POLICY        CORES  TENANTS\n"
-        "0     NVIDIA H200  as each asks  90 %   2/16\n"
-        "1     NVIDIA H200  best-effort   90 %   0/16\n"
+        "CARD  MODEL        POLICY         CORES  TENANTS\n"
+        "0     NVIDIA H200  per container  90 %   2/16\n"
+        "1     NVIDIA H200  best-effort    90 %   0/16\n"
     )
     assert cli("card", "policy", "1").output.splitlines()[1:] == [
         "1     NVIDIA H200  best-effort  90 %   0/16"
@@ -68,7 +74,7 @@ def test_card_policy_shows_all_cards_or_one(cli: Cli, daemon: FakeDaemon) -> Non
     assert cli("card", "policy", CARD["uuid"][:12]).output.splitlines()[1].startswith("0 ")
 
 
-def test_card_policy_sets_and_resets(cli: Cli, daemon: FakeDaemon) -> None:
+def test_card_policy_sets_and_resets(cli: Cli, daemon: AnsweringDaemon) -> None:
     assert "burst-share" in cli("card", "policy", "0", "burst-share").output
     assert cli("card", "policy", "0", "--reset").exit_code == 0
     assert daemon.requests == [
@@ -79,21 +85,21 @@ def test_card_policy_sets_and_resets(cli: Cli, daemon: FakeDaemon) -> None:
 
 @pytest.mark.parametrize("words", [("--reset",), ("0", "burst-share", "--reset"), ("0", "fair")])
 def test_card_policy_wants_a_card_and_one_of_both(
-    cli: Cli, daemon: FakeDaemon, words: tuple[str, ...]
+    cli: Cli, daemon: AnsweringDaemon, words: tuple[str, ...]
 ) -> None:
     assert cli("card", "policy", *words).exit_code == 2
     assert not daemon.requests
 
 
-def test_a_card_that_is_not_there(cli: Cli, daemon: FakeDaemon) -> None:  # noqa: ARG001
+def test_a_card_that_is_not_there(cli: Cli, daemon: AnsweringDaemon) -> None:  # noqa: ARG001
     result = cli("card", "policy", "7")
     assert (result.exit_code, result.stderr) == (
         1,
-        "gpushare: there is no card 7; see gpushare ls\n",
+        "gpushare: there is no card 7. See gpushare ls.\n",
     )
 
 
-def test_a_policy_that_does_not_fit_is_refused(cli: Cli, daemon: FakeDaemon) -> None:
+def test_a_policy_that_does_not_fit_is_refused(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["card-policy"] = refusal(protocol.CODE_REFUSED, "card 0 cannot")
     assert cli("card", "policy", "0", "fixed-share").exit_code == 3
 
@@ -108,7 +114,9 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
-def test_ps_wide_has_three_times_and_what_the_gate_counted(cli: Cli, daemon: FakeDaemon) -> None:
+def test_ps_wide_has_three_averages_and_the_gates_counters(
+    cli: Cli, daemon: AnsweringDaemon
+) -> None:
     daemon.answers["tenants"] = rows(tenant("train", 3.9, 4))
     headings, row = cli("ps", "--wide").output.splitlines()
     assert tuple(cells(headings)) == (*ps.HEADINGS, *ps.WIDE)
@@ -120,23 +128,23 @@ def test_the_help_explains_the_wide_columns(cli: Cli) -> None:
     assert all(heading.partition(" ")[0] in said for heading in ps.WIDE)
 
 
-def test_what_may_be_more_has_a_plus_and_online_is_no_priority(
-    cli: Cli, daemon: FakeDaemon
+def test_a_share_that_may_grow_has_a_plus_and_online_is_no_priority(
+    cli: Cli, daemon: AnsweringDaemon
 ) -> None:
-    daemon.answers["tenants"] = rows(tenant("train", 3.9, 4, capped=False, online=True))
+    daemon.answers["tenants"] = rows(tenant("train", 3.9, 4, is_capped=False, online=True))
     assert {"30.0 %+", "online"} <= set(cells(cli("ps", "--wide").output.splitlines()[1]))
 
 
 DRIVERS = {
-    "source": "driver",
+    "cores_source": "driver",
     "gate": "open",
-    "got": {"1s": 97.0, "10s": 96.4, "60s": None},
+    "cores_used": {"1s": 97.0, "10s": 96.4, "60s": None},
     "throttled": {"1s": 0.0, "10s": 0.0, "60s": None},
 }
 SILENT = {
-    "source": "",
+    "cores_source": "",
     "gate": "closed",
-    "got": {"1s": None, "10s": None, "60s": None},
+    "cores_used": {"1s": None, "10s": None, "60s": None},
     "throttled": {"1s": None, "10s": None, "60s": None},
 }
 
@@ -149,45 +157,43 @@ SILENT = {
         ({**SILENT, "gate": "open"}, None, "-/30 %", "-"),
     ],
 )
-def test_ps_says_whose_figure_it_is(
+def test_ps_shows_the_source_of_each_figure(
     cli: Cli,
-    daemon: FakeDaemon,
+    daemon: AnsweringDaemon,
     spent: dict[str, object],
     got: float | None,
     shown: str,
     throttled: str,
 ) -> None:
     more = {"cores_got": got, "throttled": None if got is None else 0.0}
-    daemon.answers["tenants"] = rows(tenant("train", 3.9, 4, spent=copy.deepcopy(spent), **more))
+    daemon.answers["tenants"] = rows(tenant("train", 3.9, 4, compute=copy.deepcopy(spent), **more))
     row = cells(cli("ps").output.splitlines()[1])
     assert (row[3], row[5]) == (shown, throttled)
 
 
-def test_inspect_has_all_of_it(cli: Cli, daemon: FakeDaemon) -> None:
+def test_inspect_has_all_of_it(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("train", 3.9, 4)}]
     lines = cli("inspect", "train").output.splitlines()
     assert {
-        "class           offline 5",
-        "  got           29.8 % in 1s, 30.1 % in 10s, 30.0 % in 60s",
-        "  share         fixed-share 30.0 %, offline 5",
-        "  throttled     12 % in 1s, 10 % in 10s, 11 % in 60s",
-        "  gate          window, 600 windows, 2 overruns, 1 forced, threads waited 2.5 s",
-        "  driver saw    31.0 % in 10s",
+        "class              offline 5",
+        "  cores used       29.8 % in 1s, 30.1 % in 10s, 30.0 % in 60s",
+        "  share            fixed-share 30.0 %, offline 5",
+        "  throttled        12 % in 1s, 10 % in 10s, 11 % in 60s",
+        "  gate             window, 600 windows, 2 overruns, 1 forced launch, threads waited 2.5 s",
+        "  utilization      31.0 % in 10s (reported by the driver)",
     } <= set(lines)
 
 
-def test_inspect_says_where_nothing_is_counted(cli: Cli, daemon: FakeDaemon) -> None:
-    alone = tenant("train", 3.9, 4, spent=copy.deepcopy(DRIVERS), cores_got=97.0, throttled=0.0)
+def test_inspect_says_where_nothing_is_counted(cli: Cli, daemon: AnsweringDaemon) -> None:
+    alone = tenant("train", 3.9, 4, compute=copy.deepcopy(DRIVERS), cores_got=97.0, throttled=0.0)
     daemon.answers["tenant"] = [{"ok": True, "tenant": alone}]
     shown = cli("inspect", "train").output
-    assert (
-        "~97 % in 1s, ~96 % in 10s, - % in 60s; the driver's figures: nothing is counted" in shown
-    )
+    assert "~97 % in 1s, ~96 % in 10s, - % in 60s (reported by the driver)" in shown
 
 
-def test_warnings_are_in_ps_and_inspect(cli: Cli, daemon: FakeDaemon) -> None:
-    said = "train on card 0: charged 12 %, the driver saw 40 %: work goes round the gate"
+def test_warnings_are_in_ps_and_inspect(cli: Cli, daemon: AnsweringDaemon) -> None:
+    said = "train on card 0: charged 12 %, the driver measured 40 %: work bypasses the launch gate"
     train = tenant("train", 3.9, 4, warnings=[said])
     daemon.answers |= {"tenants": rows(train), "tenant": [{"ok": True, "tenant": train}]}
     assert cli("ps").output.splitlines()[-1] == said
-    assert f"warning         {said}" in cli("inspect", "train").output.splitlines()
+    assert f"warning            {said}" in cli("inspect", "train").output.splitlines()

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from gpushare import config
 
 from .conftest import STATUS
-from .fake_daemon import FakeDaemon
+from .fake_daemon import AnsweringDaemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     Cli = Callable[..., Result]
 
 TEXT = """\
-max_shares: 4
+max_tenants: 4
 defaults: {memory: 8GiB}
-ceilings:
+max_per_request:
   memory: 4GiB
   memory_limit: 16GiB
 users:
-  together: {tenants: 2}
+  max_per_card: {tenants: 2}
 namespaces:
-  team: {ceilings: {memory: 2GiB}, trust: {env: ask}}
+  team: {max_per_request: {memory: 2GiB}, trust: {env: request}}
   "dev-*": {}
 """
 
@@ -48,49 +48,51 @@ def rows(result: Result) -> dict[str, tuple[object, str]]:
     return {row["key"]: (row["value"], row["from"]) for row in json.loads(result.stdout)}
 
 
-def test_show_says_what_holds_and_which_line_says_so(cli: Cli, file: Path) -> None:
+def test_show_has_each_value_in_effect_and_its_line(cli: Cli, file: Path) -> None:
     shown = rows(cli("config", "show", "--config", str(file), "--json"))
-    assert shown["max_shares"] == (4, f"{file}:1")
-    assert shown["reserve"] == ("0B", "default")
+    assert shown["max_tenants"] == (4, f"{file}:1")
+    assert shown["system_reserved"] == ("0B", "default")
     assert shown["read_group"] == (None, "-")
-    assert shown["ceilings.memory"] == ("4GiB", f"{file}:4")
-    assert shown["defaults.memory"] == ("4GiB", f"{file}:2, held to ceilings.memory")
-    assert shown["users.together.tenants"] == (2, f"{file}:7")
-    assert shown["users.together.memory_percent"] == (50, "default")
-    assert shown["namespaces.team.trust.env"] == ("ask", f"{file}:9")
+    assert shown["max_per_request.memory"] == ("4GiB", f"{file}:4")
+    assert shown["defaults.memory"] == ("4GiB", f"{file}:2, limited to max_per_request.memory")
+    assert shown["users.max_per_card.tenants"] == (2, f"{file}:7")
+    assert shown["users.max_per_card.memory_percent"] == (50, "default")
+    assert shown["namespaces.team.trust.env"] == ("request", f"{file}:9")
     assert "namespaces.team.defaults.memory" not in shown
 
 
-def test_show_of_a_namespace_has_what_it_has_from_the_node(cli: Cli, file: Path) -> None:
+def test_show_of_a_namespace_includes_the_values_of_the_node(cli: Cli, file: Path) -> None:
     shown = rows(cli("config", "show", "--config", str(file), "--namespace", "team", "--json"))
     assert shown == {
-        "namespaces.team.defaults.memory": ("2GiB", f"{file}:2, held to ceilings.memory"),
-        "namespaces.team.ceilings.memory": ("2GiB", f"{file}:9"),
-        "namespaces.team.trust.env": ("ask", f"{file}:9"),
+        "namespaces.team.defaults.memory": ("2GiB", f"{file}:2, limited to max_per_request.memory"),
+        "namespaces.team.max_per_request.memory": ("2GiB", f"{file}:9"),
+        "namespaces.team.trust.env": ("request", f"{file}:9"),
     }
     shown = rows(cli("config", "show", "--config", str(file), "--namespace", "dev-x", "--json"))
-    assert shown["namespaces.dev-*.ceilings.memory_limit"] == ("16GiB", f"{file}:5")
+    assert shown["namespaces.dev-*.max_per_request.memory_limit"] == ("16GiB", f"{file}:5")
     shown = rows(cli("config", "show", "--config", str(file), "--namespace", "other", "--json"))
-    assert shown["ceilings.memory"] == ("4GiB", f"{file}:4")
+    assert shown["max_per_request.memory"] == ("4GiB", f"{file}:4")
 
 
 def test_show_of_users(cli: Cli, file: Path) -> None:
     shown = rows(cli("config", "show", "--config", str(file), "--users", "--json"))
-    assert shown["users.ceilings.memory"] == ("4GiB", f"{file}:4")
-    assert shown["users.together.cores"] == (50, "default")
+    assert shown["users.max_per_request.memory"] == ("4GiB", f"{file}:4")
+    assert shown["users.max_per_card.cores"] == (50, "default")
     result = cli("config", "show", "--config", str(file), "--users", "--namespace", "team")
     assert result.exit_code == 2
 
 
 def test_show_is_a_table(cli: Cli, file: Path) -> None:
     lines = cli("config", "show", "--config", str(file), "--users").output.splitlines()
-    assert lines[0].split() == ["KEY", "VALUE", "FROM"]
+    assert lines[0].split() == ["KEY", "VALUE", "SOURCE"]
     assert lines[1].split()[:2] == ["users.defaults.memory", "4GiB"]
 
 
-def test_show_asks_the_daemon_which_file_it_has(cli: Cli, daemon: FakeDaemon, file: Path) -> None:
+def test_show_asks_the_daemon_which_file_it_has(
+    cli: Cli, daemon: AnsweringDaemon, file: Path
+) -> None:
     daemon.answers["status"] = [{"ok": True, **STATUS, "config": str(file)}]
-    assert rows(cli("config", "show", "--json"))["max_shares"] == (4, f"{file}:1")
+    assert rows(cli("config", "show", "--json"))["max_tenants"] == (4, f"{file}:1")
 
 
 def test_show_of_a_file_that_is_not_there_is_an_error_where_it_was_named(
@@ -108,7 +110,9 @@ def test_check_is_content_with_a_good_file(cli: Cli, file: Path) -> None:
     assert json.loads(result.stdout) == {"file": str(file), "problems": []}
 
 
-def test_check_without_a_file_is_of_the_daemons(cli: Cli, daemon: FakeDaemon, file: Path) -> None:
+def test_check_without_a_file_is_of_the_daemons(
+    cli: Cli, daemon: AnsweringDaemon, file: Path
+) -> None:
     daemon.answers["status"] = [{"ok": True, **STATUS, "config": str(file)}]
     assert cli("config", "check").output == f"{file}: ok\n"
 
@@ -119,7 +123,7 @@ def test_check_of_no_file_says_that_defaults_hold(
     none = tmp_path / "none.yaml"
     monkeypatch.setattr(config, "DEFAULT_FILE", none)
     result = cli("config", "check")
-    assert (result.exit_code, result.output) == (0, f"{none}: not there, defaults hold\n")
+    assert (result.exit_code, result.output) == (0, f"{none}: no such file, using defaults\n")
     result = cli("config", "check", str(none))
     assert (result.exit_code, result.stderr) == (
         1,
@@ -128,32 +132,32 @@ def test_check_of_no_file_says_that_defaults_hold(
 
 
 def test_show_of_a_namespace_that_nothing_bounds_says_so(cli: Cli, file: Path) -> None:
-    file.write_text("max_shares: 4\n")
+    file.write_text("max_tenants: 4\n")
     result = cli("config", "show", "--config", str(file), "--namespace", "team")
-    assert result.output.startswith(f"{file} bounds nothing here")
+    assert result.output.startswith(f"{file} sets no default and no limit here")
     assert rows(cli("config", "show", "--config", str(file), "--namespace", "team", "--json")) == {}
 
 
-def test_check_tells_every_problem_at_once(cli: Cli, file: Path) -> None:
-    file.write_text("max_share: 4\ndefaults:\n  memory: 4G\n  policy: fair\n")
+def test_check_reports_every_problem_at_once(cli: Cli, file: Path) -> None:
+    file.write_text("max_tenant: 4\ndefaults:\n  memory: 4G\n  policy: fair\n")
     result = cli("config", "check", str(file))
     assert result.exit_code == 1
     lines = result.stderr.splitlines()
-    assert lines[0] == f"gpushare: {file}:1: max_share: no such key; did you mean max_shares?"
+    assert lines[0] == f"gpushare: {file}:1: max_tenant: unknown key; did you mean max_tenants?"
     assert [line.partition(f"{file}:")[2][:1] for line in lines] == ["1", "3", "4"]
     result = cli("config", "check", str(file), "--json")
     assert result.exit_code == 1
     problems = json.loads(result.stdout)["problems"]
     assert [(one["line"], one["key"]) for one in problems] == [
-        (1, "max_share"),
+        (1, "max_tenant"),
         (3, "defaults.memory"),
         (4, "defaults.policy"),
     ]
-    assert problems[0]["text"] == "no such key; did you mean max_shares?"
+    assert problems[0]["text"] == "unknown key; did you mean max_tenants?"
 
 
 def test_schema_is_a_json_schema(cli: Cli) -> None:
     printed = json.loads(cli("config", "schema").output)
     Draft202012Validator.check_schema(printed)
-    assert printed["properties"]["ceilings"]
+    assert printed["properties"]["max_per_request"]
     assert json.loads(cli("config", "schema", "--json").output) == printed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from gpushare.cli.group import gpushare
+from gpushare.cli import gpushare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,12 +86,12 @@ def test_an_output_is_another_file(cli: Cli, pod: Path, tmp_path: Path) -> None:
     assert pod.read_text() == POD
 
 
-def test_what_has_no_equivalent_is_told_with_its_line(cli: Cli, pod: Path) -> None:
+def test_a_key_without_an_equivalent_is_reported_with_its_line(cli: Cli, pod: Path) -> None:
     result = cli("convert", str(pod), "--to", "qgpu")
     assert result.exit_code == 0, result.output
     assert "qgpu-memory: 3\n" in result.stdout
     line = f"{pod}:10: no equivalent: nvidia.com/gpumem: memory 3000MiB: "
-    assert line + "is no whole number of GiB: 3 GiB are written" in result.stderr
+    assert line + "not a whole number of GiB; rounded up to 3 GiB" in result.stderr
 
 
 @pytest.mark.parametrize("where", [["--in-place"], ["--json"], []], ids=str)
@@ -101,7 +101,7 @@ def test_strict_writes_nothing_where_something_has_none(
     result = cli("convert", str(pod), "--to", "qgpu", "--strict", *where)
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert "--strict: nothing was written" in result.stderr
+    assert "nothing was written: " in result.stderr
     assert pod.read_text() == POD
 
 
@@ -110,19 +110,19 @@ def test_a_value_that_is_none_leaves_everything_as_it_was(cli: Cli, pod: Path) -
     pod.write_text(wrong)
     result = cli("convert", str(pod), "--to", "gpushare", "--in-place")
     assert result.exit_code == 1
-    assert f'{pod}:10: limit nvidia.com/gpumem (HAMi): "3Q" is not' in result.stderr
+    assert f"{pod}:10: limit nvidia.com/gpumem=3Q (HAMi): not" in result.stderr
     assert "nothing was written" in result.stderr
     assert pod.read_text() == wrong
 
 
-def test_json_says_what_became_of_it(cli: Cli, pod: Path) -> None:
+def test_json_has_the_conversion_and_its_notes(cli: Cli, pod: Path) -> None:
     result = cli("convert", str(pod), "--to", "gpushare", "--json")
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
     assert data["changed"]
     assert data["containers"] == [{"name": "c", "of": "Pod p", "line": 5}]
     assert data["text"] == OURS
-    assert [one["what"] for one in data["said"]] == ["note"]
+    assert [one["what"] for one in data["notes"]] == ["note"]
 
 
 def test_a_file_that_is_no_yaml_says_where(cli: Cli, pod: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_file_that_is_no_yaml_says_where(cli: Cli, pod: Path) -> None:
     assert f"{pod}:2" in result.stderr
 
 
-def test_what_is_no_file_is_written_to_and_stays_what_it_is(
+def test_an_output_that_is_no_regular_file_is_written_to_and_stays(
     cli: Cli, pod: Path, tmp_path: Path
 ) -> None:
     pipe = tmp_path / "pipe"

@@ -12,19 +12,18 @@ import pytest
 
 from gpushare import config, install
 from gpushare.checks import driver as driver_checks
-from gpushare.checks import engines, gpus
+from gpushare.checks import engines
 from gpushare.config import Config
-from gpushare.engines import dockerd, imports, registration
-from gpushare.engines.answer import Answer
-from gpushare.engines.engine import Engine, find
-from gpushare.host import cgroups, driver, loader
-from gpushare.host.driver import DriverMissing
-from gpushare.host.driver.nodes import Card, Node
-from gpushare.host.tree import Tree
-from gpushare.setup import lowlevel
+from gpushare.engines import Engine, containerd, docker_config, find, registration
+from gpushare.engines.query import RuntimeReport
+from gpushare.host import cgroups, driver
+from gpushare.host.driver import DriverMissing, files
+from gpushare.host.driver.device_nodes import CardNodes, DeviceNode
+from gpushare.host.rooted_tree import RootedTree
+from gpushare.setup import low_level_runtime
 
 from .conftest import STATUS, tenant
-from .fake_daemon import FakeDaemon, rows
+from .fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,44 +37,44 @@ SEE = "(gpushare explain isolation)"
 V1 = "31 1 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 
 
-class Machine:
+class CheckedMachine:
     """What the checks look at, beneath a folder of the test's."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
         self._patch = monkeypatch
         self.installation = self._installed()
-        self.answer = Answer(None)
+        self.answer = RuntimeReport(None)
         self.docker = replace(
             find("docker"),
             signs=(root,),
-            place=lambda _, __: dockerd.place(root, root / "daemon.json"),
-            ask=lambda _: self.answer,
+            locate=lambda _, __: docker_config.locate(root, root / "daemon.json"),
+            query=lambda _: self.answer,
         )
         self.containerd = replace(
             find("containerd"),
             signs=(root,),
-            place=lambda _, __: imports.place(root, root / "config.toml"),
-            ask=lambda _: Answer(None),
+            locate=lambda _, __: containerd.locate(root, root / "config.toml"),
+            query=lambda _: RuntimeReport(None),
         )
         self.register(self.installation.launcher)
         cdi = root / "cdi.json"
         cdi.write_text(json.dumps({"containerEdits": {"mounts": [{"hostPath": str(cdi)}]}}))
         self.libraries: list[Path] = []
         self.mountinfo = CGROUP2
-        monkeypatch.setattr(loader, "paths", lambda _: self.libraries)
+        monkeypatch.setattr(files, "library_paths", lambda _: self.libraries)
         monkeypatch.setattr(config, "load", lambda _: Config(cdi=cdi))
         monkeypatch.setattr(install, "current", lambda: self.installation)
-        monkeypatch.setattr(gpus, "PATH", str(root))
-        hook = root / gpus.HOOK
+        monkeypatch.setattr(engines, "PATH", str(root))
+        hook = root / engines.HOOK
         hook.touch(0o755)
-        monkeypatch.setattr(lowlevel, "version", lambda _: "runc version 1.1.5")
+        monkeypatch.setattr(low_level_runtime, "runtime_version", lambda _: "runc version 1.1.5")
         monkeypatch.setattr(cgroups, "mountinfo", lambda: self.mountinfo)
         self.engines(self.docker)
 
     def register(self, launcher: Path) -> None:
         """Register `launcher` with docker."""
-        place = self.docker.place(self.root, None)
+        place = self.docker.locate(self.root, None)
         for change in registration.configure(place, launcher, default=False):
             change.apply()
 
@@ -95,56 +94,57 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckedMachine:
     """A machine where all is well, with simulated cards."""
     root = tmp_path / "machine"
     root.mkdir()
-    return Machine(root, monkeypatch)
+    return CheckedMachine(root, monkeypatch)
 
 
 @pytest.fixture
-def simulated(daemon: FakeDaemon) -> FakeDaemon:
+def simulated(daemon: AnsweringDaemon) -> AnsweringDaemon:
     """The daemon of simulated cards: the host's own driver does not matter then."""
     daemon.answers["status"] = [{"ok": True, **STATUS, "simulated": True}]
     return daemon
 
 
 @pytest.mark.usefixtures("simulated")
-def test_all_is_well(cli: Cli, machine: Machine) -> None:
+def test_without_problems_every_line_is_ok(cli: Cli, machine: CheckedMachine) -> None:
     result = cli("doctor")
     assert result.exit_code == 0, result.output
     assert result.output.splitlines() == [
         "ok    gpushared 0.1.0, pid 77, /run/gpushare",
-        "ok    scheduler, pid 78: shares of compute are held",
+        "ok    scheduler, pid 78: enforces compute shares",
         "ok    simulated driver 580.159.04, CUDA 13.0, 1 card",
-        f"ok    driver < 615: no limits of its own; the interposer holds quotas {SEE}",
-        "ok    configuration not there: defaults",
+        "ok    driver < 615: no memory limits of its own; the interposer library enforces quotas "
+        + SEE,
+        "ok    configuration: no file, using defaults",
         f"ok    CDI spec {machine.root}/cdi.json",
-        f"ok    {machine.installation.root}, around /usr/bin/runc (runc version 1.1.5)",
+        f"ok    {machine.installation.root}, runs /usr/bin/runc (runc version 1.1.5)",
         f"ok    docker: runtime gpushare registered ({machine.root}/daemon.json)",
-        f"ok    docker run --gpus: taken, with {machine.root}/nvidia-container-runtime-hook",
+        f"ok    docker run --gpus: accepted, with {machine.root}/nvidia-container-runtime-hook",
         "ok    cgroup v2",
     ]
 
 
 @pytest.mark.usefixtures("machine")
-def test_without_a_scheduler_it_says_that_shares_are_not_held(cli: Cli, daemon: FakeDaemon) -> None:
-    fault = "no scheduler holds shares of compute: process 78 has ended"
-    without = {**STATUS, "simulated": True, "scheduler": 0, "warnings": [fault]}
+def test_without_a_scheduler_doctor_reports_that_shares_are_not_enforced(
+    cli: Cli, daemon: AnsweringDaemon
+) -> None:
+    fault = "no scheduler enforces compute shares: process 78 has ended"
+    without = {**STATUS, "simulated": True, "scheduler_pid": 0, "warnings": [fault]}
     daemon.answers["status"] = [{"ok": True, **without}]
     output = cli("doctor").output
     assert f"warn  {fault}" in output
-    assert "shares of compute are held" not in output
+    assert ": enforces compute shares" not in output
 
 
 @pytest.mark.usefixtures("machine")
-def test_of_a_private_daemon_the_machine_s_engines_say_nothing(
-    cli: Cli, daemon: FakeDaemon
-) -> None:
+def test_a_private_daemon_skips_the_machine_s_engines(cli: Cli, daemon: AnsweringDaemon) -> None:
     private = {**STATUS, "simulated": True, "run_dir": "/tmp/demo/run"}
     daemon.answers["status"] = [{"ok": True, **private, "config": "/tmp/demo/gpushare.yaml"}]
     output = cli("doctor").output
-    assert "ok    docker, containerd, crio, podman: this machine's are not looked at" in output
+    assert "ok    docker, containerd, crio, podman: not checked" in output
     assert "registered" not in output
     # A run_dir that /etc/gpushare/gpushare.yaml names is the machine's.
     daemon.answers["status"] = [{"ok": True, **private}]
@@ -171,7 +171,7 @@ def test_a_daemon_that_is_down_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_of_simulated_cards_the_host_s_driver_does_not_matter(
-    cli: Cli, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, machine: CheckedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver, "find", None)
     mounts = [{"hostPath": f"{machine.root}/cdi.json", "containerPath": "/dev/gpushare-sim"}]
@@ -184,15 +184,24 @@ def test_of_simulated_cards_the_host_s_driver_does_not_matter(
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
-        (Answer(True), "ok    docker: runtime gpushare registered"),
-        (Answer(None, why="docker does not run"), "ok    docker: runtime gpushare registered"),
-        (Answer(False), "fail  docker: runtime gpushare registered, but the running docker does"),
-        (Answer(True, launcher=Path("/old")), "fail  docker: runtime gpushare registered, but the"),
+        (RuntimeReport(True), "ok    docker: runtime gpushare registered"),
+        (
+            RuntimeReport(None, reason="docker does not run"),
+            "ok    docker: runtime gpushare registered",
+        ),
+        (
+            RuntimeReport(False),
+            "fail  docker: runtime gpushare registered, but the running docker does",
+        ),
+        (
+            RuntimeReport(True, launcher=Path("/old")),
+            "fail  docker: runtime gpushare registered, but the",
+        ),
     ],
 )
 @pytest.mark.usefixtures("simulated")
-def test_what_docker_has_not_read_since_is_told(
-    cli: Cli, machine: Machine, answer: Answer, line: str
+def test_a_configuration_that_docker_has_not_read_is_reported(
+    cli: Cli, machine: CheckedMachine, answer: RuntimeReport, line: str
 ) -> None:
     machine.answer = answer
     machine.engines(machine.docker, machine.containerd)
@@ -201,22 +210,20 @@ def test_what_docker_has_not_read_since_is_told(
     found = next(text for text in output.splitlines() if "docker:" in text)
     assert found.startswith(line)
     assert found.endswith("; systemctl reload docker") == line.startswith("fail")
-    assert ("docker does not run" in output) == bool(answer.why)
+    assert ("docker does not run" in output) == bool(answer.reason)
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_container_that_asked_for_nothing_is_told_what_to_add(
-    cli: Cli, simulated: FakeDaemon
-) -> None:
+def test_a_container_without_a_request_gets_advice(cli: Cli, simulated: AnsweringDaemon) -> None:
     why = "add -e GPUSHARE_MEMORY=4GiB"
-    simulated.answers["tenants"] = rows(tenant("web", 0, 0, state="none", why=why, cards=[]))
+    simulated.answers["tenants"] = rows(tenant("web", 0, 0, state="none", reason=why, cards=[]))
     result = cli("doctor")
     assert result.output.splitlines()[-1] == f"warn  container web has no GPU; {why}"
     assert result.exit_code == 0
 
 
 @pytest.mark.usefixtures("simulated")
-def test_an_image_s_placeholder_is_named(cli: Cli, machine: Machine, tmp_path: Path) -> None:
+def test_an_image_s_placeholder_is_named(cli: Cli, machine: CheckedMachine, tmp_path: Path) -> None:
     empty = tmp_path / "libcuda.so.1"
     empty.touch()
     machine.libraries.append(empty)
@@ -227,28 +234,31 @@ def test_an_image_s_placeholder_is_named(cli: Cli, machine: Machine, tmp_path: P
 
 
 @pytest.mark.usefixtures("machine")
-def test_two_versions_are_told_apart(cli: Cli, simulated: FakeDaemon) -> None:
+def test_two_versions_are_distinguished(cli: Cli, simulated: AnsweringDaemon) -> None:
     simulated.answers["status"] = [{"ok": True, **STATUS, "simulated": True, "version": "0.0.9"}]
     assert "warn  gpushared is 0.0.9, this command 0.1.0; systemctl restart" in cli("doctor").output
 
 
 @pytest.mark.usefixtures("simulated")
-def test_a_launcher_that_others_can_change_fails(cli: Cli, machine: Machine) -> None:
+def test_a_launcher_that_others_can_change_fails(cli: Cli, machine: CheckedMachine) -> None:
     machine.installation.launcher.chmod(0o777)
     result = cli("doctor")
     assert result.exit_code == 4
-    assert "gpushare-runtime can be changed by others than root; chmod go-w" in result.output
+    assert "gpushare-runtime is writable by users other than root; chmod go-w" in result.output
 
 
 @pytest.mark.usefixtures("simulated")
-def test_a_spec_of_another_driver_fails(cli: Cli, machine: Machine) -> None:
+def test_a_spec_of_another_driver_fails(cli: Cli, machine: CheckedMachine) -> None:
     mounts = [{"hostPath": "/nowhere/libcuda.so.1"}]
     (machine.root / "cdi.json").write_text(json.dumps({"containerEdits": {"mounts": mounts}}))
-    assert "is of another driver: no /nowhere/libcuda.so.1; gpushare setup" in cli("doctor").output
+    assert (
+        "belongs to another driver: /nowhere/libcuda.so.1 does not exist; gpushare setup"
+        in cli("doctor").output
+    )
 
 
 @pytest.mark.usefixtures("simulated")
-def test_one_registered_engine_is_enough(cli: Cli, machine: Machine) -> None:
+def test_one_registered_engine_is_enough(cli: Cli, machine: CheckedMachine) -> None:
     machine.engines(machine.docker, machine.containerd)
     assert "containerd" not in cli("doctor").output
     machine.engines(machine.containerd)
@@ -256,12 +266,12 @@ def test_one_registered_engine_is_enough(cli: Cli, machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("simulated")
-def test_a_registered_launcher_that_is_gone_fails(cli: Cli, machine: Machine) -> None:
+def test_a_registered_launcher_that_is_gone_fails(cli: Cli, machine: CheckedMachine) -> None:
     gone = machine.root / "gone"
     machine.register(gone)
     result = cli("doctor")
     assert result.exit_code == 4
-    assert f"fail  docker: {gone} is not there" in result.output
+    assert f"fail  docker: {gone} does not exist" in result.output
 
 
 @pytest.mark.parametrize(
@@ -269,12 +279,12 @@ def test_a_registered_launcher_that_is_gone_fails(cli: Cli, machine: Machine) ->
     [
         (CGROUP2, "ok    cgroup v2"),
         (V1, "ok    cgroup v1"),
-        (V1 + CGROUP2, "warn  cgroup: v1 and v2 side by side"),
+        (V1 + CGROUP2, "warn  cgroup: hybrid hierarchy (v1 and v2)"),
         ("", "fail  cgroup: no hierarchy"),
     ],
 )
 @pytest.mark.usefixtures("simulated")
-def test_the_cgroup_layout(cli: Cli, machine: Machine, mountinfo: str, line: str) -> None:
+def test_the_cgroup_layout(cli: Cli, machine: CheckedMachine, mountinfo: str, line: str) -> None:
     machine.mountinfo = mountinfo
     assert line in cli("doctor").output
 
@@ -284,9 +294,11 @@ def test_a_node_without_its_link_is_lost_at_a_reload(
 ) -> None:
     """/dev/null stands for a card: it is there, and its link is where the test says."""
     monkeypatch.setattr(driver_checks, "CHAR", tmp_path)
-    node = Node("/dev/null", 1, 3)
-    found = driver.Driver(Path("/"), Tree(), "580.95.05", (), (Card(0, "GPU-0", 0),), (node,))
+    node = DeviceNode("/dev/null", 1, 3)
+    found = driver.InstalledDriver(
+        Path("/"), RootedTree(), "580.95.05", (), (CardNodes(0, "GPU-0", 0),), (node,)
+    )
     [check] = driver_checks._char_links(found)
-    assert (check.level, check.fix) == ("warn", "systemctl restart gpushared, which makes it")
+    assert (check.level, check.fix) == ("warn", "systemctl restart gpushared, which creates it")
     (tmp_path / "1:3").symlink_to("/dev/null")
     assert list(driver_checks._char_links(found)) == []

@@ -6,19 +6,19 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from gpushare.checks import scheduler
+from gpushare.checks import machine
 
 LISTENERS = Path("/proc/net/unix")
 
 
-def test_one_that_goes_on_is_told(tmp_path: Path) -> None:
+def test_a_scheduler_that_still_runs_is_reported(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(tmp_path / "scheduler.sock"))
         listener.listen()
-        [check] = scheduler.left_alone(tmp_path, LISTENERS)
-    assert check.text.startswith("scheduler: it goes on without gpushared")
+        [check] = machine.check_orphaned_scheduler(tmp_path, LISTENERS)
+    assert check.text.startswith("scheduler: running without gpushared")
 
 
-def test_without_one_nothing_is_said(tmp_path: Path) -> None:
-    assert list(scheduler.left_alone(tmp_path, LISTENERS)) == []
-    assert list(scheduler.left_alone(tmp_path, tmp_path / "missing")) == []
+def test_without_a_scheduler_nothing_is_reported(tmp_path: Path) -> None:
+    assert list(machine.check_orphaned_scheduler(tmp_path, LISTENERS)) == []
+    assert list(machine.check_orphaned_scheduler(tmp_path, tmp_path / "missing")) == []

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare.cli.prose import WIDTH, prose, wrapped
-from gpushare.images import engine
+from gpushare.cli.text import WIDTH, prose, wrapped
+from gpushare.images import engine_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's engines are not asked."""
-    monkeypatch.setattr(engine, "there", list)
+    monkeypatch.setattr(engine_images, "installed_engines", list)
 
 
-def test_a_code_is_said_with_its_names_its_causes_and_what_to_do(cli: Cli) -> None:
+def test_a_code_is_shown_with_its_names_causes_and_fixes(cli: Cli) -> None:
     result = cli("explain", "cuda_error_out_of_memory")
     assert result.exit_code == 0
     first, *_ = result.stdout.splitlines()
     assert first == "CUDA_ERROR_OUT_OF_MEMORY (2, cudaErrorMemoryAllocation)"
-    for part in ("Why it happens", "Under gpushare", "What to do", "`gpushare why NAME`", "See "):
+    for part in ("Cause", "With gpushare", "Solution", "`gpushare why NAME`", "See "):
         assert part in result.stdout
 
 
 def test_a_number_of_several_tables_names_the_others(cli: Cli) -> None:
     text = cli("explain", "2").stdout
     assert text.startswith("CUDA_ERROR_OUT_OF_MEMORY")
-    assert "This is CUDA_ERROR_OUT_OF_MEMORY (CUDA). It may also be:" in text
+    assert "This is CUDA_ERROR_OUT_OF_MEMORY (CUDA). It can also mean:" in text
     assert "  NVML_ERROR_INVALID_ARGUMENT: " in text
     assert cli("explain", "exit", "2").stdout.startswith("exit-2\n")
 
@@ -46,23 +46,23 @@ def test_a_message_may_stand_without_quotes(cli: Cli) -> None:
     assert cli("explain", "no", "card", "has", "room", "for").stdout.startswith("no-room\n")
 
 
-def test_without_a_word_the_topics_are_listed_by_group(cli: Cli) -> None:
+def test_without_an_argument_the_topics_are_listed_by_group(cli: Cli) -> None:
     lines = cli("explain").stdout.splitlines()
-    for group in ("Asking", "Holding", "Bringing manifests", "Vendors", "Versions", "Troubles"):
+    for group in ("Requests", "Enforcement", "Manifests", "Vendors", "Versions", "Troubles"):
         assert group in lines
     assert any(line.startswith("  isolation ") for line in lines)
     assert max(map(len, lines)) <= WIDTH
 
 
-def test_a_word_that_nobody_knows_is_an_error_with_what_may_have_been_meant(cli: Cli) -> None:
+def test_an_unknown_word_is_an_error_with_suggestions(cli: Cli) -> None:
     result = cli("explain", "isolatoin")
     assert result.exit_code == 1
-    assert result.stderr.startswith('gpushare: nothing is known of "isolatoin"; did you mean ')
+    assert result.stderr.startswith('gpushare: "isolatoin" is unknown. Did you mean ')
     assert "isolation" in result.stderr
     other = cli("explain", "qqqqqq")
     assert (other.exit_code, other.stdout) == (1, "")
     assert "lists the topics" in other.stderr
-    assert "there is no such file, container" in other.stderr
+    assert "no such file, container" in other.stderr
 
 
 def test_as_json_it_is_the_same_in_parts(cli: Cli) -> None:
@@ -76,7 +76,7 @@ def test_as_json_it_is_the_same_in_parts(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("word", ["\x1b[31m", "../../etc/passwd", "a" * 5000])
-def test_what_is_typed_cannot_write_to_the_terminal(cli: Cli, word: str) -> None:
+def test_an_argument_cannot_write_to_the_terminal(cli: Cli, word: str) -> None:
     result = cli("explain", word)
     assert result.exit_code == 1
     assert "\x1b" not in result.output

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare explain FILE`: what a manifest's keys mean, which are heard, what is given."""
+"""`gpushare explain FILE`: what a manifest's keys mean, which apply, and the effective request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpushare.cli.prose import WIDTH
+from gpushare.cli.text import WIDTH
 
 from .conftest import STATUS
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from .fake_daemon import FakeDaemon
+    from .fake_daemon import AnsweringDaemon
 
     Cli = Callable[..., Result]
     Explain = Callable[..., Result]
@@ -78,9 +78,9 @@ def containers(result: Result) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in json.loads(result.stdout)["containers"]}
 
 
-def test_each_key_is_said_with_its_line_vendor_and_meaning(explain: Explain) -> None:
+def test_each_key_is_shown_with_line_vendor_and_meaning(explain: Explain) -> None:
     train = containers(explain(POD, "--json"))["train"]
-    written = {(row["line"], row["key"]): row for row in train["written"]}
+    written = {(row["line"], row["key"]): row for row in train["keys"]}
     scoped = written[7, "gpushare.io/container.train.memory"]
     assert (scoped["vendor"], scoped["means"]) == ("gpushare", "memory=4GiB")
     hami = written[15, "CUDA_DEVICE_MEMORY_LIMIT"]
@@ -88,71 +88,71 @@ def test_each_key_is_said_with_its_line_vendor_and_meaning(explain: Explain) -> 
     assert hami["means"] == "memory=2GiB"
 
 
-def test_the_source_that_wins_is_said_and_what_was_not_taken(
+def test_the_winning_source_and_the_ignored_values_are_shown(
     explain: Explain,
 ) -> None:
     train = containers(explain(POD, "--json"))["train"]
-    assert train["hears"]["memory"] == {
+    assert train["applied"]["memory"] == {
         "text": "2GiB",
         "written": "2g",
         "source": "env CUDA_DEVICE_MEMORY_LIMIT",
     }
-    assert train["given"]["memory"] == "2GiB"
-    assert any("GPUSHARE_MEMORY" in note and "was not taken" in note for note in train["notes"])
+    assert train["effective"]["memory"] == "2GiB"
+    assert any("GPUSHARE_MEMORY" in note and "was not applied" in note for note in train["notes"])
 
 
-def test_what_no_runtime_hears_is_said_with_what_translates_it(
+def test_keys_that_no_runtime_receives_are_shown_with_their_translator(
     explain: Explain,
 ) -> None:
     side = containers(explain(POD, "--json"))["side"]
-    assert {row["key"] for row in side["unreachable"]} == {
+    assert {row["key"] for row in side["ignored"]} == {
         "nvidia.com/gpumem",
         "nvidia.com/gpucores",
     }
-    assert all("device plugin" in row["translated_by"] for row in side["unreachable"])
-    assert side["wants"] == {"memory": "4GiB", "cores": "30"}
-    assert side["hears"] == {}
-    assert side["given"]["kind"] == "none"
+    assert all("device plugin" in row["translated_by"] for row in side["ignored"])
+    assert side["combined"] == {"memory": "4GiB", "cores": "30"}
+    assert side["applied"] == {}
+    assert side["effective"]["kind"] == "none"
 
 
 def test_as_text_it_has_all_of_that_in_lines_that_fit(explain: Explain) -> None:
     text = explain(POD).stdout
     for part in (
         "Pod team/train, container train (line 11)",
-        "  It says",
-        "  No runtime hears",
-        "  All of it asks for",
+        "  Request",
+        "  Ignored by the container runtime",
+        "  Combined request",
         "    memory=4GiB cores=30",
         '    memory=2GiB from env CUDA_DEVICE_MEMORY_LIMIT "2g"',
         "    2GiB of 1 card, best-effort, offline 5",
     ):
         assert part in text, part
-    assert "--to gpushare` writes in keys" in " ".join(text.split())
+    assert "--to gpushare`." in " ".join(text.split())
     # The file's own name is as long as it is.
     assert max(len(line) for line in text.splitlines() if "/" not in line) <= WIDTH
 
 
-def test_keys_that_one_part_translates_are_told_together(explain: Explain) -> None:
+def test_keys_with_one_translator_are_shown_together(explain: Explain) -> None:
     text = " ".join(explain(POD).stdout.split())
     assert (
-        "limit nvidia.com/gpumem, limit nvidia.com/gpucores; translated by: HAMi's device plugin, "
+        "limit nvidia.com/gpumem, limit nvidia.com/gpucores; translated by HAMi's device plugin, "
         in text
     )
 
 
-def test_why_nothing_is_given_is_told_once(explain: Explain) -> None:
+def test_the_reason_for_an_empty_request_is_shown_once(explain: Explain) -> None:
     how = POD.replace("gpushare.io/container.train.memory: 4GiB", "nvidia.com/use-gputype: A100")
     text = " ".join(explain(how.replace("name: CUDA_", "name: NO_CUDA_")).stdout.split())
     side = text[text.index("container side") :]
-    assert side.count('nvidia.com/use-gputype (HAMi) "A100" was not taken') == 1
+    assert side.count('nvidia.com/use-gputype (HAMi) "A100" was not applied') == 1
 
 
 def test_a_path_where_no_file_is_says_so(cli: Cli, tmp_path: Path) -> None:
     none = cli("explain", str(tmp_path / "none.yaml"))
     assert none.exit_code == 1
-    assert "No such file or directory; name a file" in none.stderr
+    assert "No such file or directory. Use a file" in none.stderr
     folder = cli("explain", str(tmp_path))
-    assert "is no file; name one, or `gpushare validate" in folder.stderr
+    assert "not a file. To check all files in a folder, run `gpushare validate" in folder.stderr
 
 
 def test_a_share_of_several_cards_is_of_each(explain: Explain) -> None:
@@ -160,13 +160,13 @@ def test_a_share_of_several_cards_is_of_each(explain: Explain) -> None:
     assert "    4GiB and 30 % of the compute of each of 2 cards, fixed-share, offline 5" in text
 
 
-def test_a_nodes_defaults_and_ceilings_are_in_what_it_gives(explain: Explain) -> None:
-    config = "defaults: {policy: burst-share}\nceilings: {cores: 40}\n"
+def test_a_nodes_defaults_and_ceilings_are_in_the_effective_request(explain: Explain) -> None:
+    config = "defaults: {policy: burst-share}\nmax_per_request: {cores: 40}\n"
     train = containers(explain(COMPOSE, "--json", config=config))["train"]
-    assert train["hears"]["policy"]["source"] == "default defaults.policy"
-    assert train["given"] == {
+    assert train["applied"]["policy"]["source"] == "default defaults.policy"
+    assert train["effective"] == {
         "kind": "shared",
-        "why": "memory is asked per card",
+        "why": "memory is requested per card",
         "count": 1,
         "memory": "4GiB",
         "cores": 30,
@@ -174,17 +174,17 @@ def test_a_nodes_defaults_and_ceilings_are_in_what_it_gives(explain: Explain) ->
         "class": "offline",
         "priority": 5,
     }
-    config = "ceilings: {cores: 20}\n"
+    config = "max_per_request: {cores: 20}\n"
     train = containers(explain(COMPOSE, "--json", config=config))["train"]
-    assert train["given"] is None
-    assert "above the ceiling, 20" in train["refused"]
-    assert "It refuses" in explain(COMPOSE, config=config).stdout
+    assert train["effective"] is None
+    assert "exceeds the maximum, 20" in train["refused"]
+    assert "Refused" in explain(COMPOSE, config=config).stdout
 
 
-def test_a_runtime_that_is_not_said_is_told(explain: Explain) -> None:
+def test_a_missing_runtime_class_is_reported(explain: Explain) -> None:
     (told,) = containers(explain(COMPOSE, "--json"))["train"]["notes"]
     assert "default runtime" in told
-    assert told.startswith("no runtime is said")
+    assert told.startswith("runtime is not set")
     named = COMPOSE.replace("image: x", "image: x\n    runtime: gpushare")
     assert containers(explain(named, "--json"))["train"]["notes"] == []
 
@@ -194,26 +194,29 @@ def test_vendors_annotations_of_a_pod_take_an_engine_that_hands_them_on(
 ) -> None:
     pod = POD.replace("gpushare.io/container.train.memory: 4GiB", 'gpu-memory: "4096"')
     notes = containers(explain(pod, "--json"))["train"]["notes"]
-    assert any("names: gpu-memory after `gpushare runtime configure`" in note for note in notes)
+    assert any("`gpushare runtime configure` adds gpu-memory." in note for note in notes)
 
 
-def test_what_names_no_container_of_several_is_for_the_first_that_is_made(
+def test_an_annotation_without_a_container_applies_to_the_first_created(
     explain: Explain,
 ) -> None:
     pod = POD.replace("gpushare.io/container.train.memory: 4GiB", 'gpu-memory: "4096"')
     for one in containers(explain(pod, "--json")).values():
-        assert any("made first is given it" in note for note in one["notes"])
+        assert any(
+            "The first container of this pod that is created gets it" in note
+            for note in one["notes"]
+        )
 
 
-def test_a_wrong_value_is_told_and_what_is_refused(explain: Explain) -> None:
+def test_a_wrong_value_is_shown_with_the_refusal(explain: Explain) -> None:
     wrong = COMPOSE.replace("4GiB", "4G")
     train = containers(explain(wrong, "--json"))["train"]
-    assert "has two readings" in train["refused"]
+    assert ": ambiguous: " in train["refused"]
     assert train["problems"] == [train["refused"]]
-    assert (train["given"], train["hears"]) == (None, {})
+    assert (train["effective"], train["applied"]) == (None, {})
 
 
-def test_an_operators_setting_is_said_with_what_does_it_here(
+def test_an_operators_setting_is_shown_with_its_equivalent(
     explain: Explain,
 ) -> None:
     result = explain(NODE, "--json")
@@ -225,16 +228,16 @@ def test_an_operators_setting_is_said_with_what_does_it_here(
 def test_a_config_json_is_read_too(explain: Explain) -> None:
     spec = {"ociVersion": "1.0.2", "process": {"env": ["GPUSHARE_COUNT=2"]}, "root": {"path": "r"}}
     (only,) = containers(explain(json.dumps(spec), "--json", name="config.json")).values()
-    assert (only["given"]["kind"], only["given"]["count"]) == ("whole", 2)
+    assert (only["effective"]["kind"], only["effective"]["count"]) == ("exclusive", 2)
 
 
-def test_cards_that_an_engine_passes_are_heard(explain: Explain) -> None:
+def test_an_engines_card_options_are_read(explain: Explain) -> None:
     devices = "[{driver: nvidia, count: 2, capabilities: [gpu]}]"
     text = COMPOSE.partition("    environment")[0]
     text += f"    deploy: {{resources: {{reservations: {{devices: {devices}}}}}}}\n"
     train = containers(explain(text, "--json"))["train"]
     assert train["cards"]["count"] == 2
-    assert (train["given"]["kind"], train["given"]["count"]) == ("whole", 2)
+    assert (train["effective"]["kind"], train["effective"]["count"]) == ("exclusive", 2)
     assert "    2 cards from " in explain(text).stdout
 
 
@@ -245,7 +248,9 @@ def test_a_file_comes_before_a_code_and_says_so(
     monkeypatch.chdir(tmp_path)
     result = cli("explain", "2")
     assert "container train" in result.stdout
-    assert result.stderr.startswith("This is the file 2. It may also be CUDA_ERROR_OUT_OF_MEMORY")
+    assert result.stderr.startswith(
+        "This explains the file 2. It can also mean CUDA_ERROR_OUT_OF_MEMORY"
+    )
     assert json.loads(cli("--json", "explain", "2").stdout)["others"][0] == (
         "CUDA_ERROR_OUT_OF_MEMORY"
     )
@@ -254,17 +259,17 @@ def test_a_file_comes_before_a_code_and_says_so(
 def test_a_file_that_is_no_manifest_is_an_error_that_names_it(explain: Explain, cli: Cli) -> None:
     nothing = explain("a: 1\n")
     assert nothing.exit_code == 1
-    assert "has no container and no setting" in nothing.stderr
+    assert "no container and no GPU setting" in nothing.stderr
     broken = explain("a: [1\n")
     assert broken.exit_code == 1
     assert "manifest.yaml" in broken.stderr
     missing = cli("explain", "not-there.yaml")
     assert missing.exit_code == 1
-    assert "nothing is known" in missing.stderr
+    assert "is unknown" in missing.stderr
 
 
 def test_the_file_of_the_gpushared_that_answers_is_the_nodes(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path
+    cli: Cli, daemon: AnsweringDaemon, tmp_path: Path
 ) -> None:
     (tmp_path / "compose.yaml").write_text(COMPOSE)
     config = tmp_path / "own.yaml"
@@ -272,11 +277,11 @@ def test_the_file_of_the_gpushared_that_answers_is_the_nodes(
     daemon.answers["status"] = [{"ok": True, **STATUS, "config": str(config)}]
     data = json.loads(cli("--json", "explain", str(tmp_path / "compose.yaml")).stdout)
     assert data["node"] == str(config)
-    assert data["containers"][0]["given"]["policy"] == "burst-share"
+    assert data["containers"][0]["effective"]["policy"] == "burst-share"
     config.write_text("defaults: {policy: none-such}\n")
     data = json.loads(cli("--json", "explain", str(tmp_path / "compose.yaml")).stdout)
-    assert data["node"].startswith(f"gpushare's own defaults ({config}:")
-    assert data["containers"][0]["given"]["policy"] == "fixed-share"
+    assert data["node"].startswith(f"gpushare's defaults ({config}:")
+    assert data["containers"][0]["effective"]["policy"] == "fixed-share"
 
 
 def test_a_configuration_that_is_named_has_to_be_right(explain: Explain) -> None:

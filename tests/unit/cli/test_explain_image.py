@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare.cli.prose import WIDTH
-from gpushare.images import NotFound, engine
-from gpushare.images.engine import Inspected
+from gpushare.cli.text import WIDTH
+from gpushare.images import NotFound, engine_images
+from gpushare.images.engine_images import InspectedImage
 
 from .conftest import tenant
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from .fake_daemon import FakeDaemon
+    from .fake_daemon import AnsweringDaemon
 
     Cli = Callable[..., Result]
 
@@ -41,56 +41,58 @@ class FakeEngine:
     why: str = ""
     asked: list[str] = field(default_factory=list)
 
-    def image(self, name: str) -> Inspected | None:
+    def image(self, name: str) -> InspectedImage | None:
         self.asked.append(name)
         if self.why:
             raise NotFound(self.why)
         found = self.images.get(name)
-        return None if found is None else Inspected("image", name, found)
+        return None if found is None else InspectedImage("image", name, found)
 
 
 @pytest.fixture
 def docker(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     made = FakeEngine({"cuda:12.4": CUDA, "plain": {}})
-    monkeypatch.setattr(engine, "there", lambda: [FakeEngine(why="no daemon"), made])
+    monkeypatch.setattr(
+        engine_images, "installed_engines", lambda: [FakeEngine(why="no daemon"), made]
+    )
     return made
 
 
 @pytest.mark.usefixtures("docker")
-def test_an_images_variables_are_said_and_that_they_ask_for_nothing(cli: Cli) -> None:
+def test_an_images_variables_are_shown_as_no_request(cli: Cli) -> None:
     data = json.loads(cli("--json", "explain", "cuda:12.4").stdout)
     assert (data["kind"], data["name"], data["cuda"]) == ("image", "cuda:12.4", "12.4.1")
-    said = {row["key"]: row for row in data["written"]}
+    said = {row["key"]: row for row in data["keys"]}
     assert said["NVIDIA_VISIBLE_DEVICES"]["vendor"] == "NVIDIA"
     assert said["NVIDIA_REQUIRE_CUDA"]["value"] == "cuda>=12.4"
-    assert (data["given"]["kind"], data["hears"]) == ("none", {})
-    assert "alone asks for no GPU" in data["given"]["why"]
+    assert (data["effective"]["kind"], data["applied"]) == ("none", {})
+    assert "alone requests no GPU" in data["effective"]["why"]
     text = cli("explain", "cuda:12.4").stdout
-    assert text.startswith("image cuda:12.4\n  The image says of itself\n    env NVIDIA_VISIBLE")
-    assert "It is of CUDA 12.4.1. `gpushare compat cuda:12.4` says" in text
+    assert text.startswith("image cuda:12.4\n  Request of the image\n    env NVIDIA_VISIBLE")
+    assert "The image has CUDA 12.4.1. To check whether it runs on this machine, run" in text
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
-def test_an_image_that_asks_is_given_it_where_a_node_lets_it(
+def test_the_request_of_an_image_is_met_if_the_node_trusts_it(
     cli: Cli, docker: FakeEngine, tmp_path: Path
 ) -> None:
     docker.images = {"me/greedy:1": {"GPUSHARE_MEMORY": "4GiB"}}
     data = json.loads(cli("--json", "explain", "me/greedy:1").stdout)
-    assert data["given"]["memory"] == "4GiB"
+    assert data["effective"]["memory"] == "4GiB"
     config = tmp_path / "gpushare.yaml"
     config.write_text("trust: {env: ignore}\n")
     data = json.loads(cli("--json", "explain", "me/greedy:1", "--config", str(config)).stdout)
-    assert data["given"]["kind"] == "none"
+    assert data["effective"]["kind"] == "none"
     assert data["notes"] == ["GPUSHARE_MEMORY was not read: trust.env is ignore"]
 
 
 @pytest.mark.usefixtures("docker")
 def test_an_image_that_says_nothing_is_one_too(cli: Cli) -> None:
-    assert "nothing of a GPU" in cli("explain", "plain").stdout
+    assert "Request of the image\n    no GPU\n" in cli("explain", "plain").stdout
 
 
 def test_a_container_of_this_node_is_sent_to_where_it_is_shown(
-    cli: Cli, docker: FakeEngine, daemon: FakeDaemon
+    cli: Cli, docker: FakeEngine, daemon: AnsweringDaemon
 ) -> None:
     daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("team/job-1/train", 1, 4)}]
     result = cli("explain", "team/job-1/train")
@@ -100,17 +102,17 @@ def test_a_container_of_this_node_is_sent_to_where_it_is_shown(
     assert docker.asked == []
 
 
-def test_no_engine_is_asked_for_what_is_a_code_or_a_message(cli: Cli, docker: FakeEngine) -> None:
+def test_codes_and_messages_are_not_looked_up_as_images(cli: Cli, docker: FakeEngine) -> None:
     docker.images = {"memory": CUDA}
     assert cli("explain", "memory").stdout.startswith("memory\n")
-    assert "nothing is known" in cli("explain", "a message that nobody wrote").stderr
+    assert "is unknown" in cli("explain", "a message that nobody wrote").stderr
     assert docker.asked == []
-    assert "did you mean isolation" in cli("explain", "isolaton").stderr
+    assert "Did you mean isolation" in cli("explain", "isolaton").stderr
     assert docker.asked == ["isolaton"]
 
 
-def test_what_no_engine_knows_is_an_error(cli: Cli, docker: FakeEngine) -> None:
+def test_an_image_that_no_engine_knows_is_an_error(cli: Cli, docker: FakeEngine) -> None:
     result = cli("explain", "cuda:99")
     assert result.exit_code == 1
-    assert 'nothing is known of "cuda:99"; there is no such file, container' in result.stderr
+    assert '"cuda:99" is unknown: no such file, container' in result.stderr
     assert docker.asked == ["cuda:99"]

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.checks import gpus
-from gpushare.checks.check import Check
+from gpushare.checks import Check, engines
 
 
-class Docker:
+class DockerInstallation:
     """A machine's docker: its version, and the programs where dockerd looks for them."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
-        monkeypatch.setattr(gpus, "PATH", str(root))
+        monkeypatch.setattr(engines, "PATH", str(root))
         monkeypatch.setenv("PATH", f"{root}:/usr/bin:/bin")
 
     def program(self, name: str, script: str = "") -> str:
@@ -30,8 +29,8 @@ class Docker:
 
 
 @pytest.fixture
-def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
-    return Docker(tmp_path, monkeypatch)
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DockerInstallation:
+    return DockerInstallation(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -43,33 +42,33 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
         ("29.0.1", "or --device nvidia.com/gpu=0", "features"),
     ],
 )
-def test_without_nvidias_toolkit_it_says_what_to_write(
-    docker: Docker, version: str, said: str, not_said: str
+def test_without_nvidias_toolkit_the_message_says_what_to_write(
+    docker: DockerInstallation, version: str, said: str, not_said: str
 ) -> None:
     docker.answers(version)
-    check = gpus.of_docker()
+    check = engines.check_docker_gpus()
     assert check.level == "ok"
-    assert "dockerd itself refuses it (could not select device driver)" in check.text
+    assert "refused by dockerd (could not select device driver)" in check.text
     assert said in check.fix
     assert not_said not in check.fix
 
 
-def test_a_docker_that_does_not_answer_is_told_what_every_one_takes(docker: Docker) -> None:
+def test_for_a_silent_docker_the_portable_option_is_shown(docker: DockerInstallation) -> None:
     docker.program("docker", "echo no such host >&2; exit 1")
-    assert gpus.of_docker().fix == (
-        "write -e GPUSHARE_MEMORY=4GiB, or -e GPUSHARE_COUNT=1 for a whole card"
+    assert engines.check_docker_gpus().fix == (
+        "use -e GPUSHARE_MEMORY=4GiB, or -e GPUSHARE_COUNT=1 for a whole card"
     )
 
 
-def test_with_the_hook_it_is_taken(docker: Docker) -> None:
-    path = docker.program(gpus.HOOK)
-    assert gpus.of_docker() == Check("ok", f"docker run --gpus: taken, with {path}")
+def test_with_the_hook_it_is_taken(docker: DockerInstallation) -> None:
+    path = docker.program(engines.HOOK)
+    assert engines.check_docker_gpus() == Check("ok", f"docker run --gpus: accepted, with {path}")
 
 
 @pytest.mark.parametrize(("version", "taken"), [("28.2.2", False), ("28.3.0", True)])
 def test_with_the_hook_of_cdi_alone_the_version_decides(
-    docker: Docker, version: str, *, taken: bool
+    docker: DockerInstallation, version: str, *, taken: bool
 ) -> None:
     docker.answers(version)
-    docker.program(gpus.CDI_HOOK)
-    assert ("taken, as a CDI device" in gpus.of_docker().text) == taken
+    docker.program(engines.CDI_HOOK)
+    assert ("accepted, as a CDI device" in engines.check_docker_gpus().text) == taken

@@ -12,7 +12,7 @@ import pytest
 from gpushare import protocol
 
 from .conftest import CARD
-from .fake_daemon import FakeDaemon, rows
+from .fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,8 @@ AT = 1763700000.0
 def event(event: str, number: int = 1, **more: Any) -> dict[str, Any]:
     made = {
         "number": number,
-        "at": AT,
-        "boot": "b1",
+        "time": AT,
+        "boot_id": "b1",
         "generation": 1,
         "event": event,
         "level": "info",
@@ -42,7 +42,7 @@ def event(event: str, number: int = 1, **more: Any) -> dict[str, Any]:
     return {**made, **more}
 
 
-def test_it_is_told_in_words(daemon: FakeDaemon, cli: Cli) -> None:
+def test_an_event_is_shown_as_a_sentence(daemon: AnsweringDaemon, cli: Cli) -> None:
     daemon.answers["history"] = rows(
         event("daemon-ready", fields={"version": "0.1.0", "pid": 7}),
         event(
@@ -52,55 +52,57 @@ def test_it_is_told_in_words(daemon: FakeDaemon, cli: Cli) -> None:
             fields={"memory_bytes": 4 << 30, "cards": [0, 1]},
         ),
         event("tenant-hung", name="train", level="warning"),
-        event("card-policy", card="GPU-1", fields={"policy": "fixed-share"}),
-        event("tenant-released", id="e" * 64, fields={"why": "its process has ended"}),
+        event("card-policy-changed", card="GPU-1", fields={"policy": "fixed-share"}),
+        event("tenant-released", id="e" * 64, fields={"reason": "its process has ended"}),
     )
     lines = [line[21:] for line in cli("history").output.splitlines()]
     assert lines == [
-        "    gpushared 0.1.0 serves",
-        "    train was promised 4 GiB of card 0, 1",
-        "!   train has work pending that seems never to end",
-        "    card GPU-1 was given the policy fixed-share by the operator",
-        "    eeeeeeeeeeee ended (its process has ended): what it was promised is free",
+        "    gpushared 0.1.0 is ready",
+        "    train reserved 4 GiB on card 0, 1",
+        "!   train has pending work that does not seem to end",
+        "    card GPU-1 was set to the policy fixed-share by the operator",
+        "    eeeeeeeeeeee exited (its process has ended); its allocation was released",
     ]
 
 
-def test_a_name_that_was_learned_later_is_told_from_the_first(daemon: FakeDaemon, cli: Cli) -> None:
+def test_a_name_learned_later_is_used_from_the_first_event(
+    daemon: AnsweringDaemon, cli: Cli
+) -> None:
     daemon.answers["history"] = rows(
-        event("tenant-frozen", key="k1", id="f" * 64, fields={"by": "operator", "why": ""}),
+        event("tenant-frozen", key="k1", id="f" * 64, fields={"by": "operator", "reason": ""}),
         event("tenant-thawed", key="k1", id="f" * 64, name="train", fields={"by": "operator"}),
     )
     lines = [line[25:] for line in cli("history").output.splitlines()]
     assert lines == [
-        "train was stopped by the operator",
-        "train goes on: the operator holds it no more",
+        "train was frozen by the operator",
+        "train was resumed by the operator",
     ]
 
 
-def test_a_card_is_told_by_its_index(daemon: FakeDaemon, cli: Cli) -> None:
+def test_a_card_is_shown_by_its_index(daemon: AnsweringDaemon, cli: Cli) -> None:
     daemon.answers["history"] = rows(
         event("card-cordoned", card=CARD["uuid"], fields={"reason": "fan"}),
         event(
             "over-quota-frozen",
             name="train",
             card=CARD["uuid"],
-            fields={"used_bytes": 6 << 30, "may_bytes": 4 << 30},
+            fields={"used_bytes": 6 << 30, "limit_bytes": 4 << 30},
         ),
     )
     lines = [line[25:] for line in cli("history").output.splitlines()]
     assert lines == [
         "card 0 was cordoned by the operator: fan",
-        "train has 6 GiB of the 4 GiB that it may on card 0: stopped",
+        "train used 6 GiB of 4 GiB on card 0; it was frozen",
     ]
 
 
-def test_a_reboot_is_said(daemon: FakeDaemon, cli: Cli) -> None:
-    daemon.answers["history"] = rows(event("daemon-stopped"), event("daemon-stopped", boot="b2"))
-    assert cli("history").output.splitlines()[1] == "-- the machine was started again --"
+def test_a_reboot_is_shown(daemon: AnsweringDaemon, cli: Cli) -> None:
+    daemon.answers["history"] = rows(event("daemon-stopped"), event("daemon-stopped", boot_id="b2"))
+    assert cli("history").output.splitlines()[1] == "-- reboot --"
 
 
 def test_of_an_event_that_is_not_known_name_and_fields_are_shown(
-    daemon: FakeDaemon, cli: Cli
+    daemon: AnsweringDaemon, cli: Cli
 ) -> None:
     daemon.answers["history"] = rows(
         event("tenant-teleported", name="train", fields={"to": "mars", "empty": ""}),
@@ -111,31 +113,31 @@ def test_of_an_event_that_is_not_known_name_and_fields_are_shown(
     assert second.endswith("train tenant-reserved other=1")
 
 
-def test_a_tenant_writes_nothing_to_the_terminal(daemon: FakeDaemon, cli: Cli) -> None:
+def test_a_tenant_writes_nothing_to_the_terminal(daemon: AnsweringDaemon, cli: Cli) -> None:
     daemon.answers["history"] = rows(
-        event("tenant-noted", name="a\x1b[2J", fields={"note": "x\ny"})
+        event("tenant-request-adjusted", name="a\x1b[2J", fields={"note": "x\ny"})
     )
     [line] = cli("history").output.splitlines()
     assert "\x1b" not in line
 
 
-def test_name_and_time_are_asked_for(daemon: FakeDaemon, cli: Cli) -> None:
+def test_history_requests_a_name_and_a_time(daemon: AnsweringDaemon, cli: Cli) -> None:
     daemon.answers["history"] = rows()
     result = cli("history", "train", "--since", "90m")
-    assert (result.output, result.exit_code) == ("nothing was kept of that\n", 0)
+    assert (result.output, result.exit_code) == ("no events recorded for train\n", 0)
     asked, _ = daemon.requests
     assert (asked["name"], asked["after"]) == ("train", 0)
     assert asked["since"] == pytest.approx(time.time() - 5400, abs=600)
 
 
 @pytest.mark.parametrize("text", ["", "1", "-1h", "1y", "h", "1h30m", "nan s"])
-def test_what_is_no_time_is_a_usage_error(cli: Cli, text: str) -> None:
+def test_an_invalid_time_is_a_usage_error(cli: Cli, text: str) -> None:
     result = cli("history", "--since", text)
     assert result.exit_code == 2
-    assert "write e.g. 90s, 15m, 1h, 7d" in result.output
+    assert "Use, for example, 90s, 15m, 1h or 7d." in result.output
 
 
-def test_a_full_page_is_followed_by_the_next(daemon: FakeDaemon, cli: Cli) -> None:
+def test_a_full_page_is_followed_by_the_next(daemon: AnsweringDaemon, cli: Cli) -> None:
     full = [event("daemon-stopped", number) for number in range(1, protocol.HISTORY_ROWS + 1)]
     daemon.answers["history"] = rows(*full)
 

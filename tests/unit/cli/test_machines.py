@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.checks.check import Check
-from gpushare.checks.machine import of_machine
+from gpushare.checks import Check
+from gpushare.checks.machine import check_machine
 
 
 def of(root: Path, *files: str, architecture: str = "x86_64") -> list[Check]:
@@ -18,28 +18,28 @@ def of(root: Path, *files: str, architecture: str = "x86_64") -> list[Check]:
         place = root / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(content)
-    return list(of_machine(root, architecture))
+    return list(check_machine(root, architecture))
 
 
-def test_of_a_usual_server_nothing_is_said(tmp_path: Path) -> None:
+def test_a_usual_server_has_no_findings(tmp_path: Path) -> None:
     assert of(tmp_path, "sys/fs/selinux/enforce=0", "etc/nvidia/gridd.conf.template") == []
 
 
 @pytest.mark.parametrize(
     ("files", "level", "text"),
     [
-        (("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1"), "warn", "WSL 2: one device node is every"),
-        (("etc/nv_tegra_release",), "warn", "Jetson: its GPU has no memory of its own"),
+        (("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1"), "warn", "WSL 2: all cards share one device"),
+        (("etc/nv_tegra_release",), "warn", "Jetson: the GPU has no dedicated memory"),
         (
             ("proc/device-tree/compatible=nvidia,p3737\0nvidia,tegra234\0",),
             "warn",
-            "Jetson: its GPU has no memory of its own",
+            "Jetson: the GPU has no dedicated memory",
         ),
         (("etc/nvidia/gridd.conf",), "ok", "vGPU guest (GRID driver)"),
-        (("sys/fs/selinux/enforce=1",), "warn", "SELinux enforces"),
+        (("sys/fs/selinux/enforce=1",), "warn", "SELinux is enforcing"),
     ],
 )
-def test_an_unusual_one_is_told_with_what_works(
+def test_an_unusual_server_gets_advice(
     tmp_path: Path, files: tuple[str, ...], level: str, text: str
 ) -> None:
     (found,) = of(tmp_path, *files)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpushare.protocol import CODE_REFUSED
 
-from .fake_daemon import FakeDaemon, refusal
+from .fake_daemon import AnsweringDaemon, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     Cli = Callable[..., Result]
 
 
-def test_an_option_that_is_empty_is_asked_and_refused_not_left_out(
-    cli: Cli, daemon: FakeDaemon
+def test_an_empty_option_is_sent_and_refused_not_left_out(
+    cli: Cli, daemon: AnsweringDaemon
 ) -> None:
-    daemon.answers["open"] = refusal(CODE_REFUSED, '--memory: "" is not a size')
+    daemon.answers["open"] = refusal(CODE_REFUSED, '--memory="": not a size.')
     result = cli("run", "--memory", "", "--count", "1", "--", "true")
-    assert (result.exit_code, result.stderr) == (125, 'gpushare: --memory: "" is not a size\n')
+    assert (result.exit_code, result.stderr) == (125, 'gpushare: --memory="": not a size.\n')
     assert daemon.requests[0]["quota"] == {"memory": "", "count": "1"}

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from gpushare import simulator
 from gpushare.cli.simulator import command
-from gpushare.daemon.cards.card import DriverError, Implausible
-from gpushare.daemon.cards.nvml import Nvml
+from gpushare.daemon.cards.driver_client import DriverError, InvalidSample
+from gpushare.daemon.cards.nvml_client import Nvml
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -37,7 +37,7 @@ def said(*words: object, fails: bool = False) -> str:
     return str(done.exception) if done.exception and fails and not done.output else done.output
 
 
-def test_what_goes_wrong_goes_wrong_at_once_and_well_again(
+def test_a_fault_takes_effect_at_once_and_ends_at_once(
     cards: simulator.Simulator, driver: Nvml
 ) -> None:
     assert said("fault", cards.device, "lost", "--card", 1) == "card 1: lost\n"
@@ -45,7 +45,7 @@ def test_what_goes_wrong_goes_wrong_at_once_and_well_again(
     said("fault", cards.device, "none", "--card", 1)
     assert driver.sample().health == {}
     said("fault", cards.device, "lie", "total,used")
-    with pytest.raises(Implausible):
+    with pytest.raises(InvalidSample):
         driver.sample()
     said("fault", cards.device, "slow", 1)
     said("xid", cards.device, 79)
@@ -67,20 +67,24 @@ def test_driver_and_partitions_become_others(cards: simulator.Simulator, driver:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["fault", "DEVICE", "lie", "much"], "lie is followed by bytes, twice"),
-        (["fault", "DEVICE", "slow", "soon"], "slow is followed by milliseconds"),
-        (["fault", "DEVICE", "lost", "1"], "lost is followed by nothing"),
+        (["fault", "DEVICE", "lie", "much"], "lie requires one or more of bytes, twice"),
+        (["fault", "DEVICE", "slow", "soon"], "slow requires milliseconds"),
+        (["fault", "DEVICE", "lost", "1"], "lost takes no value"),
         (["fault", "DEVICE", "lost", "--card", "7"], "there are 2 simulated cards"),
-        (["driver", "DEVICE", "new"], "write e.g. 590"),
-        (["mig", "DEVICE", "9g.1gb"], "is none of"),
+        (["driver", "DEVICE", "new"], "Use, for example, 590"),
+        (["mig", "DEVICE", "9g.1gb"], "unknown. Use one of"),
     ],
 )
-def test_what_cannot_be_is_refused(cards: simulator.Simulator, words: list[str], why: str) -> None:
+def test_an_impossible_value_is_refused(
+    cards: simulator.Simulator, words: list[str], why: str
+) -> None:
     assert why in said(*(cards.device if word == "DEVICE" else word for word in words), fails=True)
 
 
 def test_another_file_stays_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("precious")
-    assert "no simulated driver's device" in said("xid", file, 79, fails=True)
+    assert "not a device file of this version's simulated driver" in said(
+        "xid", file, 79, fails=True
+    )
     assert file.read_text() == "precious"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from gpushare.cli.group import gpushare
+from gpushare.cli import gpushare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,22 +43,22 @@ def test_a_file_with_nothing_wrong(cli: Cli, write: Callable[..., str]) -> None:
     file = write("compose.yaml", RIGHT)
     result = cli("validate", file)
     assert result.exit_code == 0
-    assert result.stdout == f"{file}: ok (1 container, 1 asking for a GPU)\n"
+    assert result.stdout == f"{file}: ok (1 container, 1 requests a GPU)\n"
 
 
-def test_every_problem_of_every_file_is_told(cli: Cli, write: Callable[..., str]) -> None:
+def test_every_problem_of_every_file_is_reported(cli: Cli, write: Callable[..., str]) -> None:
     first, second = write("a.yaml", WRONG), write("b.yaml", "a: [\n")
     result = cli("validate", "--quiet", first, second)
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
-        f'{first}:1:57: env GPUSHARE_MEMORY: "4Q" is not a size; write e.g. 4GiB',
+        f"{first}:1:57: env GPUSHARE_MEMORY=4Q: not a size. Write e.g. 4GiB.",
         (
-            f'{first}:1:77: env GPUSHARE_CORES: "130" is not a share of a card in percent; '
-            "write a whole number from 1 to 100"
+            f"{first}:1:77: env GPUSHARE_CORES=130: not a share of a card in percent. "
+            "Write a whole number from 1 to 100."
         ),
-        f"{first}: 2 problems (1 container, 1 asking for a GPU)",
+        f"{first}: 2 problems (1 container, 1 requests a GPU)",
         f"{second}:2:1: not YAML: did not find expected node content",
-        f"{second}: 1 problem (0 containers, 0 asking for a GPU)",
+        f"{second}: 1 problem (0 containers, 0 request a GPU)",
     ]
 
 
@@ -71,7 +71,7 @@ def test_warnings_alone_are_another_status_where_strict(
     assert "1 warning (1 container" in cli("validate", "--lenient", file).stdout
 
 
-def test_the_rules_of_a_vendor_are_held_where_strict(cli: Cli, write: Callable[..., str]) -> None:
+def test_a_vendors_rules_are_enforced_in_strict_mode(cli: Cli, write: Callable[..., str]) -> None:
     file = write("pod.yaml", STRICT)
     assert cli("validate", file).exit_code == 1
     assert cli("validate", "--lenient", file).exit_code == 0
@@ -92,7 +92,7 @@ def test_a_folder_is_its_manifests(cli: Cli, write: Callable[..., str], tmp_path
 def test_a_folder_without_manifests_is_a_wrong_call(cli: Cli, tmp_path: Path) -> None:
     result = cli("validate", str(tmp_path))
     assert result.exit_code == 2
-    assert "has no .yaml, .yml or .json in it" in result.stderr
+    assert "contains no .yaml, .yml or .json file" in result.stderr
 
 
 def test_a_file_that_is_not_there_is_a_problem_and_the_others_are_looked_at(
@@ -107,7 +107,7 @@ def test_a_file_that_is_not_there_is_a_problem_and_the_others_are_looked_at(
 def test_standard_input_is_named_by_a_dash() -> None:
     result = CliRunner().invoke(gpushare, ["validate", "-"], input=WRONG)
     assert result.exit_code == 1
-    assert result.stdout.startswith('-:1:57: env GPUSHARE_MEMORY: "4Q"')
+    assert result.stdout.startswith("-:1:57: env GPUSHARE_MEMORY=4Q")
 
 
 def test_json_has_each_finding_with_its_parts(cli: Cli, write: Callable[..., str]) -> None:
@@ -127,6 +127,6 @@ def test_json_has_each_finding_with_its_parts(cli: Cli, write: Callable[..., str
     }
 
 
-def test_what_a_terminal_would_obey_is_not_printed(cli: Cli, write: Callable[..., str]) -> None:
+def test_control_sequences_are_not_printed(cli: Cli, write: Callable[..., str]) -> None:
     file = write("compose.yaml", 'services: {a: {image: i, environment: {"GPUSHARE_\\e[2J": x}}}\n')
     assert "\x1b" not in cli("validate", file).stdout

@@ -11,10 +11,10 @@ import pytest
 
 from gpushare.cli import verify
 from gpushare.errors import UserError
-from gpushare.verify import Cores, Docker, Scenario, Sizes, Trial
+from gpushare.verify import ComputeScenario, ComputeTrial, Docker, MemoryScenario, Sizes
 
 from .conftest import CARD, GIB
-from .fake_daemon import FakeDaemon, rows
+from .fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from gpushare.protocol import Card
+    from gpushare.protocol import CardStatus
 
     Cli = Callable[..., Result]
 
 
 @pytest.mark.parametrize(
-    ("free_bytes", "cores_free", "sizes"),
+    ("available_bytes", "cores_available", "sizes"),
     [
         (126 * GIB, 100, Sizes()),
         (126 * GIB, 90, Sizes()),
@@ -37,70 +37,77 @@ if TYPE_CHECKING:
         (8 * GIB, 100, Sizes(2 * GIB, 4 * GIB, 3 * GIB)),
     ],
 )
-def test_it_asks_for_what_the_card_has_left(free_bytes: int, cores_free: int, sizes: Sizes) -> None:
-    assert verify._sizes(free_bytes, cores_free) == sizes
+def test_the_request_is_for_the_remaining_memory_of_the_card(
+    available_bytes: int, cores_available: int, sizes: Sizes
+) -> None:
+    assert verify._sizes(available_bytes, cores_available) == sizes
 
 
-def card(**more: Any) -> Card:
-    return cast("Card", {**CARD, "cores_free": 90, "tenants": 0, "utilisation": 0, **more})
+def card(**more: Any) -> CardStatus:
+    return cast(
+        "CardStatus", {**CARD, "cores_available": 90, "tenants": 0, "utilization": 0, **more}
+    )
 
 
 def test_a_share_is_tried_on_the_card_that_others_leave_the_most_time_of() -> None:
-    cards = [card(utilisation=80, tenants=1), card(index=1, utilisation=2), card(index=2)]
-    assert verify._trial(cards, 30, 1.0, alone=False) == Trial(2, 30)
-    assert verify._trial(cards[:2], 30, 2.0, alone=True) == Trial(1, 30, True, False, 2.0)
-    assert verify._trial(cards[:1], 30, 1.0, alone=False) == Trial(0, 30, others=True)
+    cards = [card(utilization=80, tenants=1), card(index=1, utilization=2), card(index=2)]
+    assert verify._trial(cards, 30, 1.0, single=False) == ComputeTrial(2, 30)
+    assert verify._trial(cards[:2], 30, 2.0, single=True) == ComputeTrial(1, 30, True, False, 2.0)
+    assert verify._trial(cards[:1], 30, 1.0, single=False) == ComputeTrial(0, 30, others=True)
 
 
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"cores_free": 20}, "card 0 has 20 % left"),
-        ({"free_bytes": GIB}, "card 0 has 1 GiB free, 2 GiB are needed"),
+        ({"cores_available": 20}, "card 0 has 20 % available"),
+        ({"available_bytes": GIB}, "card 0 has 1 GiB available, of 2 GiB required"),
         ({"tenants": 15}, "card 0 has 15 of 16 tenants"),
-        ({"mode": "exclusive"}, "card 0 is another's whole card"),
-        ({"health": "XID 79"}, "card 0 is not well (XID 79)"),
-        ({"policy": "best-effort"}, "card 0 has best-effort for all (gpushare card policy)"),
+        ({"mode": "exclusive"}, "card 0 is allocated exclusively"),
+        ({"health": "XID 79"}, "card 0 is unhealthy (XID 79)"),
+        ({"policy": "best-effort"}, "card 0 has the policy best-effort (gpushare card policy)"),
     ],
 )
-def test_a_card_that_is_not_free_enough_is_said(more: dict[str, Any], why: str) -> None:
-    with pytest.raises(UserError, match=re.escape(f"to show 30 % of its compute: {why}")):
-        verify._trial([card(**more)], 30, 1.0, alone=False)
+def test_a_card_with_too_little_available_memory_is_reported(
+    more: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(f"to test 30 % of its compute: {why}")):
+        verify._trial([card(**more)], 30, 1.0, single=False)
 
 
 @pytest.mark.parametrize(
-    ("words", "percent"), [(["--cores"], 30), (["--cores", "40"], 40), (["--cores", "--alone"], 30)]
+    ("words", "percent"),
+    [(["--cores"], 30), (["--cores", "40"], 40), (["--cores", "--single"], 30)],
 )
 def test_a_share_may_be_named(
     cli: Cli,
-    daemon: FakeDaemon,
+    daemon: AnsweringDaemon,
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],
     percent: int,
 ) -> None:
-    tried: list[Trial] = []
+    tried: list[ComputeTrial] = []
 
-    def run(self: Cores) -> bool:
+    def run(self: ComputeScenario) -> bool:
         tried.append(self.trial)
-        return self.report.check("it ran", True, figures={"asked_percent": percent})
+        return self.report.check("it ran", True, figures={"requested_percent": percent})
 
     daemon.answers["cards"] = rows(card())
-    monkeypatch.setattr(Cores, "run", run)
-    monkeypatch.setattr(Scenario, "run", lambda _: pytest.fail("memory was not asked for"))
+    monkeypatch.setattr(ComputeScenario, "run", run)
+    monkeypatch.setattr(MemoryScenario, "run", lambda _: pytest.fail("memory was not asked for"))
     result = cli("verify", "--runtime", "host", "--json", *words)
     assert result.exit_code == 0, result.output
-    assert tried == [Trial(0, percent, "--alone" in words)]
-    assert json.loads(result.stdout)[0]["figures"] == {"asked_percent": percent}
+    assert tried == [ComputeTrial(0, percent, "--single" in words)]
+    assert json.loads(result.stdout)[0]["figures"] == {"requested_percent": percent}
 
 
-def test_alone_is_for_cores(cli: Cli, daemon: FakeDaemon) -> None:
-    assert cli("verify", "--alone").exit_code == 2
+def test_single_requires_cores(cli: Cli, daemon: AnsweringDaemon) -> None:
+    assert cli("verify", "--single").exit_code == 2
     assert cli("verify", "--cores", "0").exit_code == 2
     assert daemon.requests == []
 
 
-def test_a_card_too_full_is_said() -> None:
-    with pytest.raises(UserError, match="4 GiB free"):
+def test_a_full_card_is_reported() -> None:
+    with pytest.raises(UserError, match="4 GiB available"):
         verify._sizes(3 * GIB, 100)
 
 
@@ -111,12 +118,12 @@ def test_a_card_too_full_is_said() -> None:
             "echo cannot connect >&2; exit 1",
             "gpushare: docker image ls --quiet gpushare-probe:latest failed: cannot connect\n",
         ),
-        (None, "gpushare: there is no program docker; install it, or see --runtime\n"),
+        (None, "gpushare: docker is not installed. Install it, or use another --runtime.\n"),
     ],
 )
 def test_an_engine_that_does_not_answer_is_no_bug(
     cli: Cli,
-    daemon: FakeDaemon,
+    daemon: AnsweringDaemon,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     script: str | None,

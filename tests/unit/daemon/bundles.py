@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpushare.daemon.life import create
-from gpushare.daemon.life.create import Bundle
-from gpushare.daemon.node import Node
+from gpushare.daemon.lifecycle import create
+from gpushare.daemon.lifecycle.create import NewContainer
+from gpushare.daemon.state import DaemonState
 
 SETKEY = {"path": "/proc/4711/exe", "args": ["libnetwork-setkey", "-exec-root=/run", "4f1c"]}
 THEIRS = {"path": "/opt/theirs", "args": ["theirs"]}
 TASKS = Path("io.containerd.runtime.v2.task/k8s.io")
 
 
-class Container:
+class BundleToCreate:
     """A bundle in `folder`, and the create operation on it."""
 
     def __init__(self, folder: Path, *env: str, identity: str = "4f1c", **changes: Any) -> None:
@@ -43,22 +43,28 @@ class Container:
         return json.loads(self.text())
 
     @contextmanager
-    def bundle(self, marker: str = "strong", maker: int = 0) -> Iterator[Bundle]:
+    def bundle(
+        self, marker: str = "strong", maker: int = 0, *, binds: bool = False
+    ) -> Iterator[NewContainer]:
         fds = [
             os.open(self.folder / name, os.O_RDONLY | os.O_DIRECTORY) for name in (".", "rootfs")
         ]
         try:
-            yield Bundle(self.identity, str(self.folder), marker, fds[0], fds[1], maker)
+            yield NewContainer(
+                self.identity, str(self.folder), marker, fds[0], fds[1], maker, binds
+            )
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def create(self, node: Node, marker: str = "strong", maker: int = 0) -> dict[str, Any]:
-        with self.bundle(marker, maker) as bundle:
+    def create(
+        self, node: DaemonState, marker: str = "strong", maker: int = 0, *, binds: bool = False
+    ) -> dict[str, Any]:
+        with self.bundle(marker, maker, binds=binds) as bundle:
             return create.create(bundle, node)
 
 
-class Engine:
+class ContainerdBundles:
     """containerd's folder of bundles, beneath `folder`, with the sandbox of one pod."""
 
     def __init__(
@@ -76,7 +82,7 @@ class Engine:
         sandbox.mkdir(parents=True)
         (sandbox / "config.json").write_text(json.dumps({"annotations": self.asked}))
 
-    def container(self, name: str, *env: str, attempt: int = 0, **own: str) -> Container:
+    def container(self, name: str, *env: str, attempt: int = 0, **own: str) -> BundleToCreate:
         annotations = {
             "io.kubernetes.cri.container-name": name,
             "io.kubernetes.cri.container-type": "container",
@@ -88,4 +94,4 @@ class Engine:
         }
         identity = f"{name}-{attempt}"
         folder = self.tasks / identity
-        return Container(folder, *env, identity=identity, annotations=annotations)
+        return BundleToCreate(folder, *env, identity=identity, annotations=annotations)

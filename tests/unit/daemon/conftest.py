@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.node import Node
+from gpushare.daemon.core import log
 
 from . import fakes
-from .fakes import FakeDriver
+from .fakes import FakeDaemon, FakeDriver
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path) -> Iterator[FakeDaemon]:
     with fakes.node(tmp_path, FakeDriver(fakes.card(0), fakes.card(1))) as made:
         yield made
 
@@ -27,3 +27,9 @@ def program() -> Iterator[subprocess.Popen[bytes]]:
     yield started
     started.kill()
     started.wait()
+
+
+@pytest.fixture(autouse=True)
+def fresh_log_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test find the allowances of the log spent by another."""
+    monkeypatch.setattr(log, "_budget", log.LogBudget())

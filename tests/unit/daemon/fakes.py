@@ -3,34 +3,49 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from gpushare.config import Config
-from gpushare.daemon.audit.truth import Truth
-from gpushare.daemon.cards.calibration import Contexts
-from gpushare.daemon.cards.card import NO_LIMITS, Card, DriverError, Generation, Limits, Sample, Use
-from gpushare.daemon.cards.topology import NO_LINKS, Links
+from gpushare.daemon.audit.audit import Audit
+from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.cards.context_size import ContextSizes
+from gpushare.daemon.cards.driver_client import (
+    NO_LIMITS,
+    DriverError,
+    DriverGeneration,
+    DriverLimits,
+    DriverSample,
+    ProcessUse,
+)
+from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
+from gpushare.daemon.freezer.freezer import Freezer
+from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.identity.sightings import Sightings
-from gpushare.daemon.node import Loaded, Node
+from gpushare.daemon.observe.compute_usage import ComputeMeter
+from gpushare.daemon.observe.sampler import UsageSampler
+from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import TenantMounts
-from gpushare.daemon.service.loop import Loop
-from gpushare.daemon.service.watch import Watch
-from gpushare.daemon.service.worker import Worker
-from gpushare.daemon.store.doubt import Doubt
-from gpushare.daemon.store.ledger import Entry, Holding, Ledger
+from gpushare.daemon.pages.process_watch import ProcessWatch
+from gpushare.daemon.pages.tenants import Tenants
+from gpushare.daemon.placement.model import NO_LINKS, Card, Links
+from gpushare.daemon.policy.compute import FIXED
+from gpushare.daemon.service.control_request import Operation
+from gpushare.daemon.service.control_server import all_operations
+from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
 from gpushare.daemon.store.overrides import Overrides
-from gpushare.daemon.tenants import Tenants
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.oci import cdi
-from gpushare.oci.driver import from_cdi
-from gpushare.oci.platform import this_platform
+from gpushare.oci.driver_files import from_cdi
+from gpushare.oci.elf import this_platform
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -41,9 +56,18 @@ def card(index: int = 0, gib: int = 140, model: str = "H200", *, datacenter: boo
     return Card(index, f"GPU-{index}000", model, gib * GIB, index, datacenter)
 
 
-def entry(key: str = "0" * 16, memory_gib: int = 4, cores: int = 0, *, index: int = 0) -> Entry:
-    holding = Holding(card(index).uuid, memory_gib * GIB, cores, cores)
-    return Entry(key=key, state="reserved", id=f"id-{key[:4]}", name="train", holdings=(holding,))
+def entry(
+    key: str = "0" * 16, memory_gib: int = 4, cores: int = 0, *, index: int = 0
+) -> TenantRecord:
+    allocation = CardAllocation(card(index).uuid, memory_gib * GIB, cores)
+    return TenantRecord(
+        key=key,
+        state="reserved",
+        id=f"id-{key[:4]}",
+        name="train",
+        policy=FIXED if cores else "",
+        allocations=(allocation,),
+    )
 
 
 class FakeDriver:
@@ -52,13 +76,13 @@ class FakeDriver:
 
     def __init__(self, *cards: Card) -> None:
         self._cards = cards or (card(),)
-        self.uses: dict[str, tuple[Use, ...]] = {}
+        self.uses: dict[str, tuple[ProcessUse, ...]] = {}
         self.during: Callable[[], None] = lambda: None
         self.fault = ""
         self.lost: frozenset[str] = frozenset()
         self.busy: dict[str, int] = {}  # percent of a card's time
         self.has_limits = False
-        self.held: dict[tuple[str, Path], Limits] = {}
+        self.held: dict[tuple[str, Path], DriverLimits] = {}
         self.refusal = ""  # of limits
         self.rounds_to = 1
         self.near = NO_LINKS
@@ -71,9 +95,9 @@ class FakeDriver:
         self.xids: tuple[tuple[str, int], ...] = ()
 
     @property
-    def generation(self) -> Generation:
+    def generation(self) -> DriverGeneration:
         cards = tuple((card.index, card.uuid) for card in self._cards)
-        return Generation(self.driver_version, cards, tuple(self.parts.items()), self.loads)
+        return DriverGeneration(self.driver_version, cards, tuple(self.parts.items()), self.loads)
 
     def renew(self, library: Path, env: Mapping[str, str]) -> None:
         del env
@@ -88,7 +112,7 @@ class FakeDriver:
     def links(self) -> Links:
         return self.near
 
-    def sample(self) -> Sample:
+    def sample(self) -> DriverSample:
         if self.fault:
             raise DriverError(self.fault)
         self.during()
@@ -96,19 +120,53 @@ class FakeDriver:
         uses = {uuid: self.uses.get(uuid, ()) for uuid in seen}
         lost = dict.fromkeys(self.lost, "GPU is lost")
         xids, self.xids = self.xids, ()
-        return Sample(time.monotonic_ns(), uses, lost, self.busy, self.generation, xids)
+        return DriverSample(time.monotonic_ns(), uses, lost, self.busy, self.generation, xids)
 
-    def set_limits(self, uuid: str, cgroup: Path, limits: Limits) -> None:
+    def set_limits(self, uuid: str, cgroup: Path, limits: DriverLimits) -> None:
         if self.refusal and limits != NO_LIMITS:
             raise DriverError(self.refusal)
         if limits == NO_LIMITS:
             self.held.pop((uuid, cgroup), None)
         else:
             rounded = limits.hard_bytes // self.rounds_to * self.rounds_to
-            self.held[uuid, cgroup] = Limits(limits.soft_bytes, rounded)
+            self.held[uuid, cgroup] = DriverLimits(limits.soft_bytes, rounded)
 
-    def limits(self, uuid: str, cgroup: Path) -> Limits:
+    def limits(self, uuid: str, cgroup: Path) -> DriverLimits:
         return self.held.get((uuid, cgroup), NO_LIMITS)
+
+
+@dataclass
+class FakeDaemon(DaemonState):
+    """The state, with what the daemon builds around it."""
+
+    sampler: UsageSampler = field(init=False)
+    meter: ComputeMeter = field(init=False)
+    freezer: Freezer = field(init=False)
+    audit: Audit = field(init=False)
+    bypass: BypassControl = field(init=False)
+
+    def __post_init__(self) -> None:
+        driver = self.loaded().nvml
+        self.sampler = UsageSampler(
+            driver,
+            self.ledger,
+            self.tenants,
+            self.observed,
+            non_tenant_half_life=60,
+            learned=lambda *_: None,
+        )
+        self.meter = ComputeMeter(self.ledger, self.tenants, self.observed)
+        self.freezer = Freezer(self.ledger, lambda: self.shares_changed())  # noqa: PLW0108 - set later
+        self.audit = Audit(self, self.freezer)
+        self.bypass = BypassControl(self, self.freezer)
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        return all_operations(self.run_control)
+
+    @property
+    def run_control(self) -> RunControl:
+        return RunControl(self, self.freezer, self.audit, self.bypass)
 
 
 class PlainDirectories(TenantMounts):
@@ -122,6 +180,10 @@ class PlainDirectories(TenantMounts):
 
     def _remove(self, key: str) -> None:
         shutil.rmtree(self.root / key, ignore_errors=True)
+
+    def library_tree(self, top: str, files: Mapping[str, str]) -> Path:
+        del top, files
+        raise PermissionError(errno.EPERM, "mount")
 
 
 def driver_files(folder: Path) -> cdi.CdiSpec:
@@ -145,8 +207,8 @@ def driver_files(folder: Path) -> cdi.CdiSpec:
 @contextmanager
 def node(
     folder: Path, driver: FakeDriver | None = None, config: Config | None = None
-) -> Iterator[Node]:
-    """Yield a node under `folder`; nobody runs its loop, the decide thread runs."""
+) -> Iterator[FakeDaemon]:
+    """Yield a node under `folder`; its loop does not run, its decide thread does."""
     config = replace(
         config or Config(),
         run_dir=folder / "run",
@@ -157,32 +219,37 @@ def node(
     for made in (config.run_dir, config.state_dir, config.libraries):
         made.mkdir(parents=True, exist_ok=True)
     driver = driver or FakeDriver()
-    doubt = Doubt(config.run_dir / "doubt", "boot")
+    integrity = IntegrityCheck(config.run_dir / "integrity-lost", "boot")
     is_first = not (config.run_dir / "tenants").exists()
-    ledger = Ledger(config.run_dir / "ledger.db", "boot", doubt)
+    ledger = Ledger(config.run_dir / "ledger", "boot", integrity)
     if is_first:
-        ledger.confirm()  # as a daemon does once it has looked who is there
+        ledger.confirm()  # as a daemon does once it has looked for its tenants
     tenants, loop = Tenants(), Loop()
-    contexts = Contexts(config.state_dir, driver.driver_version)
-    truth = Truth(driver, ledger, tenants, foreign_half_life=60, learned=lambda *_: None)
-    made_node = Node(
+    contexts = ContextSizes(config.state_dir, driver.driver_version)
+    made_node = FakeDaemon(
         config=config,
         platform=this_platform(),
         ledger=ledger,
-        doubt=doubt,
+        integrity=integrity,
         mounts=PlainDirectories(config.run_dir / "tenants"),
         overrides=Overrides(config.state_dir),
         card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
         tenants=tenants,
         loop=loop,
-        watch=Watch(loop),
+        watch=ProcessWatch(loop),
         decide=Worker("decide"),
+        creates=WorkerPool("create", 4),
+        requests=WorkerPool("request", 4),
+        freezing=Worker("freeze"),
         names=Worker("names"),
-        driver=Loaded(from_cdi(driver_files(folder)), driver, driver.cards(), contexts, truth),
+        driver=LoadedDriver(from_cdi(driver_files(folder)), driver, driver.cards(), contexts),
     )
     try:
         yield made_node
     finally:
+        made_node.creates.finish(5)
+        made_node.requests.finish(5)
+        made_node.freezing.finish(5)
         made_node.decide.finish(5)
         made_node.names.finish(5)
         loop._run_due()  # what would have been watched, had it run
@@ -195,7 +262,7 @@ def node(
 
 def all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every number that the driver lists be a process that goes on."""
-    monkeypatch.setattr(Sightings, "_open", lambda _, pid: Process(pid, 1, 1, pid))
+    monkeypatch.setattr(PidResolver, "_open", lambda _, pid: Process(pid, 1, 1, pid))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -206,6 +273,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def again(folder: Path) -> AbstractContextManager[Node]:
+def again(folder: Path) -> AbstractContextManager[FakeDaemon]:
     """Return a node on what an earlier one left under `folder`: the daemon after a restart."""
     return node(folder)

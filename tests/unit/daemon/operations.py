@@ -6,22 +6,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpushare.daemon.life.host import Command, open_tenant
-from gpushare.daemon.node import Node
-from gpushare.daemon.store.ledger import Entry
-from gpushare.protocol import Opened
+from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.protocol import HostProcessGrant
 
-ME = Command(name="train", uid=os.getuid(), rootless=False)
+ME = HostCommand(name="train", uid=os.getuid(), rootless=False)
 
 
-def opened(node: Node, **quota: str) -> Opened:
+def opened(node: DaemonState, **quota: str) -> HostProcessGrant:
     asked = {key.replace("_", "-"): value for key, value in quota.items()}
     return open_tenant(ME, asked, node)
 
 
-def entry_of(node: Node, tenant: Opened) -> Entry:
+def entry_of(node: DaemonState, tenant: HostProcessGrant) -> TenantRecord:
     return node.ledger.entries[tenant["key"]]
 
 
-def grant(node: Node, tenant: Opened) -> Path:
+def grant(node: DaemonState, tenant: HostProcessGrant) -> Path:
     return node.mounts.path(tenant["key"]) / "grant"

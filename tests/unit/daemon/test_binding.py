@@ -12,27 +12,27 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon import clock
-from gpushare.daemon.control.resize import NotResizable, set_quota
+from gpushare.daemon.core import clock
 from gpushare.daemon.identity import processes
-from gpushare.daemon.life import release
-from gpushare.daemon.life.bind import NoSuchTenant, bind
-from gpushare.daemon.node import Node
-from gpushare.daemon.service.request import Forbidden, Peer, Request
-from gpushare.daemon.service.requests import operation
-from gpushare.daemon.store.ledger import Entry
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
+from gpushare.daemon.operator.resize import NotResizable, set_quota
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.service.control_request import ControlRequest, Forbidden, Peer
+from gpushare.daemon.service.control_server import find_operation
+from gpushare.daemon.store.record import TenantRecord
 
 from . import fakes
-from .fakes import GIB, wait_until
+from .fakes import GIB, FakeDaemon, wait_until
 from .operations import entry_of, opened
 
 
 def test_bind_notes_the_process_and_doing_it_twice_changes_nothing(
-    node: Node, program: subprocess.Popen[bytes]
+    node: FakeDaemon, program: subprocess.Popen[bytes]
 ) -> None:
     tenant = opened(node, memory="1GiB")
     bound = bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    process = processes.look(program.pid)
+    process = processes.find_process(program.pid)
     assert process is not None
     assert (bound.state, bound.pid, bound.starttime) == (
         "bound",
@@ -43,74 +43,116 @@ def test_bind_notes_the_process_and_doing_it_twice_changes_nothing(
 
 
 @pytest.mark.parametrize("wrong", ["key", "id", "pid"])
-def test_bind_of_what_is_not_reserved_is_refused(node: Node, wrong: str) -> None:
+def test_bind_without_a_reservation_is_refused(node: FakeDaemon, wrong: str) -> None:
     tenant = opened(node, memory="1GiB")
     key = "f" * 16 if wrong == "key" else tenant["key"]
     identity = "other" if wrong == "id" else tenant["id"]
     pid = 4194304 if wrong == "pid" else os.getpid()
-    with pytest.raises(NoSuchTenant):
+    with pytest.raises(ReservationNotFound):
         bind(key, identity, pid, os.getpid(), node)
     assert entry_of(node, tenant).state == "reserved"
 
 
-def test_bind_to_a_second_process_is_refused(node: Node, program: subprocess.Popen[bytes]) -> None:
+def test_bind_to_a_second_process_is_refused(
+    node: FakeDaemon, program: subprocess.Popen[bytes]
+) -> None:
     tenant = opened(node, memory="1GiB")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    with pytest.raises(NoSuchTenant, match=f"is bound to process {program.pid}"):
+    with pytest.raises(ReservationNotFound, match=f"is already bound to process {program.pid}"):
         bind(tenant["key"], tenant["id"], os.getpid(), os.getpid(), node)
 
 
-def request(op: str, uid: int, **fields: object) -> Request:
-    return Request({"op": op, **fields}, Peer(os.getpid(), uid))
+@pytest.mark.parametrize("engine", ["runc", "host"])
+def test_a_forged_state_takes_no_process_of_another_container(
+    node: FakeDaemon, program: subprocess.Popen[bytes], engine: str
+) -> None:
+    """Charged to two tenants, it would be frozen for what the other one uses."""
+    victim, tenant = opened(node, memory="1GiB"), opened(node, memory="1GiB")
+    node.ledger.add(replace(entry_of(node, victim), engine="docker", name="victim"))
+    bind(victim["key"], victim["id"], program.pid, os.getpid(), node)
+    node.ledger.add(replace(entry_of(node, tenant), engine=engine))
+    with pytest.raises(ReservationNotFound, match="it belongs to victim"):
+        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    assert entry_of(node, tenant).state == "reserved"
+
+
+def test_a_user_binds_no_process_of_a_container_that_has_its_uid(
+    node: FakeDaemon, program: subprocess.Popen[bytes]
+) -> None:
+    victim, tenant = opened(node, memory="1GiB"), opened(node, memory="1GiB")
+    hierarchy, path = next(iter(processes.cgroups_of(program.pid).items()))
+    found = processes.find_process(os.getpid())
+    assert found is not None
+    container = replace(entry_of(node, victim), engine="docker", name="victim")
+    bound = replace(container, state="bound", pid=found.pid, starttime=found.starttime)
+    node.ledger.add(replace(bound, cgroup=f"{hierarchy}:{path}"))
+    with pytest.raises(ReservationNotFound, match="it belongs to victim"):
+        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+
+
+def test_a_forged_state_names_no_process_from_before_the_reservation(
+    node: FakeDaemon, program: subprocess.Popen[bytes]
+) -> None:
+    tenant = opened(node, memory="1GiB")
+    process = processes.find_process(program.pid)
+    assert process is not None
+    reserved = replace(entry_of(node, tenant), engine="runc", maker=os.getpid())
+    node.ledger.add(replace(reserved, maker_starttime=process.starttime + 1))
+    with pytest.raises(ReservationNotFound, match="it is older than the reservation"):
+        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+
+
+def request(op: str, uid: int, **fields: object) -> ControlRequest:
+    return ControlRequest({"op": op, **fields}, Peer(os.getpid(), uid))
 
 
 def test_a_user_binds_and_releases_its_own_host_process_only(
-    node: Node, program: subprocess.Popen[bytes]
+    node: FakeDaemon, program: subprocess.Popen[bytes]
 ) -> None:
     tenant = opened(node, memory="1GiB")
     node.ledger.add(replace(entry_of(node, tenant), uid=4321))
     key, identity = tenant["key"], tenant["id"]
     for op in ("bind", "release"):
         asked = request(op, 9999, key=key, id=identity, pid=program.pid)
-        with pytest.raises(Forbidden, match="is for root"):
-            operation(asked).run(asked, node)
+        with pytest.raises(Forbidden, match="requires root"):
+            find_operation(asked, node.operations).run(asked, node)
     others = request("bind", 4321, key=key, id=identity, pid=program.pid)
     with pytest.raises(Forbidden, match="another user's"):
-        operation(others).run(others, node)
+        find_operation(others, node.operations).run(others, node)
     own = request("release", 4321, key=key, id=identity)
-    operation(own).run(own, node)
+    find_operation(own, node.operations).run(own, node)
     assert not node.ledger.entries
 
 
-def test_release_of_a_reservation_gives_everything_back(node: Node) -> None:
+def test_release_of_a_reservation_gives_everything_back(node: FakeDaemon) -> None:
     tenant = opened(node, memory="1GiB")
     asked = request("release", 0, key=tenant["key"], id=tenant["id"])
     for _ in range(2):
-        operation(asked).run(asked, node)
+        find_operation(asked, node.operations).run(asked, node)
         assert not node.ledger.entries
         assert node.mounts.made() == []
         assert not node.tenants.pages
 
 
-def test_poststop_is_a_hint_while_the_process_lives(
-    node: Node, program: subprocess.Popen[bytes]
+def test_a_message_ends_no_tenant_whose_process_lives(
+    node: FakeDaemon, program: subprocess.Popen[bytes]
 ) -> None:
     tenant = opened(node, memory="1GiB")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     asked = request("release", 0, key=tenant["key"], id=tenant["id"])
-    operation(asked).run(asked, node)
+    find_operation(asked, node.operations).run(asked, node)
     assert entry_of(node, tenant).state == "bound"
     program.kill()
     program.wait()
-    operation(asked).run(asked, node)
+    find_operation(asked, node.operations).run(asked, node)
     assert not node.ledger.entries
 
 
 def test_the_end_of_the_process_is_the_end_of_the_tenant(
-    node: Node, program: subprocess.Popen[bytes]
+    node: FakeDaemon, program: subprocess.Popen[bytes]
 ) -> None:
-    """Nobody says anything: no poststop, no release."""
-    node.watch.ended = lambda key: node.decide.submit(lambda: release.process_ended(key, node))
+    """No message arrives."""
+    node.watch.ended = lambda key: node.decide.submit(lambda: release.handle_process_end(key, node))
     tenant = opened(node, memory="1GiB")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     loop = threading.Thread(target=node.loop.run)
@@ -124,8 +166,33 @@ def test_the_end_of_the_process_is_the_end_of_the_tenant(
         loop.join()
 
 
-def test_a_cgroup_that_still_has_processes_keeps_the_promise(
-    node: Node, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+def test_the_next_container_gets_the_memory_of_one_that_has_just_exited(
+    node: FakeDaemon, program: subprocess.Popen[bytes]
+) -> None:
+    """Its end has not been noticed: no event loop runs here."""
+    tenant = opened(node, memory="80GiB", devices="0")
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    with pytest.raises(NoRoom):
+        opened(node, memory="80GiB", devices="0")
+    program.kill()
+    program.wait()
+    following = opened(node, memory="80GiB", devices="0")
+    assert list(node.ledger.entries) == [following["key"]]
+
+
+def test_the_next_container_gets_the_reservation_of_a_dead_runtime(
+    node: FakeDaemon,
+) -> None:
+    tenant = opened(node, memory="80GiB", devices="0")
+    with subprocess.Popen(["true"]) as maker:
+        pass
+    node.ledger.add(replace(entry_of(node, tenant), maker=maker.pid, maker_starttime=1))
+    following = opened(node, memory="80GiB", devices="0")
+    assert list(node.ledger.entries) == [following["key"]]
+
+
+def test_a_cgroup_with_processes_keeps_its_reservation(
+    node: FakeDaemon, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     populated = [True]
     monkeypatch.setattr(
@@ -137,25 +204,25 @@ def test_a_cgroup_that_still_has_processes_keeps_the_promise(
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     program.kill()
     program.wait()
-    release.reconcile(node)
+    release.reconcile_tenants(node, node.freezer)
     assert tenant["key"] in node.ledger.entries
     populated[0] = False
-    release.reconcile(node)
+    release.reconcile_tenants(node, node.freezer)
     assert not node.ledger.entries
 
 
-def test_a_reservation_that_is_never_bound_expires(node: Node) -> None:
+def test_a_reservation_that_is_never_bound_expires(node: FakeDaemon) -> None:
     tenant = opened(node, memory="1GiB")
-    release.reconcile(node)
+    release.reconcile_tenants(node, node.freezer)
     assert tenant["key"] in node.ledger.entries
     node.ledger.add(replace(entry_of(node, tenant), expires=clock.boottime() - 1))
-    release.reconcile(node)
+    release.reconcile_tenants(node, node.freezer)
     assert not node.ledger.entries
     assert node.mounts.made() == []
 
 
-def test_one_that_cannot_be_released_keeps_its_promise_and_holds_up_nobody(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+def test_a_tenant_that_cannot_be_released_keeps_its_reservation_and_delays_no_other(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck, other = opened(node, memory="4GiB"), opened(node, memory="1GiB")
     monkeypatch.setattr(clock, "boottime", lambda: 1e9)
@@ -168,57 +235,86 @@ def test_one_that_cannot_be_released_keeps_its_promise_and_holds_up_nobody(
 
     with monkeypatch.context() as while_busy:
         while_busy.setattr(node.mounts, "remove", busy)
-        release.reconcile(node)
+        release.reconcile_tenants(node, node.freezer)
         assert set(node.ledger.entries) == {stuck["key"]}
         assert other["key"] not in node.mounts.made()
-    release.reconcile(node)
+    release.reconcile_tenants(node, node.freezer)
     assert not node.ledger.entries
 
 
 def test_a_directory_that_stays_does_not_keep_the_daemon_from_starting(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(key: str) -> None:
         raise OSError(errno.ENOTEMPTY, "Directory not empty", key)
 
     os.close(node.mounts.make("0" * 16, size_bytes=1 << 20))
     monkeypatch.setattr(node.mounts, "remove", full)
-    release.adopt(node)
+    release.adopt_tenants(node, node.freezer)
     assert node.mounts.made() == ["0" * 16]
 
 
-def shown(node: Node) -> list[str]:
+def shown(node: FakeDaemon) -> list[str]:
     """Return the ids that `gpushare ps -a` lists."""
     asked = request("tenants", os.getuid(), all=True)
-    return [row["id"] for row in operation(asked).run(asked, node)[0]]
+    return [row["id"] for row in find_operation(asked, node.operations).run(asked, node)[0]]
 
 
-def test_a_container_that_got_nothing_says_so_when_it_is_named(node: Node, tmp_path: Path) -> None:
-    entry = Entry(
+def test_a_container_that_got_nothing_says_so_when_it_is_named(
+    node: FakeDaemon, tmp_path: Path
+) -> None:
+    entry = TenantRecord(
         key="0" * 16, state="none", id="web", bundle=str(tmp_path), why="no GPU was asked"
     )
     node.ledger.add(entry)
     asked = request("tenant", 0, name="we")
-    assert operation(asked).run(asked, node)[1]["tenant"]["why"] == "no GPU was asked"
+    assert (
+        find_operation(asked, node.operations).run(asked, node)[1]["tenant"]["reason"]
+        == "no GPU was asked"
+    )
     with pytest.raises(NotResizable, match="web has no GPU: no GPU was asked"):
         set_quota(entry, {"memory": "4GiB"}, node)
 
 
 def test_a_container_that_got_nothing_is_forgotten_with_its_bundle(
-    node: Node, tmp_path: Path
+    node: FakeDaemon, tmp_path: Path
 ) -> None:
     bundle = tmp_path / "bundle"
     bundle.mkdir()
-    node.ledger.add(Entry(key="0" * 16, state="none", id="x", bundle=str(bundle), why="no GPU"))
-    release.reconcile(node)
+    node.ledger.add(
+        TenantRecord(key="0" * 16, state="none", id="x", bundle=str(bundle), why="no GPU")
+    )
+    release.reconcile_tenants(node, node.freezer)
     assert shown(node) == ["x"]
     bundle.rmdir()
-    assert shown(node) == []  # at once, not when it is swept
-    release.reconcile(node)
+    wait_until(lambda: shown(node) == [])
     assert not node.ledger.entries
 
 
-def test_a_restarted_daemon_takes_over_what_runs_and_sweeps_the_rest(
+def test_a_bundle_that_does_not_answer_keeps_no_thread_but_one(
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.ledger.add(
+        TenantRecord(key="0" * 16, state="none", id="x", bundle=str(tmp_path), why="no GPU")
+    )
+    reads, answers = threading.Semaphore(0), threading.Event()
+
+    def hang(_: Path) -> bool:
+        reads.release()
+        return answers.wait(60)
+
+    monkeypatch.setattr(Path, "is_dir", hang)
+    for _ in range(3):
+        release.sweep_refusals(node)
+    assert reads.acquire(timeout=60)
+    node.decide.run(lambda: None)
+    assert shown(node) == ["x"]
+    answers.set()
+    node.requests.finish(60)
+    assert not reads.acquire(blocking=False)
+
+
+def test_a_restarted_daemon_adopts_running_tenants_and_removes_the_others(
     tmp_path: Path, program: subprocess.Popen[bytes]
 ) -> None:
     with fakes.node(tmp_path) as first:
@@ -226,18 +322,18 @@ def test_a_restarted_daemon_takes_over_what_runs_and_sweeps_the_rest(
         bind(tenant["key"], tenant["id"], program.pid, os.getpid(), first)
         waiting = opened(first, memory="1GiB")
         lost = opened(first, memory="2GiB")
-        first.ledger.release(lost["key"])
+        first.decide.run(lambda: first.ledger.release(lost["key"]))
     with fakes.again(tmp_path) as second:
-        release.adopt(second)
+        release.adopt_tenants(second, second.freezer)
         assert set(second.ledger.entries) == {tenant["key"], waiting["key"]}
         assert set(second.tenants.pages) == {tenant["key"], waiting["key"]}
         assert second.mounts.made() == sorted([tenant["key"], waiting["key"]])
         assert second.tenants.pages[tenant["key"]].grant.generation == 1
-        [room] = second.rooms()
-        assert (room.promised_bytes, room.cores_free) == (5 * GIB, 70)
+        [room] = second.capacities()
+        assert (room.allocated_bytes, room.cores_available) == (5 * GIB, 70)
 
 
-def test_a_tenant_that_ended_while_nobody_looked_is_released(
+def test_a_tenant_that_exited_unnoticed_is_released(
     tmp_path: Path, program: subprocess.Popen[bytes]
 ) -> None:
     with fakes.node(tmp_path) as first:
@@ -246,11 +342,11 @@ def test_a_tenant_that_ended_while_nobody_looked_is_released(
     program.kill()
     program.wait()
     with fakes.again(tmp_path) as second:
-        release.adopt(second)
+        release.adopt_tenants(second, second.freezer)
         wait_until(lambda: not second.ledger.entries)
 
 
-def test_pages_that_are_lost_do_not_free_the_memory_of_who_runs(
+def test_lost_pages_do_not_free_the_memory_of_a_running_tenant(
     tmp_path: Path, program: subprocess.Popen[bytes]
 ) -> None:
     with fakes.node(tmp_path) as first:
@@ -258,6 +354,6 @@ def test_pages_that_are_lost_do_not_free_the_memory_of_who_runs(
         bind(tenant["key"], tenant["id"], program.pid, os.getpid(), first)
         first.mounts.remove(tenant["key"])
     with fakes.again(tmp_path) as second:
-        release.adopt(second)
-        assert second.rooms()[0].promised_bytes == 4 * GIB
+        release.adopt_tenants(second, second.freezer)
+        assert second.capacities()[0].allocated_bytes == 4 * GIB
         assert not second.tenants.pages

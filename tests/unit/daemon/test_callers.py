@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may ask what on the control socket: every operation by every kind of caller."""
+"""Which caller may use what on the control socket: every operation by every kind of caller."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.identity import caller, processes
-from gpushare.daemon.identity.caller import place_of
-from gpushare.daemon.node import Node
-from gpushare.daemon.service.request import Forbidden, Peer, Request
-from gpushare.daemon.service.requests import OPERATIONS, operation
+from gpushare.daemon.identity import processes
+from gpushare.daemon.service import control_request
+from gpushare.daemon.service.control_request import ControlRequest, Forbidden, Peer, caller_origin
+from gpushare.daemon.service.control_server import find_operation
 
 from . import fakes
+from .fakes import FakeDaemon
 
 KEY = "a" * 16
 USER = 12345
@@ -44,12 +44,13 @@ FIELDS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "history": ({}, frozenset({"a reader"})),
     "open": ({"quota": {"memory": "1GiB"}, "name": "x"}, frozenset({"a reader"})),
     "create": ({"id": "x", "bundle": "/x", "marker": "strong"}, frozenset()),
+    "checkpoint": ({"id": "x"}, frozenset()),
     "bind": ({"key": KEY, "id": "x", "pid": 1}, frozenset()),
     "release": ({"key": KEY, "id": "x"}, frozenset()),
     "set": ({"name": "train", "memory": "1GiB"}, frozenset()),
     "pause": ({"name": "train"}, frozenset()),
     "resume": ({"name": "train"}, frozenset()),
-    "kick": ({"name": "train", "signal": "TERM", "grace": 1}, frozenset()),
+    "stop": ({"name": "train", "signal": "TERM", "timeout": 1}, frozenset()),
     "reload": ({}, frozenset()),
     "card-policy": ({"card": "0", "policy": "best-effort"}, frozenset()),
     "card-cordon": ({"card": "0", "reason": "fan"}, frozenset()),
@@ -57,16 +58,16 @@ FIELDS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
 }
 
 
-def test_the_table_has_every_operation() -> None:
-    assert FIELDS.keys() == OPERATIONS.keys()
+def test_the_table_has_every_operation(node: FakeDaemon) -> None:
+    assert FIELDS.keys() == node.operations.keys()
 
 
 @pytest.mark.parametrize("who", CALLERS)
 @pytest.mark.parametrize("op", FIELDS)
-def test_who_may_ask(node: Node, op: str, who: str) -> None:
-    """Whatever else comes of it: nobody but these gets so far as to be judged by what he asks."""
+def test_each_caller_gets_only_its_operations(node: FakeDaemon, op: str, who: str) -> None:
+    """Whatever else is wrong: no other caller gets so far that its request is judged."""
     fields, others = FIELDS[op]
-    request = Request({"op": op, **fields}, CALLERS[who])
+    request = ControlRequest({"op": op, **fields}, CALLERS[who])
     before = dict(node.ledger.entries)
     if who == "root" or who in others:
         assert not is_forbidden(request, node)
@@ -75,9 +76,9 @@ def test_who_may_ask(node: Node, op: str, who: str) -> None:
         assert node.ledger.entries == before
 
 
-def is_forbidden(request: Request, node: Node) -> bool:
+def is_forbidden(request: ControlRequest, node: FakeDaemon) -> bool:
     try:
-        rows, _ = operation(request).run(request, node)
+        rows, _ = find_operation(request, node.operations).run(request, node)
         list(rows)
     except Forbidden:
         return True
@@ -113,20 +114,20 @@ def test_a_tenants_process_is_one_by_its_cgroup(
 ) -> None:
     monkeypatch.setattr(processes, "cgroups_of", lambda _: {"devices": path, "": "/"})
     entry = replace(fakes.entry(), engine=engine, cgroup="devices:/docker/a")
-    assert place_of(pair[0], os.getpid(), {entry.key: entry}) == place
+    assert caller_origin(pair[0], os.getpid(), {entry.key: entry}) == place
 
 
-def test_one_that_ended_is_nobody(
+def test_a_caller_that_exited_has_no_rights(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caller, "_SO_PEERPIDFD", 9999)  # an older kernel
+    monkeypatch.setattr(control_request, "_SO_PEERPIDFD", 9999)  # an older kernel
     ended = subprocess.Popen(["true"])
     ended.wait()
-    assert place_of(pair[0], ended.pid, {}) == "gone"
+    assert caller_origin(pair[0], ended.pid, {}) == "gone"
 
 
-def test_one_whose_number_is_anothers_by_now_is_nobody(tmp_path: Path) -> None:
-    """It connects and ends; who it was the kernel still says, and its number says another."""
+def test_a_caller_with_a_reused_pid_has_no_rights(tmp_path: Path) -> None:
+    """It connects and exits; the kernel still has its credentials, and its PID has a new owner."""
     path = str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
@@ -139,12 +140,12 @@ def test_one_whose_number_is_anothers_by_now_is_nobody(tmp_path: Path) -> None:
         with accepted:
             if not knows_peers(accepted):
                 pytest.skip("SO_PEERPIDFD needs Linux 6.5")
-            assert place_of(accepted, os.getpid(), {}) == "gone"
+            assert caller_origin(accepted, os.getpid(), {}) == "gone"
 
 
 def knows_peers(connection: socket.socket) -> bool:
     try:
-        os.close(connection.getsockopt(socket.SOL_SOCKET, caller._SO_PEERPIDFD))
+        os.close(connection.getsockopt(socket.SOL_SOCKET, control_request._SO_PEERPIDFD))
     except OSError as error:
         return error.errno != errno.ENOPROTOOPT
     return True
@@ -153,4 +154,4 @@ def knows_peers(connection: socket.socket) -> bool:
 def test_a_process_of_another_pid_namespace_is_the_hosts(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    assert place_of(pair[0], 0, {}) == "host"
+    assert caller_origin(pair[0], 0, {}) == "host"

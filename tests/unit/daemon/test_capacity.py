@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The high-water mark of foreign use."""
+"""The high-water mark of non-tenant use."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon.cards.capacity import HighWater
+from gpushare.daemon.observe.non_tenant import HighWater
 
 from .fakes import GIB, MIB
 
@@ -24,7 +24,7 @@ def test_it_halves_its_distance_every_half_life() -> None:
     assert mark.observe(120, 2 * GIB) == 3 * GIB
 
 
-def test_it_falls_as_far_in_many_looks_as_in_one() -> None:
+def test_the_decay_does_not_depend_on_the_sample_rate() -> None:
     mark = HighWater(60)
     mark.observe(0, 8 * GIB)
     for quarter in range(1, 241):
@@ -45,7 +45,7 @@ def test_a_clock_that_stands_still_changes_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 200 * GIB)), min_size=1))
-def test_it_is_never_below_what_is_seen(looks: list[tuple[float, int]]) -> None:
+def test_the_estimate_is_never_below_the_observed_use(looks: list[tuple[float, int]]) -> None:
     mark, now = HighWater(60), 0.0
     for waited, seen in looks:
         now += waited

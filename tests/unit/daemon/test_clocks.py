@@ -13,29 +13,29 @@ from pathlib import Path
 import pytest
 
 import gpushare.daemon
-from gpushare.daemon import clock
-from gpushare.daemon.life import release
-from gpushare.daemon.life.bind import bind
-from gpushare.daemon.node import Node
+from gpushare.daemon.core import clock
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.bind import bind
 
+from .fakes import FakeDaemon
 from .operations import opened
 
 SOURCES = Path(gpushare.daemon.__file__).parent
 _READS = frozenset({"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime", "ctime"})
 
-#: Where the time of day is read, and why nothing that is promised, held or ended rests on it.
+#: Where the time of day is read, and why nothing that is allocated, held or ended rests on it.
 SHOWN_ONLY = {
-    "audit/audit.py": "since when somebody has more than it may, as it is shown",
-    "compute/spent.py": "when a tenant was last at work, as it is shown",
-    "control/freezer.py": "since when somebody is held, as it is shown",
-    "memory/lacked.py": "when a tenant last lacked what it was promised, as it is shown",
-    "life/recover.py": "`created`, as it is shown",
-    "life/reserve.py": "`created`, as it is shown",
-    "log.py": "the time of a line",
-    "node.py": "since when the daemon serves, as metrics have it",
-    "store/installations.py": "a folder that nobody has goes some time after it was made",
+    "audit/audit.py": "since when a tenant is over quota, as it is shown",
+    "observe/compute_usage.py": "when a tenant was last at work, as it is shown",
+    "freezer/freezer.py": "since when a tenant is frozen, as it is shown",
+    "limits/burst.py": "when a tenant last had a shortfall, as it is shown",
+    "lifecycle/recover.py": "`created`, as it is shown",
+    "lifecycle/reserve.py": "`created`, as it is shown",
+    "core/log.py": "the time of a line",
+    "state.py": "since when the daemon serves, as metrics have it",
+    "lifecycle/old_installations.py": "an unused folder is removed some time after it was made",
     "store/history.py": "when an event was, and how long it is kept",
-    "tenants.py": "when an allocation was last refused, as it is shown",
+    "pages/tenants.py": "when an allocation was last refused, as it is shown",
 }
 
 
@@ -55,7 +55,7 @@ def test_the_time_of_day_is_read_where_it_is_only_shown() -> None:
     assert set(readers()) <= SHOWN_ONLY.keys()
 
 
-def test_no_clock_that_can_be_set_is_asked_by_its_number() -> None:
+def test_no_settable_clock_is_read_by_its_number() -> None:
     asking = [
         str(source.relative_to(SOURCES))
         for source in SOURCES.rglob("*.py")
@@ -65,8 +65,8 @@ def test_no_clock_that_can_be_set_is_asked_by_its_number() -> None:
 
 
 @pytest.mark.parametrize("years", [-20, 20])
-def test_a_clock_that_jumps_ends_and_keeps_nobody(
-    node: Node,
+def test_a_clock_jump_ends_and_delays_nothing(
+    node: FakeDaemon,
     program: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
     years: int,
@@ -77,10 +77,10 @@ def test_a_clock_that_jumps_ends_and_keeps_nobody(
     bind(running["key"], running["id"], program.pid, os.getpid(), node)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + years * 365 * 86400)
-    release.reconcile(node)
+    release.reconcile_tenants(node, node.freezer)
     assert set(node.ledger.entries) == {waiting["key"], late["key"], running["key"]}
     expires = node.ledger.entries[late["key"]].expires
     monkeypatch.setattr(clock, "boottime", lambda: expires)
-    release.reconcile(node)
+    release.reconcile_tenants(node, node.freezer)
     assert late["key"] not in node.ledger.entries
     assert running["key"] in node.ledger.entries

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each tenant is to get of a card: guarantees kept, the rest divided, nobody starves."""
+"""The share of each tenant: guarantees are kept, the rest is divided, and no tenant starves."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon.policy import Claim, policy_on, reserved_cores, shares
+from gpushare.daemon.policy.compute import ShareRequest, divide_compute, policy_on, reserved_cores
 from gpushare.quota.keys import POLICIES
 
 GUARANTEED = ("fixed-share", "burst-share")
 CARD_POLICIES = ("", *POLICIES)
 
 
-def claim(key: str, policy: str = "best-effort", cores: int = 0, weight: int = 0) -> Claim:
-    return Claim(key, policy, cores, weight, "offline", 5)
+def claim(key: str, policy: str = "best-effort", cores: int = 0, weight: int = 0) -> ShareRequest:
+    return ShareRequest(key, policy, cores, weight, "offline", 5)
 
 
 @st.composite
-def claims(draw: st.DrawFn) -> list[Claim]:
+def claims(draw: st.DrawFn) -> list[ShareRequest]:
     made = []
     for number in range(draw(st.integers(0, 20))):
         policy = draw(st.sampled_from(POLICIES))
         made.append(
-            Claim(
+            ShareRequest(
                 key=f"{number:02}",
                 policy=policy,
                 cores=draw(st.integers(policy in GUARANTEED, 100)),
@@ -44,7 +44,7 @@ def claims(draw: st.DrawFn) -> list[Claim]:
 card_policies = st.sampled_from(CARD_POLICIES)
 
 
-def held(found: list[Claim], card_policy: str) -> dict[str, str]:
+def held(found: list[ShareRequest], card_policy: str) -> dict[str, str]:
     return {
         one.key: policy_on(one.policy, one.cores, card_policy, is_set=one.policy_is_set)
         for one in found
@@ -52,10 +52,10 @@ def held(found: list[Claim], card_policy: str) -> dict[str, str]:
 
 
 @given(claims(), card_policies)
-def test_no_card_is_given_twice_and_nobody_is_given_nothing(
-    found: list[Claim], card_policy: str
+def test_no_share_is_allocated_twice_and_none_is_zero(
+    found: list[ShareRequest], card_policy: str
 ) -> None:
-    given_to = shares(found, card_policy)
+    given_to = divide_compute(found, card_policy)
     assert given_to.keys() == {one.key for one in found}
     assert sum(share.permille for share in given_to.values()) <= 1000
     assert all(share.permille >= 1 for share in given_to.values())
@@ -63,41 +63,41 @@ def test_no_card_is_given_twice_and_nobody_is_given_nothing(
 
 @given(claims(), card_policies)
 def test_a_guarantee_that_fits_is_kept_to_the_permille(
-    found: list[Claim], card_policy: str
+    found: list[ShareRequest], card_policy: str
 ) -> None:
     policies = held(found, card_policy)
     reserved = {one.key: reserved_cores(policies[one.key], one.cores) * 10 for one in found}
     others = sum(not cores for cores in reserved.values())
-    given_to = shares(found, card_policy)
+    given_to = divide_compute(found, card_policy)
     if sum(reserved.values()) + (max(10, others) if others else 0) <= 1000:
         for key, permille in reserved.items():
             assert given_to[key].permille == permille or not permille
 
 
 @given(claims(), card_policies)
-def test_whoever_may_burst_leaves_nothing_of_the_card_to_nobody(
-    found: list[Claim], card_policy: str
+def test_burst_shares_leave_no_part_of_the_card_unused(
+    found: list[ShareRequest], card_policy: str
 ) -> None:
     policies = held(found, card_policy)
     if any(not reserved_cores(policies[one.key], one.cores) for one in found):
-        assert sum(share.permille for share in shares(found, card_policy).values()) == 1000
+        assert sum(share.permille for share in divide_compute(found, card_policy).values()) == 1000
 
 
 @given(claims(), card_policies)
-def test_who_is_without_a_guarantee_has_one_percent_together(
-    found: list[Claim], card_policy: str
+def test_tenants_without_a_guarantee_share_one_percent(
+    found: list[ShareRequest], card_policy: str
 ) -> None:
     policies = held(found, card_policy)
     others = [one.key for one in found if not reserved_cores(policies[one.key], one.cores)]
-    given_to = shares(found, card_policy)
+    given_to = divide_compute(found, card_policy)
     assert not others or sum(given_to[key].permille for key in others) >= 10
 
 
 @given(claims(), card_policies)
 def test_only_fixed_share_is_capped_and_online_comes_first_where_it_waits(
-    found: list[Claim], card_policy: str
+    found: list[ShareRequest], card_policy: str
 ) -> None:
-    policies, given_to = held(found, card_policy), shares(found, card_policy)
+    policies, given_to = held(found, card_policy), divide_compute(found, card_policy)
     for one in found:
         share = given_to[one.key]
         assert share.capped == (policies[one.key] == "fixed-share")
@@ -108,33 +108,33 @@ def test_only_fixed_share_is_capped_and_online_comes_first_where_it_waits(
 
 @given(claims(), card_policies, st.randoms())
 def test_the_order_of_the_claims_says_nothing(
-    found: list[Claim], card_policy: str, shuffled: random.Random
+    found: list[ShareRequest], card_policy: str, shuffled: random.Random
 ) -> None:
     other = list(found)
     shuffled.shuffle(other)
-    assert shares(other, card_policy) == shares(found, card_policy)
+    assert divide_compute(other, card_policy) == divide_compute(found, card_policy)
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=16), st.integers(0, 99))
-def test_the_rest_goes_by_weight(weights: list[int], cores: int) -> None:
+def test_the_remaining_compute_is_divided_by_weight(weights: list[int], cores: int) -> None:
     found = [claim(f"{i:02}", "native-burst-share", 0, w) for i, w in enumerate(weights)]
     fixed = [claim("fixed", "fixed-share", cores)] if cores else []
-    given_to = shares([*found, *fixed])
+    given_to = divide_compute([*found, *fixed])
     rest = sum(given_to[one.key].permille for one in found)
     for one in found:
         exact = rest * one.weight / sum(weights)
-        # Who would have had less than 1 permille has it from the largest.
+        # A tenant with less than 1 permille gets it from the largest.
         assert given_to[one.key].permille - exact < 1 or given_to[one.key].permille == 1
         assert exact - given_to[one.key].permille < 1 + len(weights)
 
 
-def test_all_small_mixtures_keep_what_is_promised() -> None:
+def test_all_small_mixtures_keep_their_guarantees() -> None:
     cases = itertools.product(POLICIES, (0, 1, 30, 50, 99), (0, 3))
     kinds = [case for case in cases if case[1] or case[0] not in GUARANTEED]
     for mixture in itertools.combinations_with_replacement(kinds, 3):
         for card_policy in CARD_POLICIES:
             found = [claim(str(number), *kind) for number, kind in enumerate(mixture)]
-            given_to = shares(found, card_policy)
+            given_to = divide_compute(found, card_policy)
             assert sum(share.permille for share in given_to.values()) <= 1000
             assert min(share.permille for share in given_to.values()) >= 1
             same = {replace(one, key="") for one in found}
@@ -160,18 +160,18 @@ def test_all_small_mixtures_keep_what_is_promised() -> None:
         ([claim("a", "fixed-share", 100)], [1000]),
     ],
 )
-def test_parts_in_permille(found: list[Claim], expected: list[int]) -> None:
-    assert [share.permille for share in shares(found).values()] == expected
+def test_parts_in_permille(found: list[ShareRequest], expected: list[int]) -> None:
+    assert [share.permille for share in divide_compute(found).values()] == expected
 
 
-def test_the_cards_policy_replaces_what_containers_ask_and_not_what_was_set() -> None:
+def test_the_cards_policy_replaces_requests_but_no_operators_set() -> None:
     asked, was_set = claim("a", "fixed-share", 30), claim("b", "fixed-share", 30)
-    given_to = shares([asked, replace(was_set, policy_is_set=True)], "best-effort")
+    given_to = divide_compute([asked, replace(was_set, policy_is_set=True)], "best-effort")
     assert (given_to["a"].permille, given_to["a"].capped) == (700, False)
     assert (given_to["b"].permille, given_to["b"].capped) == (300, True)
 
 
-def test_a_card_of_fixed_shares_leaves_who_asks_for_no_cores_as_it_is() -> None:
-    given_to = shares([claim("a"), claim("b", "best-effort", 30)], "fixed-share")
+def test_fixed_shares_leave_a_tenant_without_cores_as_it_is() -> None:
+    given_to = divide_compute([claim("a"), claim("b", "best-effort", 30)], "fixed-share")
     assert (given_to["a"].permille, given_to["a"].capped) == (700, False)
     assert (given_to["b"].permille, given_to["b"].capped) == (300, True)

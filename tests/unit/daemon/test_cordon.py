@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from gpushare import config
-from gpushare.daemon.cards.topology import Links, nvlink, pcie
+from gpushare.daemon.cards.validation import nvlink_link, pcie_link
 from gpushare.daemon.compute import shares
-from gpushare.daemon.control.cordon import cordon, uncordon
-from gpushare.daemon.life import release
-from gpushare.daemon.node import Node
-from gpushare.daemon.placement.choose import NoRoom
-from gpushare.daemon.service.operations.cards import OPERATIONS
-from gpushare.daemon.service.request import Forbidden, Peer, Request
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.placement.model import Links
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.service.control_request import ControlRequest, Forbidden, Peer
+from gpushare.daemon.service.operations.cards import CARD_OPERATIONS, cordon_card, uncordon_card
+from gpushare.daemon.state import DaemonState
 
 from . import fakes
-from .bundles import Container
+from .bundles import BundleToCreate
 from .fakes import FakeDriver
 from .operations import entry_of, opened
 
@@ -30,23 +30,23 @@ CARDS = tuple(fakes.card(index) for index in range(2))
 
 
 @contextmanager
-def node(folder: Path, text: str = "", count: int = 2) -> Iterator[Node]:
+def node(folder: Path, text: str = "", count: int = 2) -> Iterator[DaemonState]:
     driver = FakeDriver(*(fakes.card(index) for index in range(count)))
     with fakes.node(folder, driver, config.parse(text, FILE)) as made:
         yield made
 
 
-def ask(node: Node, op: str, uid: int = 0, **fields: str) -> list[dict[str, object]]:
-    request = Request({"op": op, **fields}, Peer(1, uid))
-    rows, last = OPERATIONS[op].run(request, node)
+def ask(node: DaemonState, op: str, uid: int = 0, **fields: str) -> list[dict[str, object]]:
+    request = ControlRequest({"op": op, **fields}, Peer(1, uid))
+    rows, last = CARD_OPERATIONS[op].run(request, node)
     return [dict(row) for row in rows] or [dict(last)["card"]]
 
 
-def test_nothing_new_is_placed_on_a_cordoned_card_and_who_is_there_goes_on(tmp_path: Path) -> None:
+def test_a_cordoned_card_takes_no_new_tenant_and_keeps_its_tenants(tmp_path: Path) -> None:
     with node(tmp_path) as made:
         first = opened(made, memory="4GiB")
-        cordon(CARDS[0], "ECC errors", made)
-        assert entry_of(made, opened(made, memory="4GiB")).holdings[0].uuid == CARDS[1].uuid
+        cordon_card(CARDS[0], "ECC errors", made)
+        assert entry_of(made, opened(made, memory="4GiB")).allocations[0].uuid == CARDS[1].uuid
         assert first["key"] in made.ledger.entries
         with pytest.raises(NoRoom) as refused:
             opened(made, memory="4GiB", devices="0")
@@ -54,43 +54,43 @@ def test_nothing_new_is_placed_on_a_cordoned_card_and_who_is_there_goes_on(tmp_p
             "no card has room for 4 GiB: card 0 is cordoned (ECC errors); gpushare card uncordon 0 "
             "or see gpushare ls"
         )
-        uncordon(CARDS[0], made)
+        uncordon_card(CARDS[0], made)
         opened(made, memory="4GiB", devices="0")
 
 
-def test_whole_cards_are_not_given_of_cordoned_ones(tmp_path: Path) -> None:
+def test_a_cordoned_card_is_not_allocated_exclusively(tmp_path: Path) -> None:
     with node(tmp_path, count=1) as made:
-        cordon(CARDS[0], "", made)
+        cordon_card(CARDS[0], "", made)
         with pytest.raises(NoRoom, match="card 0 is cordoned; gpushare card uncordon 0 or see"):
             opened(made, count="1")
 
 
 def test_it_outlives_the_daemon_beside_the_card_s_policy(tmp_path: Path) -> None:
     with node(tmp_path) as made:
-        shares.set_policy(CARDS[0].uuid, "best-effort", made)
-        cordon(CARDS[0], "", made)
-        cordon(CARDS[1], "broken", made)
-        uncordon(CARDS[1], made)
+        shares.set_card_policy(CARDS[0].uuid, "best-effort", made)
+        cordon_card(CARDS[0], "", made)
+        cordon_card(CARDS[1], "broken", made)
+        uncordon_card(CARDS[1], made)
     with node(tmp_path) as after:
-        assert [room.cordoned for room in after.rooms()] == ["", None]
-        shares.set_policy(CARDS[0].uuid, "", after)
-        assert [room.cordoned for room in after.rooms()] == ["", None]
-        uncordon(CARDS[0], after)
+        assert [room.cordoned for room in after.capacities()] == ["", None]
+        shares.set_card_policy(CARDS[0].uuid, "", after)
+        assert [room.cordoned for room in after.capacities()] == ["", None]
+        uncordon_card(CARDS[0], after)
     assert json.loads((tmp_path / "state/cards.json").read_text()) == {}
 
 
 def test_a_container_that_is_started_again_is_placed_on_another_card(tmp_path: Path) -> None:
     with node(tmp_path) as made:
-        container = Container(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
+        container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
         key = container.create(made)["key"]
-        assert made.ledger.entries[key].holdings[0].uuid == CARDS[0].uuid
-        cordon(CARDS[0], "", made)
-        release.end(key, made, "it was stopped")
-        assert container.create(made)["given"] == "shared"
-        assert made.ledger.entries[key].holdings[0].uuid == CARDS[1].uuid
+        assert made.ledger.entries[key].allocations[0].uuid == CARDS[0].uuid
+        cordon_card(CARDS[0], "", made)
+        release.release_tenant(key, made, "it was stopped")
+        assert container.create(made)["mode"] == "shared"
+        assert made.ledger.entries[key].allocations[0].uuid == CARDS[1].uuid
 
 
-def test_only_root_cordons_and_everybody_sees_it(tmp_path: Path) -> None:
+def test_only_root_cordons_and_every_user_sees_it(tmp_path: Path) -> None:
     with node(tmp_path) as made:
         with pytest.raises(Forbidden):
             ask(made, "card-cordon", uid=1000, card="0")
@@ -105,37 +105,37 @@ def test_only_root_cordons_and_everybody_sees_it(tmp_path: Path) -> None:
 def test_cards_are_shown_with_their_links_and_node(tmp_path: Path) -> None:
     driver = FakeDriver(*(fakes.card(index) for index in range(3)))
     with fakes.node(tmp_path, driver) as made:
-        pairs = {"01": nvlink(4), "02": pcie(50), "12": pcie(50)}
+        pairs = {"01": nvlink_link(4), "02": pcie_link(50), "12": pcie_link(50)}
         uuids = [card.uuid for card in made.loaded().cards]
         between = {
             frozenset(uuids[int(index)] for index in pair): link for pair, link in pairs.items()
         }
         driver.near = Links(between, {uuids[0]: 1})
         first = ask(made, "cards")[0]
-        assert first["numa"] == 1
-        assert ask(made, "cards")[1]["numa"] is None
+        assert first["numa_node"] == 1
+        assert ask(made, "cards")[1]["numa_node"] is None
         assert first["links"] == [
-            {"index": 1, "uuid": uuids[1], "kind": "NV4", "distance": nvlink(4).distance},
-            {"index": 2, "uuid": uuids[2], "kind": "SYS", "distance": pcie(50).distance},
+            {"index": 1, "uuid": uuids[1], "kind": "NV4", "distance": nvlink_link(4).distance},
+            {"index": 2, "uuid": uuids[2], "kind": "SYS", "distance": pcie_link(50).distance},
         ]
         entry = entry_of(made, opened(made, count="2"))
-        assert [holding.uuid for holding in entry.holdings] == uuids[:2]
+        assert [allocation.uuid for allocation in entry.allocations] == uuids[:2]
 
 
 MODES = """\
-max_shares: 3
+max_tenants: 3
 cards:
-  H200: {mode: shared, max_shares: 2}
-  "1": {mode: exclusive}
+  H200: {allowed_mode: shared, max_tenants: 2}
+  "1": {allowed_mode: exclusive}
   GPU-2000:
-    mode: any
-    max_shares: 1
+    allowed_mode: any
+    max_tenants: 1
 """
 
 
 def test_the_operator_says_which_requests_a_card_takes(tmp_path: Path) -> None:
     with node(tmp_path, MODES, count=3) as made:
-        assert [(room.mode, room.max_shares) for room in made.rooms()] == [
+        assert [(room.mode, room.max_tenants) for room in made.capacities()] == [
             ("shared", 2),
             ("exclusive", 2),
             ("any", 1),
@@ -143,19 +143,22 @@ def test_the_operator_says_which_requests_a_card_takes(tmp_path: Path) -> None:
         with pytest.raises(NoRoom) as refused:
             opened(made, memory="4GiB", devices="1")
         assert (
-            "card 1 is given as a whole only (cards.1.mode, /etc/gpushare/gpushare.yaml:4)"
+            "card 1 is allocated only as a whole (cards.1.allowed_mode, "
+            "/etc/gpushare/gpushare.yaml:4)"
         ) in str(refused.value)
-        with pytest.raises(NoRoom, match=r"card 0 is for shares only \(cards.H200.mode, .*:3\)"):
+        with pytest.raises(
+            NoRoom, match=r"card 0 is for shares only \(cards.H200.allowed_mode, .*:3\)"
+        ):
             opened(made, count="1", devices="0")
-        assert entry_of(made, opened(made, count="1")).holdings[0].uuid == "GPU-1000"
+        assert entry_of(made, opened(made, count="1")).allocations[0].uuid == "GPU-1000"
 
 
 def test_a_card_has_its_own_number_of_shares(tmp_path: Path) -> None:
     with node(tmp_path, MODES, count=3) as made:
-        on = [entry_of(made, opened(made, memory="1GiB")).holdings[0].uuid for _ in range(3)]
+        on = [entry_of(made, opened(made, memory="1GiB")).allocations[0].uuid for _ in range(3)]
         assert sorted(on) == ["GPU-0000", "GPU-0000", "GPU-2000"]
         with pytest.raises(NoRoom) as refused:
             opened(made, memory="1GiB")
-        assert "card 0 has 2 tenants of at most 2 (cards.H200.max_shares, " in str(refused.value)
-        assert "card 2 has 1 tenants of at most 1 (cards.GPU-2000.max_shares" in str(refused.value)
-        assert "ask for less" not in str(refused.value)
+        assert "card 0 has 2 tenants of at most 2 (cards.H200.max_tenants, " in str(refused.value)
+        assert "card 2 has 1 tenants of at most 1 (cards.GPU-2000.max_tenants" in str(refused.value)
+        assert "request less" not in str(refused.value)

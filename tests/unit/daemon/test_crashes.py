@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon ends at every step of a tenant's life: nothing is lost, nothing is promised twice."""
+"""The daemon is killed at every step of a tenant's life: nothing is lost or allocated twice."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon import clock
-from gpushare.daemon.control.resize import set_quota
-from gpushare.daemon.life import release
-from gpushare.daemon.life.bind import bind
-from gpushare.daemon.life.host import Command, open_tenant
-from gpushare.daemon.node import Node
-from gpushare.daemon.pages.grant import Grant
+from gpushare.daemon.core import clock
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
+from gpushare.daemon.operator.resize import set_quota
+from gpushare.daemon.pages.grant_page import GrantPage
 from gpushare.daemon.pages.mounts import TenantMounts
-from gpushare.daemon.pages.status import Status
-from gpushare.daemon.service.tenant_socket import TenantSocket
+from gpushare.daemon.pages.status_page import StatusPage
+from gpushare.daemon.pages.tenant_socket import TenantSocket
+from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.tenants import Tenants
 from gpushare.quota import parse_size
 
 from . import fakes
-from .fakes import GIB
+from .fakes import GIB, FakeDaemon
 
 # What a killed process has open the kernel closes; here it is left to the collector.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 
-ME = Command(name="train", uid=os.getuid(), rootless=False)
+ME = HostCommand(name="train", uid=os.getuid(), rootless=False)
 
 
 class Killed(BaseException):
@@ -46,8 +45,8 @@ class Killed(BaseException):
 STARTING = [
     (Ledger, "add"),
     (TenantMounts, "make"),
-    (Grant, "make"),
-    (Status, "make"),
+    (GrantPage, "make"),
+    (StatusPage, "make"),
     (TenantSocket, "listen"),
     (Tenants, "add"),
 ]
@@ -62,7 +61,7 @@ def killed(where: type, step: str, *, before: bool) -> Iterator[None]:
 
         def die(*arguments: object, **named: object) -> None:
             patch.undo()
-            patch.setattr(release, "end", lambda *_: None)
+            patch.setattr(release, "release_tenant", lambda *_: None)
             if not before:
                 real(*arguments, **named)
             raise Killed
@@ -76,11 +75,11 @@ def free_after(folder: Path) -> int:
     """Return what is free once the next daemon has found everything out."""
 
     def find_out() -> None:
-        release.adopt(node)
+        release.adopt_tenants(node, node.freezer)
         for entry in node.ledger.entries.values():
             if entry.state == "reserved":
                 node.ledger.add(replace(entry, expires=clock.boottime() - 1))
-        release.reconcile(node)
+        release.reconcile_tenants(node, node.freezer)
         found_out.set()
 
     found_out = threading.Event()
@@ -89,7 +88,7 @@ def free_after(folder: Path) -> int:
         assert found_out.wait(fakes.PATIENCE_SECONDS)
         assert sorted(node.tenants.pages) == sorted(node.mounts.made())
         assert sorted(node.mounts.made()) == sorted(node.ledger.entries)
-        return node.rooms()[0].free_bytes
+        return node.capacities()[0].available_bytes
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -110,7 +109,7 @@ def program() -> Iterator[subprocess.Popen[bytes]]:
     started.wait()
 
 
-def running(node: Node, program: subprocess.Popen[bytes]) -> str:
+def running(node: FakeDaemon, program: subprocess.Popen[bytes]) -> str:
     tenant = open_tenant(ME, {"memory": "4GiB"}, node)
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     return tenant["key"]
@@ -126,12 +125,12 @@ def test_an_end_that_was_cut_off_is_finished(
         program.kill()
         program.wait()
         with killed(where, step, before=before):
-            release.end_if_gone(key, node, "it is gone")
+            release.release_if_gone(key, node, "it is gone")
     assert free_after(tmp_path) == 140 * GIB
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_who_runs_keeps_its_memory_through_a_crash_while_it_is_bound(
+def test_a_crash_while_binding_keeps_the_reservation_of_a_running_container(
     tmp_path: Path, program: subprocess.Popen[bytes], before: bool
 ) -> None:
     """The hook gets no answer, so the runtime gives the container up; or it was bound."""
@@ -142,17 +141,17 @@ def test_who_runs_keeps_its_memory_through_a_crash_while_it_is_bound(
 
 @pytest.mark.parametrize("memory", ["1GiB", "100GiB"])
 @pytest.mark.parametrize("before", [True, False])
-def test_a_quota_whose_change_was_cut_off_is_one_after_a_restart(
+def test_an_interrupted_change_leaves_one_quota_after_a_restart(
     tmp_path: Path, before: bool, memory: str
 ) -> None:
     """What the tenant reads and what others are not given are the same."""
     with fakes.node(tmp_path) as node:
         tenant = open_tenant(ME, {"memory": "4GiB"}, node)
-        with killed(Grant, "set_memory", before=before):
+        with killed(GrantPage, "set_memory", before=before):
             set_quota(node.ledger.entries[tenant["key"]], {"memory": memory}, node)
     with fakes.again(tmp_path) as node:
-        release.adopt(node)
-        [holding] = node.ledger.entries[tenant["key"]].holdings
+        release.adopt_tenants(node, node.freezer)
+        [allocation] = node.ledger.entries[tenant["key"]].allocations
         grant = node.tenants.pages[tenant["key"]].grant
-        assert grant.memory_bytes(0) == grant.limit_bytes(0) == holding.memory_bytes
-        assert holding.memory_bytes == parse_size(memory)
+        assert grant.memory_bytes(0) == grant.limit_bytes(0) == allocation.memory_bytes
+        assert allocation.memory_bytes == parse_size(memory)

@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gpushare.daemon
+from gpushare.cli.history import TEXTS
+from gpushare.daemon.audit.audit import _figures
+from gpushare.daemon.audit.judge import Verdict
+from gpushare.daemon.policy.escalation import EscalationState, QuotaSample
 from gpushare.events import EVENTS, KEPT
+
+from . import fakes
 
 SOURCES = Path(gpushare.daemon.__file__).parent
 
@@ -34,9 +40,17 @@ def test_every_event_that_is_listed_is_logged() -> None:
     assert sorted(EVENTS.keys() - {event for _, event in logged()}) == []
 
 
-def test_what_the_history_keeps_is_an_event() -> None:
+def test_every_kept_name_is_an_event() -> None:
     assert sorted(KEPT - EVENTS.keys()) == []
 
 
-def test_a_name_is_words_between_hyphens() -> None:
+def test_event_names_are_words_with_hyphens() -> None:
     assert [name for name in EVENTS if not re.fullmatch(r"[a-z]+(-[a-z]+)*", name)] == []
+
+
+def test_figures_of_a_container_over_quota_are_those_that_history_shows() -> None:
+    sample = QuotaSample(used_bytes=6, may_bytes=4)
+    verdict = Verdict(fakes.entry(), fakes.card(0).uuid, EscalationState(), "freeze", sample)
+    fields = _figures(verdict).keys() | {"reason"}
+    for event in ("over-quota-detected", "over-quota-warned", "over-quota-frozen"):
+        assert {*re.findall(r"{(\w+)}", TEXTS[event])} <= fields, event

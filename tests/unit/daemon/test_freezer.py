@@ -1,33 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holding tenants: the journal comes first, and whoever is held by nobody goes on."""
+"""Freezing tenants: the journal comes first, and a tenant without a reason is thawed."""
 
 from __future__ import annotations
 
-import sqlite3
+import json
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpushare.daemon import clock
-from gpushare.daemon.compute import schedule, shares
-from gpushare.daemon.control import freezer as module
-from gpushare.daemon.control.freezer import CannotHold
-from gpushare.daemon.control.own_group import NotOwn
+from gpushare.daemon.compute import scheduler_sync, shares
+from gpushare.daemon.core import clock
+from gpushare.daemon.freezer import freezer as module
+from gpushare.daemon.freezer.freezer import CannotFreeze
+from gpushare.daemon.freezer.tenant_cgroup import SharedCgroup
 from gpushare.daemon.identity import processes
-from gpushare.daemon.node import Node
-from gpushare.daemon.store.ledger import State
-from gpushare.host.freezing import Group
+from gpushare.daemon.operator import run_state
+from gpushare.daemon.service.control_request import ControlRequest, Peer
+from gpushare.daemon.service.operations.tenants import tenant_operations
+from gpushare.daemon.store.record import TenantState
+from gpushare.host.cgroup_freezer import CgroupFreezer
 
 from . import fakes
+from .fakes import FakeDaemon
 
 KEY = "a" * 16
 CGROUP = ":/docker/a"
 
 
 @dataclass
-class FakeGroup:
+class FakeCgroup:
     """A cgroup as the kernel would have it."""
 
     frozen: bool = False
@@ -63,14 +69,14 @@ class FakeGroup:
 
 
 @pytest.fixture
-def group(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
-    made = FakeGroup()
+def group(monkeypatch: pytest.MonkeyPatch) -> FakeCgroup:
+    made = FakeCgroup()
 
-    def own_groups(*_: object) -> dict[str, Group]:
+    def own_groups(*_: object) -> dict[str, CgroupFreezer]:
         return {CGROUP: made}
 
-    monkeypatch.setattr(module, "own_groups", own_groups)
-    monkeypatch.setattr(module, "group_of", lambda *_: made)
+    monkeypatch.setattr(module, "freezable_groups", own_groups)
+    monkeypatch.setattr(module, "cgroup_freezer", lambda *_: made)
     monkeypatch.setattr(processes.Cgroups, "processes", lambda *_: [4, 5])
     monkeypatch.setattr(processes, "is_being_killed", lambda pid: pid == 5)
     monkeypatch.setattr(processes, "is_nobodys_program", lambda _: False)
@@ -78,157 +84,164 @@ def group(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
 
 
 @pytest.fixture
-def held(node: Node) -> Iterator[Node]:
+def held(node: FakeDaemon) -> Iterator[FakeDaemon]:
     """A node whose one tenant runs."""
     add(node)
     yield node
     node.ledger.close()
 
 
-def add(node: Node, state: State = "bound", pid: int = 4) -> None:
+def add(node: FakeDaemon, state: TenantState = "bound", pid: int = 4) -> None:
     entry = fakes.entry(KEY, cores=30)
     node.ledger.add(replace(entry, state=state, pid=pid, starttime=5, cgroup=CGROUP))
 
 
-def again(node: Node) -> Node:
+def again(node: FakeDaemon) -> FakeDaemon:
     """Return the same node after its daemon was killed and another started."""
     node.ledger.close()
-    made = type(node.ledger)(node.ledger.file, "boot")
+    made = type(node.ledger)(node.ledger.folder, "boot")
     node.ledger = made
     node.freezer = module.Freezer(made, lambda: None)
     return node
 
 
-def words(node: Node) -> list[str]:
-    return [hold.by for hold in node.freezer.holds_of(KEY)]
+def words(node: FakeDaemon) -> list[str]:
+    return [freeze.by for freeze in node.freezer.freezes_of(KEY)]
 
 
-def test_a_tenant_is_frozen_while_anybody_holds_it(held: Node, group: FakeGroup) -> None:
-    held.freezer.hold(KEY, "audit", "over by 1 GiB")
-    held.freezer.hold(KEY, "operator", "maintenance")
+def test_a_tenant_is_frozen_while_any_reason_remains(held: FakeDaemon, group: FakeCgroup) -> None:
+    held.freezer.freeze(KEY, "audit", "over by 1 GiB")
+    held.freezer.freeze(KEY, "operator", "maintenance")
     assert held.freezer.release(KEY, "audit")
-    assert (group.frozen, held.freezer.is_held(KEY)) == (True, True)
+    assert (group.frozen, held.freezer.is_frozen(KEY)) == (True, True)
     assert held.freezer.release(KEY, "operator")
-    assert (group.frozen, held.freezer.is_held(KEY)) == (False, False)
+    assert (group.frozen, held.freezer.is_frozen(KEY)) == (False, False)
     assert not held.freezer.release(KEY, "operator")
 
 
-def test_the_intent_is_in_the_journal_before_the_kernel_is_told(
-    held: Node, group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+def test_the_intent_is_journaled_before_the_cgroup_is_frozen(
+    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
 
     def look() -> bool:
-        with sqlite3.connect(held.ledger.file) as store:
-            seen.append(store.execute("SELECT by, why FROM hold").fetchall())
-        store.close()
+        _, written = (held.ledger.folder / KEY).read_text().splitlines()
+        seen.append([(one["by"], one["why"]) for one in json.loads(written)["freezes"]])
         return True
 
     monkeypatch.setattr(group, "freeze", look)
     monkeypatch.setattr(group, "thaw", look)
-    held.freezer.hold(KEY, "audit", "over")
+    held.freezer.freeze(KEY, "audit", "over")
     held.freezer.release(KEY, "audit")
     assert seen == [[("audit", "over")]] * 2
     assert words(held) == []
 
 
 def test_at_the_start_the_audits_are_thawed_and_the_operators_stay(
-    held: Node, group: FakeGroup
+    held: FakeDaemon, group: FakeCgroup
 ) -> None:
-    held.freezer.hold(KEY, "audit", "over")
-    held.freezer.hold(KEY, "operator", "maintenance")
+    held.freezer.freeze(KEY, "audit", "over")
+    held.freezer.freeze(KEY, "operator", "maintenance")
     again(held).freezer.adopt()
     assert (words(held), group.frozen) == (["operator"], True)
     held.freezer.release(KEY, "operator")
-    held.freezer.hold(KEY, "audit", "over")
+    held.freezer.freeze(KEY, "audit", "over")
     again(held).freezer.adopt()
     assert (words(held), group.frozen) == ([], False)
 
 
 def test_a_daemon_that_ended_before_it_froze_does_so_at_its_start(
-    held: Node, group: FakeGroup
+    held: FakeDaemon, group: FakeCgroup
 ) -> None:
-    held.freezer.hold(KEY, "operator", "maintenance")
+    held.freezer.freeze(KEY, "operator", "maintenance")
     group.frozen = False
     again(held).freezer.adopt()
     assert group.frozen
 
 
-def test_what_an_engine_thaws_is_frozen_again(
-    held: Node, group: FakeGroup, capfd: pytest.CaptureFixture[str]
+def test_a_container_that_an_engine_thaws_is_frozen_again(
+    held: FakeDaemon, group: FakeCgroup, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    held.freezer.hold(KEY, "operator", "maintenance")
+    held.freezer.freeze(KEY, "operator", "maintenance")
     group.frozen = False
-    held.freezer.set_right()
+    held.freezer.enforce()
     assert group.frozen
-    assert "tenant-frozen-again" in capfd.readouterr().err
+    assert "tenant-refrozen" in capfd.readouterr().err
 
 
 def test_one_that_is_being_killed_is_not_frozen_again(
-    held: Node, group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held.freezer.hold(KEY, "operator", "maintenance")
+    held.freezer.freeze(KEY, "operator", "maintenance")
     group.frozen = False
     monkeypatch.setattr(processes, "is_being_killed", lambda _: True)
-    held.freezer.set_right()
+    held.freezer.enforce()
     assert not group.frozen
 
 
-def test_what_an_engine_had_paused_before_is_not_ours_to_thaw(held: Node, group: FakeGroup) -> None:
+def test_a_container_that_an_engine_paused_before_is_not_thawed(
+    held: FakeDaemon, group: FakeCgroup
+) -> None:
     group.frozen = True
-    held.freezer.hold(KEY, "audit", "over")
-    held.freezer.hold(KEY, "operator", "maintenance")
+    held.freezer.freeze(KEY, "audit", "over")
+    held.freezer.freeze(KEY, "operator", "maintenance")
     held.freezer.release(KEY, "audit")
     held.freezer.release(KEY, "operator")
     assert group.frozen
 
 
-def test_what_the_engine_had_paused_and_let_go_is_ours_from_then_on(
-    held: Node, group: FakeGroup
+def test_a_container_that_the_engine_releases_stays_frozen_by_gpushare(
+    held: FakeDaemon, group: FakeCgroup
 ) -> None:
     group.frozen = True
-    held.freezer.hold(KEY, "operator", "maintenance")
+    held.freezer.freeze(KEY, "operator", "maintenance")
     group.frozen = False
-    held.freezer.set_right()
+    held.freezer.enforce()
     assert group.frozen
     held.freezer.release(KEY, "operator")
     assert not group.frozen
 
 
-def test_a_cgroup_that_does_not_freeze_leaves_nothing_behind(held: Node, group: FakeGroup) -> None:
+def test_a_cgroup_that_does_not_freeze_leaves_nothing_behind(
+    held: FakeDaemon, group: FakeCgroup
+) -> None:
     group.fault = "no"
-    with pytest.raises(CannotHold, match=r"train cannot be frozen: .*no"):
-        held.freezer.hold(KEY, "audit", "over")
+    with pytest.raises(CannotFreeze, match=r"train cannot be frozen: .*no"):
+        held.freezer.freeze(KEY, "audit", "over")
     assert words(held) == []
 
 
 @pytest.mark.usefixtures("group")
-def test_who_cannot_be_held_is_told_why(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CannotHold, match="it has ended"):
-        node.freezer.hold(KEY, "operator", "")
+def test_a_freeze_that_is_impossible_is_reported_with_its_reason(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CannotFreeze, match="it has exited"):
+        node.freezer.freeze(KEY, "operator", "")
     monkeypatch.setattr(processes, "is_nobodys_program", lambda pid: pid == 99)
     add(node, pid=99)
-    with pytest.raises(CannotHold, match="is only being started"):
-        node.freezer.hold(KEY, "operator", "")
+    with pytest.raises(CannotFreeze, match="is still starting"):
+        node.freezer.freeze(KEY, "operator", "")
     add(node, state="reserved")
-    with pytest.raises(CannotHold, match="is only being started"):
-        node.freezer.hold(KEY, "operator", "")
+    with pytest.raises(CannotFreeze, match="is still starting"):
+        node.freezer.freeze(KEY, "operator", "")
     add(node)
 
-    def refuse(*_: object) -> dict[str, Group]:
-        raise NotOwn("train shares its cgroup")
+    def refuse(*_: object) -> dict[str, CgroupFreezer]:
+        raise SharedCgroup("train shares its cgroup")
 
-    monkeypatch.setattr(module, "own_groups", refuse)
-    monkeypatch.setattr(processes, "look", lambda pid: processes.Process(pid, 5, 1, 1))
-    with pytest.raises(CannotHold, match="shares its cgroup"):
-        node.freezer.hold(KEY, "operator", "")
-    monkeypatch.setattr(processes, "look", lambda _: None)
-    with pytest.raises(CannotHold, match="has ended"):
-        node.freezer.hold(KEY, "operator", "")
+    monkeypatch.setattr(module, "freezable_groups", refuse)
+    monkeypatch.setattr(processes, "find_process", lambda pid: processes.Process(pid, 5, 1, 1))
+    with pytest.raises(CannotFreeze, match="shares its cgroup"):
+        node.freezer.freeze(KEY, "operator", "")
+    monkeypatch.setattr(processes, "find_process", lambda _: None)
+    with pytest.raises(CannotFreeze, match="has ended"):
+        node.freezer.freeze(KEY, "operator", "")
     assert words(node) == []
 
 
-def test_a_kill_that_was_begun_is_finished_by_the_next_daemon(held: Node, group: FakeGroup) -> None:
+def test_a_kill_that_was_begun_is_finished_by_the_next_daemon(
+    held: FakeDaemon, group: FakeCgroup
+) -> None:
     group.lasts = 2  # as long as it is in the kernel
     held.freezer.kill(KEY, "over for 2 s")
     assert not group.killed
@@ -237,50 +250,212 @@ def test_a_kill_that_was_begun_is_finished_by_the_next_daemon(held: Node, group:
 
 
 @pytest.fixture
-def full(held: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+def full(held: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
     """A disk that takes nothing any more."""
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(held.ledger.holds, "put", refuse)
-    monkeypatch.setattr(held.ledger.holds, "drop", refuse)
+    monkeypatch.setattr(held.ledger, "_write", refuse)
     return held
 
 
-def test_on_a_full_disk_nobody_is_frozen_whom_nobody_would_thaw(
-    full: Node, group: FakeGroup
+def test_on_a_full_disk_a_container_is_frozen_all_the_same(
+    full: FakeDaemon, group: FakeCgroup, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(OSError, match="No space"):
-        full.freezer.hold(KEY, "audit", "over")
+    full.freezer.freeze(KEY, "audit", "over")
+    assert group.frozen
+    assert full.freezer.is_frozen(KEY)
+    assert "freeze-record-failed" in capfd.readouterr().err
+    assert full.freezer.release(KEY, "audit")
     assert not group.frozen
 
 
-def test_on_a_full_disk_who_is_to_end_ends(full: Node, group: FakeGroup) -> None:
+def test_freezes_that_a_full_disk_refused_are_written_later(
+    full: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full.freezer.freeze(KEY, "operator", "maintenance")
+    monkeypatch.undo()
+    full.ledger.settle()
+    full.ledger.close()
+    found = type(full.ledger)(full.ledger.folder, "boot")
+    assert [freeze.by for freeze in found.freezes.of(KEY)] == ["operator"]
+    found.close()
+    assert group.frozen
+
+
+def test_a_container_whose_record_a_full_disk_lost_stays_frozen_until_resumed(
+    full: FakeDaemon, group: FakeCgroup
+) -> None:
+    full.freezer.freeze(KEY, "audit", "over")
+    again(full).freezer.adopt()
+    assert group.frozen
+    assert words(full) == ["unknown"]
+    full.freezer.enforce()
+    assert words(full) == ["unknown"]
+    assert full.freezer.release(KEY, "unknown")
+    assert not group.frozen
+
+
+def test_a_freeze_and_thaw_by_another_program_is_forgotten(
+    held: FakeDaemon, group: FakeCgroup
+) -> None:
+    group.frozen = True  # docker pause, while no gpushared runs
+    held.freezer.adopt()
+    assert words(held) == ["unknown"]
+    group.frozen = False
+    held.freezer.enforce()
+    assert words(held) == []
+    assert not group.frozen
+
+
+def test_the_audit_freezes_and_thaws_a_container_that_was_found_frozen(
+    held: FakeDaemon, group: FakeCgroup
+) -> None:
+    group.frozen = True
+    held.freezer.adopt()
+    held.freezer.freeze(KEY, "audit", "over")
+    assert held.freezer.release(KEY, "audit")
+    assert group.frozen  # by the other program still
+
+
+def test_a_deciding_thread_that_is_busy_delays_no_freeze_and_no_kill(
+    held: FakeDaemon, group: FakeCgroup
+) -> None:
+    store = held.ledger.store_freezes
+    held.ledger.freezes.store = lambda key: held.decide.submit(lambda: store(key))
+    release = threading.Event()
+    held.decide.submit(release.wait)
+    try:
+        held.freezing.run(lambda: held.freezer.freeze(KEY, "audit", "over"))
+        assert group.frozen
+        held.freezing.run(lambda: held.freezer.kill(KEY, "over for 2 s"))
+        assert group.killed
+    finally:
+        release.set()
+    held.decide.run(lambda: None)
+    assert [freeze.by for freeze in held.ledger.freezes.of(KEY)] == ["audit", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("op", "fields", "by"),
+    [("pause", {}, "operator"), ("stop", {"signal": "TERM", "timeout": 600}, "stop")],
+)
+def test_an_operator_has_the_answer_when_the_decision_is_recorded(
+    held: FakeDaemon,
+    group: FakeCgroup,
+    monkeypatch: pytest.MonkeyPatch,
+    op: str,
+    fields: dict[str, Any],
+    by: str,
+) -> None:
+    """A daemon that is killed right after the answer keeps to it at its next start."""
+    del group
+    store = held.ledger.store_freezes
+
+    def store_later(key: str) -> None:
+        time.sleep(0.2)
+        store(key)
+
+    held.ledger.freezes.store = lambda key: held.decide.submit(lambda: store_later(key))
+    monkeypatch.setattr(run_state, "_send_signal", lambda *_: None)
+    request = ControlRequest({"op": op, "name": KEY, **fields}, Peer(1, 0))
+    operation = tenant_operations(held.run_control)[op]
+    operation.run(request, held)
+    assert [freeze.by for freeze in again(held).ledger.freezes.of(KEY)] == [by]
+
+
+def stop(node: FakeDaemon, seconds: int) -> None:
+    fields = {"name": KEY, "signal": "TERM", "timeout": seconds}
+    tenant_operations(node.run_control)["stop"].run(ControlRequest(fields, Peer(1, 0)), node)
+
+
+def test_a_frozen_tenant_is_sent_its_signal_before_it_runs(
+    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[bool] = []
+    monkeypatch.setattr(run_state, "_send_signal", lambda *_: frozen.append(group.frozen))
+    held.freezer.freeze(KEY, "operator", "maintenance")
+    stop(held, 10)
+    assert (frozen, group.frozen) == ([True], False)
+
+
+def test_a_second_stop_does_not_postpone_the_first(
+    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del group
+    monkeypatch.setattr(run_state, "_send_signal", lambda *_: None)
+    stop(held, 10)
+    (first,) = held.freezer.freezes_of(KEY)
+    stop(held, 3600)
+    (second,) = held.freezer.freezes_of(KEY)
+    assert second.due == first.due
+    stop(held, 1)
+    (third,) = held.freezer.freezes_of(KEY)
+    assert third.due < first.due
+
+
+def test_a_kill_is_reported_when_it_has_happened(held: FakeDaemon, group: FakeCgroup) -> None:
+    killed: list[str] = []
+    group.lasts = 2
+    held.freezer.kill(KEY, "over for 2 s", lambda: killed.append("killed"))
+    assert killed == []
+    held.freezer.enforce()
+    held.freezer.enforce()
+    assert killed == ["killed"]
+
+
+def test_a_kill_is_reported_where_the_release_was_faster(
+    held: FakeDaemon, group: FakeCgroup
+) -> None:
+    killed: list[str] = []
+    group.lasts = 2
+    held.freezer.kill(KEY, "over for 2 s", lambda: killed.append("killed"))
+    held.ledger.release(KEY)
+    held.freezer.enforce()
+    assert killed == ["killed"]
+
+
+def test_on_a_full_disk_a_kill_still_ends_the_container(
+    full: FakeDaemon, group: FakeCgroup
+) -> None:
     full.freezer.kill(KEY, "over for 2 s")
     assert group.killed
 
 
-def test_on_a_full_disk_who_is_held_is_frozen_again(
-    held: Node, group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+def test_on_a_full_disk_a_paused_container_is_frozen_again(
+    full: FakeDaemon, group: FakeCgroup
 ) -> None:
     group.frozen = True  # by the engine, which lets it go
-    held.freezer.hold(KEY, "operator", "maintenance")
+    full.freezer.freeze(KEY, "operator", "maintenance")
     group.frozen = False
-
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(held.ledger.holds, "put", refuse)
-    held.freezer.set_right()
+    full.freezer.enforce()
     assert group.frozen
 
 
-def test_a_kill_waits_as_long_as_it_was_told(
-    held: Node, group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+def test_a_container_that_is_stopping_is_not_frozen(held: FakeDaemon, group: FakeCgroup) -> None:
+    held.freezer.promise_kill(KEY, "stopped", 60)
+    held.freezer.enforce()
+    assert not group.frozen
+
+
+def test_a_freeze_of_a_container_that_is_released_meanwhile_leaves_nothing(
+    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held.freezer.promise_kill(KEY, "kicked", 10)
-    held.freezer.set_right()
+    def released(*_: object) -> bool:
+        held.ledger.release(KEY)
+        return False
+
+    monkeypatch.setattr(group, "is_set", released)
+    held.freezer.freeze(KEY, "audit", "over")
+    assert not held.ledger.freezes.all
+
+
+def test_a_kill_waits_for_its_timeout(
+    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held.freezer.promise_kill(KEY, "stopped", 10)
+    held.freezer.enforce()
     assert not group.killed
     soon = clock.boottime() + 10
     monkeypatch.setattr(clock, "boottime", lambda: soon)
@@ -288,33 +463,24 @@ def test_a_kill_waits_as_long_as_it_was_told(
     assert group.killed
 
 
-def test_what_was_said_goes_with_the_tenant(held: Node, group: FakeGroup) -> None:
+def test_freeze_records_are_removed_with_the_tenant(held: FakeDaemon, group: FakeCgroup) -> None:
     del group
-    held.freezer.hold(KEY, "operator", "maintenance")
+    held.freezer.freeze(KEY, "operator", "maintenance")
     held.ledger.release(KEY)
     assert words(held) == []
     add(held)
     assert words(again(held)) == []
 
 
-def test_a_ledger_from_before_anybody_was_held_is_read(held: Node, group: FakeGroup) -> None:
-    with sqlite3.connect(held.ledger.file) as store:
-        store.execute("DROP TABLE hold")
-        store.execute("UPDATE about SET format = 4")
-    store.close()
-    again(held).freezer.hold(KEY, "operator", "maintenance")
-    assert (words(again(held)), group.frozen) == (["operator"], True)
-
-
 @pytest.mark.usefixtures("group")
-def test_a_held_tenant_leaves_its_share_to_the_others(held: Node) -> None:
+def test_a_frozen_tenant_leaves_its_share_to_the_others(held: FakeDaemon) -> None:
     other = replace(fakes.entry("b" * 16, cores=40), state="bound", policy="burst-share")
     held.ledger.add(other)
-    uuid = other.holdings[0].uuid
-    before = set(shares.of_card(uuid, held))
-    held.freezer.hold(KEY, "audit", "over")
+    uuid = other.allocations[0].uuid
+    before = set(shares.shares_on_card(uuid, held))
+    held.freezer.freeze(KEY, "audit", "over")
     assert before == {KEY, other.key}
-    assert set(shares.of_card(uuid, held)) == {other.key}
-    assert set(schedule.parts(held)) == {other.key}
+    assert set(shares.shares_on_card(uuid, held)) == {other.key}
+    assert set(scheduler_sync.scheduled_shares(held)) == {other.key}
     held.freezer.release(KEY, "audit")
-    assert set(schedule.parts(held)) == {KEY, other.key}
+    assert set(scheduler_sync.scheduled_shares(held)) == {KEY, other.key}

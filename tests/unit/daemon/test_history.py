@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import signal
 import sqlite3
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpushare.cli import history as told
-from gpushare.daemon.log import attach, detach, log
+from gpushare.daemon.core.log import attach_listener, detach_listener, log
 from gpushare.daemon.store import history as store
 from gpushare.daemon.store.history import History
 from gpushare.events import EVENTS, KEPT
@@ -43,11 +44,11 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
 @contextmanager
 def attached(history: History) -> Iterator[None]:
-    attach(history.note)
+    attach_listener(history.note)
     try:
         yield
     finally:
-        detach(history.note)
+        detach_listener(history.note)
 
 
 def note(history: History, event: str = "tenant-released", at: float = 0.0, **fields: Any) -> None:
@@ -59,29 +60,29 @@ def page(history: History, name: str = "", since: float = 0.0) -> list[HistoryEv
     return history.page(name, since, 0, 10_000)
 
 
-def test_what_is_logged_and_kept_is_read_back(opened: Open) -> None:
+def test_a_logged_event_is_stored_and_read_back(opened: Open) -> None:
     history = opened()
     with attached(history):
         log("tenant-released", tenant="0" * 16, id="abc", name="team/train-0/main", why="it ended")
-        log("tenant-process", tenant="0" * 16)  # not kept
-        log("card-policy", card="GPU-1", policy="fixed-share")
+        log("tenant-process-attached", tenant="0" * 16)  # not kept
+        log("card-policy-changed", card="GPU-1", policy="fixed-share")
     first, second = page(history)
     assert (first["event"], first["level"], first["key"]) == ("tenant-released", "info", "0" * 16)
     assert (first["id"], first["name"]) == ("abc", "team/train-0/main")
-    assert (first["fields"], first["boot"], first["generation"]) == (
+    assert (first["fields"], first["boot_id"], first["generation"]) == (
         {"why": "it ended"},
         "boot-1",
         1,
     )
-    assert abs(first["at"] - time.time()) < 3600
+    assert abs(first["time"] - time.time()) < 3600
     assert (second["card"], second["key"]) == ("GPU-1", "")
     assert second["number"] > first["number"]
 
 
 def test_an_event_that_names_only_the_key_gets_the_name_of_its_tenant(opened: Open) -> None:
-    history = opened(who=lambda key: ("abc", "train") if key == "k" else None)
-    note(history, "gate-bypassed", tenant="k")
-    note(history, "gate-bypassed", tenant="other")
+    history = opened(name_of=lambda key: ("abc", "train") if key == "k" else None)
+    note(history, "gate-bypass-detected", tenant="k")
+    note(history, "gate-bypass-detected", tenant="other")
     assert [(row["id"], row["name"]) for row in page(history)] == [("abc", "train"), ("", "")]
 
 
@@ -106,8 +107,8 @@ def test_a_container_is_found_as_gpushare_ps_shows_it(
     history = opened()
     note(history, tenant="k1", id="eeee0", name="team/train-0/main")
     note(history, tenant="k2", id="ffff0", name="serve")
-    note(history, "gate-bypassed", tenant="k1", name="eeee0")  # before its engine had told
-    note(history, "card-policy", card="GPU-1")
+    note(history, "gate-bypass-detected", tenant="k1", name="eeee0")  # before its engine had told
+    note(history, "card-policy-changed", card="GPU-1")
     assert [row["number"] for row in page(history, name)] == numbers
 
 
@@ -117,7 +118,7 @@ def test_it_goes_on_across_restarts_and_boots(opened: Open) -> None:
         note(history, tenant="k")
         assert history.settle(20)
         history.close(10)
-    seen = [(row["boot"], row["generation"]) for row in history.page("", 0.0, 0, 10)]
+    seen = [(row["boot_id"], row["generation"]) for row in history.page("", 0.0, 0, 10)]
     assert seen == [("boot-1", 1), ("boot-1", 2), ("boot-2", 3)]
 
 
@@ -132,7 +133,7 @@ def test_pages_follow_each_other_without_a_gap(opened: Open) -> None:
     assert [row["fields"]["why"] for row in found] == list(range(25))
 
 
-def test_since_leaves_out_what_was_before(opened: Open) -> None:
+def test_since_leaves_out_earlier_events(opened: Open) -> None:
     history = opened()
     now = time.time()
     note(history, at=now - 7200, why="old")
@@ -140,7 +141,7 @@ def test_since_leaves_out_what_was_before(opened: Open) -> None:
     assert [row["fields"]["why"] for row in page(history, since=now - 3600)] == ["new"]
 
 
-def test_what_is_older_than_its_days_is_forgotten(opened: Open) -> None:
+def test_events_older_than_the_retention_are_deleted(opened: Open) -> None:
     first = opened()
     note(first, at=time.time() - 8 * DAY, why="old")
     note(first, why="new")
@@ -242,7 +243,7 @@ def test_a_folder_that_is_gone_is_no_harm(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_AGAIN_SECONDS", 0.05)
-    (tmp_path / store.NAME).mkdir()  # nothing can be opened there
+    (tmp_path / store.NAME).mkdir(parents=True)  # nothing can be opened there
     history = opened()
     note(history, why="first")
     wait_until(lambda: bool(history.fault))
@@ -268,12 +269,17 @@ def test_only_root_reads_the_file(opened: Open, tmp_path: Path) -> None:
     history = opened()
     note(history)
     assert history.settle(20)
-    assert (tmp_path / store.NAME).stat().st_mode & 0o077 == 0
+    folder = (tmp_path / store.NAME).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    with contextlib.closing(sqlite3.connect(folder / "events.db")) as reader:
+        reader.execute("SELECT * FROM event").fetchone()
+        modes = {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()}
+    assert modes == dict.fromkeys(("events.db", "events.db-shm", "events.db-wal"), 0o600)
 
 
-def test_every_kept_event_has_words_for_an_operator() -> None:
-    assert sorted(KEPT - told.WORDS.keys()) == []
-    assert sorted(told.WORDS.keys() - EVENTS.keys()) == []
+def test_every_kept_event_has_a_sentence() -> None:
+    assert sorted(KEPT - told.TEXTS.keys()) == []
+    assert sorted(told.TEXTS.keys() - EVENTS.keys()) == []
 
 
 def test_a_name_of_bytes_that_are_no_text_is_kept_as_they_are_written(opened: Open) -> None:
@@ -283,7 +289,7 @@ def test_a_name_of_bytes_that_are_no_text_is_kept_as_they_are_written(opened: Op
     assert (row["name"], row["fields"]["why"]) == ("pal\\udce9", "\udcff")
 
 
-def test_a_fault_of_ours_loses_that_and_keeps_what_comes(
+def test_an_internal_error_loses_one_event_and_keeps_later_ones(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = opened()
@@ -304,7 +310,7 @@ def test_a_file_that_cannot_be_opened_for_its_rights_is_tried_again(
 ) -> None:
     monkeypatch.setattr(store, "_AGAIN_SECONDS", 0.05)
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "chmod", refused)
+        patched.setattr(Path, "mkdir", refused)
         history = opened()
         note(history, why="first")
         wait_until(lambda: "not permitted" in history.fault)
@@ -312,20 +318,21 @@ def test_a_file_that_cannot_be_opened_for_its_rights_is_tried_again(
     assert [row["fields"]["why"] for row in page(history)] == ["first"]
 
 
-def refused(path: Path, _mode: int) -> None:
+def refused(path: Path, **_: object) -> None:
     raise PermissionError(1, "Operation not permitted", str(path))
 
 
-def test_what_cannot_be_read_is_said_with_the_file(opened: Open, tmp_path: Path) -> None:
+def test_an_unreadable_history_is_reported_with_its_file(opened: Open, tmp_path: Path) -> None:
     history = opened(days=0.0)
     with pytest.raises(FileNotFoundError, match="there is no history yet"):
         history.page("", 0.0, 0, 10)
+    (tmp_path / store.NAME).parent.mkdir()
     (tmp_path / store.NAME).write_bytes(b"no database" * 1000)
     with pytest.raises(OSError, match="cannot be read now"):
         history.page("", 0.0, 0, 10)
 
 
-def test_who_was_refused_is_found_by_his_id(opened: Open) -> None:
+def test_a_refused_container_is_found_by_its_id(opened: Open) -> None:
     history = opened()
     note(history, "request-refused", id="deadbeef", op="create", error="no room")
     note(history, "request-refused", id="0dead", op="create", error="no room")

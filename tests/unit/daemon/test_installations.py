@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old versions of the libraries go when nobody uses them, and not before."""
+"""Old versions of the libraries are removed when they are unused, and not before."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from gpushare import install
-from gpushare.daemon.store import installations
-from gpushare.daemon.store.installations import prefix_of, remove_unused
-from gpushare.daemon.store.ledger import Entry
-from gpushare.install import Installation, Source
+from gpushare.daemon.lifecycle import old_installations
+from gpushare.daemon.lifecycle.old_installations import prefix_of, remove_unused
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.install import Installation, InstallSource
 from tests.unit.setup.test_install import RUNC, SOCKET, make_source, snapshot
 
 HOURS = 7200
@@ -35,7 +35,7 @@ class Versions:
             install.activate(made)
             age(made.root)
 
-    def install(self, text: str, *, source: Source | None = None) -> Installation:
+    def install(self, text: str, *, source: InstallSource | None = None) -> Installation:
         library = (source or self.source).libraries / "libcuda.so.1"
         # With the prefix: others that run these tests now have the same names else.
         library.write_bytes(b"\x7fELF " + f"{text} {self.prefix}".encode() * 4096)
@@ -43,7 +43,7 @@ class Versions:
             self.prefix, runtime=RUNC, socket=SOCKET, source=source or self.source
         )
 
-    def sweep(self, *entries: Entry) -> list[str]:
+    def sweep(self, *entries: TenantRecord) -> list[str]:
         libraries = self.prefix / install.CURRENT / "lib"
         return remove_unused(self.prefix, libraries, entries)
 
@@ -80,7 +80,7 @@ def test_going_back_keeps_both(versions: Versions) -> None:
     assert versions.left == names(versions.before, versions.now)
 
 
-def test_what_was_installed_a_moment_ago_stays(versions: Versions) -> None:
+def test_a_new_installation_stays(versions: Versions) -> None:
     made = versions.install("d")
     versions.sweep()
     assert made.root.is_dir()
@@ -96,7 +96,7 @@ def test_one_that_is_installed_again_is_young_again(versions: Versions) -> None:
     assert install.current(versions.prefix) is not None
 
 
-def test_what_a_process_has_mapped_stays(versions: Versions) -> None:
+def test_an_installation_that_a_process_has_mapped_stays(versions: Versions) -> None:
     with (versions.oldest.libraries / "libcuda.so.1").open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     assert versions.sweep() == []
@@ -119,8 +119,10 @@ def elsewhere(script: str) -> Iterator[None]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts: needs root")
-def test_what_a_container_has_mounted_stays(versions: Versions, tmp_path: Path) -> None:
-    """Nobody has loaded it yet: a program in there may, whenever it likes."""
+def test_an_installation_that_a_container_has_mounted_stays(
+    versions: Versions, tmp_path: Path
+) -> None:
+    """No program has loaded it yet: one in there may, whenever it likes."""
     inside = tmp_path / "libcuda.so"
     inside.touch()
     with elsewhere(f"mount --bind {versions.oldest.libraries}/libcuda.so.1 {inside}"):
@@ -129,7 +131,7 @@ def test_what_a_container_has_mounted_stays(versions: Versions, tmp_path: Path) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts: needs root")
-def test_what_is_mapped_under_another_name_elsewhere_stays(
+def test_an_installation_mapped_under_another_name_stays(
     versions: Versions, tmp_path: Path
 ) -> None:
     inside = tmp_path / "libcuda.so"
@@ -150,23 +152,23 @@ def test_what_is_mapped_under_another_name_elsewhere_stays(
         process.kill()
 
 
-def test_what_a_tenants_bundle_names_stays(versions: Versions, tmp_path: Path) -> None:
+def test_an_installation_that_a_bundle_names_stays(versions: Versions, tmp_path: Path) -> None:
     """It is made and not mounted yet, or has a hook that is called at its end."""
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     (bundle / "config.json").write_text(f'{{"source": "{versions.oldest.root}/bin/gpushare-hook"}}')
-    entry = Entry(key="0" * 16, state="reserved", id="train", bundle=str(bundle))
-    gone = Entry(key="1" * 16, state="none", id="gone", bundle=str(tmp_path / "gone"))
+    entry = TenantRecord(key="0" * 16, state="reserved", id="train", bundle=str(bundle))
+    gone = TenantRecord(key="1" * 16, state="none", id="gone", bundle=str(tmp_path / "gone"))
     assert versions.sweep(entry, gone) == []
     assert versions.sweep(gone) == [versions.oldest.root.name]
 
 
-def test_what_cannot_be_seen_may_be_used(
+def test_an_installation_may_be_used_by_a_hidden_process(
     versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = tmp_path / "bundle"
     (bundle / "config.json").mkdir(parents=True)
-    entry = Entry(key="0" * 16, state="bound", id="train", bundle=str(bundle))
+    entry = TenantRecord(key="0" * 16, state="bound", id="train", bundle=str(bundle))
     assert versions.sweep(entry) == []
     real = Path.read_bytes
 
@@ -202,7 +204,7 @@ def test_nothing_else_beneath_the_prefix_is_touched(versions: Versions) -> None:
     assert versions.left == before - names(versions.oldest)
 
 
-def test_what_a_killed_installation_left_goes_too(versions: Versions) -> None:
+def test_remains_of_a_killed_installation_are_removed(versions: Versions) -> None:
     draft = versions.prefix / f".{versions.now.root.name}.01234567"
     (draft / "lib").mkdir(parents=True)
     assert versions.sweep() == [versions.oldest.root.name]
@@ -212,7 +214,7 @@ def test_what_a_killed_installation_left_goes_too(versions: Versions) -> None:
     assert not draft.exists()
 
 
-def test_while_somebody_installs_nothing_goes(versions: Versions) -> None:
+def test_nothing_is_removed_during_an_installation(versions: Versions) -> None:
     with install._not_swept(versions.prefix):
         assert versions.sweep() == []
     assert versions.sweep() == [versions.oldest.root.name]
@@ -222,7 +224,7 @@ def test_without_a_candidate_no_process_is_looked_at(
     versions: Versions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions.sweep()
-    monkeypatch.setattr(installations, "_processes", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(old_installations, "_processes", lambda: pytest.fail("looked"))
     assert versions.sweep() == []
 
 

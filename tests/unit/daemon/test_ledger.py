@@ -3,28 +3,28 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.store.ledger import Entry, Holding, Ledger, LedgerError
+from gpushare.daemon.store.ledger import Ledger, LedgerError
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 from .fakes import GIB, entry
 
 
 def opened(folder: Path, boot: str = "boot-1") -> Ledger:
-    return Ledger(folder / "ledger.db", boot)
+    return Ledger(folder / "ledger", boot)
 
 
 def reopened(ledger: Ledger, boot: str = "boot-1") -> Ledger:
     ledger.close()
-    return Ledger(ledger.file, boot)
+    return Ledger(ledger.folder, boot)
 
 
-def full_entry() -> Entry:
-    return Entry(
+def full_entry() -> TenantRecord:
+    return TenantRecord(
         key="ab" * 8,
         state="reserved",
         id="c0ffee",
@@ -35,16 +35,16 @@ def full_entry() -> Entry:
         policy="fixed-share",
         isolation="interposer",
         why="",
-        quota={"memory": "4GiB env"},
+        quota={"memory": {"value": "4GiB", "source": "env"}},
         created=12.5,
         expires=99.5,
-        notes=('env GPUSHARE_COUNT "4" was not taken',),
+        notes=('env GPUSHARE_COUNT "4" was not applied',),
         namespace="team",
         sandbox="5a4d",
         container="train",
-        holdings=(
-            Holding("GPU-0000", 4 * GIB, 30, 30),
-            Holding("GPU-1000", 4 * GIB, 30, 30),
+        allocations=(
+            CardAllocation("GPU-0000", 4 * GIB, 30),
+            CardAllocation("GPU-1000", 4 * GIB, 30),
         ),
     )
 
@@ -55,7 +55,7 @@ def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:
     assert reopened(ledger).entries == {full_entry().key: full_entry()}
 
 
-def test_what_is_published_is_what_is_stored(tmp_path: Path) -> None:
+def test_the_published_records_are_the_stored_ones(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     ledger.add(full_entry())
     key = full_entry().key
@@ -63,18 +63,17 @@ def test_what_is_published_is_what_is_stored(tmp_path: Path) -> None:
     ledger.rename(key, "other", "podman")
     resized = [
         replace(
-            holding,
+            allocation,
             memory_bytes=6 * GIB,
             memory_limit_bytes=8 * GIB,
             cores=40,
-            reserved_cores=0,
         )
-        for holding in full_entry().holdings
+        for allocation in full_entry().allocations
     ]
     wanted = replace(
         ledger.entries[key],
-        holdings=tuple(resized),
-        quota={"memory": "6GiB operator"},
+        allocations=tuple(resized),
+        quota={"memory": {"value": "6GiB", "source": "operator"}},
         policy="native-burst-share",
         weight=3,
         priority=0,
@@ -92,12 +91,12 @@ def test_what_is_published_is_what_is_stored(tmp_path: Path) -> None:
         cgroup=":/x",
         name="other",
         engine="podman",
-        quota={"memory": "6GiB operator"},
+        quota={"memory": {"value": "6GiB", "source": "operator"}},
         policy="native-burst-share",
         weight=3,
         priority=0,
         class_="online",
-        holdings=tuple(resized),
+        allocations=tuple(resized),
     )
     assert reopened(ledger).entries == published
 
@@ -105,7 +104,7 @@ def test_what_is_published_is_what_is_stored(tmp_path: Path) -> None:
 def test_the_same_key_again_replaces_the_entry(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     ledger.add(full_entry())
-    again = replace(full_entry(), holdings=full_entry().holdings[:1])
+    again = replace(full_entry(), allocations=full_entry().allocations[:1])
     ledger.add(again)
     assert reopened(ledger).entries == {again.key: again}
 
@@ -114,7 +113,7 @@ def test_a_release_of_nothing_is_fine(tmp_path: Path) -> None:
     opened(tmp_path).release("0" * 16)
 
 
-def test_readers_keep_what_they_looked_at(tmp_path: Path) -> None:
+def test_readers_keep_the_records_that_they_read(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     before = ledger.entries
     ledger.add(entry())
@@ -131,24 +130,16 @@ def test_another_boot_finds_it_empty(tmp_path: Path) -> None:
     assert not reopened(second, "boot-2").entries
 
 
-def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    broken = replace(entry(), holdings=(Holding("GPU-0000", 0),))
-    with pytest.raises(sqlite3.IntegrityError):
-        ledger.add(broken)
-    assert not ledger.entries
-    assert not reopened(ledger).entries
+@pytest.mark.parametrize(("memory", "limit"), [(0, None), (-1, None), (2 * GIB, GIB)])
+def test_no_allocation_has_an_amount_that_cannot_be(memory: int, limit: int | None) -> None:
+    with pytest.raises(ValueError, match="bytes of a card"):
+        CardAllocation("GPU-0000", memory, memory_limit_bytes=limit)
 
 
-def test_a_store_of_a_later_format_is_neither_read_nor_moved(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    ledger.close()
-    with sqlite3.connect(ledger.file) as store:
-        store.execute("UPDATE about SET format = 99")
-    store.close()
-    with pytest.raises(LedgerError, match="format 99"):
+def test_a_ledger_that_has_no_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("a file")
+    with pytest.raises(LedgerError, match="gpushared needs this folder"):
         opened(tmp_path)
-    assert not list(tmp_path.glob("*.damaged-*"))
 
 
 def test_each_daemon_has_the_next_number_of_this_boot(tmp_path: Path) -> None:
@@ -158,7 +149,7 @@ def test_each_daemon_has_the_next_number_of_this_boot(tmp_path: Path) -> None:
     ledger = reopened(ledger)
     assert ledger.generation == 2
     ledger.close()
-    ledger.file.write_bytes(b"damaged" * 1000)
+    (ledger.folder / "about").write_bytes(b"damaged" * 1000)
     ledger = opened(tmp_path)
     assert ledger.generation == 3
     assert reopened(ledger, "boot-2").generation == 1

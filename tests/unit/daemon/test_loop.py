@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.daemon.core.loop import Loop
 from gpushare.daemon.service import systemd
-from gpushare.daemon.service.loop import Loop
 
 
 @pytest.fixture
@@ -36,6 +36,15 @@ def test_calls_of_other_threads_come_in_order(loop: Loop) -> None:
     loop.run()
     thread.join()
     assert seen == list(range(1000))
+
+
+def test_an_answer_is_sent_before_queued_jobs_run(loop: Loop) -> None:
+    seen: list[str] = []
+    loop.soon(lambda: seen.append("what follows"))
+    loop.call(loop.stop)
+    loop.first(lambda: seen.append("the answer"))
+    loop.run()
+    assert seen == ["the answer", "what follows"]
 
 
 def test_timers_come_by_time(loop: Loop) -> None:
@@ -107,7 +116,7 @@ def test_a_signal_wakes_it(loop: Loop) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_systemd_is_told_where_it_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_is_notified_on_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
@@ -121,7 +130,7 @@ def test_systemd_is_told_where_it_asked(tmp_path: Path, monkeypatch: pytest.Monk
     ("period", "pid", "expected"),
     [("60000000", None, 60.0), ("60000000", "1", None), ("", None, None), ("x", None, None)],
 )
-def test_the_watchdogs_time_is_what_systemd_says_to_this_process(
+def test_the_watchdogs_time_is_systemds_for_this_process(
     monkeypatch: pytest.MonkeyPatch, period: str, pid: str | None, expected: float | None
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", period)

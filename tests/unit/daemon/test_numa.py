@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`numa: bind`, from what is asked to the container's spec."""
+"""`numa: bind`, from the request to the container's spec."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from gpushare import config
 from gpushare.config import Config
-from gpushare.daemon.cards.topology import Links
-from gpushare.daemon.life.host import open_tenant
-from gpushare.daemon.node import Node
+from gpushare.daemon.lifecycle.host_process import open_tenant
+from gpushare.daemon.placement.model import Links
+from gpushare.daemon.state import DaemonState
 from gpushare.host.numa import Numa
 
 from . import fakes
-from .bundles import Container
+from .bundles import BundleToCreate
 from .fakes import FakeDriver
 from .operations import ME, entry_of
 
@@ -38,7 +38,7 @@ def numa(tmp_path: Path) -> Numa:
 
 def on_nodes(
     folder: Path, numa: Numa, nodes: dict[int, int], said: Config | None
-) -> Iterator[Node]:
+) -> Iterator[DaemonState]:
     driver = FakeDriver(*(fakes.card(index) for index in range(2)))
     with fakes.node(folder, driver, said) as made:
         links = Links({}, {fakes.card(index).uuid: node for index, node in nodes.items()})
@@ -47,17 +47,17 @@ def on_nodes(
 
 
 @pytest.fixture
-def node(tmp_path: Path, numa: Numa) -> Iterator[Node]:
+def node(tmp_path: Path, numa: Numa) -> Iterator[DaemonState]:
     yield from on_nodes(tmp_path / "node", numa, {0: 1, 1: 0}, None)
 
 
-def cpuset(container: Container) -> tuple[str | None, str | None]:
+def cpuset(container: BundleToCreate) -> tuple[str | None, str | None]:
     cpu = container.document()["linux"]["resources"].get("cpu", {})
     return cpu.get("cpus"), cpu.get("mems")
 
 
-def test_a_container_is_kept_to_its_card_s_node(tmp_path: Path, node: Node) -> None:
-    container = Container(tmp_path / "b", *ASKED)
+def test_a_container_is_kept_to_its_card_s_node(tmp_path: Path, node: DaemonState) -> None:
+    container = BundleToCreate(tmp_path / "b", *ASKED)
     before = container.document()
     container.create(node)
     assert cpuset(container) == ("4-7", "1")
@@ -67,40 +67,42 @@ def test_a_container_is_kept_to_its_card_s_node(tmp_path: Path, node: Node) -> N
     assert "cpu" not in before["linux"]["resources"]
 
 
-def test_nobody_is_bound_who_did_not_ask(tmp_path: Path, node: Node) -> None:
+def test_no_container_is_bound_without_a_request(tmp_path: Path, node: DaemonState) -> None:
     for name, env in (("b", ASKED[:1]), ("c", (ASKED[0], "GPUSHARE_NUMA=none"))):
-        container = Container(tmp_path / name, *env, identity=name)
+        container = BundleToCreate(tmp_path / name, *env, identity=name)
         container.create(node)
         assert cpuset(container) == (None, None)
 
 
-def test_the_cards_nodes_are_added_up(tmp_path: Path, node: Node) -> None:
-    container = Container(tmp_path / "b", *ASKED, "GPUSHARE_COUNT=2")
+def test_the_cards_nodes_are_added_up(tmp_path: Path, node: DaemonState) -> None:
+    container = BundleToCreate(tmp_path / "b", *ASKED, "GPUSHARE_COUNT=2")
     container.create(node)
     assert cpuset(container) == ("0-7", "0-1")
 
 
-def test_what_the_engine_gave_is_never_made_larger(tmp_path: Path, node: Node) -> None:
+def test_the_cpuset_of_the_engine_is_never_enlarged(tmp_path: Path, node: DaemonState) -> None:
     linux = {"resources": {"cpu": {"cpus": "2-5", "mems": "0-1", "shares": 512}}}
-    container = Container(tmp_path / "b", *ASKED, linux=linux)
+    container = BundleToCreate(tmp_path / "b", *ASKED, linux=linux)
     container.create(node)
     assert cpuset(container) == ("4-5", "1")
 
 
-def test_where_nothing_is_left_it_starts_as_it_was_and_says_so(tmp_path: Path, node: Node) -> None:
+def test_where_nothing_is_left_it_starts_as_it_was_and_says_so(
+    tmp_path: Path, node: DaemonState
+) -> None:
     linux = {"resources": {"cpu": {"cpus": "0-1", "mems": "0"}}}
-    container = Container(tmp_path / "b", *ASKED, linux=linux)
+    container = BundleToCreate(tmp_path / "b", *ASKED, linux=linux)
     key = container.create(node)["key"]
     assert cpuset(container) == ("0-1", "0")
     assert node.ledger.entries[key].notes == (
-        "numa: bind: it may have CPUs 0-1, and its cards are near to 4-7: left as is",
-        "numa: bind: it may have memory nodes 0, and its cards are near to 1: left as is",
+        "numa: bind: it may have CPUs 0-1, but its cards are on 4-7: left unchanged",
+        "numa: bind: it may have memory nodes 0, but its cards are on 1: left unchanged",
     )
 
 
-def test_a_card_whose_node_is_not_known_leaves_it_as_it_is(tmp_path: Path, numa: Numa) -> None:
+def test_a_card_with_an_unknown_node_changes_no_cpuset(tmp_path: Path, numa: Numa) -> None:
     for made in on_nodes(tmp_path / "node", numa, {}, None):
-        container = Container(tmp_path / "b", *ASKED)
+        container = BundleToCreate(tmp_path / "b", *ASKED)
         key = container.create(made)["key"]
         assert cpuset(container) == (None, None)
         assert made.ledger.entries[key].notes == (
@@ -108,25 +110,25 @@ def test_a_card_whose_node_is_not_known_leaves_it_as_it_is(tmp_path: Path, numa:
         )
 
 
-def test_the_node_s_default_binds_and_a_container_may_say_no(tmp_path: Path, numa: Numa) -> None:
+def test_the_node_s_default_binds_and_a_container_may_decline(tmp_path: Path, numa: Numa) -> None:
     said = config.parse("defaults: {numa: bind}\n", tmp_path / "gpushare.yaml")
     for made in on_nodes(tmp_path / "node", numa, {0: 1}, said):
-        bound = Container(tmp_path / "b", ASKED[0])
+        bound = BundleToCreate(tmp_path / "b", ASKED[0])
         bound.create(made)
         assert cpuset(bound) == ("4-7", "1")
-        free = Container(tmp_path / "c", ASKED[0], "GPUSHARE_NUMA=none", identity="c")
+        free = BundleToCreate(tmp_path / "c", ASKED[0], "GPUSHARE_NUMA=none", identity="c")
         free.create(made)
         assert cpuset(free) == (None, None)
 
 
-def test_a_whole_card_binds_too(tmp_path: Path, node: Node) -> None:
-    container = Container(tmp_path / "b", "GPUSHARE_DEVICES=1", "GPUSHARE_NUMA=bind")
-    assert container.create(node)["given"] == "whole"
+def test_a_whole_card_binds_too(tmp_path: Path, node: DaemonState) -> None:
+    container = BundleToCreate(tmp_path / "b", "GPUSHARE_DEVICES=1", "GPUSHARE_NUMA=bind")
+    assert container.create(node)["mode"] == "exclusive"
     assert cpuset(container) == ("0-3", "0")
 
 
-def test_a_host_process_is_told_that_it_is_not_bound(node: Node) -> None:
+def test_a_host_process_gets_a_note_that_it_is_not_bound(node: DaemonState) -> None:
     entry = entry_of(node, open_tenant(ME, {"memory": "1GiB", "numa": "bind"}, node))
     assert entry.notes == (
-        "--numa bind was not taken: it is for containers; put numactl(8) before the command",
+        "--numa bind was not applied: it is only for containers. Put numactl(8) before the command",
     )

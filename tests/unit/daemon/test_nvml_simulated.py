@@ -4,27 +4,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpushare import simulator
-from gpushare.daemon.cards.card import DriverError, DriverSilent, Generation, Implausible, Sample
-from gpushare.daemon.cards.nvml import Nvml
-from gpushare.simulator import Lie, Simulator
-from tests.unit.simulator.conftest import Machine
+from gpushare.daemon.cards.driver_client import (
+    DriverError,
+    DriverGeneration,
+    DriverSample,
+    DriverTimeout,
+    InvalidSample,
+)
+from gpushare.daemon.cards.nvml_client import Nvml
+from gpushare.daemon.cards.worker_process import WorkerProcess
+from gpushare.simulator import FalseReading, Simulator
+from tests.unit.simulator.conftest import SimulatorMachine
 
 from .fakes import wait_until
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path) -> SimulatorMachine:
     made = simulator.create(tmp_path / "cards", "h200", cards=2)
-    return Machine(made, simulator.libraries())
+    return SimulatorMachine(made, simulator.libraries())
 
 
 @pytest.fixture
-def cards(machine: Machine) -> Simulator:
+def cards(machine: SimulatorMachine) -> Simulator:
     return machine.simulator
 
 
@@ -36,27 +45,44 @@ def driver(cards: Simulator) -> Iterator[Nvml]:
     made.close()
 
 
-def looks(driver: Nvml) -> Sample | None:
+def looks(driver: Nvml) -> DriverSample | None:
     try:
         return driver.sample()
     except DriverError:
         return None
 
 
-def test_a_driver_that_hangs_is_heard_when_it_goes_on(cards: Simulator, driver: Nvml) -> None:
+def test_a_look_with_nothing_new_is_not_sent_again(
+    driver: Nvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = []
+
+    def ask(*arguments: Any) -> dict[str, Any]:
+        answers.append(original(*arguments))
+        return answers[-1]
+
+    original = WorkerProcess.ask
+    monkeypatch.setattr(WorkerProcess, "ask", ask)
+    first, second = driver.sample(), driver.sample()
+    assert set(answers[0]) == {"driver", "cards", "xids"}
+    assert answers[1] == {"xids": []}
+    assert replace(second, taken_ns=first.taken_ns) == first
+
+
+def test_a_hung_driver_that_recovers_is_sampled_again(cards: Simulator, driver: Nvml) -> None:
     generation = driver.sample().generation
     driver._deadline = 0.5
     simulator.fail(cards.device, nvml_hangs=1)
-    with pytest.raises(DriverSilent):
+    with pytest.raises(DriverTimeout):
         driver.sample()
-    with pytest.raises(DriverSilent):
+    with pytest.raises(DriverTimeout):
         driver.limits(cards.uuids[0], Path("/sys/fs/cgroup"))
     simulator.fail(cards.device)
     wait_until(lambda: looks(driver) is not None)
     assert driver.sample().generation == generation
 
 
-def test_a_card_tells_its_brand_and_compute_capability(driver: Nvml) -> None:
+def test_a_card_reports_its_brand_and_compute_capability(driver: Nvml) -> None:
     assert {(card.brand, card.capability) for card in driver.cards()} == {("nvidia", (9, 0))}
 
 
@@ -68,15 +94,17 @@ def test_a_slow_driver_is_waited_for(cards: Simulator, driver: Nvml) -> None:
 @pytest.mark.parametrize(
     ("lie", "why"),
     [
-        (Lie.BYTES, "holds"),
-        (Lie.TWICE, "listed with"),
-        (Lie.USED, "its processes hold"),
-        (Lie.TOTAL, "and had"),
-        (Lie.PID, "there is no process"),
+        (FalseReading.BYTES, "holds"),
+        (FalseReading.TWICE, "listed with"),
+        (FalseReading.USED, "its processes hold"),
+        (FalseReading.TOTAL, "and had"),
+        (FalseReading.PID, "there is no process"),
     ],
     ids=["bytes", "twice", "used", "total", "pid"],
 )
-def test_a_lie_is_seen(machine: Machine, driver: Nvml, lie: Lie, why: str) -> None:
+def test_an_impossible_figure_is_detected(
+    machine: SimulatorMachine, driver: Nvml, lie: FalseReading, why: str
+) -> None:
     device = machine.simulator.device
     with machine.started("tenant.py") as tenant:
         assert tenant.ask("init") == 0
@@ -85,30 +113,30 @@ def test_a_lie_is_seen(machine: Machine, driver: Nvml, lie: Lie, why: str) -> No
         [use] = driver.sample().uses[machine.simulator.uuids[0]]
         assert use.pid == tenant.ask("pid")
         simulator.fail(device, lies=lie)
-        with pytest.raises(Implausible, match=why):
+        with pytest.raises(InvalidSample, match=why):
             driver.sample()
         simulator.fail(device)
         assert driver.sample().uses[machine.simulator.uuids[0]]
 
 
-def test_what_is_not_said_is_no_lie(machine: Machine, driver: Nvml) -> None:
+def test_a_missing_figure_is_not_impossible(machine: SimulatorMachine, driver: Nvml) -> None:
     with machine.started("tenant.py") as tenant:
         assert tenant.ask("init") == 0
         assert tenant.ask("context") == 0
-        simulator.fail(machine.simulator.device, lies=Lie.UNSAID)
+        simulator.fail(machine.simulator.device, lies=FalseReading.UNSAID)
         [use] = driver.sample().uses[machine.simulator.uuids[0]]
         assert use.bytes is None
 
 
 def test_another_uuid_at_an_index_is_another_generation(cards: Simulator, driver: Nvml) -> None:
     before = driver.sample().generation
-    simulator.fail(cards.device, lies=Lie.UUID)
+    simulator.fail(cards.device, lies=FalseReading.UUID)
     sample = driver.sample()
     assert sample.generation.changed_cards(before) > {cards.uuids[0]}
-    assert sample.health == {cards.uuids[0]: "not listed by the driver any more"}
+    assert sample.health == {cards.uuids[0]: "no longer listed by the driver"}
 
 
-def test_a_lost_card_is_told_and_comes_back(cards: Simulator, driver: Nvml) -> None:
+def test_a_lost_card_is_reported_and_comes_back(cards: Simulator, driver: Nvml) -> None:
     generation = driver.sample().generation
     simulator.fail(cards.device, 1, lost=1)
     sample = driver.sample()
@@ -130,7 +158,7 @@ def test_a_card_that_is_lost_at_the_loading_is_taken_when_it_answers(cards: Simu
     driver.close()
 
 
-def test_xids_are_told_once(cards: Simulator, driver: Nvml) -> None:
+def test_xids_are_reported_once(cards: Simulator, driver: Nvml) -> None:
     assert driver.sample().xids == ()
     simulator.raise_xid(cards.device, 79, card=1)
     simulator.raise_xid(cards.device, 13)
@@ -146,7 +174,7 @@ def test_indices_that_change_are_another_generation(cards: Simulator, driver: Nv
     assert [(card.index, card.minor) for card in driver.cards()] == [(0, 1), (1, 0)]
 
 
-def test_a_card_that_is_not_listed_any_more_is_told(cards: Simulator, driver: Nvml) -> None:
+def test_a_card_missing_from_the_list_is_reported(cards: Simulator, driver: Nvml) -> None:
     simulator.fail(cards.device, 0, listed=simulator.NOWHERE)
     simulator.fail(cards.device, 1, listed=1)
     assert set(driver.sample().health) == {cards.uuids[0]}
@@ -173,7 +201,7 @@ def test_an_upgrade_is_loaded_by_a_new_worker(cards: Simulator, driver: Nvml) ->
 
 
 def test_between_files_and_module_there_is_no_driver(cards: Simulator, driver: Nvml) -> None:
-    """Whoever has the old library loaded goes on; who loads the new one is refused."""
+    """A program with the old library loaded continues; one that loads the new one is refused."""
     library = simulator.libraries() / "libnvidia-ml.so.1"
     simulator.change_driver(cards.device, init_error=simulator.MISMATCH)
     assert driver.sample().generation.driver == "580.65.06"
@@ -181,5 +209,5 @@ def test_between_files_and_module_there_is_no_driver(cards: Simulator, driver: N
         driver.renew(library, cards.env)
     simulator.change_driver(cards.device, "590.10.01")
     driver.renew(library, cards.env)
-    expected = Generation("590.10.01", tuple(enumerate(cards.uuids)))
+    expected = DriverGeneration("590.10.01", tuple(enumerate(cards.uuids)))
     assert driver.sample().generation == expected

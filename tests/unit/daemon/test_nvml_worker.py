@@ -17,26 +17,31 @@ from typing import Any
 import pytest
 
 from gpushare import simulator
-from gpushare.daemon.cards import child, nvml
-from gpushare.daemon.cards.card import DriverError, DriverSilent, Implausible, Limits
-from gpushare.daemon.cards.nvml import Nvml
+from gpushare.daemon.cards import nvml_client, worker_process
+from gpushare.daemon.cards.driver_client import (
+    DriverError,
+    DriverLimits,
+    DriverTimeout,
+    InvalidSample,
+)
+from gpushare.daemon.cards.nvml_client import Nvml
 
-from . import puppet
+from . import scripted_worker
 from .fakes import GIB, wait_until
-from .puppet import CARD, LOOK
+from .scripted_worker import CARD, LOOK
 
 CGROUP = Path("/sys/fs/cgroup/x")
 CALLS: dict[str, Callable[[Nvml], object]] = {
     "load": lambda driver: driver.open(),
     "look": lambda driver: driver.sample(),
-    "set_limits": lambda driver: driver.set_limits("GPU-0", CGROUP, Limits(GIB, GIB)),
+    "set_limits": lambda driver: driver.set_limits("GPU-0", CGROUP, DriverLimits(GIB, GIB)),
     "limits": lambda driver: driver.limits("GPU-0", CGROUP),
 }
 
 
 @dataclass
 class Puppet:
-    """A worker that is told what to do, and the driver that asks it."""
+    """A worker that acts as configured, and the client that queries it."""
 
     file: Path
     driver: Nvml
@@ -54,10 +59,10 @@ class Puppet:
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Puppet]:
     file = tmp_path / "orders"
     file.write_text("{}")
-    argv = [sys.executable, "-I", "-S", puppet.__file__, str(file)]
-    monkeypatch.setattr(child, "command", lambda: argv)
-    monkeypatch.setattr(nvml, "_FIRST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(nvml, "_LONGEST_WAIT_SECONDS", 0.01)
+    argv = [sys.executable, "-I", "-S", scripted_worker.__file__, str(file)]
+    monkeypatch.setattr(worker_process, "worker_command", lambda: argv)
+    monkeypatch.setattr(nvml_client, "_FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(nvml_client, "_LONGEST_WAIT_SECONDS", 0.01)
     driver = Nvml(Path("/x/libnvidia-ml.so.1"), {}, 2.0)
     yield Puppet(file, driver)
     driver.close()
@@ -75,7 +80,7 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def test_what_it_says_is_what_the_driver_says(worker: Puppet) -> None:
+def test_the_worker_reports_the_drivers_figures(worker: Puppet) -> None:
     worker.driver.open()
     assert worker.driver.driver_version == "615.10"
     assert worker.driver.cuda_version == "13.0"
@@ -84,7 +89,7 @@ def test_what_it_says_is_what_the_driver_says(worker: Puppet) -> None:
     assert (card.uuid, card.memory_bytes) == ("GPU-0", 140 * GIB)
     [use] = worker.driver.sample().uses["GPU-0"]
     assert (use.pid, use.bytes, use.utilisation) == (7, GIB, 40)
-    assert worker.driver.limits("GPU-0", CGROUP) == Limits(GIB, 2 * GIB)
+    assert worker.driver.limits("GPU-0", CGROUP) == DriverLimits(GIB, 2 * GIB)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -104,7 +109,7 @@ def test_a_worker_that_dies_or_talks_nonsense_is_replaced(
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_nobody_waits_for_a_worker_that_hangs_and_it_is_killed(
+def test_a_hung_worker_delays_nothing_and_is_killed(
     worker: Puppet, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = CALLS[call]
@@ -112,11 +117,12 @@ def test_nobody_waits_for_a_worker_that_hangs_and_it_is_killed(
         worker.driver.open()
     worker.driver._deadline = 0.2
     worker.obey(**{call: "hang"})
-    with pytest.raises(DriverSilent, match=r"did not answer in 0\.2 s"):
+    with pytest.raises(DriverTimeout, match=r"did not respond within 0\.2 s"):
         ask(worker.driver)
-    with pytest.raises(DriverSilent, match="does not answer"):
+    with pytest.raises(DriverTimeout, match="is not responding"):
         worker.driver.sample()
     hung = worker.pid
+    wait_until(lambda: Path(f"{worker.file}-hangs").exists() or is_gone(hung))
     worker.obey()
     monkeypatch.setattr(worker.driver, "_deadline", 5.0)
     wait_until(lambda: answers(ask, worker.driver))
@@ -129,7 +135,7 @@ def test_a_slow_worker_is_waited_for_and_stays(worker: Puppet) -> None:
     pid = worker.pid
     worker.driver._deadline = 0.2
     worker.obey(look="slow 0.4")
-    with pytest.raises(DriverSilent):
+    with pytest.raises(DriverTimeout):
         worker.driver.sample()
     worker.obey()
     wait_until(lambda: answers(CALLS["look"], worker.driver))
@@ -140,7 +146,7 @@ def test_a_slow_worker_is_waited_for_and_stays(worker: Puppet) -> None:
 def test_a_library_that_takes_long_to_load_is_waited_for_at_the_next_call(worker: Puppet) -> None:
     worker.driver._deadline = 0.3
     worker.obey(load="slow 0.6")
-    with pytest.raises(DriverSilent):
+    with pytest.raises(DriverTimeout):
         worker.driver.open()
     pid, loaded = worker.pid, threading.Event()
     worker.driver.afterwards(loaded.set)
@@ -154,26 +160,28 @@ def test_workers_that_cannot_be_killed_are_few(
 ) -> None:
     """One that hangs in the kernel: here its pidfd is never readable, and then it is."""
     stuck = True
-    real = child.Child._is_dead
+    real = worker_process.WorkerProcess._is_dead
     monkeypatch.setattr(
-        child.Child, "_is_dead", lambda self, seconds: not stuck and real(self, seconds)
+        worker_process.WorkerProcess,
+        "_is_dead",
+        lambda self, seconds: not stuck and real(self, seconds),
     )
     worker.obey(load="die")
-    for _ in range(child.MOST_ABANDONED):
+    for _ in range(worker_process.MOST_ABANDONED):
         wait_until(lambda: not answers(CALLS["load"], worker.driver))
         worker.driver._not_before = 0.0
-    wait_until(lambda: len(child._abandoned) == child.MOST_ABANDONED)
+    wait_until(lambda: len(worker_process._abandoned) == worker_process.MOST_ABANDONED)
     worker.obey()
     worker.driver._not_before = 0.0
-    with pytest.raises(DriverSilent, match="3 processes hang in the NVIDIA driver"):
+    with pytest.raises(DriverTimeout, match="3 processes hang in the NVIDIA driver"):
         worker.driver.open()
     stuck = False
     worker.driver._not_before = 0.0
     worker.driver.open()
-    assert child._abandoned == []
+    assert worker_process._abandoned == []
 
 
-def test_a_driver_that_refuses_limits_is_not_asked_again(worker: Puppet) -> None:
+def test_a_driver_that_refuses_limits_is_not_queried_again(worker: Puppet) -> None:
     worker.driver.open()
     refusal = {"error": "NVML: Not Supported", "code": 3, "no_limits": True}
     worker.obey(answers={"set_limits": refusal})
@@ -200,7 +208,7 @@ def test_another_driver_or_card_has_the_library_loaded_anew(
     cards = [
         {**CARD, **{key: said[key] for key in ("index", "uuid", "parts")}} for said in look["cards"]
     ]
-    load = {**puppet.ANSWERS["load"], "driver": look["driver"], "cards": cards}
+    load = {**scripted_worker.ANSWERS["load"], "driver": look["driver"], "cards": cards}
     worker.obey(answers={"look": look, "load": load})
     after = worker.driver.sample().generation
     assert after != before
@@ -228,13 +236,13 @@ def test_a_card_that_does_not_answer_is_looked_for_in_a_new_process(
     worker.obey()
     assert worker.driver.sample().health == {}
     assert worker.pid != pid
-    assert worker.driver._again_seconds == nvml._AGAIN_SECONDS
+    assert worker.driver._again_seconds == nvml_client._AGAIN_SECONDS
     assert worker.driver.sample().generation.cards == before.cards
 
 
 def test_a_card_that_is_listed_no_more_stays_known(worker: Puppet) -> None:
     both = [CARD, {**CARD, "index": 1, "uuid": "GPU-1"}]
-    load = {**puppet.ANSWERS["load"], "cards": both}
+    load = {**scripted_worker.ANSWERS["load"], "cards": both}
     looks = [LOOK, {**LOOK, "index": 1, "uuid": "GPU-1"}]
     worker.obey(answers={"load": load, "look": {"driver": "615.10", "cards": looks, "xids": []}})
     worker.driver.open()
@@ -242,18 +250,18 @@ def test_a_card_that_is_listed_no_more_stays_known(worker: Puppet) -> None:
     load = {**load, "cards": [{**both[1], "index": 0}]}
     worker.obey(answers={"load": load, "look": left})
     health = worker.driver.sample().health
-    assert health == {"GPU-0": "not listed by the driver any more"}
+    assert health == {"GPU-0": "no longer listed by the driver"}
     assert [(card.index, card.uuid) for card in worker.driver.cards()] == [
         (0, "GPU-1"),
         (1, "GPU-0"),
     ]
 
 
-def test_an_xid_is_told_once_whatever_the_rest_is_worth(worker: Puppet) -> None:
+def test_an_xid_is_reported_once_even_in_a_rejected_sample(worker: Puppet) -> None:
     worker.driver.open()
     lie = {**LOOK, "used": 1 << 60}
     worker.obey(answers={"look": {"driver": "615.10", "cards": [lie], "xids": [["GPU-0", 79]]}})
-    with pytest.raises(Implausible):
+    with pytest.raises(InvalidSample):
         worker.driver.sample()
     worker.obey()
     assert worker.driver.sample().xids == (("GPU-0", 79),)
@@ -263,7 +271,7 @@ def test_an_xid_is_told_once_whatever_the_rest_is_worth(worker: Puppet) -> None:
 def test_a_renewed_library_is_loaded_by_another_process(worker: Puppet) -> None:
     worker.driver.open()
     pid = worker.pid
-    worker.obey(answers={"load": {**puppet.ANSWERS["load"], "driver": "620.1"}})
+    worker.obey(answers={"load": {**scripted_worker.ANSWERS["load"], "driver": "620.1"}})
     worker.driver.renew(Path("/y/libnvidia-ml.so.1"), {})
     assert worker.pid != pid
     assert is_gone(pid)
@@ -274,7 +282,8 @@ def test_the_worker_ends_with_the_daemon_and_has_few_privileges(tmp_path: Path) 
     """The real one, on simulated cards, started by a process that is killed."""
     made = simulator.create(tmp_path / "cards", "t4")
     program = (
-        "import sys, time; from pathlib import Path; from gpushare.daemon.cards.nvml import Nvml\n"
+        "import sys, time; from pathlib import Path\n"
+        "from gpushare.daemon.cards.nvml_client import Nvml\n"
         "driver = Nvml(Path(sys.argv[1]), {'GPUSHARE_SIM_DEVICE': sys.argv[2]}, 20)\n"
         "driver.open(); print(driver._worker.pid, flush=True); time.sleep(1000)"
     )

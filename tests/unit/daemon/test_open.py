@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon import clock
-from gpushare.daemon.life.host import open_tenant
-from gpushare.daemon.node import Node, NoDriver
-from gpushare.daemon.placement.choose import NoRoom, NoSuchCard
-from gpushare.daemon.service.tenant_socket import TenantSocket
+from gpushare.daemon.core import clock
+from gpushare.daemon.lifecycle.host_process import open_tenant
+from gpushare.daemon.pages.tenant_socket import TenantSocket
+from gpushare.daemon.placement.request import NoRoom, NoSuchCard
+from gpushare.daemon.state import DaemonState, NoDriver
 from gpushare.quota import QuotaError
 
 from . import fakes
@@ -21,20 +21,27 @@ from .fakes import GIB, MIB
 from .operations import ME, entry_of, opened
 
 
-def test_open_reserves_and_makes_the_pages(node: Node) -> None:
+def test_open_reserves_and_makes_the_pages(node: DaemonState) -> None:
     tenant = opened(node, memory="4GiB", cores="30")
     entry = entry_of(node, tenant)
     assert (entry.state, entry.engine, entry.name) == ("reserved", "host", "train")
     assert (entry.policy, entry.isolation) == ("fixed-share", "interposer")
-    assert entry.quota == {"memory": "4GiB option", "cores": "30 option"}
+    assert entry.quota == {
+        "memory": {"value": "4GiB", "source": "option"},
+        "cores": {"value": "30", "source": "option"},
+    }
     assert re.fullmatch(r"host-[0-9a-f]{8}", tenant["id"])
     directory = Path(tenant["directory"])
     names = sorted(path.name for path in directory.iterdir())
-    assert names == ["bell", "grant", "socket", "status"]
-    assert clock.boottime() < entry.expires <= clock.boottime() + node.config.timing.bind
+    assert names == ["grant", "socket", "status", "wakeup"]
+    assert (
+        clock.boottime()
+        < entry.expires
+        <= clock.boottime() + node.config.timing.bind_timeout_seconds
+    )
 
 
-def test_open_says_what_to_mount_in_order(node: Node, tmp_path: Path) -> None:
+def test_open_lists_the_mounts_in_order(node: DaemonState, tmp_path: Path) -> None:
     tenant = opened(node, memory="4GiB")
     rows = [(row["source"], row["destination"], row["read_only"]) for row in tenant["mounts"]]
     lib, directory = str(node.libraries), tenant["directory"]
@@ -53,31 +60,33 @@ def test_the_cards_of_others_are_not_among_the_command_s(tmp_path: Path) -> None
     with fakes.node(tmp_path, driver) as node:
         both = {"memory": "4GiB", "devices": "2,1"}
         opened = open_tenant(ME, both, node)
-        holdings = node.ledger.entries[opened["key"]].holdings
+        allocations = node.ledger.entries[opened["key"]].allocations
     visible = opened["env"]["CUDA_VISIBLE_DEVICES"].split(",")
     assert sorted(visible) == [fakes.card(1).uuid, fakes.card(2).uuid]
-    assert visible == [holding.uuid for holding in holdings]
+    assert visible == [allocation.uuid for allocation in allocations]
 
 
-def test_a_whole_card_has_no_pages_and_no_mounts(node: Node) -> None:
+def test_a_whole_card_has_no_pages_and_no_mounts(node: DaemonState) -> None:
     tenant = opened(node, count="1")
     assert (tenant["mounts"], tenant["directory"], tenant["isolation"]) == ([], "", "exclusive")
-    assert entry_of(node, tenant).holdings[0].memory_bytes == 140 * GIB
+    assert entry_of(node, tenant).allocations[0].memory_bytes == 140 * GIB
 
 
-def test_a_rootless_tenant_gets_no_whole_card(node: Node) -> None:
-    with pytest.raises(QuotaError, match="run: whole cards are for root; use sudo"):
+def test_a_rootless_tenant_gets_no_whole_card(node: DaemonState) -> None:
+    with pytest.raises(
+        QuotaError, match=r"^run: whole cards require root\. Use sudo, or add --memory 4GiB\."
+    ):
         open_tenant(replace(ME, rootless=True), {"count": "1"}, node)
     assert not node.ledger.entries
 
 
-def test_a_rootless_tenant_is_advice_and_its_pages_its_own(node: Node) -> None:
+def test_a_rootless_tenant_is_advice_and_its_pages_its_own(node: DaemonState) -> None:
     tenant = open_tenant(replace(ME, rootless=True), {"memory": "1GiB"}, node)
-    assert tenant["isolation"] == "advice"
+    assert tenant["isolation"] == "advisory"
     assert (Path(tenant["directory"]) / "status").stat().st_mode & 0o777 == 0o600
 
 
-def test_two_of_one_name_can_be_told_apart(node: Node) -> None:
+def test_two_tenants_of_one_name_can_be_distinguished(node: DaemonState) -> None:
     first, second = opened(node, memory="1GiB"), opened(node, memory="1GiB")
     names = {entry_of(node, tenant).name for tenant in (first, second)}
     assert len(names) == 2
@@ -88,23 +97,23 @@ def test_two_of_one_name_can_be_told_apart(node: Node) -> None:
     ("quota", "error"),
     [
         ({}, "asks for no GPU"),
-        ({"cores": "30"}, "asks for cores, and for no memory"),
-        ({"memory": "4Q"}, "is not a size"),
-        ({"memory": "4GiB", "cores": "101"}, "is not a share of a card in percent"),
-        ({"memory": "4GiB", "backend": "mig"}, "is not in this version"),
-        ({"memory": "4GiB", "oversubscribe": "host"}, "is not in this version"),
-        ({"memory": "4GiB", "memory-limit": "2GiB"}, "is below memory 4GiB"),
-        ({"memorry": "4GiB"}, "did you mean"),
+        ({"cores": "30"}, "requests cores without memory"),
+        ({"memory": "4Q"}, "not a size"),
+        ({"memory": "4GiB", "cores": "101"}, "not a share of a card in percent"),
+        ({"memory": "4GiB", "backend": "mig"}, "not in this version"),
+        ({"memory": "4GiB", "oversubscribe": "host"}, "not in this version"),
+        ({"memory": "4GiB", "memory-limit": "2GiB"}, "below memory 4GiB"),
+        ({"memorry": "4GiB"}, "Did you mean"),
     ],
 )
-def test_a_bad_quota_reserves_nothing(node: Node, quota: dict[str, str], error: str) -> None:
+def test_a_bad_quota_reserves_nothing(node: DaemonState, quota: dict[str, str], error: str) -> None:
     with pytest.raises(QuotaError, match=re.escape(error)):
         open_tenant(ME, quota, node)
     assert not node.ledger.entries
     assert node.mounts.made() == []
 
 
-def test_no_room_and_no_such_card_reserve_nothing(node: Node) -> None:
+def test_no_room_and_no_such_card_reserve_nothing(node: DaemonState) -> None:
     with pytest.raises(NoRoom, match="no card has room for 200 GiB"):
         opened(node, memory="200GiB")
     with pytest.raises(NoSuchCard, match="card 7 does not exist"):
@@ -112,20 +121,20 @@ def test_no_room_and_no_such_card_reserve_nothing(node: Node) -> None:
     assert not node.ledger.entries
 
 
-def test_a_quota_that_holds_no_context_is_refused_where_that_is_known(node: Node) -> None:
+def test_a_quota_that_holds_no_context_is_refused_where_that_is_known(node: DaemonState) -> None:
     node.loaded().contexts.learn(fakes.card(0), "a", 500 * MIB)
-    with pytest.raises(NoRoom, match="256 MiB holds not even one CUDA context: card 0 needs"):
+    with pytest.raises(NoRoom, match="256 MiB is too small for a CUDA context: card 0 needs"):
         opened(node, memory="256MiB")
 
 
-def test_no_driver_is_said_as_such(node: Node) -> None:
-    node.driver, node.why_none = None, "no driver: no CDI spec"
+def test_a_missing_driver_is_reported_as_such(node: DaemonState) -> None:
+    node.driver, node.no_driver_reason = None, "no driver: no CDI spec"
     with pytest.raises(NoDriver, match="no CDI spec; see gpushare doctor"):
         opened(node, memory="1GiB")
 
 
 def test_pages_that_cannot_be_made_leave_no_reservation(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: DaemonState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> int:
         raise OSError(28, "No space left on device")
@@ -138,7 +147,7 @@ def test_pages_that_cannot_be_made_leave_no_reservation(
 
 
 def test_a_socket_that_cannot_be_made_leaves_nothing(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: DaemonState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(24, "Too many open files")

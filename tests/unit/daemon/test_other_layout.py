@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of another version of gpushare, newer or older: they hold, and nobody touches them."""
+"""Pages of another version of gpushare, newer or older: they hold, and are never touched."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.control.resize import NotResizable, set_quota
-from gpushare.daemon.life.bind import bind
-from gpushare.daemon.life.release import adopt, reconcile
-from gpushare.daemon.memory.lend import lend
-from gpushare.daemon.node import Node
-from gpushare.daemon.pages.grant import Grant, Granted, OtherLayout
+from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants
+from gpushare.daemon.limits.burst import update_burst_limits
+from gpushare.daemon.operator.resize import NotResizable, set_quota
+from gpushare.daemon.pages.grant_page import CardGrant, GrantPage, LayoutMismatch
 
 from . import fakes
-from .fakes import GIB
+from .fakes import GIB, FakeDaemon
 from .operations import opened
 
 
 @contextmanager
-def daemon(folder: Path) -> Iterator[Node]:
+def daemon(folder: Path) -> Iterator[FakeDaemon]:
     """The next daemon, which has found what there is."""
     with fakes.again(folder) as node:
-        node.decide.run(lambda: adopt(node))
+        node.decide.run(lambda: adopt_tenants(node, node.freezer))
         yield node
 
 
 @pytest.fixture
 def tenant(tmp_path: Path, program: subprocess.Popen[bytes]) -> str:
-    """A bound tenant with 40 GiB that may be lent up to 60."""
+    """A bound tenant with 40 GiB and a burst limit of 60."""
     with fakes.node(tmp_path) as node:
         made = opened(node, memory="40GiB", memory_limit="60GiB", devices="0")
         entry = node.ledger.entries[made["key"]]
@@ -64,12 +63,14 @@ def test_they_are_kept_as_they_are_until_a_daemon_knows_them(
     with daemon(tmp_path) as node:
         assert node.ledger.entries[tenant].state == "bound"
         assert tenant not in node.tenants.pages
-        # What it may have been lent, nobody takes back: it is promised to nobody.
-        assert node.rooms()[0].free_bytes == (140 - 60) * GIB
+        # Burst memory that it may have is not taken back, and not allocated to others.
+        assert node.capacities()[0].available_bytes == (140 - 60) * GIB
         opened(node, memory="80GiB", devices="0")
-        lend(node)
-        reconcile(node)
-        with pytest.raises(NotResizable, match="of another version of gpushare; start it again"):
+        update_burst_limits(node)
+        reconcile_tenants(node, node.freezer)
+        with pytest.raises(
+            NotResizable, match="of another version of gpushare; restart the container"
+        ):
             set_quota(node.ledger.entries[tenant], {"memory": "10GiB"}, node)
     assert [page.read_bytes() for page in pages(tmp_path, tenant)] == before
     write_version(tmp_path, tenant, abi.ABI_VERSION)
@@ -78,36 +79,38 @@ def test_they_are_kept_as_they_are_until_a_daemon_knows_them(
         set_quota(node.ledger.entries[tenant], {"memory": "10GiB"}, node)
 
 
-def test_when_it_ends_what_it_had_is_free(
+def test_when_the_tenant_exits_its_memory_is_available(
     tenant: str, tmp_path: Path, program: subprocess.Popen[bytes]
 ) -> None:
     write_version(tmp_path, tenant, abi.ABI_VERSION + 1)
     with daemon(tmp_path) as node:
         program.kill()
         program.wait()
-        reconcile(node)
+        reconcile_tenants(node, node.freezer)
         assert tenant not in node.ledger.entries
         assert tenant not in node.mounts.made()
-        assert node.rooms()[0].free_bytes == 140 * GIB
+        assert node.capacities()[0].available_bytes == 140 * GIB
 
 
 @pytest.mark.parametrize("size", [abi.PAGE_BYTES, 2 * abi.GRANT_BYTES])
-def test_a_layout_of_another_size_is_told_by_its_beginning(tmp_path: Path, size: int) -> None:
+def test_a_layout_of_another_size_is_recognized_by_its_first_bytes(
+    tmp_path: Path, size: int
+) -> None:
     directory = os.open(tmp_path, os.O_RDONLY)
-    Grant.make(directory, "0" * 16, [Granted("GPU-a", GIB, 0, 0)])
+    GrantPage.make(directory, "0" * 16, [CardGrant("GPU-a", GIB, 0, 0)])
     with (tmp_path / "grant").open("r+b") as file:
         file.seek(abi.GRANT_HEADER_ABI_VERSION)
         file.write(struct.pack("<I", abi.ABI_VERSION + 1))
         file.truncate(size)
-    with pytest.raises(OtherLayout, match=f"have version {abi.ABI_VERSION + 1}"):
-        Grant.adopt(directory)
+    with pytest.raises(LayoutMismatch, match=f"have version {abi.ABI_VERSION + 1}"):
+        GrantPage.adopt(directory)
     os.close(directory)
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 64, struct.pack("<Q", abi.ABI_MAGIC)])
-def test_what_is_no_grant_page_is_damaged(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_grant_page_is_damaged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "grant").write_bytes(content)
     directory = os.open(tmp_path, os.O_RDONLY)
-    with pytest.raises(OSError, match="start it again"):
-        Grant.adopt(directory)
+    with pytest.raises(OSError, match="restart the container"):
+        GrantPage.adopt(directory)
     os.close(directory)

@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.pages import bell
-from gpushare.daemon.pages.account import Account, Held, accounts
-from gpushare.daemon.pages.grant import Grant, Granted
-from gpushare.daemon.pages.status import Status
+from gpushare.daemon.pages import tenants
+from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
+from gpushare.daemon.pages.status_page import MemoryUse, StatusPage, TenantClaims, sum_claims
 
 from . import registered
 from .fakes import GIB, MIB, wait_until
@@ -33,8 +32,8 @@ def directory(tmp_path: Path) -> Iterator[int]:
 
 
 @pytest.fixture
-def status(directory: int) -> Iterator[Status]:
-    made = Status.make(directory)
+def status(directory: int) -> Iterator[StatusPage]:
+    made = StatusPage.make(directory)
     yield made
     made.close()
 
@@ -49,34 +48,36 @@ def u32(content: bytes, offset: int) -> int:
     return found
 
 
-def register(status: Status, number: int, pid: int, *, used: int = 0, contexts: int = 0) -> None:
+def register(
+    status: StatusPage, number: int, pid: int, *, used: int = 0, contexts: int = 0
+) -> None:
     """Write what a library writes into its record, and for card 0."""
     registered.register(status.fd, number, pid, 100 + pid, denied=3)
     registered.hold(status.fd, number, used, contexts=contexts)
 
 
-def everybody(_pid: int, _starttime: int) -> bool:
+def all_live(_pid: int, _starttime: int) -> bool:
     return True
 
 
-def nobody(_pid: int, _starttime: int) -> bool:
+def none_live(_pid: int, _starttime: int) -> bool:
     return False
 
 
 def test_pages_of_another_version_are_not_adopted(directory: int, tmp_path: Path) -> None:
-    Grant.make(directory, "ab" * 8, [Granted("GPU-a", GIB, 0, 0)])
+    GrantPage.make(directory, "ab" * 8, [CardGrant("GPU-a", GIB, 0, 0)])
     with (tmp_path / "grant").open("r+b") as file:
         file.seek(abi.GRANT_HEADER_ABI_VERSION)
         file.write(struct.pack("<I", abi.ABI_VERSION - 1))
     with pytest.raises(
-        OSError, match=f"version {abi.ABI_VERSION - 1}, not {abi.ABI_VERSION}; start"
+        OSError, match=f"version {abi.ABI_VERSION - 1}, not {abi.ABI_VERSION}; restart"
     ):
-        Grant.adopt(directory)
+        GrantPage.adopt(directory)
 
 
-def test_a_grant_is_what_the_header_says(directory: int, tmp_path: Path) -> None:
-    cards = [Granted("GPU-a", 4 * GIB, 500 * MIB, 30), Granted("GPU-b", 2 * GIB, 0, 0)]
-    Grant.make(directory, "ab" * 8, cards)
+def test_a_grant_has_the_layout_of_the_header(directory: int, tmp_path: Path) -> None:
+    cards = [CardGrant("GPU-a", 4 * GIB, 500 * MIB, 30), CardGrant("GPU-b", 2 * GIB, 0, 0)]
+    GrantPage.make(directory, "ab" * 8, cards)
     content = (tmp_path / "grant").read_bytes()
     assert len(content) == abi.GRANT_BYTES
     assert u64(content, abi.GRANT_HEADER_MAGIC) == abi.ABI_MAGIC
@@ -88,8 +89,8 @@ def test_a_grant_is_what_the_header_says(directory: int, tmp_path: Path) -> None
     for number, card in enumerate(cards):
         page = content[abi.grant_card_offset(number) :]
         assert page[: abi.GRANT_CARD_UUID_BYTES].rstrip(b"\0").decode() == card.uuid
-        assert u64(page, abi.GRANT_CARD_MEMORY_BYTES) == card.memory_bytes
-        assert u64(page, abi.GRANT_CARD_MEMORY_LIMIT_BYTES) == card.memory_bytes
+        assert u64(page, abi.GRANT_CARD_QUOTA_BYTES) == card.memory_bytes
+        assert u64(page, abi.GRANT_CARD_CURRENT_LIMIT_BYTES) == card.memory_bytes
         assert u64(page, abi.GRANT_CARD_CONTEXT_BYTES) == card.context_bytes
         assert u64(page, abi.GRANT_CARD_OVERHEAD_BYTES) == 0
         assert u32(page, abi.GRANT_CARD_CORES_PERCENT) == card.cores
@@ -97,14 +98,14 @@ def test_a_grant_is_what_the_header_says(directory: int, tmp_path: Path) -> None
 
 
 def test_only_we_may_write_a_grant_and_anybody_a_status(directory: int, tmp_path: Path) -> None:
-    Grant.make(directory, "0" * 16, [])
-    Status.make(directory).close()
+    GrantPage.make(directory, "0" * 16, [])
+    StatusPage.make(directory).close()
     assert (tmp_path / "grant").stat().st_mode & 0o777 == 0o644
     assert (tmp_path / "status").stat().st_mode & 0o777 == 0o666
 
 
 def test_a_rootless_tenants_status_is_its_alone(directory: int, tmp_path: Path) -> None:
-    Status.make(directory, owner=os.getuid()).close()
+    StatusPage.make(directory, owner=os.getuid()).close()
     assert (tmp_path / "status").stat().st_mode & 0o777 == 0o600
 
 
@@ -112,15 +113,15 @@ def test_a_rootless_tenants_status_is_its_alone(directory: int, tmp_path: Path) 
 def test_a_bell_is_a_fifo_that_the_tenant_may_ring(
     directory: int, tmp_path: Path, owner: int | None, mode: int
 ) -> None:
-    bell.make(directory, owner=owner)
-    found = (tmp_path / abi.BELL_NAME).lstat()
+    tenants.make_wakeup(directory, owner=owner)
+    found = (tmp_path / abi.WAKEUP_NAME).lstat()
     assert stat.S_ISFIFO(found.st_mode)
     assert found.st_mode & 0o777 == mode
 
 
-def test_a_bell_that_nobody_hears_is_rung_without_harm(directory: int, tmp_path: Path) -> None:
-    bell.make(directory)
-    fd = os.open(tmp_path / abi.BELL_NAME, os.O_RDWR | os.O_NONBLOCK)
+def test_a_wakeup_without_a_waiter_is_harmless(directory: int, tmp_path: Path) -> None:
+    tenants.make_wakeup(directory)
+    fd = os.open(tmp_path / abi.WAKEUP_NAME, os.O_RDWR | os.O_NONBLOCK)
     try:
         filled = os.write(fd, bytes(1 << 20))
         assert 0 < filled < 1 << 20
@@ -133,35 +134,66 @@ def test_a_bell_that_nobody_hears_is_rung_without_harm(directory: int, tmp_path:
 def test_every_page_of_a_grant_that_is_written_later_has_memory_from_the_start(
     directory: int, tmp_path: Path
 ) -> None:
-    Grant.make(directory, "0" * 16, [Granted("GPU-a", GIB, 0, 0)] * abi.MAX_CARDS)
+    GrantPage.make(directory, "0" * 16, [CardGrant("GPU-a", GIB, 0, 0)] * abi.MAX_CARDS)
     assert (tmp_path / "grant").stat().st_blocks * 512 >= abi.GRANT_BYTES
 
 
 def test_a_second_tenant_of_the_same_directory_is_refused(directory: int) -> None:
-    Grant.make(directory, "0" * 16, [])
+    GrantPage.make(directory, "0" * 16, [])
     with pytest.raises(FileExistsError):
-        Grant.make(directory, "0" * 16, [])
+        GrantPage.make(directory, "0" * 16, [])
 
 
 def test_a_link_in_place_of_a_page_is_not_followed(directory: int, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(bytes(abi.GRANT_BYTES))
     (tmp_path / "grant").symlink_to("elsewhere")
     with pytest.raises(OSError, match="Too many levels"):
-        Grant(directory)
+        GrantPage(directory)
 
 
 def test_a_new_quota_counts_the_generation_up(directory: int) -> None:
-    grant = Grant.make(directory, "0" * 16, [Granted("GPU-a", 4 * GIB, 0, 0)])
+    grant = GrantPage.make(directory, "0" * 16, [CardGrant("GPU-a", 4 * GIB, 0, 0)])
     grant.set_memory(0, 6 * GIB)
     grant.publish()
-    again = Grant.adopt(directory)
+    again = GrantPage.adopt(directory)
     assert (again.generation, again.card_count) == (2, 1)
 
 
-def test_who_waits_for_a_change_on_a_read_only_mapping_is_woken(
-    directory: int, tmp_path: Path
+def test_a_page_never_has_a_limit_below_its_quota(
+    directory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grant = Grant.make(directory, "0" * 16, [Granted("GPU-a", 4 * GIB, 0, 0)])
+    """Not even for a tenant that reads between two stores."""
+    page = GrantPage.make(directory, "ab" * 8, [CardGrant("GPU-a", 2 * GIB, 0, 0)])
+    word_of = page._card64
+    found = []
+
+    class Word:
+        """A word of the page, which is read after each store."""
+
+        def __init__(self, word: ctypes.c_uint64) -> None:
+            self._word = word
+
+        @property
+        def value(self) -> int:
+            return self._word.value
+
+        @value.setter
+        def value(self, value: int) -> None:
+            self._word.value = value
+            content = (tmp_path / "grant").read_bytes()[abi.grant_card_offset(0) :]
+            quota = u64(content, abi.GRANT_CARD_QUOTA_BYTES)
+            found.append((quota, u64(content, abi.GRANT_CARD_CURRENT_LIMIT_BYTES)))
+
+    monkeypatch.setattr(page, "_card64", lambda number, field: Word(word_of(number, field)))
+    for quota, limit in ((4, 8), (1, 1), (3, 3), (2, 5)):
+        page.set_memory(0, quota * GIB, limit * GIB)
+        assert found[-1] == (quota * GIB, limit * GIB)
+    assert len(found) == 8
+    assert all(limit >= quota for quota, limit in found)
+
+
+def test_a_waiter_on_a_read_only_mapping_is_woken(directory: int, tmp_path: Path) -> None:
+    grant = GrantPage.make(directory, "0" * 16, [CardGrant("GPU-a", 4 * GIB, 0, 0)])
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.syscall.restype = ctypes.c_long
@@ -192,7 +224,7 @@ def _sleeps(thread: int) -> bool:
     )
 
 
-def test_the_sums_are_of_all_processes(status: Status) -> None:
+def test_the_sums_are_of_all_processes(status: StatusPage) -> None:
     kinds = {abi.KIND_POOL: MIB, abi.KIND_CONTEXT: 2 * MIB}
     register(status, 0, 11)
     registered.hold(status.fd, 0, GIB, contexts=1, kinds=kinds, exported_bytes=5, imported_bytes=9)
@@ -200,7 +232,7 @@ def test_the_sums_are_of_all_processes(status: Status) -> None:
     registered.hold(status.fd, 3, 2 * GIB, contexts=2, exported_bytes=6, imported_bytes=8)
     claims = status.claims(1)
     assert [claim.pid for claim in claims] == [11, 12]
-    (account,) = accounts(claims, 1)
+    (account,) = sum_claims(claims, 1)
     assert (account.held_bytes, account.contexts) == (3 * GIB, 3)
     assert account.kinds[abi.KIND_POOL] == MIB
     assert account.kinds[abi.KIND_CONTEXT] == 2 * MIB
@@ -208,31 +240,33 @@ def test_the_sums_are_of_all_processes(status: Status) -> None:
     assert (account.exported_bytes, account.imported_bytes) == (11, 9)
 
 
-def test_what_counts_is_all_held_and_the_overhead() -> None:
-    assert Account(held_bytes=GIB).used_bytes(200 * MIB) == GIB + 200 * MIB
+def test_all_memory_in_use_and_the_overhead_count() -> None:
+    assert TenantClaims(held_bytes=GIB).used_bytes(200 * MIB) == GIB + 200 * MIB
 
 
-def test_what_outlived_its_maker_counts_once() -> None:
-    account = Account(held_bytes=GIB, exported_bytes=MIB, imported_bytes=3 * MIB)
+def test_memory_that_outlives_its_maker_counts_once() -> None:
+    account = TenantClaims(held_bytes=GIB, exported_bytes=MIB, imported_bytes=3 * MIB)
     assert account.used_bytes(0) == GIB + 2 * MIB
-    assert account.told_bytes == GIB + 2 * MIB
-    shared = Account(held_bytes=GIB, exported_bytes=3 * MIB, imported_bytes=3 * MIB)
+    assert account.expected_bytes == GIB + 2 * MIB
+    shared = TenantClaims(held_bytes=GIB, exported_bytes=3 * MIB, imported_bytes=3 * MIB)
     assert shared.used_bytes(0) == GIB
 
 
 def test_managed_memory_is_not_expected_of_the_driver() -> None:
     kinds = tuple(GIB if kind == abi.KIND_MANAGED else 0 for kind in range(abi.KINDS))
-    account = Account(held_bytes=3 * GIB, kinds=kinds)
-    assert account.told_bytes == 2 * GIB
+    account = TenantClaims(held_bytes=3 * GIB, kinds=kinds)
+    assert account.expected_bytes == 2 * GIB
     assert account.used_bytes(0) == 3 * GIB
 
 
-def test_a_status_that_a_tenant_broke_is_read_without_harm(status: Status, tmp_path: Path) -> None:
+def test_a_status_that_a_tenant_broke_is_read_without_harm(
+    status: StatusPage, tmp_path: Path
+) -> None:
     register(status, 0, 11, used=GIB)
     for size in (0, 1, 15, 16, 4096 + 8, abi.status_usage_offset(0) + 10):
         os.truncate(tmp_path / "status", size)
         assert len(status.claims(1)) <= 1
-        assert status.reap(everybody, 1) == 0
+        assert status.reap(all_live, 1) == 0
     os.truncate(tmp_path / "status", abi.STATUS_BYTES)
     os.pwrite(status.fd, b"\xff" * abi.STATUS_BYTES, 0)
     assert len(status.claims(abi.MAX_CARDS)) == abi.MAX_PROCESSES
@@ -240,18 +274,18 @@ def test_a_status_that_a_tenant_broke_is_read_without_harm(status: Status, tmp_p
     assert len(status.claims(abi.MAX_CARDS)) == abi.MAX_PROCESSES
 
 
-def test_a_dead_process_is_reaped_with_all_it_held(status: Status) -> None:
+def test_a_dead_process_is_reaped_with_all_its_memory(status: StatusPage) -> None:
     register(status, 0, 11, used=GIB, contexts=1)
     register(status, 1, 12, used=2 * GIB, contexts=1)
     assert status.reap(lambda pid, starttime: (pid, starttime) == (12, 112), 1) == 1
-    (account,) = accounts(status.claims(1), 1)
+    (account,) = sum_claims(status.claims(1), 1)
     assert (account.held_bytes, account.contexts) == (2 * GIB, 1)
     assert os.pread(status.fd, abi.PROCESS_BYTES, abi.status_process_offset(0)) == bytes(32)
     registered.register(status.fd, 0, 13, 113)
-    assert status.claims(1)[0].held == (Held(),)  # whoever comes next inherits nothing
+    assert status.claims(1)[0].held == (MemoryUse(),)  # whoever comes next inherits nothing
 
 
-def test_a_dead_processs_work_is_cleared_on_all_cards(status: Status) -> None:
+def test_a_dead_processs_work_is_cleared_on_all_cards(status: StatusPage) -> None:
     left = abi.WORK.pack(7, 1, 2, 3, 4, 6, 5, 8, 9, 7)
     register(status, 0, 11)
     register(status, 1, 12)
@@ -265,33 +299,33 @@ def test_a_dead_processs_work_is_cleared_on_all_cards(status: Status) -> None:
         assert found == bytes(abi.WORK_BYTES) + left
 
 
-def test_a_pid_that_was_given_again_is_not_the_process(status: Status) -> None:
+def test_a_reused_pid_is_not_the_same_process(status: StatusPage) -> None:
     register(status, 0, 11, used=GIB)
     assert status.reap(lambda pid, starttime: (pid, starttime) == (11, 999), 1) == 1
 
 
-def test_a_process_that_holds_its_lock_is_alive(status: Status, tmp_path: Path) -> None:
+def test_a_process_that_holds_its_lock_is_alive(status: StatusPage, tmp_path: Path) -> None:
     """A process that is not seen (it left its cgroup) but holds its record is not robbed."""
     register(status, 0, 11, used=GIB)
     with (tmp_path / "status").open("r+b") as other:
         lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, abi.status_process_offset(0), 1, 0)
         fcntl.fcntl(other, 37, lock)
-        assert status.reap(nobody, 1) == 0
+        assert status.reap(none_live, 1) == 0
         assert status.is_held()
     assert not status.is_held()
-    assert status.reap(nobody, 1) == 1
+    assert status.reap(none_live, 1) == 1
 
 
 def test_the_daemon_never_waits_for_a_tenant_that_holds_the_pages_lock(
-    status: Status, tmp_path: Path
+    status: StatusPage, tmp_path: Path
 ) -> None:
     register(status, 0, 11, used=GIB)
     with (tmp_path / "status").open("r+b") as other:
         fcntl.fcntl(other, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0))
-        assert status.reap(nobody, 1) == 0
-    assert status.reap(nobody, 1) == 1
+        assert status.reap(none_live, 1) == 0
+    assert status.reap(none_live, 1) == 1
 
 
 def test_a_uuid_that_does_not_fit_is_an_error(directory: int) -> None:
     with pytest.raises(ValueError, match="longer than the 47 bytes"):
-        Grant.make(directory, "0" * 16, [Granted("GPU-" + "x" * 48, GIB, 0, 0)])
+        GrantPage.make(directory, "0" * 16, [CardGrant("GPU-" + "x" * 48, GIB, 0, 0)])

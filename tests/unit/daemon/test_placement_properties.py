@@ -11,12 +11,18 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from gpushare.daemon.cards.capacity import Promise, Room
-from gpushare.daemon.cards.card import Card
-from gpushare.daemon.cards.topology import UNKNOWN, Link, Links, nvlink, pcie
-from gpushare.daemon.placement.bounds import Bounds, Part
-from gpushare.daemon.placement.choose import Ask, NoRoom, NoSuchCard, Placed, place
-from gpushare.quota import Ceilings, Together, Total
+from gpushare.daemon.cards.validation import nvlink_link, pcie_link
+from gpushare.daemon.placement.choose import place_request
+from gpushare.daemon.placement.model import UNKNOWN, AllocationUse, Card, CardCapacity, Link, Links
+from gpushare.daemon.placement.request import (
+    Bounds,
+    NoRoom,
+    NoSuchCard,
+    PlacedCard,
+    PlacementRequest,
+    TenantCardUsage,
+)
+from gpushare.quota import MaxPerCard, MaxPerNode, MaxPerRequest
 
 from .fakes import GIB
 
@@ -24,7 +30,9 @@ MODELS = ("A100-PCIE-40GB", "H200")
 LEVELS = (10, 20, 30, 40, 50)
 #: What stands between two cards: what NVML may say of it, or nothing.
 WAYS: st.SearchStrategy[Link] = st.one_of(
-    st.builds(nvlink, st.integers(1, 18)), st.sampled_from(LEVELS).map(pcie), st.just(UNKNOWN)
+    st.builds(nvlink_link, st.integers(1, 18)),
+    st.sampled_from(LEVELS).map(pcie_link),
+    st.just(UNKNOWN),
 )
 SLOW = settings(
     max_examples=120,
@@ -34,52 +42,52 @@ SLOW = settings(
 
 
 @dataclass(frozen=True)
-class Case:
-    """A machine, and what is asked of it."""
+class PlacementCase:
+    """A machine, and the requests for it."""
 
-    ask: Ask
-    rooms: tuple[Room, ...]
+    ask: PlacementRequest
+    rooms: tuple[CardCapacity, ...]
     links: Links
 
-    def placed(self) -> tuple[Placed, ...] | None:
+    def placed(self) -> tuple[PlacedCard, ...] | None:
         """Return what is given; None where it is refused."""
         try:
-            return place(self.ask, self.rooms, self.links)
+            return place_request(self.ask, self.rooms, self.links)
         except (NoRoom, NoSuchCard):
             return None
 
 
 @st.composite
-def promises(draw: st.DrawFn, memory_bytes: int) -> tuple[Promise, ...]:
+def promises(draw: st.DrawFn, memory_bytes: int) -> tuple[AllocationUse, ...]:
     if draw(st.integers(0, 7)) == 7:
-        return (Promise("alone", memory_bytes, 100, whole=True),)
+        return (AllocationUse("alone", memory_bytes, 100, whole=True),)
     count, found = draw(st.sampled_from((0, 0, 1, 2, 3))), []
     free_bytes, free_cores = memory_bytes, 100
     for number in range(count):
         size, cores = draw(st.integers(1, 16)) * GIB, draw(st.sampled_from((0, 0, 20, 50)))
         if size > free_bytes or cores > free_cores:
             break
-        found.append(Promise(f"t{number}", size, cores))
+        found.append(AllocationUse(f"t{number}", size, cores))
         free_bytes, free_cores = free_bytes - size, free_cores - cores
     return tuple(found)
 
 
 @st.composite
-def machines(draw: st.DrawFn) -> tuple[Room, ...]:
+def machines(draw: st.DrawFn) -> tuple[CardCapacity, ...]:
     found = []
     for index in range(draw(st.sampled_from((5, 6, 6, 4, 3, 2, 1)))):
         gib = draw(st.sampled_from((16, 16, 40)))
         one = Card(index, f"GPU-{index}000", draw(st.sampled_from(MODELS)), gib * GIB, index)
         found.append(
-            Room(
+            CardCapacity(
                 one,
                 draw(promises(gib * GIB)),
-                foreign_bytes=draw(st.sampled_from((0, 0, 0, 3))) * GIB,
+                non_tenant_bytes=draw(st.sampled_from((0, 0, 0, 3))) * GIB,
                 reserve_bytes=draw(st.sampled_from((0, 0, 1))) * GIB,
                 context_bytes=GIB // 2,
                 health=draw(st.sampled_from(("ok",) * 12 + ("GPU is lost",))),
                 mode=draw(st.sampled_from(("any",) * 10 + ("shared", "exclusive"))),
-                max_shares=draw(st.sampled_from((16, 16, 2))),
+                max_tenants=draw(st.sampled_from((16, 16, 2))),
                 cordoned=draw(st.sampled_from((None,) * 12 + ("", "broken"))),
             )
         )
@@ -87,7 +95,7 @@ def machines(draw: st.DrawFn) -> tuple[Room, ...]:
 
 
 @st.composite
-def bounds(draw: st.DrawFn, rooms: Sequence[Room], *, often: bool) -> Bounds:
+def bounds(draw: st.DrawFn, rooms: Sequence[CardCapacity], *, often: bool) -> Bounds:
     def some(low: int, high: int) -> int | None:
         return draw(st.integers(low, high)) if draw(st.integers(0, 4)) == 0 else None
 
@@ -96,31 +104,33 @@ def bounds(draw: st.DrawFn, rooms: Sequence[Room], *, often: bool) -> Bounds:
         return None if gib is None else gib * GIB
 
     parts = tuple(
-        Part(f"key-{name}", name, room.card, draw(st.integers(1, 8)) * GIB, 20)
+        TenantCardUsage(f"key-{name}", name, room.card, draw(st.integers(1, 8)) * GIB, 20)
         for room in rooms
         for name in draw(st.sets(st.sampled_from("ab"), max_size=2).map(sorted))
     )
     if not often and draw(st.integers(0, 2)) < 2:
         return Bounds(parts=parts)
-    model = Total(size(60), some(1, 300), some(1, 3), some(1, 4))
+    model = MaxPerNode(size(60), some(1, 300), some(1, 3), some(1, 4))
     return Bounds(
-        Ceilings(memory_bytes=size(20)),
-        Together(size(30), some(10, 100), some(10, 100), some(1, 3)),
-        Total(size(90), some(1, 400), some(1, 4), some(1, 4), models={"A100": model}),
+        MaxPerRequest(memory_bytes=size(20)),
+        MaxPerCard(size(30), some(10, 100), some(10, 100), some(1, 3)),
+        MaxPerNode(size(90), some(1, 400), some(1, 4), some(1, 4), models={"A100": model}),
         "namespace team",
         parts,
     )
 
 
 @st.composite
-def cases(draw: st.DrawFn, kind: str = "any") -> Case:
+def cases(draw: st.DrawFn, kind: str = "any") -> PlacementCase:
     """Return a case; `kind` says of what there is to be more: whole cards, or bounds."""
     rooms = draw(machines())
-    if kind == "whole":
-        rooms = tuple(replace(room, promises=room.promises[: len(rooms) % 2]) for room in rooms)
-    whole = kind == "whole" or draw(st.integers(0, 3)) == 3
+    if kind == "exclusive":
+        rooms = tuple(
+            replace(room, allocations=room.allocations[: len(rooms) % 2]) for room in rooms
+        )
+    whole = kind == "exclusive" or draw(st.integers(0, 3)) == 3
     percent = draw(st.integers(0, 3)) == 3
-    ask = Ask(
+    ask = PlacementRequest(
         whole=whole,
         count=draw(st.sampled_from((2, 2, 1, 1, 3, 3, 4, None))),
         memory_bytes=None if whole or percent else draw(st.sampled_from((2, 1, 4, 8, 20))) * GIB,
@@ -129,11 +139,11 @@ def cases(draw: st.DrawFn, kind: str = "any") -> Case:
         strategy=draw(st.sampled_from(("", "binpack", "spread", "topology"))),
         allow=draw(st.sampled_from(((),) * 8 + (("A100",), ("h200", "GPU-0000")))),
         deny=draw(st.sampled_from(((),) * 8 + (("GPU-1000",), ("H200",), ("T4",)))),
-        bounds=Bounds() if kind == "whole" else draw(bounds(rooms, often=kind == "bounds")),
+        bounds=Bounds() if kind == "exclusive" else draw(bounds(rooms, often=kind == "bounds")),
     )
     uuids = sorted(room.card.uuid for room in rooms)
     between = {frozenset(pair): draw(WAYS) for pair in combinations(uuids, 2)}
-    return Case(ask, rooms, Links(between))
+    return PlacementCase(ask, rooms, Links(between))
 
 
 ANY = st.sampled_from(("any", "whole", "bounds")).flatmap(cases)
@@ -146,7 +156,7 @@ def named(names: Sequence[str], one: Card) -> bool:
     return any(name == one.uuid or name.lower() in one.model.lower() for name in names)
 
 
-def fits(ask: Ask, room: Room) -> bool:
+def fits(ask: PlacementRequest, room: CardCapacity) -> bool:
     """Whether one card may be taken by itself."""
     one = room.card
     if room.health != "ok" or room.cordoned is not None:
@@ -156,7 +166,8 @@ def fits(ask: Ask, room: Room) -> bool:
     if room.mode == ("shared" if ask.whole else "exclusive"):
         return False
     size, cores = asked(ask, one)
-    together, mine = ask.bounds.together, [p for p in ask.bounds.parts if p.card.uuid == one.uuid]
+    together = ask.bounds.max_per_card
+    mine = [p for p in ask.bounds.parts if p.card.uuid == one.uuid]
     most = [together.memory_bytes]
     if together.memory_percent is not None:
         most.append(one.memory_bytes * together.memory_percent // 100)
@@ -166,22 +177,22 @@ def fits(ask: Ask, room: Room) -> bool:
         return False
     if together.tenants is not None and len(mine) + 1 > together.tenants:
         return False
-    ceiling = ask.bounds.ceilings.memory_bytes
+    ceiling = ask.bounds.max_per_request.memory_bytes
     if ask.whole:
-        return not room.promises
+        return not room.allocations
     if ceiling is not None and size > ceiling:
         return False
-    taken = sum(promise.memory_bytes for promise in room.promises)
-    free = one.memory_bytes - room.reserve_bytes - room.foreign_bytes - taken
+    taken = sum(promise.memory_bytes for promise in room.allocations)
+    free = one.memory_bytes - room.reserve_bytes - room.non_tenant_bytes - taken
     return (
-        not any(promise.whole for promise in room.promises)
+        not any(promise.whole for promise in room.allocations)
         and room.context_bytes < size <= free
-        and sum(promise.cores for promise in room.promises) + cores <= 100
-        and len(room.promises) < room.max_shares
+        and sum(promise.cores for promise in room.allocations) + cores <= 100
+        and len(room.allocations) < room.max_tenants
     )
 
 
-def asked(ask: Ask, one: Card) -> tuple[int, int]:
+def asked(ask: PlacementRequest, one: Card) -> tuple[int, int]:
     if ask.whole:
         return one.memory_bytes, 100
     size = ask.memory_bytes
@@ -191,9 +202,9 @@ def asked(ask: Ask, one: Card) -> tuple[int, int]:
     return size, ask.cores
 
 
-def may(ask: Ask, taken: Sequence[Room]) -> bool:
+def may(ask: PlacementRequest, taken: Sequence[CardCapacity]) -> bool:
     """Whether the set may be had together."""
-    total = ask.bounds.total
+    total = ask.bounds.max_per_node
     for model, most in (("", total), *total.models.items()):
         new = [room.card for room in taken if model in room.card.model]
         parts = [part for part in ask.bounds.parts if model in part.card.model]
@@ -213,21 +224,21 @@ def may(ask: Ask, taken: Sequence[Room]) -> bool:
     return True
 
 
-def sets(case: Case) -> list[tuple[Room, ...]]:
+def sets(case: PlacementCase) -> list[tuple[CardCapacity, ...]]:
     """Return every set of cards that may be taken."""
     count = len(case.rooms) if case.ask.count is None else case.ask.count
     fitting = [room for room in case.rooms if fits(case.ask, room)]
     return [taken for taken in combinations(fitting, count) if may(case.ask, taken)]
 
 
-def distance(case: Case, taken: Sequence[Room]) -> int:
+def distance(case: PlacementCase, taken: Sequence[CardCapacity]) -> int:
     pairs = combinations([room.card.uuid for room in taken], 2)
     return sum(case.links.between[frozenset(pair)].distance for pair in pairs)
 
 
-def goodness(case: Case, taken: Sequence[Room]) -> tuple[object, ...]:
+def goodness(case: PlacementCase, taken: Sequence[CardCapacity]) -> tuple[object, ...]:
     """Return what the strategy looks at, the least the best; without what only decides ties."""
-    ask, free = case.ask, sorted(room.free_bytes for room in taken)
+    ask, free = case.ask, sorted(room.available_bytes for room in taken)
     if ask.strategy == "spread":
         return (sorted(-one for one in free),)
     fitting = [room for room in case.rooms if fits(ask, room)]
@@ -235,7 +246,7 @@ def goodness(case: Case, taken: Sequence[Room]) -> tuple[object, ...]:
         70 - distance(case, (one, other)) for one in taken for other in fitting if other != one
     )
     if ask.whole:
-        return distance(case, taken), sum(room.foreign_bytes for room in taken), near
+        return distance(case, taken), sum(room.non_tenant_bytes for room in taken), near
     if ask.strategy == "binpack" or len(taken) == 1:
         return free, near
     return distance(case, taken), free, near
@@ -246,13 +257,13 @@ def goodness(case: Case, taken: Sequence[Room]) -> tuple[object, ...]:
 
 @SLOW
 @given(ANY)
-def test_a_request_is_refused_only_where_no_set_of_cards_would_do(case: Case) -> None:
+def test_a_request_is_refused_only_where_no_set_of_cards_would_do(case: PlacementCase) -> None:
     assert (case.placed() is not None) == bool(sets(case))
 
 
 @SLOW
 @given(ANY)
-def test_the_set_that_is_taken_is_the_best_by_its_strategy(case: Case) -> None:
+def test_the_set_that_is_taken_is_the_best_by_its_strategy(case: PlacementCase) -> None:
     placed = case.placed()
     if placed is None:
         return
@@ -268,7 +279,9 @@ def test_the_set_that_is_taken_is_the_best_by_its_strategy(case: Case) -> None:
 
 @SLOW
 @given(cases(), st.randoms(use_true_random=False))
-def test_the_order_in_which_cards_are_listed_changes_nothing(case: Case, random: object) -> None:
+def test_the_order_in_which_cards_are_listed_changes_nothing(
+    case: PlacementCase, random: object
+) -> None:
     rooms = list(case.rooms)
     random.shuffle(rooms)  # type: ignore[attr-defined]
     assert replace(case, rooms=tuple(rooms)).placed() == case.placed()
@@ -276,36 +289,38 @@ def test_the_order_in_which_cards_are_listed_changes_nothing(case: Case, random:
 
 @SLOW
 @given(st.lists(cases(), min_size=1, max_size=8), machines())
-def test_nothing_is_ever_promised_twice(requests: list[Case], machine: tuple[Room, ...]) -> None:
-    rooms = {room.card.uuid: replace(room, promises=()) for room in machine}
+def test_nothing_is_ever_allocated_twice(
+    requests: list[PlacementCase], machine: tuple[CardCapacity, ...]
+) -> None:
+    rooms = {room.card.uuid: replace(room, allocations=()) for room in machine}
     for number, request in enumerate(requests):
         ask = replace(request.ask, bounds=Bounds())
         try:
-            placed = place(ask, tuple(rooms.values()), request.links)
+            placed = place_request(ask, tuple(rooms.values()), request.links)
         except (NoRoom, NoSuchCard):
             continue
         for one in placed:
             before = rooms[one.card.uuid]
             assert before.health == "ok"
             assert before.cordoned is None
-            promise = Promise(f"r{number}", one.memory_bytes, one.cores, one.whole)
-            rooms[one.card.uuid] = replace(before, promises=(*before.promises, promise))
+            promise = AllocationUse(f"r{number}", one.memory_bytes, one.cores, one.whole)
+            rooms[one.card.uuid] = replace(before, allocations=(*before.allocations, promise))
     for after in rooms.values():
-        if any(promise.whole for promise in after.promises):
-            assert len(after.promises) == 1
+        if any(promise.whole for promise in after.allocations):
+            assert len(after.allocations) == 1
             assert after.mode != "shared"
             continue
-        assert not after.promises or after.mode != "exclusive"
-        taken = sum(promise.memory_bytes for promise in after.promises)
-        if after.promises:
-            assert taken + after.foreign_bytes + after.reserve_bytes <= after.card.memory_bytes
-        assert sum(promise.cores for promise in after.promises) <= 100
-        assert len(after.promises) <= after.max_shares
+        assert not after.allocations or after.mode != "exclusive"
+        taken = sum(promise.memory_bytes for promise in after.allocations)
+        if after.allocations:
+            assert taken + after.non_tenant_bytes + after.reserve_bytes <= after.card.memory_bytes
+        assert sum(promise.cores for promise in after.allocations) <= 100
+        assert len(after.allocations) <= after.max_tenants
 
 
 @SLOW
 @given(cases(), st.integers(0, 5), st.sampled_from(("memory", "cores", "shares", "open", "card")))
-def test_more_room_never_makes_a_yes_a_no(case: Case, at: int, what: str) -> None:
+def test_more_room_never_makes_a_yes_a_no(case: PlacementCase, at: int, what: str) -> None:
     assume(case.ask.memory_percent is None)  # a part of a larger card is more memory
     assume(case.ask.count is not None)  # and all cards are one more
     assume(not (case.ask.whole and what == "memory"))  # so is a whole one
@@ -315,29 +330,31 @@ def test_more_room_never_makes_a_yes_a_no(case: Case, at: int, what: str) -> Non
     larger = replace(room.card, memory_bytes=room.card.memory_bytes + 8 * GIB)
     more = {
         "memory": replace(room, card=larger),
-        "cores": replace(room, promises=tuple(replace(p, cores=0) for p in room.promises)),
-        "shares": replace(room, max_shares=room.max_shares + 1),
+        "cores": replace(room, allocations=tuple(replace(p, cores=0) for p in room.allocations)),
+        "shares": replace(room, max_tenants=room.max_tenants + 1),
         "open": replace(room, cordoned=None, health="ok", mode="any"),
         "card": room,
     }[what]
     rooms[at % len(rooms)] = more
     if what == "card":
-        rooms.append(Room(Card(9, "GPU-9000", "H200", 80 * GIB, 9)))
+        rooms.append(CardCapacity(Card(9, "GPU-9000", "H200", 80 * GIB, 9)))
     assert replace(case, rooms=tuple(rooms)).placed() is not None
 
 
 @SLOW
 @given(ANY)
-def test_a_refusal_has_each_card_and_advises_less_only_where_that_helps(case: Case) -> None:
+def test_a_refusal_has_each_card_and_advises_less_only_where_that_helps(
+    case: PlacementCase,
+) -> None:
     try:
-        place(case.ask, case.rooms, case.links)
+        place_request(case.ask, case.rooms, case.links)
     except NoSuchCard:
         return
     except NoRoom as error:
         text = str(error)
     else:
         return
-    if not text.startswith("no card can be given"):
+    if not text.startswith("no card can be allocated"):
         assert all(f"card {room.card.index} " in text for room in case.rooms)
     for room in case.rooms:
         opened = fits(case.ask, replace(room, cordoned=None))
@@ -346,7 +363,7 @@ def test_a_refusal_has_each_card_and_advises_less_only_where_that_helps(case: Ca
     anything = replace(case.ask, allow=(), deny=())
     if "change allow" in text or "change deny" in text:
         assert any(fits(anything, room) and not fits(case.ask, room) for room in case.rooms)
-    if "ask for less" in text:
+    if "request less" in text:
         sizes = {room.context_bytes + 1 for room in case.rooms}
         littles = [replace(case.ask, memory_bytes=size, memory_percent=None) for size in sizes]
         assert any(sets(replace(case, ask=replace(little, cores=0, count=1))) for little in littles)
@@ -355,13 +372,13 @@ def test_a_refusal_has_each_card_and_advises_less_only_where_that_helps(case: Ca
 @pytest.mark.parametrize("count", range(1, 17))
 def test_sixteen_cards_are_placed_by_looking_at_every_set(count: int) -> None:
     """The set that is found is no farther apart than pairs of neighbours allow."""
-    rooms = tuple(Room(Card(n, f"GPU-{n:02}", "A100", 40 * GIB, n)) for n in range(16))
+    rooms = tuple(CardCapacity(Card(n, f"GPU-{n:02}", "A100", 40 * GIB, n)) for n in range(16))
     between = {
-        frozenset((one.card.uuid, other.card.uuid)): nvlink(12)
+        frozenset((one.card.uuid, other.card.uuid)): nvlink_link(12)
         if one.card.index // 4 == other.card.index // 4
-        else pcie(50)
+        else pcie_link(50)
         for one, other in combinations(rooms, 2)
     }
-    placed = place(Ask(whole=True, count=count), rooms, Links(between))
+    placed = place_request(PlacementRequest(whole=True, count=count), rooms, Links(between))
     groups = {one.card.index // 4 for one in placed}
     assert len(groups) == -(-count // 4)

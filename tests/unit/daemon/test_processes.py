@@ -27,7 +27,7 @@ def test_a_process_is_read_whatever_it_calls_itself() -> None:
     ) as program:
         assert program.stdout is not None
         program.stdout.readline()
-        found = processes.look(program.pid)
+        found = processes.find_process(program.pid)
         assert found is not None
         assert (found.pid, found.parent) == (program.pid, os.getpid())
         assert processes.name_of(program.pid) == ") R 1 (x"
@@ -36,7 +36,7 @@ def test_a_process_is_read_whatever_it_calls_itself() -> None:
 
 
 @pytest.mark.parametrize("has_files", [True, False])
-def test_the_family_of_a_process_is_found_whatever_the_kernel_tells(
+def test_a_process_family_is_found_despite_missing_kernel_data(
     monkeypatch: pytest.MonkeyPatch, has_files: bool
 ) -> None:
     """Children of any of its threads, and theirs."""
@@ -65,9 +65,9 @@ def test_the_family_of_a_process_is_found_whatever_the_kernel_tells(
 def test_a_zombie_has_ended() -> None:
     program = subprocess.Popen(["true"])
     os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
-    assert processes.look(program.pid) is None
+    assert processes.find_process(program.pid) is None
     program.wait()
-    assert processes.look(program.pid) is None
+    assert processes.find_process(program.pid) is None
     assert processes.cgroups_of(program.pid) == {}
     assert processes.owner_of(program.pid) is None
 
@@ -81,7 +81,7 @@ def test_a_process_goes_on_without_its_first_thread() -> None:
     with subprocess.Popen([sys.executable, "-c", code]) as program:
         stat = Path(f"/proc/{program.pid}/stat")
         wait_until(lambda: stat.read_bytes().rpartition(b") ")[2].startswith(b"Z"))
-        found = processes.look(program.pid)
+        found = processes.find_process(program.pid)
         program.kill()
     assert found is not None
 
@@ -91,7 +91,7 @@ def ended(pidfd: int) -> bool:
 
 
 def test_a_pidfd_is_of_the_process_that_started_then() -> None:
-    me = processes.look(os.getpid())
+    me = processes.find_process(os.getpid())
     assert me is not None
     assert processes.open_pidfd(me.pid, me.starttime + 1) is None
     fd = processes.open_pidfd(me.pid, me.starttime)
@@ -102,7 +102,7 @@ def test_a_pidfd_is_of_the_process_that_started_then() -> None:
 
 def test_a_pidfd_says_when_the_process_ends() -> None:
     program = subprocess.Popen(["sleep", "1000"])
-    found = processes.look(program.pid)
+    found = processes.find_process(program.pid)
     assert found is not None
     fd = processes.open_pidfd(program.pid, found.starttime)
     assert fd is not None
@@ -119,7 +119,7 @@ def test_a_process_knows_its_own_number_in_its_namespace() -> None:
     program = subprocess.Popen(["unshare", "--pid", "--fork", "sleep", "1000"])
 
     def inner() -> list[processes.Process]:
-        found = [processes.look(pid) for pid in processes.descendants(program.pid)[1:]]
+        found = [processes.find_process(pid) for pid in processes.descendants(program.pid)[1:]]
         return [process for process in found if process is not None]
 
     try:
@@ -217,14 +217,22 @@ def test_whatever_it_is_called_a_cgroup_is_found_again(
 
 
 @contextmanager
-def waiting(folder: Path, name: str, *, executes: bool, deleted: bool = True) -> Iterator[int]:
-    """Yield a child that holds a pipe open as a container's first process holds its runtime's."""
+def waiting(
+    folder: Path, name: str, *, executes: bool, deleted: bool = True, writes: bool = False
+) -> Iterator[int]:
+    """Yield a child that holds a pipe open as a container's first process holds its runtime's.
+
+    crun's reads it. runc's has only its name, and `writes` to it once the container is started.
+    """
     os.mkfifo(folder / name)
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        held = os.open(folder / name, os.O_RDWR)
-        os.set_inheritable(held, True)
+        os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK)
+        if writes:  # behind the sockets that the container is passed (LISTEN_FDS)
+            end = os.open(folder / name, os.O_WRONLY)
+            os.dup2(end, 200)
+            os.close(end)
         os.write(tell, b"x")
         if executes:
             os.execv("/bin/sleep", ["sleep", "1000"])
@@ -243,18 +251,24 @@ def waiting(folder: Path, name: str, *, executes: bool, deleted: bool = True) ->
         os.waitpid(child, 0)
 
 
-def test_who_waits_at_a_pipe_that_is_gone_can_never_start(tmp_path: Path) -> None:
+def test_a_process_that_waits_on_a_deleted_fifo_can_never_start(tmp_path: Path) -> None:
     with waiting(tmp_path, "exec.fifo", executes=False) as pid:
         assert processes.is_stranded(pid)
 
 
-def test_who_can_still_be_started_is_not_stranded(tmp_path: Path) -> None:
+def test_a_process_that_can_still_start_is_not_abandoned(tmp_path: Path) -> None:
     with waiting(tmp_path, "exec.fifo", executes=False, deleted=False) as pid:
         assert not processes.is_stranded(pid)
     with waiting(tmp_path, "other", executes=False) as pid:
         assert not processes.is_stranded(pid)
 
 
-def test_a_program_cannot_make_itself_look_as_if_it_never_ran(tmp_path: Path) -> None:
+def test_a_process_that_is_being_started_is_not_stranded(tmp_path: Path) -> None:
+    """runc deletes the pipe while the process is about to execute its program, or runs hooks."""
+    with waiting(tmp_path, "exec.fifo", executes=False, writes=True) as pid:
+        assert not processes.is_stranded(pid)
+
+
+def test_a_program_cannot_appear_never_to_have_run(tmp_path: Path) -> None:
     with waiting(tmp_path, "exec.fifo", executes=True) as pid:
         assert not processes.is_stranded(pid)

@@ -12,12 +12,12 @@ import pytest
 
 from gpushare import config as configuration
 from gpushare.config import Config, Timing
-from gpushare.daemon.control import reload as module
-from gpushare.daemon.control.reload import NotReloaded, reload
-from gpushare.daemon.node import Node
-from gpushare.daemon.placement.choose import NoRoom
-from gpushare.daemon.views.rows import status_row
-from gpushare.quota import QuotaError, Terms
+from gpushare.daemon.operator import reload as module
+from gpushare.daemon.operator.reload import NotReloaded, reload_config
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.daemon.state import DaemonState
+from gpushare.quota import QuotaError, RequestPolicy
 
 from . import fakes
 from .fakes import GIB
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def node(tmp_path: Path, file: Path) -> Iterator[Node]:
+def node(tmp_path: Path, file: Path) -> Iterator[DaemonState]:
     write(file, "")
     with fakes.node(tmp_path) as made:
         made.config = configuration.load(file)
@@ -40,7 +40,7 @@ def node(tmp_path: Path, file: Path) -> Iterator[Node]:
 def write(file: Path, text: str) -> None:
     """Write the file with what the node has, and `text`."""
     folder = file.parent
-    own = {"run_dir": folder / "run", "state_dir": folder / "state", "libraries": folder / "lib"}
+    own = {"run_dir": folder / "run", "state_dir": folder / "state", "library_dir": folder / "lib"}
     lines = "".join(f"{key}: {path}\n" for key, path in own.items())
     file.write_text(lines + text)
 
@@ -49,124 +49,146 @@ def write(file: Path, text: str) -> None:
     ("text", "changed"),
     [
         ("", []),
-        ("reserve: 1GiB", ["reserve"]),
-        ("max_shares: 1", ["max_shares"]),
+        ("system_reserved: 1GiB", ["system_reserved"]),
+        ("max_tenants: 1", ["max_tenants"]),
         ("defaults: {memory: 2GiB}", ["defaults", "users"]),
-        ("ceilings: {cores: 50}\ntrust: {env: ignore}", ["ceilings", "trust", "users"]),
-        ("audit: {over: observe, compute: observe}", ["audit.compute", "audit.over", "users"]),
-        ("audit: {unknown: kill}", ["audit.unknown"]),
-        ("users: {ceilings: {memory: 1GiB}}", ["users"]),
-        ('namespaces: {"dev-*": {ceilings: {memory: 1GiB}}}', ["namespaces"]),
-        ("allow_uninterposed: true", ["allow_uninterposed"]),
-        ("engines: {docker: {sockets: [/run/other.sock]}}", ["engines.docker.sockets"]),
         (
-            "timing: {bind: 1, sample: 0.5, reconcile: 3}",
-            ["timing.bind", "timing.reconcile", "timing.sample"],
+            "max_per_request: {cores: 50}\ntrust: {env: ignore}",
+            ["max_per_request", "trust", "users"],
+        ),
+        (
+            "audit: {over_quota: observe, gate_bypass: observe}",
+            ["audit.gate_bypass", "audit.over_quota", "users"],
+        ),
+        ("audit: {unallocated: kill}", ["audit.unallocated"]),
+        ("users: {max_per_request: {memory: 1GiB}}", ["users"]),
+        ('namespaces: {"dev-*": {max_per_request: {memory: 1GiB}}}', ["namespaces"]),
+        ("allow_bypass_capabilities: true", ["allow_bypass_capabilities"]),
+        ("engines: {sockets: [/run/other.sock]}", ["engines.sockets"]),
+        (
+            (
+                "timing: {bind_timeout_seconds: 1, sample_interval_seconds: 0.5, "
+                "reconcile_interval_seconds: 3}"
+            ),
+            [
+                "timing.bind_timeout_seconds",
+                "timing.reconcile_interval_seconds",
+                "timing.sample_interval_seconds",
+            ],
         ),
     ],
 )
-def test_what_changed_holds_and_is_named(
-    node: Node, file: Path, text: str, changed: list[str]
+def test_changed_keys_take_effect_and_are_named(
+    node: DaemonState, file: Path, text: str, changed: list[str]
 ) -> None:
     write(file, text)
-    assert reload(node) == changed
+    assert reload_config(node) == changed
     assert node.config == configuration.load(file)
-    assert reload(node) == []
+    assert reload_config(node) == []
 
 
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("mount_namespace: /proc/1/ns/mnt", "mount_namespace"),
-        ("driver: {cdi: /x.yaml}", "driver.cdi"),
-        ("history: {days: 1}", "history.days"),
-        ("history: {most: 1MiB}", "history.most"),
-        ("timing: {driver: 1}", "timing.driver"),
-        ("timing: {foreign_half_life: 1}", "timing.foreign_half_life"),
+        ("runtime_mount_namespace: /proc/1/ns/mnt", "mount_namespace"),
+        ("driver: {cdi_spec: /x.yaml}", "driver.cdi_spec"),
+        ("history: {retention_days: 1}", "history.retention_days"),
+        ("history: {max_size: 1MiB}", "history.max_size"),
+        ("timing: {driver_timeout_seconds: 1}", "timing.driver_timeout_seconds"),
+        ("timing: {non_tenant_half_life_seconds: 1}", "timing.non_tenant_half_life_seconds"),
     ],
 )
-def test_what_takes_a_restart_is_refused_with_all_beside_it(
-    node: Node, file: Path, text: str, key: str
+def test_a_change_that_needs_a_restart_is_refused_with_all_others(
+    node: DaemonState, file: Path, text: str, key: str
 ) -> None:
     before = node.config
-    write(file, f"{text}\nmax_shares: 1")
-    with pytest.raises(NotReloaded, match=rf"{key} takes a restart; nothing .* max_shares neither"):
-        reload(node)
+    write(file, f"{text}\nmax_tenants: 1")
+    with pytest.raises(
+        NotReloaded, match=rf"{key} requires a restart; no change .* including max_tenants"
+    ):
+        reload_config(node)
     assert node.config is before
 
 
-def test_another_folder_takes_a_restart(node: Node, file: Path) -> None:
+def test_another_folder_takes_a_restart(node: DaemonState, file: Path) -> None:
     file.write_text("")
-    with pytest.raises(NotReloaded, match="libraries, run_dir, state_dir takes a restart: "):
-        reload(node)
+    with pytest.raises(NotReloaded, match="library_dir, run_dir, state_dir requires a restart: "):
+        reload_config(node)
 
 
-def test_a_file_that_is_not_right_changes_nothing_and_is_told_until_it_is(
-    node: Node, file: Path
+def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed(
+    node: DaemonState, file: Path
 ) -> None:
-    write(file, "max_shares: 1\nreserve: 4G")
-    with pytest.raises(NotReloaded, match=r"what was read before holds: .*yaml:5: reserve"):
-        reload(node)
-    assert node.config.max_shares == Config().max_shares
-    assert any("was not taken over" in told for told in status_row(node)["warnings"])
-    write(file, "max_shares: 1")
-    assert reload(node) == ["max_shares"]
+    write(file, "max_tenants: 1\nsystem_reserved: 4G")
+    with pytest.raises(
+        NotReloaded,
+        match=r"the previous configuration remains in effect: .*yaml:5: system_reserved",
+    ):
+        reload_config(node)
+    assert node.config.max_tenants == Config().max_tenants
+    assert any("was rejected" in told for told in status_row(node)["warnings"])
+    write(file, "max_tenants: 1")
+    assert reload_config(node) == ["max_tenants"]
     assert not any("taken over" in told for told in status_row(node)["warnings"])
 
 
-def test_a_file_that_was_written_and_not_read_is_told(node: Node, file: Path) -> None:
+def test_a_file_that_was_not_reloaded_is_reported(node: DaemonState, file: Path) -> None:
     os.utime(file, ns=(1, 1))
     told = status_row(node)["warnings"]
     assert any(warning.endswith("sudo gpushare config reload") for warning in told)
-    reload(node)
+    reload_config(node)
     assert status_row(node)["warnings"] == []
 
 
-def test_who_asks_from_now_on_is_held_to_it_and_who_has_keeps(node: Node, file: Path) -> None:
+def test_a_new_limit_applies_to_later_requests_and_not_to_running_tenants(
+    node: DaemonState, file: Path
+) -> None:
     tenant = opened(node, memory="100GiB")
-    write(file, "ceilings: {memory: 10GiB}\nreserve: 60GiB\nmax_shares: 2")
-    reload(node)
-    assert node.ledger.entries[tenant["key"]].holdings[0].memory_bytes == 100 * GIB
-    with pytest.raises(QuotaError, match="ceiling"):
+    write(file, "max_per_request: {memory: 10GiB}\nsystem_reserved: 60GiB\nmax_tenants: 2")
+    reload_config(node)
+    assert node.ledger.entries[tenant["key"]].allocations[0].memory_bytes == 100 * GIB
+    with pytest.raises(QuotaError, match="exceeds the maximum"):
         opened(node, memory="20GiB")
     with pytest.raises(NoRoom):
         opened(node, memory="10GiB")
-    write(file, "reserve: 0B")
-    reload(node)
+    write(file, "system_reserved: 0B")
+    reload_config(node)
     opened(node, memory="20GiB")
 
 
-def test_the_readers_group_is_told_to_the_socket(node: Node, file: Path) -> None:
+def test_a_changed_read_group_reaches_the_socket(node: DaemonState, file: Path) -> None:
     told: list[int | None] = []
     node.regroup = told.append
     write(file, "read_group: daemon")
-    reload(node)
-    reload(node)
+    reload_config(node)
+    reload_config(node)
     write(file, "")
-    reload(node)
+    reload_config(node)
     assert told == [1, None]
     write(file, "read_group: no-such-group")
     with pytest.raises(NotReloaded, match="there is no group no-such-group"):
-        reload(node)
+        reload_config(node)
     assert told == [1, None]
 
 
 def test_every_key_either_holds_at_once_or_takes_a_restart() -> None:
-    """Who adds one says which."""
+    """A test that adds one names it."""
     known = {*module.LIVE, *module.RESTART, "terms", "timing", "file", "written_ns"}
     assert known == {part.name for part in fields(Config)}
     assert module.LIVE.keys() & module.RESTART.keys() == set()
-    assert module.LIVE_TERMS.keys() == {part.name for part in fields(Terms)}
+    assert module.LIVE_TERMS.keys() == {part.name for part in fields(RequestPolicy)}
     assert {part.name for part in fields(Timing)} == module.LIVE_TIMING | module.RESTART_TIMING
     assert not module.LIVE_TIMING & module.RESTART_TIMING
 
 
-def test_a_file_that_comes_later_is_read(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_comes_later_is_read(
+    node: DaemonState, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The daemon was started without one."""
     found = node.config.file
     assert found is not None
     node.config = replace(node.config, file=None, written_ns=0)
-    write(found, "max_shares: 3")
+    write(found, "max_tenants: 3")
     monkeypatch.setattr(configuration, "DEFAULT_FILE", found)
-    assert reload(node) == ["max_shares"]
+    assert reload_config(node) == ["max_tenants"]
     assert node.config.file == found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`set` taken back: a container has what it asked for, at once, or is told who has it now."""
+"""`set --reset`: a container has its own request again, at once, or a refusal with names."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ import pytest
 
 from gpushare import abi
 from gpushare.config import Config
-from gpushare.daemon.control.on_over import set_on_over
-from gpushare.daemon.control.reset import reset_quota
-from gpushare.daemon.control.resize import NotResizable, set_quota
-from gpushare.daemon.node import Node
-from gpushare.daemon.placement.choose import NoRoom
-from gpushare.protocol import Opened
-from gpushare.quota import Ceilings, Defaults, QuotaError, Terms
+from gpushare.daemon.operator.reset import reset_quota
+from gpushare.daemon.operator.resize import NotResizable, set_over_quota_action, set_quota
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.protocol import HostProcessGrant
+from gpushare.quota import Defaults, MaxPerRequest, QuotaError, RequestPolicy
 
 from . import fakes
-from .fakes import GIB, FakeDriver
+from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import entry_of, grant, opened
 
 ASKED: Mapping[str, str] = {"memory": "4GiB", "cores": "30", "priority": "7", "class": "offline"}
@@ -34,11 +32,11 @@ SET: Mapping[str, str] = {
 }
 
 
-def as_asked(node: Node) -> Opened:
+def as_asked(node: FakeDaemon) -> HostProcessGrant:
     return opened(node, devices="0", **{key.replace("-", "_"): text for key, text in ASKED.items()})
 
 
-def test_all_that_was_set_is_as_it_was(node: Node) -> None:
+def test_all_that_was_set_is_as_it_was(node: FakeDaemon) -> None:
     tenant = as_asked(node)
     before = entry_of(node, tenant)
     page = grant(node, tenant).read_bytes()
@@ -52,7 +50,7 @@ def test_all_that_was_set_is_as_it_was(node: Node) -> None:
 
 
 @pytest.mark.parametrize("key", SET)
-def test_one_key_goes_back_and_the_others_stay(node: Node, key: str) -> None:
+def test_one_key_goes_back_and_the_others_stay(node: FakeDaemon, key: str) -> None:
     tenant = as_asked(node)
     before = entry_of(node, tenant)
     changed = set_quota(before, SET, node)
@@ -64,36 +62,36 @@ def test_one_key_goes_back_and_the_others_stay(node: Node, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", SET)
-def test_what_is_set_one_by_one_and_taken_back_is_as_it_was(node: Node, key: str) -> None:
+def test_a_reset_undoes_changes_that_were_set_one_by_one(node: FakeDaemon, key: str) -> None:
     tenant = as_asked(node)
     before = entry_of(node, tenant)
     changed = set_quota(before, {key: SET[key]}, node)
     assert reset_quota(changed, [key], node) == before
 
 
-def test_a_percentage_is_one_again(node: Node) -> None:
+def test_a_percentage_is_one_again(node: FakeDaemon) -> None:
     tenant = opened(node, memory_percent="10", devices="0")
     before = entry_of(node, tenant)
     set_quota(before, {"memory": "6GiB"}, node)
     after = reset_quota(entry_of(node, tenant), ["memory"], node)
     assert after == before
-    assert after.holdings[0].memory_bytes == 14 * GIB
+    assert after.allocations[0].memory_bytes == 14 * GIB
 
 
-def test_a_limit_that_grew_along_goes_back_along(node: Node) -> None:
+def test_a_limit_that_grew_along_goes_back_along(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", memory_limit="5GiB", devices="0")
     before = entry_of(node, tenant)
     changed = set_quota(before, {"memory": "6GiB"}, node)
-    assert changed.holdings[0].memory_limit_bytes == 6 * GIB
+    assert changed.allocations[0].memory_limit_bytes == 6 * GIB
     assert reset_quota(changed, ["memory"], node) == before
 
 
-def test_what_others_were_promised_meanwhile_is_not_taken_back(node: Node) -> None:
+def test_memory_reserved_by_others_meanwhile_is_not_taken_back(node: FakeDaemon) -> None:
     tenant = opened(node, memory="100GiB", cores="80", devices="0")
     set_quota(entry_of(node, tenant), {"memory": "4GiB", "cores": "10"}, node)
     opened(node, memory="100GiB", cores="50", devices="0")
     before = entry_of(node, tenant)
-    with pytest.raises(NoRoom, match="no room to grow by 96 GiB"):
+    with pytest.raises(NoRoom, match="cannot grow train by 96 GiB"):
         reset_quota(before, ["memory"], node)
     with pytest.raises(NoRoom, match="no room for 80 % of its compute"):
         reset_quota(before, ["cores"], node)
@@ -103,53 +101,53 @@ def test_what_others_were_promised_meanwhile_is_not_taken_back(node: Node) -> No
     assert node.overrides.of(tenant["id"]) == {"memory": "4GiB", "cores": "10"}
 
 
-def test_what_does_not_go_with_what_stays_is_refused(node: Node) -> None:
+def test_a_reset_that_contradicts_the_rest_is_refused(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", devices="0")
     set_quota(entry_of(node, tenant), {"cores": "40", "policy": "burst-share"}, node)
-    with pytest.raises(QuotaError, match="needs cores"):
+    with pytest.raises(QuotaError, match="requires cores"):
         reset_quota(entry_of(node, tenant), ["cores"], node)
     assert reset_quota(entry_of(node, tenant), ["cores", "policy"], node).policy == "best-effort"
 
 
 @pytest.mark.parametrize("keys", [(), ["memory"], ["weight", "cores"]])
-def test_nothing_that_was_set_is_nothing_to_take_back(node: Node, keys: list[str]) -> None:
+def test_nothing_that_was_set_is_nothing_to_take_back(node: FakeDaemon, keys: list[str]) -> None:
     tenant = as_asked(node)
-    with pytest.raises(NotResizable, match=r"nobody has set .* of train; see gpushare inspect"):
+    with pytest.raises(NotResizable, match=r".* of train is not overridden. See gpushare inspect"):
         reset_quota(entry_of(node, tenant), keys, node)
 
 
-def test_of_an_earlier_versions_tenant_nobody_knows_what_it_asked(node: Node) -> None:
+def test_an_unknown_request_cannot_be_restored(node: FakeDaemon) -> None:
     tenant = as_asked(node)
-    node.ledger.add(replace(entry_of(node, tenant), asked={}))
+    node.ledger.add(replace(entry_of(node, tenant), requested={}))
     set_quota(entry_of(node, tenant), {"memory": "6GiB"}, node)
-    with pytest.raises(NotResizable, match=r"was not noted .* by an earlier version"):
+    with pytest.raises(NotResizable, match=r"was not recorded: an earlier version"):
         reset_quota(entry_of(node, tenant), (), node)
 
 
-def test_it_goes_back_to_the_nodes_word_where_nobody_asked(tmp_path: Path) -> None:
-    terms = Terms(Defaults(memory_bytes=2 * GIB, cores=20), Ceilings(priority=7))
+def test_without_a_request_the_nodes_default_applies(tmp_path: Path) -> None:
+    terms = RequestPolicy(Defaults(memory_bytes=2 * GIB, cores=20), MaxPerRequest(priority=7))
     with fakes.node(tmp_path, FakeDriver(fakes.card(0)), Config(terms=terms)) as node:
         tenant = opened(node, memory="4GiB")
         before = entry_of(node, tenant)
         set_quota(before, {"cores": "50", "priority": "0"}, node)
         after = reset_quota(entry_of(node, tenant), (), node)
         assert after == before
-        assert (after.holdings[0].cores, after.priority) == (20, 7)
+        assert (after.allocations[0].cores, after.priority) == (20, 7)
 
 
-def test_what_was_asked_outlives_the_daemon(tmp_path: Path) -> None:
+def test_the_original_request_outlives_the_daemon(tmp_path: Path) -> None:
     with fakes.node(tmp_path) as first:
         tenant = opened(first, memory="4GiB", cores="30")
         before = entry_of(first, tenant)
         set_quota(before, {"memory": "6GiB"}, first)
     with fakes.again(tmp_path) as second:
-        assert entry_of(second, tenant).asked == before.asked == before.quota
+        assert entry_of(second, tenant).requested == before.requested == before.quota
 
 
-def test_how_far_the_audit_goes_goes_back_to_the_nodes_word(node: Node) -> None:
+def test_the_over_quota_action_returns_to_the_nodes_default(node: FakeDaemon) -> None:
     tenant = as_asked(node)
-    set_on_over(entry_of(node, tenant), "kill", node)
+    set_over_quota_action(entry_of(node, tenant), "kill", node)
     set_quota(entry_of(node, tenant), {"cores": "40"}, node)
-    reset_quota(entry_of(node, tenant), ["on-over"], node)
+    reset_quota(entry_of(node, tenant), ["over-quota-action"], node)
     assert node.overrides.of(tenant["id"]) == {"cores": "40"}
-    assert node.audit.choice(entry_of(node, tenant)) == node.config.terms.over
+    assert node.over_quota_action(entry_of(node, tenant)) == node.config.terms.over

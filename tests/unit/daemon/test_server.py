@@ -14,28 +14,38 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
 from gpushare import client, protocol
-from gpushare.daemon.node import Node
-from gpushare.daemon.service import requests, server
-from gpushare.daemon.service.door import Door
-from gpushare.daemon.service.request import Answer, Operation, Peer, Request
-from gpushare.daemon.service.server import Server
-from gpushare.daemon.service.worker import Worker
+from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.core import log
+from gpushare.daemon.core.allowance import Allowances
+from gpushare.daemon.core.loop import Worker
+from gpushare.daemon.identity import processes
+from gpushare.daemon.operator.run_state import RunControl
+from gpushare.daemon.service import control_request, control_server
+from gpushare.daemon.service.control_request import ControlReply, ControlRequest, Operation, Peer
+from gpushare.daemon.service.control_server import ControlServer
+from gpushare.daemon.service.systemd import StartingSocket
+from gpushare.daemon.state import AuditFinding, ComputeUsage, DaemonState, UsageView
+from gpushare.events import KEPT
 from gpushare.oci.spec import SpecError
 
 from . import fakes
 from .fakes import GIB, entry, wait_until
 
-STRANGER = Peer(pid=os.getpid(), uid=12345)
+UNPRIVILEGED = Peer(pid=os.getpid(), uid=12345)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path) -> Iterator[DaemonState]:
     with fakes.node(tmp_path) as made:
         yield made
+
+
+OPERATIONS = dict(control_server.all_operations(create_autospec(RunControl)))
 
 
 @pytest.fixture
@@ -46,8 +56,8 @@ def readers() -> Iterator[Worker]:
 
 
 @pytest.fixture
-def running(node: Node, readers: Worker) -> Iterator[Server]:
-    listening = Server(Door(node.config.socket, None), node, readers)
+def running(node: DaemonState, readers: Worker) -> Iterator[ControlServer]:
+    listening = ControlServer(StartingSocket(node.config.socket, None), node, readers, OPERATIONS)
     thread = threading.Thread(target=node.loop.run)
     thread.start()
     yield listening
@@ -57,7 +67,7 @@ def running(node: Node, readers: Worker) -> Iterator[Server]:
 
 
 @pytest.fixture
-def path(running: Server, node: Node) -> Path:
+def path(running: ControlServer, node: DaemonState) -> Path:
     del running
     return node.config.socket
 
@@ -106,8 +116,7 @@ def ask(path: Path, request: Mapping[str, Any], fds: tuple[int, ...] = ()) -> di
 @contextlib.contextmanager
 def operation(name: str, run: Any, *, changes: bool = False) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        table = {**requests.OPERATIONS, name: Operation(run, changes)}
-        patch.setattr(requests, "OPERATIONS", table)
+        patch.setitem(OPERATIONS, name, Operation(run, "decide" if changes else "read"))
         yield
 
 
@@ -124,7 +133,7 @@ def test_a_request_is_acknowledged_then_answered(path: Path) -> None:
 def test_the_acknowledgement_does_not_wait_for_the_answer(path: Path) -> None:
     go_on = threading.Event()
 
-    def slow(_request: Request, _node: Node) -> Answer:
+    def slow(_request: ControlRequest, _node: DaemonState) -> ControlReply:
         assert go_on.wait(20)
         return iter(()), {"slow": True}
 
@@ -135,13 +144,43 @@ def test_the_acknowledgement_does_not_wait_for_the_answer(path: Path) -> None:
         assert caller.receive() == {"ok": True, "slow": True}
 
 
+def test_a_client_that_waits_sees_by_the_sockets_time_that_others_are_served(path: Path) -> None:
+    os.utime(path, (0, 0))
+    assert ask(path, {"op": "hello"}) == {"ok": True}
+    assert path.stat().st_mtime > 0
+
+
+def test_a_request_in_a_queue_is_acknowledged_again_and_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long those before it take, its client knows that it is not forgotten."""
+    monkeypatch.setattr(control_server, "_QUEUED_SECONDS", 0.02)
+    go_on = threading.Event()
+
+    def slow(_request: ControlRequest, _node: DaemonState) -> ControlReply:
+        assert go_on.wait(20)
+        return iter(()), {"slow": True}
+
+    with operation("slow", slow), Caller(path) as first, Caller(path) as second:
+        first.send(b'{"op": "slow"}')
+        assert first.receive() == {"ack": True}
+        second.send(b'{"op": "slow"}')
+        for _ in range(3):
+            assert second.receive() == {"ack": True}
+        go_on.set()
+        replies = iter(first.receive, {"ack": True})
+        assert next(replies) == {"ok": True, "slow": True}
+        replies = iter(second.receive, {"ack": True})
+        assert next(replies) == {"ok": True, "slow": True}
+
+
 def test_one_connection_may_ask_again(path: Path) -> None:
     with Caller(path) as caller:
         assert caller.ask({"op": "status"})["ok"]
         assert caller.ask({"op": "status"})["ok"]
 
 
-def test_our_own_client_understands_it(path: Path, node: Node) -> None:
+def test_our_own_client_understands_it(path: Path, node: DaemonState) -> None:
     asking = client.Client(path)
     assert [card["index"] for card in asking.cards()] == [0]
     assert asking.tenants() == []
@@ -157,27 +196,33 @@ def test_our_own_client_understands_it(path: Path, node: Node) -> None:
     [
         (b"not json", "not a JSON object"),
         (b"[1]", "not a JSON object"),
-        (b'{"op": "cards", "op": "status"}', 'the key "op" is there twice'),
-        (b'{"op": "cards", "x": {"a": 1, "a": 2}}', 'the key "a" is there twice'),
+        (b'{"op": "cards", "op": "status"}', 'the key "op" is a duplicate'),
+        (b'{"op": "cards", "x": {"a": 1, "a": 2}}', 'the key "a" is a duplicate'),
         (b'{"op": "cards", "x": NaN}', "NaN is not a number"),
         (b'{"op": "cards", "x": ' + b"[" * 2000 + b"]" * 2000 + b"}", "not a JSON object"),
-        (b'{"op": "rm"}', "op is none of create, bind"),
-        (b'{"op": ["cards"]}', "op is none of"),
-        (b"{}", "op is none of"),
+        (b'{"op": "rm"}', "op is not one of create, checkpoint, bind"),
+        (b'{"op": ["cards"]}', "op is not one of"),
+        (b"{}", "op is not one of"),
         (b'{"op": "\xff"}', "not a JSON object"),
-        (b'{"op": "tenant"}', "name is not a text"),
-        (b'{"op": "tenant", "name": 7}', "name is not a text"),
+        (b'{"op": "tenant"}', "name is not a string"),
+        (b'{"op": "tenant", "name": 7}', "name is not a string"),
         (b'{"op": "tenants", "all": 1}', "all is neither true nor false"),
-        (b'{"op": "bind", "key": "../../etc", "id": "x", "pid": 1}', 'key "../../etc" is not like'),
-        (b'{"op": "bind", "key": "0000000000000000", "id": "-x", "pid": 1}', 'id "-x" is not like'),
-        (b'{"op": "bind", "key": "0000000000000000", "id": "x\\n", "pid": 1}', "is not like"),
+        (
+            b'{"op": "bind", "key": "../../etc", "id": "x", "pid": 1}',
+            'key "../../etc" does not match',
+        ),
+        (
+            b'{"op": "bind", "key": "0000000000000000", "id": "-x", "pid": 1}',
+            'id "-x" does not match',
+        ),
+        (b'{"op": "bind", "key": "0000000000000000", "id": "x\\n", "pid": 1}', "does not match"),
         (
             b'{"op": "bind", "key": "0000000000000000", "id": "x", "pid": true}',
             "pid is not a whole",
         ),
         (b'{"op": "bind", "key": "0000000000000000", "id": "x", "pid": -1}', "pid is not a whole"),
         (b'{"op": "bind", "key": "0000000000000000", "id": "x", "pid": 1e3}', "pid is not a whole"),
-        (b'{"op": "open", "quota": {"memory": 4}}', "quota is not an object of texts"),
+        (b'{"op": "open", "quota": {"memory": 4}}', "quota is not an object of strings"),
         (b'{"op": "create", "id": "x", "bundle": "/", "marker": "strong"}', "two descriptors"),
     ],
 )
@@ -190,7 +235,7 @@ def test_a_bad_request_is_refused_and_the_daemon_goes_on(
         if reply == {"ack": True}:
             reply = caller.receive()
         assert reply is not None
-        assert (reply["ok"], reply["code"]) == (False, protocol.CODE_USAGE)
+        assert (reply["ok"], reply["code"]) == (False, protocol.CODE_INVALID)
         assert error in reply["error"]
     assert ask(path, {"op": "status"})["ok"]
 
@@ -220,7 +265,7 @@ def test_an_empty_packet_is_a_goodbye(path: Path) -> None:
 def test_a_second_request_before_the_answer_ends_the_connection(path: Path) -> None:
     go_on = threading.Event()
 
-    def slow(_request: Request, _node: Node) -> Answer:
+    def slow(_request: ControlRequest, _node: DaemonState) -> ControlReply:
         assert go_on.wait(20)
         return iter(()), {}
 
@@ -247,7 +292,7 @@ def test_too_many_descriptors_are_all_closed(path: Path) -> None:
     wait_until(lambda: open_descriptors() <= before)
 
 
-def test_descriptors_that_nobody_asked_for_are_closed(path: Path) -> None:
+def test_unrequested_descriptors_are_closed(path: Path) -> None:
     before = open_descriptors()
     for _ in range(20):
         assert ask(path, {"op": "status"}, (0, 1))["ok"]
@@ -255,16 +300,16 @@ def test_descriptors_that_nobody_asked_for_are_closed(path: Path) -> None:
     wait_until(lambda: open_descriptors() <= before)
 
 
-def test_a_stranger_sends_no_descriptors_at_all(
+def test_a_user_without_rights_cannot_send_descriptors(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Request] = []
+    seen: list[ControlRequest] = []
 
-    def look(request: Request, _node: Node) -> Answer:
+    def look(request: ControlRequest, _node: DaemonState) -> ControlReply:
         seen.append(request)
         return iter(()), {}
 
-    monkeypatch.setattr(server, "Peer", lambda *_: STRANGER)
+    monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
     before = open_descriptors()
     with operation("look", look):
         assert ask(path, {"op": "look"}, (0,) * 100)["ok"]
@@ -282,27 +327,31 @@ def test_a_stranger_sends_no_descriptors_at_all(
         {"op": "card-policy", "card": "0", "policy": "best-effort"},
     ],
 )
-def test_what_changes_others_is_for_root(
-    path: Path, node: Node, monkeypatch: pytest.MonkeyPatch, request_fields: dict[str, Any]
+def test_only_root_may_change_other_containers(
+    path: Path, node: DaemonState, monkeypatch: pytest.MonkeyPatch, request_fields: dict[str, Any]
 ) -> None:
     node.ledger.add(entry())
-    monkeypatch.setattr(server, "Peer", lambda *_: STRANGER)
+    monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
     reply = ask(path, request_fields)
     assert (reply["ok"], reply["code"]) == (False, protocol.CODE_FORBIDDEN)
-    assert "is for root" in reply["error"]
+    assert "requires root" in reply["error"]
     assert node.ledger.entries == {entry().key: entry()}
 
 
 @pytest.mark.parametrize("op", ["cards", "tenants", "tenant", "why", "status"])
-def test_anybody_may_read(path: Path, node: Node, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+def test_anybody_may_read(
+    path: Path, node: DaemonState, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
     node.ledger.add(entry())
-    monkeypatch.setattr(server, "Peer", lambda *_: STRANGER)
+    monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
     assert ask(path, {"op": op, "name": "train"})["ok"]
 
 
-def test_the_socket_is_for_everybody_or_for_a_group(node: Node, readers: Worker) -> None:
+def test_the_socket_is_open_to_all_users_or_to_a_group(node: DaemonState, readers: Worker) -> None:
     for gid, mode in ((None, 0o666), (os.getgid(), 0o660)):
-        listening = Server(Door(node.config.socket, gid), node, readers)
+        listening = ControlServer(
+            StartingSocket(node.config.socket, gid), node, readers, OPERATIONS
+        )
         found = node.config.socket.stat()
         assert found.st_mode & 0o777 == mode
         assert gid in {None, found.st_gid}
@@ -311,18 +360,18 @@ def test_the_socket_is_for_everybody_or_for_a_group(node: Node, readers: Worker)
 
 
 def test_a_fault_of_ours_is_an_answer_and_no_end(path: Path) -> None:
-    def fail(_request: Request, _node: Node) -> Answer:
+    def fail(_request: ControlRequest, _node: DaemonState) -> ControlReply:
         raise ZeroDivisionError
 
     with operation("fail", fail):
         reply = ask(path, {"op": "fail"})
-    assert (reply["ok"], reply["code"]) == (False, protocol.CODE_ERROR)
+    assert (reply["ok"], reply["code"]) == (False, protocol.CODE_INTERNAL)
     assert "ZeroDivisionError" in reply["error"]
     assert ask(path, {"op": "status"})["ok"]
 
 
-def test_a_reader_that_does_not_read_costs_nobody_else(path: Path) -> None:
-    def much(_request: Request, _node: Node) -> Answer:
+def test_a_client_that_does_not_read_delays_no_other(path: Path) -> None:
+    def much(_request: ControlRequest, _node: DaemonState) -> ControlReply:
         return ({"text": "x" * 60000} for _ in range(500)), {}
 
     with operation("much", much), Caller(path) as lazy:
@@ -335,11 +384,11 @@ def test_a_reader_that_does_not_read_costs_nobody_else(path: Path) -> None:
         assert (rows, reply) == (500, {"ok": True})
 
 
-def test_a_client_that_is_gone_gets_nothing_done(path: Path, node: Node) -> None:
-    """What waits in the queue for a launcher that gave up would be a reservation for nobody."""
+def test_a_client_that_is_gone_gets_nothing_done(path: Path, node: DaemonState) -> None:
+    """A request in the queue of a launcher that gave up would be a reservation for nothing."""
     block, done = threading.Event(), []
 
-    def note(_request: Request, _node: Node) -> Answer:
+    def note(_request: ControlRequest, _node: DaemonState) -> ControlReply:
         done.append(1)
         return iter(()), {}
 
@@ -361,7 +410,7 @@ def test_without_descriptors_it_rests_and_then_goes_on(
 ) -> None:
     """EMFILE on accept leaves the listener readable: a loop that goes on at once would spin."""
     exhausted: list[str] = []
-    monkeypatch.setattr(server, "log", lambda event, *_, **__: exhausted.append(event))
+    monkeypatch.setattr(control_server, "log", lambda event, *_, **__: exhausted.append(event))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     callers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(8)]
     highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
@@ -382,8 +431,8 @@ def test_without_descriptors_it_rests_and_then_goes_on(
         caller.close()
 
 
-def test_a_socket_that_somebody_deleted_is_bound_again(
-    path: Path, running: Server, node: Node
+def test_a_deleted_socket_is_bound_again(
+    path: Path, running: ControlServer, node: DaemonState
 ) -> None:
     path.unlink()
     node.loop.call(running.rebind_if_lost)
@@ -406,7 +455,7 @@ def test_many_callers_at_once_are_all_answered(path: Path) -> None:
 
 
 def test_a_tenant_is_found_by_name_by_the_start_of_its_id_and_by_the_end_of_its_name(
-    path: Path, node: Node
+    path: Path, node: DaemonState
 ) -> None:
     node.ledger.add(replace(entry("1" * 16), id="aaaa1", name="team/pod/train"))
     node.ledger.add(replace(entry("2" * 16), id="aaab2", name="serve"))
@@ -416,19 +465,133 @@ def test_a_tenant_is_found_by_name_by_the_start_of_its_id_and_by_the_end_of_its_
     with pytest.raises(client.UnknownTenant) as caught:
         asking.tenant("aaa")
     assert sorted(caught.value.candidates) == ["serve", "team/pod/train"]
-    with pytest.raises(client.UnknownTenant, match='no container is called "x"'):
+    with pytest.raises(client.UnknownTenant, match='no container is named "x"'):
         asking.tenant("x")
 
 
-def test_cards_show_what_is_promised(path: Path, node: Node) -> None:
+def test_cards_show_the_allocated_memory(path: Path, node: DaemonState) -> None:
     node.ledger.add(entry(memory_gib=4, cores=30))
     [card] = client.Client(path).cards()
-    assert (card["promised_bytes"], card["free_bytes"]) == (4 * GIB, 136 * GIB)
-    assert (card["cores_free"], card["tenants"], card["mode"]) == (70, 1, "shared")
+    assert (card["allocated_bytes"], card["available_bytes"]) == (4 * GIB, 136 * GIB)
+    assert (card["cores_available"], card["tenants"], card["mode"]) == (70, 1, "shared")
 
 
 def test_a_spec_that_cannot_be_read_is_no_refusal_of_a_quota() -> None:
     """An image's word alone starts without a GPU then; a refusal would keep it from starting."""
-    told = requests.refusal(SpecError("the key is there twice"))
+    told = control_request.refusal_packet(SpecError("the key is a duplicate"))
     assert told is not None
-    assert told["code"] == protocol.CODE_ERROR
+    assert told["code"] == protocol.CODE_INTERNAL
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Mapping[str, Any]]]]:
+    """The events that are logged, as the history hears them."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+
+    def note(_at: float, event: str, _level: str, fields: Mapping[str, Any]) -> None:
+        found.append((event, fields))
+
+    monkeypatch.setattr(log, "_STDERR", -1)
+    log.attach_listener(note)
+    yield found
+    log.detach_listener(note)
+
+
+def test_bad_requests_of_a_user_fill_neither_the_log_nor_the_history(
+    path: Path,
+    running: ControlServer,
+    monkeypatch: pytest.MonkeyPatch,
+    logged: list[tuple[str, Mapping[str, Any]]],
+) -> None:
+    monkeypatch.setattr(running, "_changes", Allowances(1e9, 1e9))  # the log by itself
+    monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
+    asked: list[dict[str, Any]] = [
+        {"op": "open", "quota": "nonsense", "name": "x" * 100},
+        {"op": "set", "name": "train", "memory": "1GiB"},
+        {"op": "bind", "key": "0" * 16, "id": "x" * 100, "pid": 1},
+        {"op": "create", "id": "x", "bundle": "/" + "b" * 3000, "marker": "strong"},
+        {"op": "open", "quota": {"memory": "4Q" + "x" * 3000}},
+    ]
+    before = log.event_count("caller-refused")
+    with Caller(path) as caller:
+        for _ in range(400):
+            for request in asked:
+                assert not caller.ask(request)["ok"]
+    assert log.event_count("caller-refused") == before + 1600
+    refused = [fields for event, fields in logged if event == "request-refused"]
+    assert {fields["op"] for fields in refused} <= {"open"}  # every user may open
+    kept = [fields for event, fields in logged if event in KEPT]
+    assert kept == refused
+    size = sum(len(json.dumps(dict(fields))) for _, fields in logged)
+    assert size < 600 << 10
+
+
+def test_too_many_changes_of_a_user_are_refused_and_no_one_elses(
+    path: Path, running: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of a request above the allowance reaches the thread that decides."""
+    monkeypatch.setattr(running, "_changes", Allowances(8.0, 0.0))
+    done: list[int] = []
+
+    def note(request: ControlRequest, _node: DaemonState) -> ControlReply:
+        done.append(request.peer.uid)
+        return iter(()), {}
+
+    with operation("note", note, changes=True):
+        monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
+        answers = [ask(path, {"op": "note"}) for _ in range(12)]
+        assert [reply["ok"] for reply in answers] == [True] * 8 + [False] * 4
+        assert answers[-1]["code"] == protocol.CODE_REFUSED
+        assert "user 12345 has sent too many requests" in answers[-1]["error"]
+        assert ask(path, {"op": "status"})["ok"]
+        monkeypatch.setattr(control_server, "Peer", lambda *_: Peer(os.getpid(), 0))
+        assert all(ask(path, {"op": "note"})["ok"] for _ in range(12))
+    assert done == [12345] * 8 + [0] * 12
+
+
+def test_reads_of_a_user_have_an_allowance_of_their_own(
+    path: Path, running: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_reads", Allowances(3.0, 0.0))
+    monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
+    assert [ask(path, {"op": "status"})["ok"] for _ in range(5)] == [True] * 3 + [False] * 2
+    with operation("note", lambda *_: (iter(()), {}), changes=True):
+        assert ask(path, {"op": "note"})["ok"]
+    monkeypatch.setattr(control_server, "Peer", lambda *_: Peer(os.getpid(), 0))
+    assert all(ask(path, {"op": "status"})["ok"] for _ in range(5))
+
+
+def test_a_tenant_with_the_longest_row_keeps_no_other_from_being_shown(
+    path: Path, node: DaemonState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine of 16 cards: long names, 192 processes of control characters, over quota."""
+    letters = [chr(1)] * 15
+    members = [processes.Process(10**6 + number, 1, 1, number) for number in range(400)]
+    monkeypatch.setattr(processes, "members", lambda *_: members)
+    monkeypatch.setattr(processes, "name_of", lambda _: "".join(letters))
+    name = "/".join(("n" * 63, "p" * 253, "c" * 63))
+    cards = tuple(fakes.card(index) for index in range(16))
+    node.driver = replace(node.loaded(), cards=cards)
+    part = entry().allocations[0]
+    long = replace(
+        entry(),
+        id="long",
+        name=name,
+        state="bound",
+        notes=("x" * 400,) * 16,
+        allocations=tuple(replace(part, uuid=card.uuid) for card in cards),
+    )
+    node.ledger.add(long)
+    node.ledger.add(replace(entry("1" * 16), id="short", name="short"))
+    uses = tuple((card.uuid, ProcessUse(one.pid, GIB)) for one in members for card in cards)
+    seen = {(long.key, card.uuid): ComputeUsage(hung=True, bypassed=True) for card in cards}
+    over = AuditFinding("frozen", "freeze", 100 * GIB, 4 * GIB, 0.0)
+    node.observed.usage = UsageView(processes={long.key: uses})
+    node.observed.compute = seen
+    node.observed.findings = dict.fromkeys(seen, over)
+    rows = client.Client(path).tenants()
+    assert [row["id"] for row in rows] == ["long", "short"]
+    assert rows[0]["processes"] or rows[0]["warnings"]
+    assert len(rows[0]["cards"]) == 16
+    assert ask(path, {"op": "tenant", "name": "long"})["ok"]
+    assert ask(path, {"op": "why", "name": "long"})["ok"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tenant's own socket: what is heard, and what a hostile tenant gets for its trouble."""
+"""A tenant's own socket: what is read, and what a hostile tenant can do with it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.service import tenant_socket
-from gpushare.daemon.service.tenant_socket import Allowance, TenantSocket
+from gpushare.daemon.core.allowance import Allowance
+from gpushare.daemon.pages import tenant_socket
+from gpushare.daemon.pages.tenant_socket import TenantSocket
 
 Logged = list[tuple[str, str, dict[str, Any]]]
 
@@ -51,7 +52,7 @@ def message(kind: int, level: int, pid: int, text: bytes = b"") -> bytes:
 
 
 def hear(tenant: TenantSocket, now: float = 0.0) -> bool:
-    """Hear one message on the only connection; whether it goes on."""
+    """Read one message on the only connection; return whether it continues."""
     if not tenant.connections:
         assert tenant.accept() is not None
     [connection] = tenant.connections
@@ -64,7 +65,7 @@ def test_hello_says_which_of_the_hosts_processes_it_is(
     caller.send(message(abi.MESSAGE_HELLO, 0, 7))
     assert hear(tenant)
     [(event, _, fields)] = heard
-    assert event == "tenant-process"
+    assert event == "tenant-process-attached"
     assert (fields["pid"], fields["container_pid"]) == (os.getpid(), 7)
 
 
@@ -74,7 +75,7 @@ def test_a_log_line_is_one_field_of_one_line(
     caller.send(message(abi.MESSAGE_LOG, 4, 7, b'quota\n{"event": "forged"}\xff'))
     assert hear(tenant)
     [(event, level, fields)] = heard
-    assert (event, level) == ("tenant-said", "warning")
+    assert (event, level) == ("tenant-log-received", "warning")
     assert fields["text"] == 'quota\n{"event": "forged"}\ufffd'
     assert fields["tenant"] == "0" * 16
 
@@ -85,15 +86,15 @@ def test_a_log_line_is_one_field_of_one_line(
         b"x",
         message(9, 4, 7, b"unknown type"),
         message(abi.MESSAGE_LOG, 99, 7, b"unknown level"),
-        message(abi.MESSAGE_LACKS, 0, 7, b"less"),
-        message(abi.MESSAGE_LACKS, 0, 7, b"more than 8"),
+        message(abi.MESSAGE_SHORTFALL, 0, 7, b"less"),
+        message(abi.MESSAGE_SHORTFALL, 0, 7, b"more than 8"),
         abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"longer than said",
         abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 0xFFFFFFFF),
         message(abi.MESSAGE_LOG, 4, 7, b"x" * (abi.MESSAGE_TEXT_BYTES + 1)),
         bytes(1 << 16),
     ],
 )
-def test_what_no_library_of_ours_sends_ends_the_connection(
+def test_a_message_that_no_library_of_ours_sends_ends_the_connection(
     tenant: TenantSocket, caller: socket.socket, heard: Logged, packet: bytes
 ) -> None:
     caller.send(packet)
@@ -102,7 +103,7 @@ def test_what_no_library_of_ours_sends_ends_the_connection(
     assert not heard
 
 
-def test_the_longest_text_is_heard(
+def test_the_longest_text_is_received(
     tenant: TenantSocket, caller: socket.socket, heard: Logged
 ) -> None:
     caller.send(message(abi.MESSAGE_LOG, 3, 7, b"x" * abi.MESSAGE_TEXT_BYTES))
@@ -142,7 +143,7 @@ def test_as_many_processes_as_a_tenant_may_have_can_greet_at_once(
 
 
 def test_the_allowance_comes_back_and_is_not_hoarded() -> None:
-    allowance = Allowance()
+    allowance = Allowance(200.0, 20.0)
     assert sum(allowance.take(1000.0) for _ in range(500)) == 200
     assert sum(allowance.take(1001.0) for _ in range(500)) == 20
     assert sum(allowance.take(9999.0) for _ in range(500)) == 200
@@ -174,25 +175,25 @@ def test_a_new_daemon_takes_the_place_of_an_old_ones_socket(tmp_path: Path) -> N
 
 
 def lack(card: int, size: int) -> bytes:
-    return abi.LACK.pack(abi.MESSAGE_LACKS, card, 7, 8, size)
+    return abi.SHORTFALL.pack(abi.MESSAGE_SHORTFALL, card, 7, 8, size)
 
 
-def test_what_is_lacking_is_told_on(
+def test_a_shortfall_report_is_forwarded(
     tenant: TenantSocket, caller: socket.socket, heard: Logged
 ) -> None:
     told: list[tuple[int, int]] = []
-    tenant.lacks = lambda card, size: told.append((card, size))
+    tenant.shortfall = lambda card, size: told.append((card, size))
     caller.send(lack(3, 1 << 40))
     assert hear(tenant)
     assert told == [(3, 1 << 40)]
     assert not heard
 
 
-def test_who_lacks_without_end_is_heard_four_times_a_second(
+def test_shortfall_reports_are_limited_to_four_a_second(
     tenant: TenantSocket, caller: socket.socket
 ) -> None:
     told: list[tuple[int, int]] = []
-    tenant.lacks = lambda card, size: told.append((card, size))
+    tenant.shortfall = lambda card, size: told.append((card, size))
     for _ in range(50):
         caller.send(lack(0, 1))
         assert hear(tenant)

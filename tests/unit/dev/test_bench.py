@@ -16,12 +16,12 @@ def result(delta: float, budget: float | None = 3.0, *, absolute: bool = False) 
     return Result("launch", "ns", 20.0 + delta, 20.0, delta, budget, absolute)
 
 
-def test_what_is_added_is_held_against_the_budget() -> None:
+def test_the_added_time_is_compared_with_the_budget() -> None:
     assert result(3.0).met is True
     assert result(3.1).met is False
 
 
-def test_a_budget_for_the_whole_ignores_what_the_bare_call_takes() -> None:
+def test_a_budget_for_the_whole_ignores_the_time_of_the_bare_call() -> None:
     assert result(1.0, budget=20.5, absolute=True).met is False
     assert result(-15.0, budget=5.0, absolute=True).met is True
 
@@ -30,7 +30,7 @@ def test_a_figure_without_a_budget_is_neither_met_nor_over() -> None:
     assert result(100.0, budget=None).met is None
 
 
-def test_the_table_marks_what_is_over() -> None:
+def test_the_table_marks_rows_over_budget() -> None:
     header, fine, over = table([result(1.0), result(4.0)]).splitlines()
     assert header.startswith("WHAT")
     assert fine.endswith("ok")

@@ -43,7 +43,7 @@ def test_a_machine_with_everything_is_left_alone() -> None:
     assert not plan.make(facts_without(), adds_only)
 
 
-def test_what_is_missing_on_a_bare_machine_is_installed_by_one_apt_call() -> None:
+def test_a_bare_machine_gets_all_packages_by_one_apt_call() -> None:
     bare = plan.Facts(dict.fromkeys(EVERYTHING), frozenset(), KNOWN)
     todo = plan.make(bare, adds_only)
     assert set(todo.install) == {*KNOWN, *plan.FILES}
@@ -66,14 +66,14 @@ def test_a_docker_ce_without_its_daemon_on_path_is_not_replaced_by_docker_io() -
     assert removed_by(todo, simulate) == set()
 
 
-def test_beside_containerd_io_docker_is_unpacked_and_what_fits_is_installed() -> None:
+def test_beside_containerd_io_docker_is_unpacked_and_the_others_are_installed() -> None:
     simulate = apt(CONTAINERD_IO)
     todo = plan.make(facts_without("crun", "dockerd", "docker"), simulate)
     assert todo == plan.Plan(install=("crun",), unpack=("docker.io",))
     assert removed_by(todo, simulate) == set()
 
 
-def test_an_unpacked_docker_brings_the_dependencies_that_the_machine_lacks() -> None:
+def test_an_unpacked_docker_installs_the_missing_dependencies() -> None:
     simulation = apt(CONTAINERD_IO)(["docker.io"])
     assert plan.unpacked_with("docker.io", simulation) == (
         "docker.io",
@@ -88,7 +88,7 @@ def test_a_compiler_that_would_remove_something_is_left_to_the_user() -> None:
     assert not todo.install
     assert not todo.unpack
     assert todo.impossible == (
-        "package gcc would remove gcc-snapshot: install it by hand if you want that",
+        "package gcc would remove gcc-snapshot: install it manually if that is acceptable",
     )
 
 

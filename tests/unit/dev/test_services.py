@@ -52,7 +52,7 @@ def test_a_failed_installation_restores_the_policy_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", [None, "#!/bin/sh\nexit 0\n"])
-def test_what_a_killed_setup_left_is_put_right_by_the_next(tmp_path: Path, own: str | None) -> None:
+def test_the_next_setup_repairs_a_killed_one(tmp_path: Path, own: str | None) -> None:
     policy = tmp_path / "policy-rc.d"
     if own is not None:
         policy.write_text(own)
@@ -71,7 +71,7 @@ def test_what_a_killed_setup_left_is_put_right_by_the_next(tmp_path: Path, own: 
     assert (policy.read_text() if policy.exists() else None) == own
 
 
-def test_only_what_the_block_enabled_is_disabled(tmp_path: Path) -> None:
+def test_only_services_that_the_block_enabled_are_disabled(tmp_path: Path) -> None:
     wants = tmp_path / "systemd" / "system" / "multi-user.target.wants"
     runlevel = tmp_path / "rc2.d"
     wants.mkdir(parents=True)

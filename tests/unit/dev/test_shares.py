@@ -17,8 +17,8 @@ from tests.bench.shares.figure import Figure, table
 from tests.bench.shares.judges import aggregate, latency, loss, share_errors
 from tests.bench.shares.load import Load, training
 from tests.bench.shares.machine import parse_readings
-from tests.bench.shares.page import Host, page
-from tests.bench.shares.scenario import Measured, Run, Scenario, Tenant
+from tests.bench.shares.page import HostFacts, page
+from tests.bench.shares.scenario import Run, Scenario, ScenarioRuns, TenantSpec
 
 SECOND = 1e9
 
@@ -83,7 +83,8 @@ def test_a_load_has_the_options_of_the_program() -> None:
     source = (HERE / "shares" / "work.c").read_text(encoding="utf-8")
     known = set(re.findall(r'^\t\{"--([a-z-]+)", &plan\.', source, re.MULTILINE))
     named = {field.name.replace("_", "-") for field in fields(Load)}
-    assert named == known - {"slow", "seed", "jitter"}
+    of_attacks = {"copies", "reload", "stops", "within-bytes"}  # tests/e2e/shares/test_charges.py
+    assert named == known - {"slow", "seed", "jitter"} - of_attacks
     assert training(20).arguments(slow=2, seed=7)[-4:] == ["--slow", "2", "--seed", "7"]
 
 
@@ -102,14 +103,14 @@ def run(slow: float = 1, latencies_ms: tuple[float, ...] = (), **tenants: Served
 PAIR = Scenario(
     "pair",
     "two",
-    (Tenant("a", training(100), 30), Tenant("b", training(100), 70)),
+    (TenantSpec("a", training(100), 30), TenantSpec("b", training(100), 70)),
     judges=(),
     alone="a",
 )
 
 
-def measured(native: Run, gpushare: Run, alone: Run | None = None) -> Measured:
-    return Measured(PAIR, native, gpushare, alone)
+def measured(native: Run, gpushare: Run, alone: Run | None = None) -> ScenarioRuns:
+    return ScenarioRuns(PAIR, native, gpushare, alone)
 
 
 def test_the_error_of_a_row_is_that_of_the_tenant_that_has_it_worst() -> None:
@@ -136,7 +137,7 @@ def test_in_slow_motion_a_second_of_card_time_takes_longer() -> None:
     assert most.value == pytest.approx(5)
 
 
-def test_the_aggregate_is_of_what_one_alone_makes_of_the_card() -> None:
+def test_the_aggregate_is_relative_to_one_tenant_alone() -> None:
     native = run(a=served(0.45), b=served(0.45))
     ours = run(a=served(0.28), b=served(0.68))
     of_solo, above = aggregate(least=97.5)(measured(native, ours, run(a=served(0.96))))
@@ -145,7 +146,7 @@ def test_the_aggregate_is_of_what_one_alone_makes_of_the_card() -> None:
     assert above.value == pytest.approx(6.25)
 
 
-def test_a_loss_is_of_what_the_bare_driver_gives() -> None:
+def test_a_loss_is_relative_to_the_bare_driver() -> None:
     (figure,) = loss(most=0.5)(measured(run(a=served(0.8)), run(a=served(0.796))))
     assert figure.value == pytest.approx(0.5)
 
@@ -169,7 +170,7 @@ def test_a_target_is_met_at_its_limit_and_a_figure_without_one_is_neither() -> N
     assert figure(9.9, None).met is None
 
 
-def test_the_table_says_what_was_missed_and_by_how_much() -> None:
+def test_the_table_has_each_missed_budget_and_the_excess() -> None:
     _, title, row = table([figure(2.1, 2.0)]).splitlines()
     assert title == "A: 30/70"
     assert row.split() == ["error", "23.60", "2.10", "points", "<=", "2", "MISSED"]
@@ -184,8 +185,8 @@ def test_the_table_says_what_was_missed_and_by_how_much() -> None:
     }
 
 
-def test_the_page_says_what_was_missed_before_anything_else() -> None:
-    host = Host("A processor", 2, "6.1", 0.5, datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc))
+def test_the_page_begins_with_the_missed_budgets() -> None:
+    host = HostFacts("A processor", 2, "6.1", 0.5, datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc))
     written = page([figure(2.1, 2.0), figure(97.6, 97.5, at_least=True)], host)
     assert "2026-01-02 03:04 UTC, 2 cores (A processor), Linux 6.1, load 0.5" in written
     assert "1 of 2 targets are met. Missed:\n\n- A: error: 2.10, not <= 2\n" in written

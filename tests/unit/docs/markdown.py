@@ -26,7 +26,7 @@ _SEPARATORS = {"&&", "||", ";", "|", ">", "2>"}
 
 
 @dataclass(frozen=True)
-class Line:
+class CommandLine:
     """A command as a page has it; within a sentence it may be no more than a command's name."""
 
     page: str
@@ -49,17 +49,17 @@ def without_blocks(text: str) -> str:
     return _BLOCK.sub("", text)
 
 
-def commands() -> Iterator[Line]:
+def commands() -> Iterator[CommandLine]:
     """Yield every call of a program of ours in a block, or whole within backticks."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for language, block in _BLOCK.findall(text):
             if language in {"sh", "console", ""}:
                 for words in _commands(block, prompted=language != "sh"):
-                    yield Line(name(page), words)
+                    yield CommandLine(name(page), words)
         for code in _CODE.findall(without_blocks(text)):
             for words in _commands(code.strip("`"), prompted=False):
-                yield Line(name(page), words, in_sentence=True)
+                yield CommandLine(name(page), words, in_sentence=True)
 
 
 def _commands(text: str, *, prompted: bool) -> Iterator[tuple[str, ...]]:

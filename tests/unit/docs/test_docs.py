@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from gpushare.cli.group import gpushare
+from gpushare.cli import gpushare
 from tests import demo
 from tests.bench import __main__ as bench
 from tests.check.steps import STEPS
@@ -26,7 +27,7 @@ PLACEHOLDERS = {"NAME", "..."}  # ./dev bench NAME
 USAGE = 2
 
 
-def called(program: str) -> list[markdown.Line]:
+def called(program: str) -> list[markdown.CommandLine]:
     return [line for line in COMMANDS if line.program == program]
 
 
@@ -51,7 +52,7 @@ def parser(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 
 @pytest.mark.parametrize("line", called("gpushare"), ids=str)
 def test_a_line_with_gpushare_is_one_that_it_understands(
-    line: markdown.Line, parser: CliRunner
+    line: markdown.CommandLine, parser: CliRunner
 ) -> None:
     if line.in_sentence and _is_name(line.words[1:]):
         return
@@ -84,7 +85,7 @@ def test_a_line_that_is_wrong_would_be_noticed(parser: CliRunner) -> None:
 
 
 @pytest.mark.parametrize("line", called("dev"), ids=str)
-def test_a_line_with_dev_is_one_that_it_understands(line: markdown.Line) -> None:
+def test_a_line_with_dev_is_one_that_it_understands(line: markdown.CommandLine) -> None:
     command, *arguments = line.words[1:] or ["--help"]
     arguments = [word for word in arguments if word not in PLACEHOLDERS]
     assert re.search(rf"^\t*(-h \| )?{re.escape(command)}( \| help)?\)$", DEV, re.MULTILINE)
@@ -104,15 +105,19 @@ DEV = (markdown.ROOT / "dev").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("line", called("gpushared"), ids=str)
-def test_a_line_with_gpushared_names_options_that_it_has(line: markdown.Line) -> None:
+def test_a_line_with_gpushared_names_options_that_it_has(line: markdown.CommandLine) -> None:
+    assert {word for word in line.words[1:] if word.startswith("-")} <= options_of_gpushared()
+
+
+@cache
+def options_of_gpushared() -> set[str]:
     shown = subprocess.run(
         [sys.executable, "-m", "gpushare.daemon", "--help"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    known = set(re.findall(r"--[a-z-]+", shown))
-    assert {word for word in line.words[1:] if word.startswith("-")} <= known
+    return set(re.findall(r"--[a-z-]+", shown))
 
 
 def test_every_program_is_called_somewhere() -> None:
@@ -130,6 +135,29 @@ def test_a_relative_link_leads_somewhere(page: Path) -> None:
         target = page.parent / path if path else page
         if not target.exists() or (anchor and anchor not in markdown.anchors(target)):
             lost.append(link)
+    assert not lost
+
+
+def test_every_path_of_contributing_exists() -> None:
+    text = (markdown.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    folders = "configs|docs|gpushare|hooks|libhook|packaging|runtime|scheduler|simulator|tests"
+    named = set(re.findall(rf"`((?:{folders})/[\w./-]*)`", text))
+    assert len(named) > 100
+    assert not {path for path in named if not (markdown.ROOT / path).exists()}
+
+
+def test_every_module_that_contributing_names_is_in_a_folder_of_its_row() -> None:
+    """`choose.py`, beside a path: "the order of the sets: `strategy.py`"."""
+    rows = (markdown.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
+    lost = [
+        module
+        for row in rows
+        for module in re.findall(r"`(\w+\.(?:py|c))`", row)
+        if not any(
+            (markdown.ROOT / folder / module).exists()
+            for folder in re.findall(r"`([\w./-]+/)[\w.-]*`", row)
+        )
+    ]
     assert not lost
 
 

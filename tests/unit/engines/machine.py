@@ -14,8 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from gpushare.engines import registration
-from gpushare.engines.engine import find
+from gpushare.engines import find, registration
 
 MACHINES: Final = Path(__file__).parent / "machines"
 NAMES: Final = tuple(sorted(path.name for path in MACHINES.iterdir()))
@@ -44,14 +43,14 @@ def make(name: str, root: Path) -> Path:
 
 def configure(name: str, root: Path, *, default: bool) -> None:
     """Register the runtime on a machine."""
-    place = find(engine_of(name)).place(root, None)
+    place = find(engine_of(name)).locate(root, None)
     for change in registration.configure(place, LAUNCHER, default=default):
         change.apply()
 
 
 def unconfigure(name: str, root: Path) -> None:
     """Take the runtime out of a machine."""
-    place = find(engine_of(name)).place(root, None)
+    place = find(engine_of(name)).locate(root, None)
     for change in registration.unconfigure(place):
         change.apply()
 

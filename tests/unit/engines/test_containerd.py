@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import tomlkit
 
-from gpushare.engines.containerd import Configuration, section_of
-from gpushare.engines.errors import BadConfiguration
+from gpushare.engines.config_files import BadConfiguration
+from gpushare.engines.containerd import Configuration, cri_section
 from gpushare.quota.dialects import DIALECTS, TABLES
 
 LAUNCHER = Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime")
 CONTAINERD = Configuration()
-MARK = "# gpushare: `gpushare runtime unconfigure --runtime containerd` takes this away\n"
+MARK = "# gpushare: `gpushare runtime unconfigure --runtime containerd` removes this\n"
 
 V2 = """\
 # kept by hand
@@ -106,7 +106,7 @@ def test_taking_it_out_gives_the_text_before(text: str, default: bool) -> None:
     assert out.replace('"runc" # for', "'runc' # for") == text
 
 
-def test_what_was_edited_since_stays() -> None:
+def test_later_edits_stay() -> None:
     after = CONTAINERD.register(V2, LAUNCHER, default=False) + "\n# mine\n[metrics]\n  x = 1\n"
     assert CONTAINERD.unregister(after, V2) == V2 + "\n# mine\n[metrics]\n  x = 1\n"
 
@@ -148,11 +148,11 @@ def test_a_shape_that_text_cannot_be_added_to_is_refused() -> None:
     ("text", "line", "what"),
     [
         ("version = 2\n[plugins\n", 2, "line 2"),
-        ("version = 5\n", 0, "version = 5 is not known"),
+        ("version = 5\n", 0, "version = 5 is not supported"),
         ('version = 2\nplugins = "x"\n', 0, "plugins is not a table"),
     ],
 )
-def test_what_is_broken_is_refused_with_its_line(text: str, line: int, what: str) -> None:
+def test_a_broken_file_is_refused_with_its_line(text: str, line: int, what: str) -> None:
     with pytest.raises(BadConfiguration, match=what) as caught:
         CONTAINERD.register(text, LAUNCHER, default=False)
     assert caught.value.line == line
@@ -163,14 +163,14 @@ def test_it_says_when_kubernetes_could_not_use_it() -> None:
     assert CONTAINERD.remarks(V2) == []
 
 
-def test_what_other_systems_ask_by_annotations_is_handed_on() -> None:
+def test_annotations_of_other_systems_are_passed_on() -> None:
     after = tomlkit.parse(CONTAINERD.register("", LAUNCHER, default=False)).unwrap()
-    handler = section_of(after)["runtimes"]["gpushare"]
+    handler = cri_section(after)["runtimes"]["gpushare"]
     asking = [
         row.name.replace("{container}", "train")
         for dialect in DIALECTS.values()
         for row in dialect.rows
-        if row.where == "annotation" and row.use == "asks"
+        if row.where == "annotation" and row.role == "request"
     ]
     assert "gpu-fraction" in asking
     # As path.Match of Go: a star is no slash.
@@ -181,10 +181,10 @@ def test_what_other_systems_ask_by_annotations_is_handed_on() -> None:
         )
 
 
-def test_what_an_earlier_version_registered_gets_what_it_lacks() -> None:
+def test_an_earlier_registration_is_completed() -> None:
     earlier = V2 + V2_ADDED.replace(f", {OTHERS}", "")
     after = tomlkit.parse(CONTAINERD.register(earlier, LAUNCHER, default=False)).unwrap()
-    assert section_of(after)["runtimes"]["gpushare"]["pod_annotations"] == [
+    assert cri_section(after)["runtimes"]["gpushare"]["pod_annotations"] == [
         "io.example/*",
         "gpushare.io/*",
         *TABLES.annotation_globs(),

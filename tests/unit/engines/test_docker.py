@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""daemon.json: what is asked goes in, every other byte stays."""
+"""daemon.json: the change goes in, every other byte stays."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpushare.engines import docker
-from gpushare.engines.docker import DaemonJson
-from gpushare.engines.errors import BadConfiguration
+from gpushare.engines import docker_config
+from gpushare.engines.config_files import BadConfiguration
+from gpushare.engines.docker_config import DaemonJson
 
 LAUNCHER = Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime")
 
@@ -53,7 +53,7 @@ FRESH = """\
 """
 
 
-def test_what_it_does_not_know_stays_as_it_is_written() -> None:
+def test_unknown_keys_stay_as_written() -> None:
     assert DOCKER.register(BEFORE, LAUNCHER, default=True) == AFTER
 
 
@@ -93,10 +93,10 @@ def test_taking_it_out_without_the_earlier_file_has_no_default() -> None:
         ('{\n  "debug": true\n  "x": 1\n}', 3, "delimiter"),
         ("[]", 1, "not a JSON object"),
         ('{"runtimes": []}', 0, "not an object"),
-        ('{"a": 1, "a": 2}', 0, "twice"),
+        ('{"a": 1, "a": 2}', 0, "duplicate key"),
     ],
 )
-def test_what_is_broken_is_refused(text: str, line: int, what: str) -> None:
+def test_a_broken_file_is_refused(text: str, line: int, what: str) -> None:
     with pytest.raises(BadConfiguration, match=what) as caught:
         DOCKER.register(text, LAUNCHER, default=False)
     assert caught.value.line == line
@@ -119,7 +119,7 @@ def test_what_is_broken_is_refused(text: str, line: int, what: str) -> None:
         ),
     ],
 )
-def test_a_reload_forgets_only_what_is_said_anew(
+def test_a_reload_discards_only_warnings_that_come_again(
     before: dict[str, Any], after: dict[str, Any], forgotten: bool
 ) -> None:
-    assert docker.forgotten_by_reload(json.dumps(before), json.dumps(after)) is forgotten
+    assert docker_config.is_removed_by_reload(json.dumps(before), json.dumps(after)) is forgotten

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.engines import registration
-from gpushare.engines.engine import find
+from gpushare.engines import find, registration
 
 from . import machine
 
@@ -20,7 +19,7 @@ def registered(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", machine.NAMES)
-def test_what_a_distribution_has_becomes_what_it_needs(name: str, tmp_path: Path) -> None:
+def test_each_distribution_gets_the_configuration_it_needs(name: str, tmp_path: Path) -> None:
     before = machine.files(machine.make(name, tmp_path))
     machine.configure(name, tmp_path, default=machine.may_be_default(name))
     assert machine.files(tmp_path) == before | registered(name)
@@ -47,7 +46,7 @@ def test_undone_nothing_is_left(name: str, default: bool, tmp_path: Path) -> Non
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".before-gpushare")]
 
 
-def test_where_cri_is_off_it_is_said(tmp_path: Path) -> None:
-    place = find("containerd").place(machine.make(WITHOUT_CRI, tmp_path), None)
+def test_a_disabled_cri_is_reported(tmp_path: Path) -> None:
+    place = find("containerd").locate(machine.make(WITHOUT_CRI, tmp_path), None)
     (change,) = registration.configure(place, machine.LAUNCHER, default=False)
-    assert "the CRI plugin is disabled here" in change.remarks[0]
+    assert "the CRI plugin is disabled (disabled_plugins)" in change.remarks[0]

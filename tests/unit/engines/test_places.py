@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each engine is told, and what is refused with its reason."""
+"""Where each engine is configured, and what is refused with its reason."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.engines import registration
-from gpushare.engines.engine import find
-from gpushare.engines.errors import EngineError
-from gpushare.engines.hooks_d import HookFile
+from gpushare.engines import find, registration
+from gpushare.engines.config_files import EngineError
+from gpushare.engines.podman import HookFile
 
 from . import machine
 
@@ -25,24 +24,24 @@ def write(path: Path, text: str = "") -> Path:
 
 
 def path_of(engine: str, root: Path) -> str:
-    return str(find(engine).place(root, None).path.relative_to(root))
+    return str(find(engine).locate(root, None).path.relative_to(root))
 
 
 @pytest.mark.parametrize(
     ("folder", "reason"),
     [
-        ("var/snap/docker/current", "docker is the snap here: it is confined"),
-        ("opt/docker-desktop/bin", "docker is Docker Desktop here: its dockerd runs in a virtual"),
-        ("mnt/wsl/docker-desktop/x", "docker is Docker Desktop here"),
+        ("var/snap/docker/current", "docker is installed as a snap: it is confined"),
+        ("opt/docker-desktop/bin", "docker is Docker Desktop: its dockerd runs in a virtual"),
+        ("mnt/wsl/docker-desktop/x", "docker is Docker Desktop"),
     ],
 )
 def test_a_sealed_docker_is_refused_unless_another_is_there(
     tmp_path: Path, folder: str, reason: str
 ) -> None:
     (tmp_path / folder).mkdir(parents=True)
-    assert find("docker").present(tmp_path)
+    assert find("docker").is_present(tmp_path)
     with pytest.raises(EngineError, match=reason):
-        find("docker").place(tmp_path, None)
+        find("docker").locate(tmp_path, None)
     write(tmp_path / "usr/bin/dockerd")
     assert path_of("docker", tmp_path) == "etc/docker/daemon.json"
 
@@ -50,7 +49,7 @@ def test_a_sealed_docker_is_refused_unless_another_is_there(
 def test_the_snap_s_own_file_is_refused_too(tmp_path: Path) -> None:
     file = tmp_path / "var/snap/docker/current/config/daemon.json"
     with pytest.raises(EngineError, match="is confined to its own files"):
-        find("docker").place(tmp_path, file)
+        find("docker").locate(tmp_path, file)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_a_flag_that_dockerd_takes_instead_of_the_file_is_refused(
     write(tmp_path / "lib/systemd/system/docker.service", "[Service]\nExecStart=/usr/bin/dockerd\n")
     write(unit, f"[Service]\nExecStart=\nExecStart=-/usr/bin/dockerd \\\n  {flags}\n")
     write(tmp_path / "usr/bin/dockerd")
-    place = find("docker").place(tmp_path, None)
+    place = find("docker").locate(tmp_path, None)
     if not reason:
         assert registration.configure(place, machine.LAUNCHER, default=default)[0].needed
         return
@@ -93,13 +92,13 @@ def test_a_drop_in_is_written_only_where_it_is_imported(tmp_path: Path) -> None:
     assert path_of("containerd", tmp_path) == "etc/containerd/config.toml"
 
 
-def test_what_was_registered_before_the_imports_is_found_again(tmp_path: Path) -> None:
+def test_a_registration_older_than_the_imports_is_found(tmp_path: Path) -> None:
     main = write(tmp_path / "etc/containerd/config.toml", "version = 3\n")
-    place = find("containerd").place(tmp_path, None)
+    place = find("containerd").locate(tmp_path, None)
     registration.configure(place, machine.LAUNCHER, default=False)[0].apply()
     said = main.read_text()
     write(main, said.replace("version = 3\n", 'version = 3\nimports = ["conf.d/*.toml"]\n'))
-    for change in registration.unconfigure(find("containerd").place(tmp_path, None)):
+    for change in registration.unconfigure(find("containerd").locate(tmp_path, None)):
         change.apply()
     assert main.read_text() == 'version = 3\nimports = ["conf.d/*.toml"]\n'
 
@@ -107,41 +106,41 @@ def test_what_was_registered_before_the_imports_is_found_again(tmp_path: Path) -
 def test_a_handler_that_a_later_file_hides_is_written_there_and_both_go(tmp_path: Path) -> None:
     main = write(tmp_path / "etc/containerd/config.toml", "version = 2\n")
     registration.configure(
-        find("containerd").place(tmp_path, None), machine.LAUNCHER, default=False
+        find("containerd").locate(tmp_path, None), machine.LAUNCHER, default=False
     )[0].apply()
     write(main, f'imports = ["conf.d/*.toml"]\n{main.read_text()}')
     section = '[plugins."io.containerd.grpc.v1.cri"]\n  enable_selinux = false\n'
     later = write(tmp_path / "etc/containerd/conf.d/50-site.toml", f"version = 2\n{section}")
-    place = find("containerd").place(tmp_path, None)
+    place = find("containerd").locate(tmp_path, None)
     assert place.path == later
     assert [file.path for file in place.left] == [main]
     registration.configure(place, machine.LAUNCHER, default=False)[0].apply()
-    for change in registration.unconfigure(find("containerd").place(tmp_path, None)):
+    for change in registration.unconfigure(find("containerd").locate(tmp_path, None)):
         change.apply()
     assert "gpushare" not in main.read_text() + later.read_text()
 
 
-def test_a_default_that_is_read_later_is_told(tmp_path: Path) -> None:
+def test_a_default_that_is_read_later_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "etc/containerd/config.toml", 'version = 3\nimports = ["conf.d/*.toml"]\n')
     nvidia = tmp_path / "etc/containerd/conf.d/99-nvidia.toml"
     section = "plugins.'io.containerd.cri.v1.runtime'.containerd"
     write(nvidia, f'version = 3\n[{section}]\ndefault_runtime_name = "nvidia"\n')
-    place = find("containerd").place(tmp_path, None)
-    assert place.remarks == (f"{nvidia} is read later and says default_runtime_name = nvidia",)
+    place = find("containerd").locate(tmp_path, None)
+    assert place.remarks == (f"{nvidia} is read later and sets default_runtime_name = nvidia",)
 
 
 def test_a_broken_import_is_named_with_its_line(tmp_path: Path) -> None:
     write(tmp_path / "etc/containerd/config.toml", 'version = 3\nimports = ["x.toml"]\n')
     write(tmp_path / "etc/containerd/x.toml", "version = 3\n[plugins\n")
     with pytest.raises(EngineError, match=r"/etc/containerd/x\.toml:2: "):
-        find("containerd").place(tmp_path, None)
+        find("containerd").locate(tmp_path, None)
 
 
-def test_k3s_is_told_by_the_template_that_it_reads(tmp_path: Path) -> None:
+def test_k3s_is_configured_by_the_template_that_it_reads(tmp_path: Path) -> None:
     folder = tmp_path / K3S
     folder.mkdir(parents=True)
     with pytest.raises(EngineError, match="k3s has not run yet"):
-        find("containerd").place(tmp_path, None)
+        find("containerd").locate(tmp_path, None)
     write(folder / "config.toml", "version = 2\n")
     assert path_of("containerd", tmp_path) == f"{K3S}/config.toml.tmpl"
     write(folder / "config.toml", "version = 3\n")
@@ -151,25 +150,25 @@ def test_k3s_is_told_by_the_template_that_it_reads(tmp_path: Path) -> None:
     assert path_of("containerd", tmp_path) == f"{K3S}/config.toml.tmpl"
 
 
-def test_what_is_generated_is_never_written(tmp_path: Path) -> None:
+def test_a_generated_file_is_never_written(tmp_path: Path) -> None:
     generated = write(tmp_path / K3S / "config.toml", "version = 2\n")
-    with pytest.raises(EngineError, match="is written anew at each start of k3s; use --config"):
-        find("containerd").place(tmp_path, generated)
+    with pytest.raises(EngineError, match=r"k3s regenerates .* at each start\. Use --config"):
+        find("containerd").locate(tmp_path, generated)
 
 
 def test_a_default_of_k3s_is_refused_with_the_way_to_go(tmp_path: Path) -> None:
     write(tmp_path / K3S / "config.toml", "version = 3\n")
-    place = find("containerd").place(tmp_path, None)
+    place = find("containerd").locate(tmp_path, None)
     with pytest.raises(EngineError, match="name the handler in a RuntimeClass"):
         registration.configure(place, machine.LAUNCHER, default=True)
 
 
-def test_a_template_without_the_base_is_told(tmp_path: Path) -> None:
+def test_a_template_without_the_base_is_reported(tmp_path: Path) -> None:
     write(tmp_path / K3S / "config.toml", "version = 2\n")
     template = write(tmp_path / K3S / "config.toml.tmpl", "version = 2\n{{ if .X }}\n{{ end }}\n")
-    place = find("containerd").place(tmp_path, None)
+    place = find("containerd").locate(tmp_path, None)
     (change,) = registration.configure(place, machine.LAUNCHER, default=False)
-    assert "does not begin from the base" in change.remarks[0]
+    assert "does not include the base" in change.remarks[0]
     change.apply()
     for back in registration.unconfigure(place):
         back.apply()
@@ -179,22 +178,24 @@ def test_a_template_without_the_base_is_told(tmp_path: Path) -> None:
 def test_of_two_distributions_the_user_chooses(tmp_path: Path) -> None:
     write(tmp_path / K3S / "config.toml", "version = 2\n")
     write(tmp_path / "etc/k0s/containerd.toml", "# k0s_managed=true\nversion = 2\n")
-    with pytest.raises(EngineError, match="k3s and k0s are both here; choose by --config FILE"):
-        find("containerd").place(tmp_path, None)
+    with pytest.raises(
+        EngineError, match=r"k3s and k0s are both installed\. Select one with --config FILE"
+    ):
+        find("containerd").locate(tmp_path, None)
     template = tmp_path / K3S / "config.toml.tmpl"
-    assert find("containerd").place(tmp_path, template).owner == "k3s"
+    assert find("containerd").locate(tmp_path, template).owner == "k3s"
 
 
-def test_a_k0s_whose_file_the_user_manages_is_told_there(tmp_path: Path) -> None:
+def test_a_user_managed_k0s_file_is_reported(tmp_path: Path) -> None:
     main = write(tmp_path / "etc/k0s/containerd.toml", "version = 2\n")
-    place = find("containerd").place(tmp_path, None)
+    place = find("containerd").locate(tmp_path, None)
     assert (place.path, place.owner, place.apply) == (main, "k0s", "systemctl restart k0sworker")
 
 
 def test_a_podman_file_with_a_table_of_its_own_is_left(tmp_path: Path) -> None:
     file = write(tmp_path / "containers.conf", '[engine]\n# mine\nruntime = "crun"\n')
-    place = find("podman").place(tmp_path, file)
-    with pytest.raises(EngineError, match="has a table \\[engine\\] of its own"):
+    place = find("podman").locate(tmp_path, file)
+    with pytest.raises(EngineError, match="has its own table \\[engine\\]"):
         registration.configure(place, machine.LAUNCHER, default=False)
     assert file.read_text() == '[engine]\n# mine\nruntime = "crun"\n'
 
@@ -202,18 +203,18 @@ def test_a_podman_file_with_a_table_of_its_own_is_left(tmp_path: Path) -> None:
 def test_podman_s_list_that_adds_is_read_as_such(tmp_path: Path) -> None:
     conf = 'runtime_supports_json = ["site", {append = true}]\n'
     write(tmp_path / "etc/containers/containers.conf", f"[engine]\n{conf}")
-    place = find("podman").place(tmp_path, None)
+    place = find("podman").locate(tmp_path, None)
     (first, _) = registration.configure(place, machine.LAUNCHER, default=False)
     assert first.after is not None
     assert '"crun-vm", "site", "gpushare", "gpushare-runtime"]' in first.after
 
 
-def test_of_crio_a_default_that_is_read_later_is_told(tmp_path: Path) -> None:
+def test_a_later_default_of_crio_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "etc/crio/crio.conf.d"
     write(folder / "99-nvidia.conf", '[crio.runtime]\ndefault_runtime = "nvidia"\n')
-    place = find("crio").place(tmp_path, None)
+    place = find("crio").locate(tmp_path, None)
     (change,) = registration.configure(place, machine.LAUNCHER, default=True)
-    assert change.remarks == ("a drop-in that is read later says default_runtime = nvidia",)
+    assert change.remarks == ("a drop-in that is read later sets default_runtime = nvidia",)
 
 
 def test_the_packages_hook_is_the_one_that_is_registered() -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gpushare.cli.group import gpushare
-from gpushare.engines import registration
-from gpushare.engines.engine import find
-from gpushare.engines.registration import backup_of
+from gpushare.cli import gpushare
+from gpushare.engines import find, registration
+from gpushare.engines.registration import backup_path
 
 LAUNCHER = "/opt/gpushare-test/bin/gpushare-runtime"
 DOCKER = b'{\n\t"x": 1e3,\n\t"default-runtime": "runc"\n}'
@@ -20,7 +19,7 @@ CONTAINERD = b"version = 3 # mine\r\n[debug]\r\n  level = 'info'\r\n"
 
 
 def registered(engine: str, file: Path) -> Path | None:
-    return registration.registered(find(engine).place(Path("/"), file).files[0])
+    return registration.registered_launcher(find(engine).locate(Path("/"), file).files[0])
 
 
 def configure(engine: str, file: Path, *more: str) -> Result:
@@ -42,8 +41,8 @@ def test_undone_byte_for_byte(tmp_path: Path, engine: str, content: bytes) -> No
     assert result.exit_code == 0, result.output
     assert str(registered(engine, file)) == LAUNCHER
     assert file.stat().st_mode & 0o777 == 0o600
-    assert backup_of(file).read_bytes() == content
-    assert find(engine).place(Path("/"), file).apply in result.output
+    assert backup_path(file).read_bytes() == content
+    assert find(engine).locate(Path("/"), file).apply in result.output
     again = configure(engine, file, "--set-as-default").output
     assert again.splitlines()[0] == f"{file}: nothing to change"
     assert unconfigure(engine, file).exit_code == 0
@@ -51,16 +50,14 @@ def test_undone_byte_for_byte(tmp_path: Path, engine: str, content: bytes) -> No
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_launcher_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_launcher_is_reported(tmp_path: Path) -> None:
     result = configure("docker", tmp_path / "daemon.json")
-    assert f"warn: {LAUNCHER} is not there; docker can start no container" in result.output
+    assert f"warn: {LAUNCHER} does not exist. docker cannot start containers" in result.output
     found = configure("docker", tmp_path / "daemon.json", "--launcher", "/bin/true")
     assert "warn" not in found.output
 
 
-def test_an_engine_is_given_an_absolute_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_gets_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     configure("docker", tmp_path / "daemon.json", "--launcher", "here/gpushare-runtime")
     launcher = registered("docker", tmp_path / "daemon.json")
@@ -110,7 +107,7 @@ def test_an_upgrade_keeps_the_first_backup(tmp_path: Path) -> None:
             *("--config", str(file), "--launcher", "/opt/newer"),
         ],
     )
-    assert backup_of(file).read_bytes() == DOCKER
+    assert backup_path(file).read_bytes() == DOCKER
     unconfigure("docker", file)
     assert file.read_bytes() == DOCKER
 
@@ -131,7 +128,7 @@ def test_a_broken_file_is_named_with_its_line_and_left(tmp_path: Path) -> None:
     result = configure("docker", file)
     assert result.exit_code == 1
     assert result.stderr.startswith(f"gpushare: {file}:3: ")
-    assert "nothing was changed" in result.stderr
+    assert "Nothing was changed" in result.stderr
     assert file.read_text() == '{\n  "debug": true,\n}'
 
 
@@ -143,7 +140,7 @@ def test_json_has_the_diff_and_the_next_command(tmp_path: Path) -> None:
     assert LAUNCHER in said["diff"]
 
 
-def test_taking_out_what_is_not_there_changes_nothing(tmp_path: Path) -> None:
+def test_removing_a_missing_entry_changes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "daemon.json"
     file.write_bytes(DOCKER)
     assert unconfigure("docker", file).output == f"{file}: nothing to change\n"

@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from gpushare import install
-from gpushare.cli.group import gpushare
-from gpushare.engines import answer, engine, processes, registration
-from gpushare.engines.answer import Answer
-from gpushare.engines.place import Place
-from gpushare.engines.status import look
+from gpushare import engines, install
+from gpushare.cli import gpushare
+from gpushare.engines import engine_status, query, registration
+from gpushare.engines.config_files import ConfigLocation
+from gpushare.engines.query import RuntimeReport
 
 LAUNCHER = Path("/opt/x/gpushare-runtime")
 CRIO = f"""\
@@ -35,7 +39,7 @@ CRI = {
 }
 
 
-class Programs:
+class FakePrograms:
     """A folder of programs before all others on PATH."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,16 +55,18 @@ class Programs:
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePrograms:
     folder = tmp_path / "bin"
     folder.mkdir()
-    return Programs(folder, monkeypatch)
+    return FakePrograms(folder, monkeypatch)
 
 
-def place(tmp_path: Path, **more: Any) -> Place:
+def place(tmp_path: Path, **more: Any) -> ConfigLocation:
     file = tmp_path / "config"
     file.touch()
-    return Place((engine.find("crio").place(Path("/"), file).files[0],), "restart", **more)
+    return ConfigLocation(
+        (engines.find("crio").locate(Path("/"), file).files[0],), "restart", **more
+    )
 
 
 def docker_info(runtimes: dict[str, Any], default: str = "runc", **more: object) -> str:
@@ -70,66 +76,74 @@ def docker_info(runtimes: dict[str, Any], default: str = "runc", **more: object)
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        (docker_info({"runc": {"path": "runc"}}), Answer(False, False)),
+        (docker_info({"runc": {"path": "runc"}}), RuntimeReport(False, False)),
         (
             docker_info({"gpushare": {"path": str(LAUNCHER)}}, "gpushare"),
-            Answer(True, True, LAUNCHER),
+            RuntimeReport(True, True, LAUNCHER),
         ),
         (
             docker_info({}, "", ServerErrors=["Cannot connect to the Docker daemon"]),
-            Answer(None, why="docker does not answer: Cannot connect to the Docker daemon"),
+            RuntimeReport(
+                None, reason="docker is not responding: Cannot connect to the Docker daemon"
+            ),
         ),
     ],
 )
-def test_docker_is_asked_by_docker_info(
-    programs: Programs, tmp_path: Path, said: str, found: Answer
+def test_docker_is_queried_with_docker_info(
+    programs: FakePrograms, tmp_path: Path, said: str, found: RuntimeReport
 ) -> None:
     programs.say("docker", said)
-    assert answer.of_docker(place(tmp_path)) == found
+    assert query.query_docker(place(tmp_path)) == found
 
 
-def test_who_may_not_ask_docker_is_told_to_use_sudo(programs: Programs, tmp_path: Path) -> None:
+def test_without_access_to_docker_the_advice_is_sudo(
+    programs: FakePrograms, tmp_path: Path
+) -> None:
     programs.say("docker", "", code=1, error="dial unix: connect: permission denied")
-    found = answer.of_docker(place(tmp_path))
+    found = query.query_docker(place(tmp_path))
     assert found.known is None
-    assert found.why.endswith("connect: permission denied; use sudo")
+    assert found.reason.endswith("connect: permission denied; use sudo")
 
 
-def test_containerd_is_asked_by_crictl(programs: Programs, tmp_path: Path) -> None:
+def test_containerd_is_queried_with_crictl(programs: FakePrograms, tmp_path: Path) -> None:
     there = place(tmp_path, socket=Path("/run/x.sock"))
     programs.say("crictl", json.dumps(CRI))
-    assert answer.of_containerd(there) == Answer(True, False, LAUNCHER)
+    assert query.query_containerd(there) == RuntimeReport(True, False, LAUNCHER)
     programs.say("crictl", json.dumps({"config": {"containerd": {"runtimes": {"runc": {}}}}}))
-    assert answer.of_containerd(there).known is False
+    assert query.query_containerd(there).known is False
 
 
 def test_a_containerd_older_than_its_file_has_not_read_it(
-    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, programs: FakePrograms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = place(tmp_path, main=tmp_path / "config")
     words = ("containerd", "--config", str(tmp_path / "config"))
     changed = (tmp_path / "config").stat().st_mtime
     for started, found in ((changed - 60, False), (changed + 60, True)):
-        running = [processes.Process(7, words, started)]
-        monkeypatch.setattr(processes, "of_program", lambda _, running=running: running)
+        running = [query.EngineProcess(7, words, started)]
+        monkeypatch.setattr(query, "find_processes", lambda _, running=running: running)
         programs.say("containerd", "version = 2\n" + _handler())
-        assert answer.of_containerd(there).known is found
-    monkeypatch.setattr(processes, "of_program", lambda _: [])
-    assert answer.of_containerd(there).why == "containerd does not run"
+        assert query.query_containerd(there).known is found
+    monkeypatch.setattr(query, "find_processes", lambda _: [])
+    assert query.query_containerd(there).reason == "containerd is not running"
 
 
-def test_what_containerd_would_not_start_with_is_told(programs: Programs, tmp_path: Path) -> None:
+def test_a_configuration_that_containerd_rejects_is_reported(
+    programs: FakePrograms, tmp_path: Path
+) -> None:
     programs.say("containerd", "", code=1, error="containerd: failed to load TOML")
-    found = answer.of_files(place(tmp_path, main=tmp_path / "config"))
+    found = query.query_files(place(tmp_path, main=tmp_path / "config"))
     assert found.known is False
-    assert "failed to load TOML" in found.why
+    assert "failed to load TOML" in found.reason
 
 
-def test_a_handler_that_containerd_leaves_out_is_told(programs: Programs, tmp_path: Path) -> None:
+def test_a_handler_that_containerd_omits_is_reported(
+    programs: FakePrograms, tmp_path: Path
+) -> None:
     programs.say("containerd", "version = 2\n")
-    found = answer.of_containerd(place(tmp_path, main=tmp_path / "config"))
+    found = query.query_containerd(place(tmp_path, main=tmp_path / "config"))
     assert found.known is False
-    assert found.why.endswith("config dump has no such handler")
+    assert found.reason.endswith("config dump has no such handler")
 
 
 def test_a_k3s_that_has_not_made_its_file_anew_has_not_read_the_template(
@@ -140,30 +154,30 @@ def test_a_k3s_that_has_not_made_its_file_anew_has_not_read_the_template(
     there = place(tmp_path, main=generated, owner="k3s")
     written = (tmp_path / "config").stat().st_mtime
     words = ("containerd", "-c", str(generated))
-    running = [processes.Process(7, words, written - 60)]
-    monkeypatch.setattr(processes, "of_program", lambda _: running)
-    assert answer.of_containerd(there).known is False
+    running = [query.EngineProcess(7, words, written - 60)]
+    monkeypatch.setattr(query, "find_processes", lambda _: running)
+    assert query.query_containerd(there).known is False
     generated.write_text(f"version = 2\n{_handler()}")
-    running[:] = [processes.Process(7, words, generated.stat().st_mtime + 1)]
-    assert answer.of_containerd(there) == Answer(True, False, LAUNCHER)
+    running[:] = [query.EngineProcess(7, words, generated.stat().st_mtime + 1)]
+    assert query.query_containerd(there) == RuntimeReport(True, False, LAUNCHER)
     running.clear()
-    assert answer.of_containerd(there).why == "k3s does not run"
+    assert query.query_containerd(there).reason == "k3s is not running"
 
 
-def test_crio_is_asked_for_its_configuration(programs: Programs, tmp_path: Path) -> None:
+def test_crio_is_queried_for_its_configuration(programs: FakePrograms, tmp_path: Path) -> None:
     programs.say("crio", CRIO)
-    assert answer.of_crio(place(tmp_path)) == Answer(True, True, LAUNCHER)
+    assert query.query_crio(place(tmp_path)) == RuntimeReport(True, True, LAUNCHER)
     programs.say("crio", "", code=1, error="connection refused")
-    assert answer.of_crio(place(tmp_path)).known is None
+    assert query.query_crio(place(tmp_path)).known is None
 
 
-def test_podman_is_asked_for_the_runtime(programs: Programs, tmp_path: Path) -> None:
+def test_podman_is_queried_for_the_runtime(programs: FakePrograms, tmp_path: Path) -> None:
     info = {"host": {"ociRuntime": {"name": "gpushare", "path": str(LAUNCHER)}}}
     programs.say("podman", json.dumps(info))
-    assert answer.of_podman(place(tmp_path)) == Answer(True, True, LAUNCHER)
+    assert query.query_podman(place(tmp_path)) == RuntimeReport(True, True, LAUNCHER)
     refusal = 'Error: default OCI runtime "gpushare" not found: invalid argument'
     programs.say("podman", "", code=125, error=refusal)
-    assert answer.of_podman(place(tmp_path)).known is False
+    assert query.query_podman(place(tmp_path)).known is False
 
 
 def _handler() -> str:
@@ -171,25 +185,94 @@ def _handler() -> str:
     return f'{name}\nBinaryName = "{LAUNCHER}"\n'
 
 
-def test_a_process_is_found_with_its_words_and_its_age(tmp_path: Path) -> None:
+def test_a_process_is_found_with_its_arguments_and_its_age(tmp_path: Path) -> None:
     folder = tmp_path / "77"
     folder.mkdir()
     ticks = 5 * os.sysconf("SC_CLK_TCK")
     (folder / "stat").write_text(f"77 (containerd) S {' '.join(['0'] * 18)} {ticks} 0\n")
     (folder / "cmdline").write_bytes(b"containerd\0--config=/x\0")
-    (found,) = processes.of_program("containerd", tmp_path, booted=1000.0)
+    (found,) = query.find_processes("containerd", tmp_path, booted=1000.0)
     assert (found.pid, found.started, found.value("--config")) == (77, 1005.0, "/x")
-    assert processes.of_program("dockerd", tmp_path) == []
+    assert query.find_processes("dockerd", tmp_path) == []
 
 
 @pytest.fixture
-def crio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Programs) -> Place:
+def containerd_program(tmp_path: Path) -> Path:
+    """A program whose processes are called containerd."""
+    program = tmp_path / "bin" / "containerd"
+    program.parent.mkdir()
+    program.write_bytes(Path(shutil.which("sleep") or "/bin/sleep").read_bytes())
+    program.chmod(0o755)
+    return program
+
+
+def found_pids() -> set[int]:
+    return {process.pid for process in query.find_processes("containerd")}
+
+
+def test_a_zombie_is_no_running_engine(containerd_program: Path, tmp_path: Path) -> None:
+    """A dead containerd that is not reaped, older than its file, once made every status unread."""
+    with subprocess.Popen([containerd_program, "1000"]) as process:
+        wait_until(lambda: process.pid in found_pids())
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # and do not reap it
+        assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        assert process.pid not in found_pids()
+    for number, state in enumerate("ZXx", 1):
+        folder = tmp_path / "proc" / str(number)
+        folder.mkdir(parents=True)
+        (folder / "stat").write_text(f"7 (containerd) {state} {' '.join(['0'] * 18)} 500 0\n")
+        (folder / "cmdline").write_bytes(b"")
+    assert query.find_processes("containerd", tmp_path / "proc", booted=1000.0) == []
+
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts another user's process")
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param("os.setresuid(12345, 12345, 12345)", id="another user's"),
+        pytest.param("os.chroot(sys.argv[1])", id="of a container"),
+    ],
+)
+def test_only_a_process_of_this_machines_root_is_an_engine(tmp_path: Path, change: str) -> None:
+    """A Kubernetes node in a container has an engine of its own, with a file of the same path."""
+    code = (
+        "import os, sys, time; open('/proc/self/comm', 'w').write('containerd'); "
+        f"print(flush=True); sys.stdin.readline(); {change}; print(flush=True); time.sleep(1000)"
+    )
+    command, pipe = [sys.executable, "-c", code, str(tmp_path)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            assert process.pid in found_pids()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            assert process.pid not in found_pids()
+        finally:
+            process.kill()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def crio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: FakePrograms) -> ConfigLocation:
     """A machine with CRI-O alone, and the runtime registered with it."""
     launcher = programs.folder / "gpushare-runtime"
     launcher.write_text("")
     launcher.chmod(0o755)
     there = place(tmp_path)
-    one = engine.Engine("crio", "crio", (tmp_path,), lambda _, __: there, answer.of_crio)
+    one = engines.Engine("crio", "crio", (tmp_path,), lambda _, __: there, query.query_crio)
     monkeypatch.setattr(install, "current", lambda: install.Installation(tmp_path))
     monkeypatch.setattr("gpushare.cli.runtime.ENGINES", {"crio": one})
     monkeypatch.setattr("gpushare.cli.runtime.find", lambda _: one)
@@ -203,8 +286,10 @@ def status(*more: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_status_compares_the_file_with_the_running_engine(crio: Place, programs: Programs) -> None:
-    launcher = registration.registered(crio.files[0])
+def test_status_compares_the_file_with_the_running_engine(
+    crio: ConfigLocation, programs: FakePrograms
+) -> None:
+    launcher = registration.registered_launcher(crio.files[0])
     programs.say("crio", CRIO.replace(str(LAUNCHER), str(launcher)))
     code, said = status()
     assert code == 0
@@ -220,10 +305,10 @@ def test_status_compares_the_file_with_the_running_engine(crio: Place, programs:
     launcher.unlink()
     code, said = status()
     assert code == 4
-    assert f"crio: {launcher} is not there" in said
+    assert f"crio: {launcher} does not exist" in said
 
 
-def test_status_of_an_engine_without_the_runtime_is_4(crio: Place) -> None:
+def test_status_of_an_engine_without_the_runtime_is_4(crio: ConfigLocation) -> None:
     for change in registration.unconfigure(crio):
         change.apply()
     code, said = status("--runtime", "crio")
@@ -232,32 +317,36 @@ def test_status_of_an_engine_without_the_runtime_is_4(crio: Place) -> None:
 
 
 def test_status_of_an_engine_that_is_not_here_says_so(
-    crio: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    crio: ConfigLocation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    one = engine.Engine("crio", "crio", (tmp_path / "no",), lambda _, __: crio, answer.of_crio)
+    one = engines.Engine("crio", "crio", (tmp_path / "no",), lambda _, __: crio, query.query_crio)
     monkeypatch.setattr("gpushare.cli.runtime.find", lambda _: one)
     code, said = status("--runtime", "crio")
     assert code == 4
     assert said.splitlines()[-1] == "crio: not on this machine"
 
 
-def test_a_launcher_of_another_installation_is_told(crio: Place, tmp_path: Path) -> None:
-    one = engine.Engine("crio", "crio", (tmp_path,), lambda _, __: crio, lambda _: Answer(True))
-    found = look(one, Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime"))
+def test_a_launcher_of_another_installation_is_reported(
+    crio: ConfigLocation, tmp_path: Path
+) -> None:
+    one = engines.Engine(
+        "crio", "crio", (tmp_path,), lambda _, __: crio, lambda _: RuntimeReport(True)
+    )
+    found = engine_status(one, Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime"))
     assert found.current is False
     assert "is not the installed" in found.remarks[0]
 
 
 def test_configure_says_that_the_running_engine_does_not_know_it(
-    crio: Place, programs: Programs
+    crio: ConfigLocation, programs: FakePrograms
 ) -> None:
-    launcher = str(registration.registered(crio.files[0]))
+    launcher = str(registration.registered_launcher(crio.files[0]))
     words = ["runtime", "configure", "--runtime", "crio", "--launcher", launcher]
     programs.say("crio", "[crio.runtime]\n")
     result = CliRunner().invoke(gpushare, words)
-    assert "the running engine does not know it yet: restart it" in result.output
-    assert "next: restart (restart: containers run on)" in result.output
+    assert "the running engine has not loaded it yet: restart it" in result.output
+    assert "next: restart (restart: containers keep running)" in result.output
     programs.say("crio", CRIO.replace(str(LAUNCHER), launcher))
     result = CliRunner().invoke(gpushare, words)
-    assert "ok: the running crio knows it" in result.output
+    assert "ok: the running crio has loaded it" in result.output
     assert "next:" not in result.output

@@ -6,40 +6,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpushare.client import Metrics
-from gpushare.exporter.family import Snapshot
-from gpushare.figures import BOUNDS, KINDS
+from gpushare.exporter.metric_family import Snapshot
+from gpushare.metrics_schema import BOUNDS, KINDS
 
 if TYPE_CHECKING:
-    from gpushare.figures import CardFigures, NodeFigures, TenantCardFigures, TenantFigures
+    from gpushare.metrics_schema import CardMetrics, NodeMetrics, TenantCardMetrics, TenantMetrics
 
 GIB = 1 << 30
 UUID = "GPU-5b1f2f4e-0000-4000-8000-000000000000"
 
 
-def card(index: int = 0, **more: Any) -> CardFigures:
-    made: CardFigures = {
+def card(index: int = 0, **more: Any) -> CardMetrics:
+    made: CardMetrics = {
         "index": index,
         "uuid": f"{UUID[:-1]}{index}",
         "model": "H200",
         "memory_bytes": 140 * GIB,
         "used_bytes": 5 * GIB,
-        "granted_bytes": 12 * GIB,
-        "free_bytes": 128 * GIB,
-        "cores_granted": 90,
-        "utilisation": 71,
-        "shares": 2,
-        "shares_max": 16,
+        "allocated_bytes": 12 * GIB,
+        "available_bytes": 128 * GIB,
+        "cores_allocated": 90,
+        "utilization": 71,
+        "tenants": 2,
+        "max_tenants": 16,
         "cordoned": False,
         "healthy": True,
         "xids": {"79": 1},
-        "bypass": {"ignore": 1, "warn": 2, "kill": 0},
+        "non_tenant_processes": {"ignore": 1, "warn": 2, "kill": 0},
     }
     made.update(more)  # type: ignore[typeddict-item]
     return made
 
 
-def part(index: int = 0, **more: Any) -> TenantCardFigures:
-    made: TenantCardFigures = {
+def part(index: int = 0, **more: Any) -> TenantCardMetrics:
+    made: TenantCardMetrics = {
         "index": index,
         "uuid": f"{UUID[:-1]}{index}",
         "memory_bytes": 4 * GIB,
@@ -49,7 +49,7 @@ def part(index: int = 0, **more: Any) -> TenantCardFigures:
         "drift_bytes": -1024,
         "peak_bytes": 3 * GIB,
         "cores": 30,
-        "utilisation": 29.5,
+        "utilization": 29.5,
         "source": "nvml",
         "gpu_seconds": 12.5,
         "throttled_seconds": 1.5,
@@ -63,8 +63,8 @@ def part(index: int = 0, **more: Any) -> TenantCardFigures:
     return made
 
 
-def tenant(name: str = "team/train-0/main", **more: Any) -> TenantFigures:
-    made: TenantFigures = {
+def tenant(name: str = "team/train-0/main", **more: Any) -> TenantMetrics:
+    made: TenantMetrics = {
         "key": "0123456789abcdef",
         "id": "4f5e" + "0" * 60,
         "name": name,
@@ -83,8 +83,8 @@ def tenant(name: str = "team/train-0/main", **more: Any) -> TenantFigures:
     return made
 
 
-def node(**more: Any) -> NodeFigures:
-    made: NodeFigures = {
+def node(**more: Any) -> NodeMetrics:
+    made: NodeMetrics = {
         "version": "0.1.0",
         "started": 1763690000.0,
         "driver_version": "580.159.04",
@@ -105,11 +105,11 @@ def node(**more: Any) -> NodeFigures:
     return made
 
 
-def metrics(*tenants: TenantFigures, cards: list[CardFigures] | None = None) -> Metrics:
+def metrics(*tenants: TenantMetrics, cards: list[CardMetrics] | None = None) -> Metrics:
     return Metrics(cards=cards or [card()], tenants=list(tenants), node=node())
 
 
-def snapshot(*tenants: TenantFigures, cards: list[CardFigures] | None = None) -> Snapshot:
+def snapshot(*tenants: TenantMetrics, cards: list[CardMetrics] | None = None) -> Snapshot:
     return Snapshot("node-1", metrics(*tenants, cards=cards))
 
 

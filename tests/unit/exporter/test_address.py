@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the exporter may listen, and who has to show a token."""
+"""Where the exporter may listen, and which clients need a token."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare.exporter import token
-from gpushare.exporter.address import (
+from gpushare.exporter import http_server
+from gpushare.exporter.http_server import (
     DEFAULT,
     Address,
     BadAddress,
     is_restricted,
     listen,
-    parse,
+    parse_address,
     refuse_open,
 )
 
@@ -42,7 +42,7 @@ TOKEN = "0123456789abcdef"
     ],
 )
 def test_only_loopback_and_sockets_are_this_machines(text: str, shown: str, local: bool) -> None:
-    found = parse(text)
+    found = parse_address(text)
     assert (str(found), found.is_local) == (shown, local)
 
 
@@ -53,17 +53,17 @@ def test_only_loopback_and_sockets_are_this_machines(text: str, shown: str, loca
         *("127.1:1", "[::1:1", "unix:run.sock", "unix:", "http://127.0.0.1:1", "1.2.3.4.5:1"),
     ],
 )
-def test_what_is_no_address_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(BadAddress, match="write "):
-        parse(text)
+def test_an_invalid_address_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(BadAddress, match="Use"):
+        parse_address(text)
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "10.0.0.7:1"])
-def test_strangers_need_a_token(text: str, tmp_path: Path) -> None:
+def test_remote_clients_need_a_token(text: str, tmp_path: Path) -> None:
     with pytest.raises(BadAddress, match="--token-file"):
-        refuse_open(parse(text), None)
-    refuse_open(parse(text), tmp_path / "token")
-    refuse_open(parse(DEFAULT), None)
+        refuse_open(parse_address(text), None)
+    refuse_open(parse_address(text), tmp_path / "token")
+    refuse_open(parse_address(DEFAULT), None)
 
 
 def test_a_socket_left_by_another_is_replaced_and_one_in_use_is_not(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_socket_left_by_another_is_replaced_and_one_in_use_is_not(tmp_path: Pa
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_port_in_use_is_said(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     del tmp_path
     first = listen(Address(host="127.0.0.1", port=0))
     port = first.getsockname()[1]
@@ -90,7 +90,7 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "restricted"), [(0o666, False), (0o660, True), (0o664, True)])
-def test_a_control_socket_that_is_not_everybodys_is_seen(
+def test_a_restricted_control_socket_is_detected(
     tmp_path: Path, mode: int, restricted: bool
 ) -> None:
     path = tmp_path / "control.sock"
@@ -108,22 +108,22 @@ def written(folder: Path, content: str, mode: int = 0o640) -> Path:
     return file
 
 
-def test_the_token_is_the_files_one_word(tmp_path: Path) -> None:
-    wanted = token.read(written(tmp_path, f"{TOKEN}\n"))
-    assert token.is_shown(f"Bearer {TOKEN}", wanted)
-    assert token.is_shown(f"bearer  {TOKEN}", wanted)
+def test_the_token_is_the_files_single_word(tmp_path: Path) -> None:
+    wanted = http_server.read_token(written(tmp_path, f"{TOKEN}\n"))
+    assert http_server.is_authorized(f"Bearer {TOKEN}", wanted)
+    assert http_server.is_authorized(f"bearer  {TOKEN}", wanted)
     for shown in ("", "Bearer", "Bearer ", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer é"):
-        assert not token.is_shown(shown, wanted)
+        assert not http_server.is_authorized(shown, wanted)
 
 
 @pytest.mark.parametrize("content", ["", "short", "two words that are long", "ü" * 20, "x" * 5000])
-def test_a_token_that_keeps_nobody_out_is_refused(tmp_path: Path, content: str) -> None:
-    with pytest.raises(token.BadToken, match="openssl rand -hex 32"):
-        token.read(written(tmp_path, content))
+def test_a_weak_token_is_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises(http_server.BadToken, match="openssl rand -hex 32"):
+        http_server.read_token(written(tmp_path, content))
 
 
-def test_a_token_that_everybody_can_read_is_none(tmp_path: Path) -> None:
-    with pytest.raises(token.BadToken, match="chmod 640"):
-        token.read(written(tmp_path, TOKEN, 0o644))
-    with pytest.raises(token.BadToken, match=os.strerror(2)):
-        token.read(tmp_path / "none")
+def test_a_world_readable_token_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(http_server.BadToken, match="chmod 640"):
+        http_server.read_token(written(tmp_path, TOKEN, 0o644))
+    with pytest.raises(http_server.BadToken, match=os.strerror(2)):
+        http_server.read_token(tmp_path / "none")

@@ -9,10 +9,10 @@ import sys
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpushare.exporter.compat import COMPAT
+from gpushare.exporter.aliases import COMPAT
 from gpushare.exporter.exposition import FAMILIES, expose
-from gpushare.exporter.family import Snapshot
-from gpushare.figures import KINDS
+from gpushare.exporter.metric_family import Snapshot
+from gpushare.metrics_schema import KINDS
 
 from .made import GIB, UUID, card, part, snapshot, tenant
 
@@ -31,7 +31,7 @@ def read(taken: Snapshot, *compat: str) -> list[tuple[str, dict[str, str], float
     ]
 
 
-def test_they_are_off_unless_they_are_asked_for() -> None:
+def test_other_exporters_metrics_are_off_by_default() -> None:
     assert read(snapshot(tenant())) == []
     names = {name for name, _, _ in read(snapshot(tenant()), *COMPAT)}
     assert names == {family.name for families in COMPAT.values() for family in families}
@@ -41,7 +41,7 @@ def test_they_are_off_unless_they_are_asked_for() -> None:
 def test_hami_has_bytes_and_percent_by_pod_and_device() -> None:
     kinds = {**dict.fromkeys(KINDS, 0), "buffer": GIB, "pool": GIB, "module": MIB, "context": GIB}
     used = sum(kinds.values())
-    made = part(kinds=kinds, used_bytes=used, utilisation=29.5)
+    made = part(kinds=kinds, used_bytes=used, utilization=29.5)
     labels = {**HAMI, "vdevice_index": "0", "device_uuid": UUID}
     found = {name: value for name, said, value in read(snapshot(tenant(cards=[made])), "hami")
              if said == labels}  # fmt: skip
@@ -69,7 +69,7 @@ def test_dcgm_has_mib_and_percent_by_card() -> None:
 
 
 def test_gpu_manager_has_each_card_and_the_total_in_mib() -> None:
-    two = tenant(cards=[part(0, utilisation=10.0), part(1, utilisation=20.0)])
+    two = tenant(cards=[part(0, utilization=10.0), part(1, utilization=20.0)])
     found = {
         (name, *(said[label] for label in ("pod_name", "namespace", "node", "container_name")),
          next(value for label, value in said.items() if "gpu" in label)): value
@@ -87,9 +87,9 @@ def test_gpu_manager_has_each_card_and_the_total_in_mib() -> None:
     }
 
 
-def test_what_is_not_known_is_left_out_and_of_two_of_a_name_the_later_counts() -> None:
+def test_unknown_values_are_left_out_and_the_later_of_two_counts() -> None:
     silent = snapshot(
-        tenant(cards=[part(utilisation=None)]), cards=[card(used_bytes=None, utilisation=None)]
+        tenant(cards=[part(utilization=None)]), cards=[card(used_bytes=None, utilization=None)]
     )
     names = {name for name, _, _ in read(silent, *COMPAT)}
     assert "hami_vgpu_memory_used_bytes" in names
@@ -115,4 +115,4 @@ def test_a_name_that_there_is_none_of_is_a_usage_error(asked: str) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "write e.g. --compat=hami,dcgm" in done.stderr
+    assert "Use, for example, --compat=hami,dcgm" in done.stderr

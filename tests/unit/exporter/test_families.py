@@ -15,11 +15,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from gpushare import xid
-from gpushare.exporter.cards import WATCHED
 from gpushare.exporter.exposition import FAMILIES, expose
-from gpushare.exporter.family import OF_CARD, OF_CONTAINER, Snapshot
-from gpushare.exporter.snapshot import distinct
-from gpushare.figures import KINDS
+from gpushare.exporter.metric_family import OF_CARD, OF_CONTAINER, Snapshot
+from gpushare.exporter.node import WATCHED
+from gpushare.exporter.snapshot import with_unique_ids
+from gpushare.metrics_schema import KINDS
 
 from .made import DOWN, GIB, UUID, card, part, snapshot, tenant
 
@@ -40,7 +40,7 @@ def read(taken: Snapshot) -> Series:
 
 
 def values(taken: Snapshot, name: str, **labels: str) -> list[float]:
-    """Return the figures of the series of that name whose labels say at least that."""
+    """Return the figures of the series of that name with at least these labels."""
     return [
         value
         for (found, said), value in read(taken).items()
@@ -52,8 +52,8 @@ def labels_of(taken: Snapshot, name: str) -> list[Mapping[str, str]]:
     return [dict(said) for (found, said) in read(taken) if found == name]
 
 
-def test_a_container_is_told_by_id_name_pod_namespace_and_card() -> None:
-    [said] = labels_of(snapshot(tenant()), "gpushare_container_memory_request_bytes")
+def test_a_container_has_labels_for_id_name_pod_namespace_and_card() -> None:
+    [said] = labels_of(snapshot(tenant()), "gpushare_container_memory_quota_bytes")
     assert said == {
         "node": "node-1",
         "gpu_uuid": UUID,
@@ -68,21 +68,21 @@ def test_a_container_is_told_by_id_name_pod_namespace_and_card() -> None:
 
 
 def test_a_name_that_is_no_pods_is_the_containers() -> None:
-    [said] = labels_of(snapshot(tenant("train")), "gpushare_container_memory_request_bytes")
+    [said] = labels_of(snapshot(tenant("train")), "gpushare_container_memory_quota_bytes")
     assert (said["container"], said["pod"], said["namespace"]) == ("train", "", "")
 
 
-def test_a_user_of_the_host_gives_his_command_no_pod_and_namespace() -> None:
+def test_a_host_users_command_has_no_pod_and_namespace() -> None:
     [said] = labels_of(
         snapshot(tenant("kube-system/dns/main", engine="host")),
-        "gpushare_container_memory_request_bytes",
+        "gpushare_container_memory_quota_bytes",
     )
     assert (said["namespace"], said["pod"], said["container"]) == ("", "", "kube-system/dns/main")
 
 
 def test_two_containers_of_one_id_have_series_of_their_own() -> None:
     two = [tenant("a", id="test", key="1" * 16), tenant("a", id="test", key="2" * 16)]
-    taken = snapshot(*distinct([*two, tenant("b\udcff", id="other")]))
+    taken = snapshot(*with_unique_ids([*two, tenant("b\udcff", id="other")]))
     ids = [said["container_id"] for said in labels_of(taken, "gpushare_container_hung")]
     assert ids == [f"test@{'1' * 16}", f"test@{'2' * 16}", "other"]
     names = {said["container"] for said in labels_of(taken, "gpushare_container_hung")}
@@ -92,37 +92,37 @@ def test_two_containers_of_one_id_have_series_of_their_own() -> None:
 def test_its_figures_are_in_base_units() -> None:
     taken = snapshot(tenant())
     for name, value in {
-        "gpushare_container_memory_request_bytes": 4 * GIB,
+        "gpushare_container_memory_quota_bytes": 4 * GIB,
         "gpushare_container_memory_limit_bytes": 6 * GIB,
         "gpushare_container_memory_peak_bytes": 3 * GIB,
-        "gpushare_container_alloc_denied_total": 3,
-        "gpushare_container_cores_granted_ratio": 0.3,
+        "gpushare_container_allocations_denied_total": 3,
+        "gpushare_container_cores_quota_ratio": 0.3,
         "gpushare_container_gpu_time_seconds_total": 12.5,
         "gpushare_container_throttled_seconds_total": 1.5,
         "gpushare_container_forced_launches_total": 2,
         "gpushare_container_last_active_timestamp_seconds": 1763700100.0,
         "gpushare_container_priority": 5,
-        "gpushare_card_memory_total_bytes": 140 * GIB,
+        "gpushare_card_memory_capacity_bytes": 140 * GIB,
         "gpushare_card_memory_used_bytes": 5 * GIB,
-        "gpushare_card_memory_granted_bytes": 12 * GIB,
-        "gpushare_card_cores_granted_ratio": 0.9,
+        "gpushare_card_memory_allocated_bytes": 12 * GIB,
+        "gpushare_card_cores_allocated_ratio": 0.9,
         "gpushare_card_utilization_ratio": 0.71,
-        "gpushare_card_shares": 2,
-        "gpushare_card_shares_max": 16,
+        "gpushare_card_tenants": 2,
+        "gpushare_card_max_tenants": 16,
         "gpushare_card_cordoned": 0,
         "gpushare_card_healthy": 1,
-        "gpushare_ledger_drift_bytes": -1024,
+        "gpushare_card_accounting_drift_bytes": -1024,
         "gpushare_up": 1,
     }.items():
         assert values(taken, name) == [value], name
     assert values(taken, "gpushare_container_cores_utilization_ratio", source="nvml") == [0.295]
-    assert values(taken, "gpushare_bypass_processes", action="ignore") == [1]
-    assert values(taken, "gpushare_bypass_processes", action="warn") == [2]
+    assert values(taken, "gpushare_card_non_tenant_processes", action="ignore") == [1]
+    assert values(taken, "gpushare_card_non_tenant_processes", action="warn") == [2]
     assert values(taken, "gpushare_container_class_info") == [1]
     assert values(taken, "gpushare_build_info", driver="580.159.04", cuda="13.0") == [1]
 
 
-def test_what_is_used_is_split_by_kind_and_adds_up() -> None:
+def test_used_memory_is_split_by_kind_and_adds_up() -> None:
     used = values(snapshot(tenant()), "gpushare_container_memory_used_bytes")
     assert (len(used), sum(used)) == (len(KINDS), 3 * GIB)
 
@@ -138,33 +138,40 @@ def test_the_xids_that_end_a_card_are_those_that_the_daemon_takes_for_it() -> No
     assert {str(number) for number in xid.FATAL} == set(WATCHED)
 
 
-def test_who_stopped_a_container_is_said() -> None:
+def test_the_origin_of_a_stop_is_exported() -> None:
     taken = snapshot(tenant(held=["audit"]))
-    assert values(taken, "gpushare_container_held", by="audit") == [1]
-    assert values(taken, "gpushare_container_held", by="operator") == [0]
+    assert values(taken, "gpushare_container_frozen", by="audit") == [1]
+    assert values(taken, "gpushare_container_frozen", by="operator") == [0]
+    assert values(taken, "gpushare_container_stopping") == [0]
+
+
+def test_a_container_that_is_stopped_is_stopping_and_not_frozen() -> None:
+    taken = snapshot(tenant(held=["stop"]))
+    assert values(taken, "gpushare_container_stopping") == [1]
+    assert sum(values(taken, "gpushare_container_frozen")) == 0
 
 
 def test_exactly_one_level_holds_a_quota() -> None:
     taken = snapshot(tenant(isolation="driver"))
-    assert values(taken, "gpushare_container_isolation_level", level="driver") == [1]
-    assert sum(values(taken, "gpushare_container_isolation_level")) == 1
+    assert values(taken, "gpushare_container_isolation", level="driver") == [1]
+    assert sum(values(taken, "gpushare_container_isolation")) == 1
 
 
-def test_what_is_not_known_has_no_series() -> None:
+def test_an_unknown_value_has_no_series() -> None:
     taken = snapshot(
-        tenant(cards=[part(utilisation=None, source="")]),
-        cards=[card(utilisation=None, used_bytes=None)],
+        tenant(cards=[part(utilization=None, source="")]),
+        cards=[card(utilization=None, used_bytes=None)],
     )
     assert values(taken, "gpushare_container_cores_utilization_ratio") == []
     assert values(taken, "gpushare_card_utilization_ratio") == []
     assert values(taken, "gpushare_card_memory_used_bytes") == []
-    assert values(taken, "gpushare_card_memory_total_bytes") == [140 * GIB]
+    assert values(taken, "gpushare_card_memory_capacity_bytes") == [140 * GIB]
 
 
 def test_a_container_of_two_cards_is_denied_once() -> None:
     taken = snapshot(tenant(cards=[part(0), part(1)]), cards=[card(0), card(1)])
-    assert values(taken, "gpushare_container_alloc_denied_total") == [3]
-    assert len(values(taken, "gpushare_container_memory_request_bytes")) == 2
+    assert values(taken, "gpushare_container_allocations_denied_total") == [3]
+    assert len(values(taken, "gpushare_container_memory_quota_bytes")) == 2
 
 
 def test_drift_is_of_all_containers_of_a_card_and_no_account_has_none() -> None:
@@ -174,8 +181,8 @@ def test_drift_is_of_all_containers_of_a_card_and_no_account_has_none() -> None:
         tenant("c", id="c", mode="exclusive", cards=[part(1, drift_bytes=None)]),
         cards=[card(0), card(1)],
     )
-    assert values(taken, "gpushare_ledger_drift_bytes", gpu_index="0") == [20]
-    assert values(taken, "gpushare_ledger_drift_bytes", gpu_index="1") == [0]
+    assert values(taken, "gpushare_card_accounting_drift_bytes", gpu_index="0") == [20]
+    assert values(taken, "gpushare_card_accounting_drift_bytes", gpu_index="1") == [0]
 
 
 def test_the_buckets_of_durations_count_up() -> None:
@@ -183,20 +190,20 @@ def test_the_buckets_of_durations_count_up() -> None:
     buckets = {
         dict(said)["le"]: value
         for (name, said), value in read(taken).items()
-        if name == "gpushare_hook_duration_seconds_bucket"
+        if name == "gpushare_operation_duration_seconds_bucket"
     }
     assert (buckets["0.001"], buckets["0.0025"], buckets["0.005"]) == (1, 1, 3)
     assert (buckets["10.0"], buckets["+Inf"]) == (3, 4)
-    assert values(taken, "gpushare_hook_duration_seconds_count", stage="create") == [4]
-    assert values(taken, "gpushare_hook_duration_seconds_sum", stage="create") == [12.5]
-    refused = values(taken, "gpushare_hook_failures_total", stage="create", reason="refused")
+    assert values(taken, "gpushare_operation_duration_seconds_count", operation="create") == [4]
+    assert values(taken, "gpushare_operation_duration_seconds_sum", operation="create") == [12.5]
+    refused = values(taken, "gpushare_operation_failures_total", operation="create", code="refused")
     assert refused == [1]
     # From the start on: what begins with 1 is no increase to Prometheus.
-    assert values(taken, "gpushare_hook_failures_total", reason="error") == [0]
+    assert values(taken, "gpushare_operation_failures_total", code="internal") == [0]
     assert values(taken, "gpushare_events_total", event="ledger-damaged") == [0]
 
 
-def test_of_a_daemon_that_does_not_answer_that_alone_is_said() -> None:
+def test_of_a_silent_daemon_only_that_is_exported() -> None:
     assert read(DOWN) == {("gpushare_up", frozenset({("node", "node-1")})): 0}
 
 
@@ -217,26 +224,26 @@ def test_names_are_as_prometheus_asks() -> None:
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
     names = {family.name: family.labels for family in FAMILIES}
     assert names["gpushare_container_memory_used_bytes"] == (*OF_CONTAINER, "kind")
-    assert names["gpushare_bypass_processes"] == (*OF_CARD, "action")
+    assert names["gpushare_card_non_tenant_processes"] == (*OF_CARD, "action")
 
 
-def test_openmetrics_is_spoken_where_it_is_asked_for() -> None:
+def test_openmetrics_is_used_if_the_client_accepts_it() -> None:
     text, content_type = expose(snapshot(tenant()), "application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     found = {family.name: family.type for family in openmetrics(text.decode())}  # type: ignore[no-untyped-call]
-    assert found["gpushare_container_alloc_denied"] == "counter"
-    assert found["gpushare_hook_duration_seconds"] == "histogram"
+    assert found["gpushare_container_allocations_denied"] == "counter"
+    assert found["gpushare_operation_duration_seconds"] == "histogram"
     assert text.decode().endswith("# EOF\n")
 
 
 @given(st.text(max_size=40))
 def test_a_name_can_be_anything_and_breaks_no_line(name: str) -> None:
-    shown = values(snapshot(tenant(f"x{name}")), "gpushare_container_memory_request_bytes")
+    shown = values(snapshot(tenant(f"x{name}")), "gpushare_container_memory_quota_bytes")
     assert shown == [4 * GIB]
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
-def test_promtool_finds_nothing_to_say(accept: str) -> None:
+def test_promtool_reports_nothing(accept: str) -> None:
     promtool = shutil.which("promtool")
     assert promtool, "run ./dev setup: it installs promtool"
     text, _ = expose(snapshot(tenant(), tenant("b", id="b")), accept)

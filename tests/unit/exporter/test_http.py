@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strangers' requests: each is answered or ended, whatever they send, and others do not wait."""
+"""Requests of unknown clients: each is answered or ended, and others do not wait."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpushare.exporter import http as served
-from gpushare.exporter.__main__ import Site
-from gpushare.exporter.http import BadHead, Request, Response, Server, parse
-from gpushare.exporter.snapshot import Source
+from gpushare.exporter import http_server as served
+from gpushare.exporter.__main__ import ExporterServer
+from gpushare.exporter.http_server import (
+    BadHttpRequest,
+    HttpRequest,
+    HttpServer,
+    Response,
+    parse_request,
+)
+from gpushare.exporter.snapshot import SnapshotSource
 
 from .made import metrics, tenant
 
@@ -32,20 +38,22 @@ GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 Address = tuple[str, int]
 
 
-def serving(site: Site) -> tuple[socket.socket, Address]:
+def serving(site: ExporterServer) -> tuple[socket.socket, Address]:
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-    server = Server(listener, site.answer)
+    server = HttpServer(listener, site.answer)
     threading.Thread(target=server.serve, daemon=True).start()
     return listener, listener.getsockname()
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(Source(tmp_path / "control.sock", "node-1"), None, open_to_all=True)
+def site(tmp_path: Path) -> ExporterServer:
+    return ExporterServer(
+        SnapshotSource(tmp_path / "control.sock", "node-1"), None, open_to_all=True
+    )
 
 
 @pytest.fixture
-def address(site: Site) -> Iterator[Address]:
+def address(site: ExporterServer) -> Iterator[Address]:
     listener, found = serving(site)
     yield found
     listener.close()
@@ -98,7 +106,7 @@ def test_nothing_but_reading_is_allowed(address: Address, method: str) -> None:
     assert status(address, sent) == 405
 
 
-def test_the_format_is_the_one_that_is_asked_for(address: Address) -> None:
+def test_the_format_is_the_requested_one(address: Address) -> None:
     accept = "application/openmetrics-text; version=1.0.0; charset=utf-8,text/plain;q=0.5"
     answer = call(address, "GET", "/metrics", Accept=accept)
     assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
@@ -132,8 +140,8 @@ def test_odd_requests_have_an_answer(address: Address, sent: bytes, code: int) -
 @given(st.binary(max_size=400))
 @example(b"GET / HTTP/1.1\r\n: \r\n\x00: \xff\r\n\r\n")
 def test_any_bytes_are_a_request_or_none(sent: bytes) -> None:
-    with contextlib.suppress(BadHead):
-        assert parse(sent).path.startswith("/")
+    with contextlib.suppress(BadHttpRequest):
+        assert parse_request(sent).path.startswith("/")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,7 @@ def test_an_odd_accept_is_no_fault(address: Address, accept: str) -> None:
     assert call(address, "GET", "/metrics", Accept=accept).status == 200
 
 
-def test_who_is_slow_is_ended_and_keeps_nobody_waiting(
+def test_a_slow_client_is_disconnected_and_delays_no_other(
     address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served, "HEAD_SECONDS", 1.0)
@@ -172,7 +180,7 @@ def status_in_the_end(address: Address) -> int:
     raise AssertionError("the places are never free again")
 
 
-def test_who_finds_all_places_taken_is_told_so(address: Address) -> None:
+def test_a_client_above_the_limit_gets_a_message(address: Address) -> None:
     held = [socket.create_connection(address, timeout=30) for _ in range(served.MOST)]
     for link in held:
         link.sendall(b"GET")
@@ -183,15 +191,24 @@ def test_who_finds_all_places_taken_is_told_so(address: Address) -> None:
     assert status_in_the_end(address) == 200
 
 
-def test_who_does_not_read_is_cut_off(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "SEND_SECONDS", 0.5)
+def test_a_client_that_does_not_read_is_disconnected(
+    site: ExporterServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, serve = threading.Event(), HttpServer._serve
+
+    def until_its_end(server: HttpServer, link: socket.socket) -> None:
+        serve(server, link)
+        ended.set()
+
+    monkeypatch.setattr(HttpServer, "_serve", until_its_end)
+    monkeypatch.setattr(served, "SEND_SECONDS", 0.1)
     monkeypatch.setattr(site, "answer", lambda _request: Response(body=b"x" * 50_000_000))
     listener, address = serving(site)
     with listener, socket.create_connection(address, timeout=30) as link:
         link.sendall(GET)
+        assert ended.wait(60)
         received = 0
         with contextlib.suppress(ConnectionError):
-            threading.Event().wait(2)
             while more := link.recv(1 << 20):
                 received += len(more)
     assert received < 50_000_000
@@ -201,15 +218,17 @@ def test_without_the_token_there_is_nothing(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
     file.chmod(0o600)
-    site = Site(Source(tmp_path / "control.sock", "node-1"), file, open_to_all=True)
+    site = ExporterServer(
+        SnapshotSource(tmp_path / "control.sock", "node-1"), file, open_to_all=True
+    )
 
     def code(**headers: str) -> int:
-        return site.answer(Request("GET", "/metrics", headers)).status
+        return site.answer(HttpRequest("GET", "/metrics", headers)).status
 
     assert code(authorization=f"Bearer {TOKEN}") == 200
     assert [code(), code(authorization="Bearer x"), code(authorization=TOKEN)] == [401, 401, 401]
-    assert site.answer(Request("GET", "/", {})).status == 401
-    assert site.answer(Request("GET", "/metrics", {})).headers == {"WWW-Authenticate": "Bearer"}
+    assert site.answer(HttpRequest("GET", "/", {})).status == 401
+    assert site.answer(HttpRequest("GET", "/metrics", {})).headers == {"WWW-Authenticate": "Bearer"}
     file.write_text("f" * 32)  # changed, without a restart
     assert code(authorization=f"Bearer {TOKEN}") == 401
     assert code(authorization=f"Bearer {'f' * 32}") == 200
@@ -217,26 +236,31 @@ def test_without_the_token_there_is_nothing(tmp_path: Path) -> None:
     assert code(authorization="Bearer ") == 500
 
 
-def test_what_read_group_hides_loopback_does_not_show(tmp_path: Path) -> None:
+def test_loopback_does_not_show_data_that_read_group_hides(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
         control.bind(str(path))
         path.chmod(0o660)
-        source = Source(path, "node-1")
-        answer = Site(source, None, open_to_all=True).answer(Request("GET", "/metrics"))
+        source = SnapshotSource(path, "node-1")
+        answer = ExporterServer(source, None, open_to_all=True).answer(
+            HttpRequest("GET", "/metrics")
+        )
         assert answer.status == 403
         assert b"read_group" in answer.body
         control.listen()  # nobody accepts
         assert (
-            Site(source, None, open_to_all=False).answer(Request("GET", "/metrics")).status == 200
+            ExporterServer(source, None, open_to_all=False)
+            .answer(HttpRequest("GET", "/metrics"))
+            .status
+            == 200
         )
 
 
-def test_two_who_ask_at_once_ask_the_daemon_once(
+def test_two_concurrent_scrapes_ask_the_daemon_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    source = Source(tmp_path / "control.sock", "node-1")
+    source = SnapshotSource(tmp_path / "control.sock", "node-1")
 
     def answer() -> Metrics:
         asked.append(1)

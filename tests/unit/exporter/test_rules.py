@@ -15,7 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from gpushare.cli.group import gpushare
+from gpushare.cli import gpushare
 from gpushare.cli.rules import rules_text
 from gpushare.events import KEPT
 from gpushare.exporter.exposition import FAMILIES
@@ -34,8 +34,8 @@ Series = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Case:
-    """Series with their values by the minute, as promtool writes them, and when it is looked."""
+class AlertCase:
+    """Series with values by the minute, as promtool writes them, and the time of the query."""
 
     fires: Series
     quiet: Series
@@ -47,35 +47,35 @@ def memory(used: int, asked: int, limit: int | None = None) -> Series:
     return {
         f'{name}{{{PART},kind="buffer"}}': f"{used // 2 * GIB}{ALWAYS}",
         f'{name}{{{PART},kind="context"}}': f"{(used - used // 2) * GIB}{ALWAYS}",
-        f"gpushare_container_memory_request_bytes{{{PART}}}": f"{asked * GIB}{ALWAYS}",
+        f"gpushare_container_memory_quota_bytes{{{PART}}}": f"{asked * GIB}{ALWAYS}",
         f"gpushare_container_memory_limit_bytes{{{PART}}}": f"{(limit or asked) * GIB}{ALWAYS}",
     }
 
 
-def one(name: str, labels: str, *, fires: str, quiet: str, at: str = "30m") -> Case:
+def one(name: str, labels: str, *, fires: str, quiet: str, at: str = "30m") -> AlertCase:
     """Return the case of one series."""
     series = f"{name}{{{labels}}}"
-    return Case({series: fires}, {series: quiet}, at)
+    return AlertCase({series: fires}, {series: quiet}, at)
 
 
 def compute(had: float, asked: float) -> Series:
     return {
         f'gpushare_container_cores_utilization_ratio{{{PART},source="nvml"}}': f"{had}{ALWAYS}",
-        f"gpushare_container_cores_granted_ratio{{{PART}}}": f"{asked}{ALWAYS}",
+        f"gpushare_container_cores_quota_ratio{{{PART}}}": f"{asked}{ALWAYS}",
     }
 
 
 def drift(gib: int) -> Series:
     return {
-        f"gpushare_ledger_drift_bytes{{{CARD}}}": f"{gib * GIB}{ALWAYS}",
-        f"gpushare_card_memory_total_bytes{{{CARD}}}": f"{140 * GIB}{ALWAYS}",
+        f"gpushare_card_accounting_drift_bytes{{{CARD}}}": f"{gib * GIB}{ALWAYS}",
+        f"gpushare_card_memory_capacity_bytes{{{CARD}}}": f"{140 * GIB}{ALWAYS}",
     }
 
 
 def scheduler(shares: int) -> Series:
     return {
         f"gpushare_scheduler_up{{{NODE}}}": f"0{ALWAYS}",
-        f"gpushare_card_shares{{{CARD}}}": f"{shares}{ALWAYS}",
+        f"gpushare_card_tenants{{{CARD}}}": f"{shares}{ALWAYS}",
     }
 
 
@@ -83,7 +83,7 @@ def slow(bucket: str) -> Series:
     """Return a histogram of which all that took longest are within `bucket`."""
     bounds = ("0.5", "1.0", "2.5", "+Inf")
     return {
-        f'gpushare_hook_duration_seconds_bucket{{{NODE},stage="create",le="{bound}"}}': (
+        f'gpushare_operation_duration_seconds_bucket{{{NODE},operation="create",le="{bound}"}}': (
             "0+60x180" if bounds.index(bound) >= bounds.index(bucket) else "0x180"
         )
         for bound in bounds
@@ -93,49 +93,52 @@ def slow(bucket: str) -> Series:
 ONCE = "0x10 1x170"  # in the eleventh minute
 ZERO, ONE = f"0{ALWAYS}", f"1{ALWAYS}"
 
-CASES: Mapping[str, Case] = {
+CASES: Mapping[str, AlertCase] = {
     "GpushareDown": one("gpushare_up", NODE, fires="1x25 0x100", quiet="1x29 0x0 1x100"),
     "GpushareDriverDown": one("gpushare_driver_up", NODE, fires=ZERO, quiet="1x28 0x1 1x100"),
-    "GpushareSchedulerDown": Case(scheduler(2), scheduler(0)),
-    "GpushareHookFailures": one(
-        "gpushare_hook_failures_total",
-        f'{NODE},stage="create",reason="error"',
+    "GpushareSchedulerDown": AlertCase(scheduler(2), scheduler(0)),
+    "GpushareOperationFailures": one(
+        "gpushare_operation_failures_total",
+        f'{NODE},operation="create",code="internal"',
         fires="0x20 1x100",
         quiet=ONE,
     ),
-    "GpushareHookSlow": Case(slow("2.5"), slow("1.0")),
+    "GpushareOperationSlow": AlertCase(slow("2.5"), slow("1.0")),
     "GpushareLedgerDamaged": one(
         "gpushare_events_total", f'{NODE},event="ledger-damaged"', fires=ONCE, quiet=ZERO
     ),
-    "GpushareHistoryLost": one(
-        "gpushare_history_lost_events_total", NODE, fires="0x20 9x100", quiet=f"9{ALWAYS}"
+    "GpushareHistoryEventsDropped": one(
+        "gpushare_history_events_dropped_total", NODE, fires="0x20 9x100", quiet=f"9{ALWAYS}"
     ),
     "GpushareCardUnhealthy": one("gpushare_card_healthy", CARD, fires=ZERO, quiet=ONE),
-    "GpushareCardXid": one(
+    "GpushareCardXidErrors": one(
         "gpushare_card_xid_errors_total", f'{CARD},xid="79"', fires="0x20 1x100", quiet=ONE
     ),
-    "GpushareBypassProcesses": one(
-        "gpushare_bypass_processes", f'{CARD},action="warn"', fires="2x180", quiet="0x28 2x100"
+    "GpushareNonTenantProcesses": one(
+        "gpushare_card_non_tenant_processes",
+        f'{CARD},action="warn"',
+        fires="2x180",
+        quiet="0x28 2x100",
     ),
-    "GpushareLedgerDrift": Case(drift(-8), drift(-6)),
-    "GpushareMemoryWasted": Case(memory(1, 4), memory(2, 4), at="2h"),
-    "GpushareComputeWasted": Case(compute(0.02, 0.3), compute(0.2, 0.3), at="2h"),
-    "GpushareMemoryNearLimit": Case(memory(39, 40), memory(39, 40, 60)),
-    "GpushareAllocDenied": one(
-        "gpushare_container_alloc_denied_total",
-        f'{TENANT},reason="over-limit"',
+    "GpushareAccountingDrift": AlertCase(drift(-8), drift(-6)),
+    "GpushareMemoryWasted": AlertCase(memory(1, 4), memory(2, 4), at="2h"),
+    "GpushareComputeWasted": AlertCase(compute(0.02, 0.3), compute(0.2, 0.3), at="2h"),
+    "GpushareMemoryNearLimit": AlertCase(memory(39, 40), memory(39, 40, 60)),
+    "GpushareAllocationsDenied": one(
+        "gpushare_container_allocations_denied_total",
+        f'{TENANT},reason="over-quota"',
         fires="0x27 3x100",
         quiet=ONCE,
     ),
     "GpushareOverQuota": one(
-        "gpushare_container_memory_over_bytes", PART, fires=f"{GIB}{ALWAYS}", quiet=ZERO
+        "gpushare_container_memory_over_quota_bytes", PART, fires=f"{GIB}{ALWAYS}", quiet=ZERO
     ),
-    "GpushareHeldByAudit": one(
-        "gpushare_container_held", f'{TENANT},by="audit"', fires="0x29 1x100", quiet=ZERO
+    "GpushareFrozenByAudit": one(
+        "gpushare_container_frozen", f'{TENANT},by="audit"', fires="0x29 1x100", quiet=ZERO
     ),
-    "GpushareGateBypassed": one("gpushare_container_bypassed", PART, fires=ONE, quiet=ZERO),
+    "GpushareGateBypassed": one("gpushare_container_gate_bypassed", PART, fires=ONE, quiet=ZERO),
     "GpushareContainerHung": one("gpushare_container_hung", PART, fires=ONE, quiet=ZERO),
-    "GpushareArbiterWait": one(
+    "GpushareThrottled": one(
         "gpushare_container_throttled_seconds_total", PART, fires="0+40x180", quiet="0+20x180"
     ),
     "GpushareForcedLaunches": one(
@@ -224,7 +227,7 @@ def test_a_rule_rests_on_families_and_labels_that_exist(alert: str) -> None:
 
 
 @pytest.mark.parametrize("alert", sorted(CASES))
-def test_a_rule_says_how_bad_what_and_what_to_do(alert: str) -> None:
+def test_a_rule_states_severity_subject_and_remedy(alert: str) -> None:
     rule = rules()[alert]
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert "{{ $labels.node }}" in rule["annotations"]["summary"]

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare import simulator
 from tests.gpu import built
-from tests.gpu.driver import Driver, find
+from tests.gpu.driver import DriverPaths, find
 from tests.gpu.process import child, environment, run
 
 
@@ -20,7 +20,7 @@ def libraries() -> Path:
 
 
 @pytest.fixture
-def driver(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+def driver(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverPaths:
     created = simulator.create(tmp_path / "card", "h200")
     monkeypatch.setenv("GPUSHARE_SIM_DEVICE", str(created.device))
     return find(libraries)

@@ -9,26 +9,26 @@ from pathlib import Path
 import pytest
 
 from gpushare.host import driver
-from gpushare.host.driver.files import File
-from gpushare.host.driver.nodes import Card, Node
-from gpushare.host.tree import Tree
+from gpushare.host.driver.device_nodes import CardNodes, DeviceNode
+from gpushare.host.driver.files import DriverFile
+from gpushare.host.rooted_tree import RootedTree
 from tests.stack import card
 from tests.stack.program import Missing
 
-NVIDIA = driver.Driver(
+NVIDIA = driver.InstalledDriver(
     root=Path("/"),
-    tree=Tree(),
+    tree=RootedTree(),
     version="580.159.04",
-    files=(File("/usr/lib64/libcuda.so.580.159.04", "/usr/lib64/libcuda.so.1"),),
+    files=(DriverFile("/usr/lib64/libcuda.so.580.159.04", "/usr/lib64/libcuda.so.1"),),
     cards=(
-        Card(
+        CardNodes(
             0,
             "GPU-00000000-0000-0000-0000-000000000000",
             0,
-            nodes=(Node("/dev/nvidia0", 195, 0),),
+            nodes=(DeviceNode("/dev/nvidia0", 195, 0),),
         ),
     ),
-    control=(Node("/dev/nvidiactl", 195, 255),),
+    control=(DeviceNode("/dev/nvidiactl", 195, 255),),
 )
 
 
@@ -66,7 +66,7 @@ def test_where_there_is_none_it_is_made_from_the_driver() -> None:
 
 @pytest.mark.usefixtures("module")
 def test_half_a_driver_is_missing_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(search: str) -> driver.Driver:
+    def absent(search: str) -> driver.InstalledDriver:
         raise driver.DriverMissing(f"the loader finds no libcuda.so.1 in {search}")
 
     monkeypatch.setattr(driver, "find", absent)
@@ -77,6 +77,8 @@ def test_half_a_driver_is_missing_with_its_reason(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("module")
 def test_a_driver_that_lists_no_card_is_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "find", lambda **_: driver.Driver(**{**vars(NVIDIA), "cards": ()}))
+    monkeypatch.setattr(
+        driver, "find", lambda **_: driver.InstalledDriver(**{**vars(NVIDIA), "cards": ()})
+    )
     with pytest.raises(Missing, match="lists no card"):
         card.real_card()

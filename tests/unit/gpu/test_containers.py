@@ -8,7 +8,7 @@ import pytest
 from gpushare.verify import Sizes
 from tests.gpu import containers
 from tests.gpu.bundle import config
-from tests.gpu.driver import Driver
+from tests.gpu.driver import DriverPaths
 from tests.gpu.report import NotMeasured
 
 GIB = 1 << 30
@@ -21,7 +21,7 @@ def test_the_sizes_fit_the_card_with_room_to_spare(card_gib: int) -> None:
     assert sizes.small < sizes.resized < sizes.large
 
 
-def test_a_large_card_is_asked_for_what_the_demo_asks() -> None:
+def test_a_large_card_gets_the_requests_of_the_demo() -> None:
     assert containers.sizes(80 * GIB) == Sizes()
 
 
@@ -31,6 +31,6 @@ def test_a_bundle_asks_by_annotation_and_for_nothing_where_there_is_no_quota() -
     assert config({}, ["gpushare-probe"])["annotations"] == {}
 
 
-def test_a_driver_in_a_folder_needs_its_spec_too(driver: Driver) -> None:
+def test_a_driver_in_a_folder_needs_its_spec_too(driver: DriverPaths) -> None:
     with pytest.raises(NotMeasured, match="needs --cdi"), containers.stack(driver):
         pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CuPy's answers are taken to say, and that its checks tell a quota from none."""
+"""What CuPy's answers prove, and that its checks distinguish a quota from none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.gpu import cupy_view
 from tests.gpu.child import arrays
 from tests.gpu.process import environment
-from tests.gpu.report import NotMeasured, Row
+from tests.gpu.report import NotMeasured, ReportRow
 
 GIB = 1 << 30
 QUOTA = 4 * GIB
@@ -23,18 +23,18 @@ class OutOfMemoryError(MemoryError):
     pass
 
 
-class Block:
+class FakeArray:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def __getitem__(self, part: slice) -> Block:
-        return Block(part.stop)
+    def __getitem__(self, part: slice) -> FakeArray:
+        return FakeArray(part.stop)
 
     def sum(self) -> int:
         return self.size
 
 
-class Card:
+class FakeCupy:
     """As much of cupy as child/arrays.py calls, on a card that gives `room` bytes."""
 
     uint8 = None
@@ -57,11 +57,11 @@ class Card:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def zeros(self, size: int, **_: object) -> Block:
+    def zeros(self, size: int, **_: object) -> FakeArray:
         if self.used + size > self.room:
             raise OutOfMemoryError(f"Out of memory allocating {size} bytes")
         self.used += size
-        return Block(size)
+        return FakeArray(size)
 
     ones = zeros
 
@@ -73,10 +73,10 @@ class Card:
 
 
 def seen(room: int) -> dict[str, Any]:
-    return {"errors": {}, "pool": arrays.pool(Card(room))}
+    return {"errors": {}, "pool": arrays.pool(FakeCupy(room))}
 
 
-def lost(rows: list[Row]) -> list[str]:
+def lost(rows: list[ReportRow]) -> list[str]:
     return [row.name for row in rows if row.held is False]
 
 

@@ -12,15 +12,15 @@ S = 1_000 * MS
 
 
 def log(rate: float, begin: int, end: int, step: int = MS) -> list[tuple[int, int]]:
-    """Units done at `rate` per ms, told every `step`."""
+    """Units done at `rate` per ms, reported every `step`."""
     return [(at, round(rate * (at - begin) / MS)) for at in range(begin + step, end + 1, step)]
 
 
-def test_a_unit_is_what_one_alone_needs_for_it() -> None:
+def test_a_unit_is_the_time_of_one_program_alone() -> None:
     assert unit_ns(log(10, 5 * S, 6 * S)) == pytest.approx(MS / 10)
 
 
-def test_of_one_batch_nobody_can_tell_how_fast_it_is() -> None:
+def test_one_batch_gives_no_rate() -> None:
     with pytest.raises(ValueError, match="1 batches were done"):
         unit_ns([(7, 10)])
 
@@ -33,7 +33,7 @@ def test_parts_are_of_the_time_between_and_of_nothing_before_or_after() -> None:
     assert seen.total == pytest.approx(100)
 
 
-def test_who_stops_early_got_nothing_afterwards() -> None:
+def test_a_process_that_stops_early_gets_nothing_afterwards() -> None:
     seen = got({"one": log(10, 0, 2 * S)}, {"one": MS / 10}, S, 5 * S)
     assert seen.parts["one"] == pytest.approx(25)
 
@@ -43,7 +43,7 @@ def test_work_that_comes_in_large_steps_counts_for_the_time_it_took() -> None:
     assert seen.parts["one"] == pytest.approx(100)
 
 
-def test_errors_are_of_every_second_of_those_who_asked() -> None:
+def test_errors_are_counted_per_second_over_all_requests() -> None:
     halves = [*log(10, 0, 2 * S), *((at, 20_000) for at in range(2 * S, 4 * S, MS))]
     seen = got({"one": halves, "free": log(1, 0, 4 * S)}, {"one": MS / 10, "free": MS}, S, 4 * S)
     errors = seen.errors({"one": 50})

@@ -14,9 +14,9 @@ import pytest
 
 from tests.gpu import __main__ as main
 from tests.gpu import driver as found
-from tests.gpu.driver import Driver, NoDriver
+from tests.gpu.driver import DriverPaths, NoWorkingDriver
 from tests.gpu.process import environment
-from tests.gpu.report import Report, Row
+from tests.gpu.report import GpuReport, ReportRow
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,14 +36,14 @@ def test_without_a_driver_it_says_so_in_one_line_and_exits_77(tmp_path: Path) ->
 
 def test_a_machine_whose_loader_knows_no_driver_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(found, "found", lambda _: [])
-    with pytest.raises(NoDriver, match=r"^no libcuda\.so\.1$"):
+    with pytest.raises(NoWorkingDriver, match=r"^no libcuda\.so\.1$"):
         found.find()
 
 
 def test_a_library_that_does_not_work_is_no_driver(tmp_path: Path) -> None:
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(NoDriver, match=r"libcuda\.so\.1 does not work: .*file too short"):
+    with pytest.raises(NoWorkingDriver, match=r"libcuda\.so\.1 does not work: .*file too short"):
         found.find(tmp_path)
 
 
@@ -51,50 +51,50 @@ def test_a_driver_that_knows_no_card_is_none(
     libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUSHARE_SIM_DEVICE", str(tmp_path / "nothing"))
-    with pytest.raises(NoDriver, match="does not work: cuInit: CUDA_ERROR"):
+    with pytest.raises(NoWorkingDriver, match="does not work: cuInit: CUDA_ERROR"):
         found.find(libraries)
 
 
-def test_a_wrong_word_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_argument_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main.main(["prove"])
     assert exit_.value.code == 2
     assert "invalid choice" in capsys.readouterr().err
 
 
-def test_all_measures_what_probe_does_and_more() -> None:
+def test_all_measures_everything_that_probe_does_and_more() -> None:
     everything = main.chosen(["all"])
     assert everything[: len(main.PROBE)] == [*main.PROBE] == main.chosen(["probe"])
     assert len(everything) > len(main.PROBE)
 
 
 def test_parts_are_measured_once_and_in_their_own_order() -> None:
-    assert main.chosen(["doors", "probe", "symbols"]) == [*main.PROBE, "doors"]
+    assert main.chosen(["coverage", "probe", "symbols"]) == [*main.PROBE, "coverage"]
 
 
 def test_no_part_is_begun_once_the_time_is_over_and_the_report_says_so(
-    driver: Driver, tmp_path: Path
+    driver: DriverPaths, tmp_path: Path
 ) -> None:
-    report = Report({"model": driver.model, "date": "2026-01-02"})
+    report = GpuReport({"model": driver.model, "date": "2026-01-02"})
     out = tmp_path / "report"
-    main.measure(driver, ["machine", "doors"], report, out, seconds=0)
+    main.measure(driver, ["machine", "coverage"], report, out, seconds=0)
     assert [section.title for section in report.sections] == [
-        *(main.PARTS[part].title for part in ("machine", "doors")),
+        *(main.PARTS[part].title for part in ("machine", "coverage")),
     ]
     assert {row.missing for row in report.rows} == {"0 of 0 seconds had passed"}
-    assert "## Every way by every door" in out.with_suffix(".md").read_text()
+    assert "## Every lookup by every allocation path" in out.with_suffix(".md").read_text()
 
 
-def test_what_was_measured_is_written_before_the_next_part_begins(
-    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_results_are_written_before_the_next_part_begins(
+    driver: DriverPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(_: Driver) -> Iterator[Row]:
-        yield Row("first", 1)
+    def killed(_: DriverPaths) -> Iterator[ReportRow]:
+        yield ReportRow("first", 1)
         raise KeyboardInterrupt
 
     out = tmp_path / "report"
     monkeypatch.setitem(main.PARTS, "symbols", main.Part("Killed", killed))
-    report = Report({"model": driver.model, "date": "2026-01-02"})
+    report = GpuReport({"model": driver.model, "date": "2026-01-02"})
     with pytest.raises(KeyboardInterrupt):
         main.measure(driver, ["machine", "symbols"], report, out, math.inf)
     assert "## The machine" in out.with_suffix(".md").read_text()
@@ -102,7 +102,7 @@ def test_what_was_measured_is_written_before_the_next_part_begins(
 
 @pytest.mark.usefixtures("namespaces")
 def test_the_probe_runs_through_on_the_simulated_driver(
-    driver: Driver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    driver: DriverPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "report.md"
     assert driver.named is not None
@@ -118,7 +118,8 @@ def test_the_probe_runs_through_on_the_simulated_driver(
     assert rows["libcuda: missing"]["value"] == 0
     assert rows["libcuda: not in the table"]["value"] == 0
     assert rows["card 0: UUID"]["value"].startswith("GPU-")
-    assert rows["card 0: memory limits on cgroups"]["value"].startswith("not supported")
+    limits = rows["card 0: memory limits on cgroups"]["value"]
+    assert limits == "this driver has no nvmlDeviceGetMemoryLimits_v1"
     assert out.read_text().startswith(f"# {driver.model}, ")
 
 
@@ -131,7 +132,7 @@ MAY_BE_MISSING = {"smi", "torch", "cupy", "host", "runc", "pytorch"}
 
 @pytest.mark.usefixtures("namespaces")
 def test_the_whole_of_it_runs_through_on_the_simulated_driver(
-    driver: Driver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    driver: DriverPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "report"
     status = main.main([*WHOLE, "--driver", str(driver.named), "--out", str(out)])
@@ -147,6 +148,9 @@ def test_the_whole_of_it_runs_through_on_the_simulated_driver(
         assert [row for row in missing if not row["name"].startswith("cudart")] == [], part
     text = out.with_suffix(".md").read_text()
     assert [title for title in sections if f"## {title}\n" not in text] == []
-    doors = {row["name"]: row for row in sections["Every way by every door"]}
-    assert doors["procaddress-v1: every door gives the quota and not more"]["held"] is True
-    assert doors["graph: charged"]["value"] == doors["graph: NVML, of the process"]["value"]
+    coverage = {row["name"]: row for row in sections["Every lookup by every allocation path"]}
+    assert (
+        coverage["procaddress-v1: every allocation path gives the quota and not more"]["held"]
+        is True
+    )
+    assert coverage["graph: charged"]["value"] == coverage["graph: NVML, of the process"]["value"]

@@ -44,14 +44,16 @@ def test_one_made_from_other_sources_is_not(bare: Path, monkeypatch: pytest.Monk
     bare.mkdir()
     old = programs.PROGRAMS["recorder"]
     (bare / f"recorder-{programs._digest(old)}").touch()
-    other = programs.Program(("tests/bench/driver.c",), old.flags)
+    other = programs.ProgramBuild(("tests/bench/driver.c",), old.flags)
     monkeypatch.setitem(programs.PROGRAMS, "recorder", other)
     with pytest.raises(NotMeasured):
         programs.program("recorder")
 
 
-def test_what_the_compiler_says_is_the_reason(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(programs.PROGRAMS, "recorder", programs.Program(("pyproject.toml",)))
+def test_the_message_of_the_compiler_is_the_reason(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(programs.PROGRAMS, "recorder", programs.ProgramBuild(("pyproject.toml",)))
     with pytest.raises(NotMeasured, match=r"recorder cannot be compiled: .*pyproject"):
         programs.program("recorder")
     assert not [*made.glob("recorder*")]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu import filtered, programs, smi
-from tests.gpu.driver import Driver
+from tests.gpu.driver import DriverPaths
 from tests.gpu.report import NotMeasured
 
 #: Does what is measured of nvidia-smi, with NVIDIA's own Python bindings.
@@ -65,17 +65,17 @@ def test_a_name_is_where_the_loader_looked_last() -> None:
     }
 
 
-def test_a_driver_in_a_folder_has_no_nvidia_smi(driver: Driver) -> None:
+def test_a_driver_in_a_folder_has_no_nvidia_smi(driver: DriverPaths) -> None:
     with pytest.raises(NotMeasured, match="belongs to the loader's driver"):
         smi.find(driver)
 
 
 @pytest.mark.usefixtures("stand_in", "namespaces")
-def test_a_program_like_it_sees_the_slice_and_is_followed_by_name(driver: Driver) -> None:
+def test_a_program_like_it_sees_the_slice_and_is_followed_by_name(driver: DriverPaths) -> None:
     rows = [*smi.rows(driver)]
     assert [row for row in rows if row.held is False or row.missing] == []
     by_name = {row.name: row for row in rows}
-    assert "nvmlInit_v2" in by_name["NVML names it looks up"].detail
+    assert "nvmlInitWithFlags" in by_name["NVML names it looks up"].detail
     assert by_name["of them not in our table"].value == 0
     assert by_name["tables of undocumented functions asked for"].value == 0
     assert by_name["exported lists of processes asked for"].value == 0
@@ -83,8 +83,8 @@ def test_a_program_like_it_sees_the_slice_and_is_followed_by_name(driver: Driver
 
 
 @pytest.mark.usefixtures("namespaces")
-def test_a_foreign_process_that_shows_is_a_claim_lost(driver: Driver, stand_in: Path) -> None:
-    """A driver whose lists go around the filter, by a table of its own say."""
+def test_a_visible_process_of_others_fails_the_claim(driver: DriverPaths, stand_in: Path) -> None:
+    """A driver whose lists bypass the interposer, for example by a table of its own."""
     with filtered.tenancy(driver) as tenant:
         text = stand_in.read_text()
         every = "[*map(int, filter(str.isdigit, __import__('os').listdir('/proc')))]"
@@ -139,7 +139,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void 
 """
 
 
-def test_the_recorder_writes_down_each_table_asked_for_and_changes_nothing(tmp_path: Path) -> None:
+def test_the_recorder_records_each_requested_table_and_changes_nothing(tmp_path: Path) -> None:
     asking, answering = (tmp_path / name for name in ("asking", "answering"))
     for made, source, *flags in (
         (asking, ASKING, "-ldl"),

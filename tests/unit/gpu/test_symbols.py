@@ -10,8 +10,8 @@ import pytest
 
 from libhook.table import elf
 from tests.gpu import filtered, symbols
-from tests.gpu.driver import Driver
-from tests.gpu.table import Line, Question, answer, cuda_lines, nvml_symbols, questions
+from tests.gpu.driver import DriverPaths
+from tests.gpu.table import Question, SymbolLine, answer, cuda_lines, nvml_symbols, questions
 
 
 def compile_library(folder: Path, source: str, *flags: str) -> Path:
@@ -23,7 +23,7 @@ def compile_library(folder: Path, source: str, *flags: str) -> Path:
     return library
 
 
-def test_a_librarys_exports_are_what_it_defines_and_shows(tmp_path: Path) -> None:
+def test_a_librarys_exports_are_its_defined_and_visible_symbols(tmp_path: Path) -> None:
     library = elf.read(
         compile_library(
             tmp_path,
@@ -63,7 +63,7 @@ def test_a_library_cut_short_is_refused(tmp_path: Path) -> None:
         elf.read(cut)
 
 
-def test_exports_are_told_apart_by_what_was_due_and_what_is_unknown() -> None:
+def test_exports_are_split_into_due_and_unknown() -> None:
     seen = symbols.compare(
         ["cuInit", "cuNew", "cuLater", "_init", "nvmlInit"],
         ["cuInit", "cuGone"],
@@ -84,10 +84,10 @@ def test_the_whole_table_is_read() -> None:
 
 
 LINES = [
-    Line("cuX", "cuX", 2000, "LEGACY"),
-    Line("cuX_v2", "cuX", 3020, "LEGACY"),
-    Line("cuX_v2_ptsz", "cuX", 7000, "PER_THREAD"),
-    Line("cuX_v3", "cuX", 13010, "LEGACY"),
+    SymbolLine("cuX", "cuX", 2000, "LEGACY"),
+    SymbolLine("cuX_v2", "cuX", 3020, "LEGACY"),
+    SymbolLine("cuX_v2_ptsz", "cuX", 7000, "PER_THREAD"),
+    SymbolLine("cuX_v3", "cuX", 13010, "LEGACY"),
 ]
 
 
@@ -101,27 +101,27 @@ LINES = [
         (7000, 2, "cuX_v2_ptsz"),
     ],
 )
-def test_a_look_up_is_answered_as_the_table_says(
+def test_a_lookup_is_answered_as_the_table_says(
     version: int, flags: int, symbol: str | None
 ) -> None:
     assert answer(LINES, version, flags) == symbol
 
 
-def test_a_driver_is_asked_nothing_that_is_newer_than_itself() -> None:
+def test_a_driver_is_queried_for_no_symbol_newer_than_itself() -> None:
     asked = questions(LINES, 13000)
     assert {question.version for question in asked} == {1999, 2000, 3019, 3020, 6999, 7000, 13000}
     assert asked[Question("cuX", 13000, 0)] == "cuX_v2"
     assert "cuX_v3" not in asked.values()
 
 
-def test_the_simulated_driver_answers_every_look_up_by_the_table(driver: Driver) -> None:
+def test_the_simulated_driver_answers_every_lookup_by_the_table(driver: DriverPaths) -> None:
     claim, answered, *rest = symbols.lookups(driver)
     assert claim.held, rest
     assert isinstance(answered.value, int)
     assert answered.value > 2000
 
 
-def test_a_driver_that_answers_otherwise_is_found_out(driver: Driver, tmp_path: Path) -> None:
+def test_a_driver_that_answers_otherwise_is_found_out(driver: DriverPaths, tmp_path: Path) -> None:
     """A driver that forgets the flags and gives an old symbol for a new name."""
     other = compile_library(
         tmp_path,
@@ -141,7 +141,7 @@ def test_a_driver_that_answers_otherwise_is_found_out(driver: Driver, tmp_path: 
         """,
         "-Wl,-Bsymbolic",
     )
-    fake = Driver(**{**vars(driver), "cuda": other, "env": {}})
+    fake = DriverPaths(**{**vars(driver), "cuda": other, "env": {}})
     claim, answered, suffixed, elsewhere, different = symbols.lookups(fake)
     assert not claim.held
     assert "cuMemAlloc, 12000, 0: cuMemAlloc, expected cuMemAlloc_v2" in different.detail
@@ -156,7 +156,7 @@ def _asked_names() -> list[str]:
 
 
 def test_a_name_with_its_suffix_that_leads_elsewhere_is_found_out(
-    driver: Driver, tmp_path: Path
+    driver: DriverPaths, tmp_path: Path
 ) -> None:
     """A driver that answers to cuMemAlloc_v2 too, with what it gives for cuMemAlloc."""
     other = compile_library(
@@ -180,7 +180,7 @@ def test_a_name_with_its_suffix_that_leads_elsewhere_is_found_out(
         """,
         "-Wl,-Bsymbolic",
     )
-    fake = Driver(**{**vars(driver), "cuda": other, "env": {}})
+    fake = DriverPaths(**{**vars(driver), "cuda": other, "env": {}})
     rows = {row.name: row for row in symbols.lookups(fake)}
     assert rows["names with a suffix that it answers, cuMemAlloc_v2"].detail == (
         *("cuMemAlloc_v2", "cuMemFree_v2"),
@@ -188,7 +188,7 @@ def test_a_name_with_its_suffix_that_leads_elsewhere_is_found_out(
     assert rows["of them not dlsym's address"].detail == ("cuMemAlloc_v2",)
 
 
-def test_what_the_filters_stand_before_is_read_from_the_table() -> None:
+def test_the_filtered_libraries_are_read_from_the_table() -> None:
     ours = filtered.ours()
     assert {"cuMemAlloc_v2", "cuMemGetInfo_v2", "cuMemAllocAsync_ptsz"} <= ours
     assert "cuDriverGetVersion" not in ours

@@ -9,19 +9,19 @@ import pytest
 
 from gpushare.verify import ProbeFailed
 from tests.gpu import kept, loads, shared, takes
-from tests.gpu.driver import Driver
-from tests.gpu.report import Row
-from tests.gpu.scale import Reading, Weighed, taken, weighed
+from tests.gpu.driver import DriverPaths
+from tests.gpu.report import ReportRow
+from tests.gpu.scale import MemoryReading, Weighed, taken, weighed
 
 MIB = 1 << 20
 GIB = 1 << 30
 
 
-def measured(rows: Iterator[Row]) -> dict[str, Row]:
+def measured(rows: Iterator[ReportRow]) -> dict[str, ReportRow]:
     return {row.name: row for row in rows}
 
 
-def test_linear_memory_is_in_blocks_which_small_allocations_share(driver: Driver) -> None:
+def test_linear_memory_is_in_blocks_which_small_allocations_share(driver: DriverPaths) -> None:
     rows = measured(takes.alone(driver, takes.linear))
     assert rows["cuMemAlloc of 512 bytes: the first"].value == 2 * MIB
     assert rows["cuMemAlloc of 4 KiB: each"].value == 4096
@@ -31,7 +31,7 @@ def test_linear_memory_is_in_blocks_which_small_allocations_share(driver: Driver
     assert "of the process 1.002 GiB" in rows["cuMemAlloc of 1 GiB + 1: the first"].note
 
 
-def test_managed_memory_is_in_no_process_s_figure(driver: Driver) -> None:
+def test_managed_memory_is_in_no_process_s_figure(driver: DriverPaths) -> None:
     rows = measured(takes.alone(driver, takes.managed))
     prefetched = rows["managed: prefetched to the card"]
     assert prefetched.value == takes.MANAGED
@@ -39,7 +39,7 @@ def test_managed_memory_is_in_no_process_s_figure(driver: Driver) -> None:
     assert rows["managed: freed"].value == -takes.MANAGED
 
 
-def test_physical_memory_is_taken_until_handle_and_mapping_are_gone(driver: Driver) -> None:
+def test_physical_memory_is_taken_until_handle_and_mapping_are_gone(driver: DriverPaths) -> None:
     rows = measured(takes.alone(driver, takes.physical))
     assert rows["cuMemGetAllocationGranularity: minimum"].value == 2 * MIB
     assert rows["cuMemCreate of 64 MiB"].value == 64 * MIB
@@ -47,14 +47,14 @@ def test_physical_memory_is_taken_until_handle_and_mapping_are_gone(driver: Driv
     assert rows["unmapped"].value == -64 * MIB
 
 
-def test_arrays_are_rounded_to_blocks(driver: Driver) -> None:
+def test_arrays_are_rounded_to_blocks(driver: DriverPaths) -> None:
     rows = measured(takes.alone(driver, takes.arrays))
     assert rows["array, 4096 x 4096"].value == 64 * MIB
     assert rows["array, 1025 x 1025"].value == 6 * MIB
     assert rows["mipmapped array of 11 levels, 1024 x 1024: destroyed"].value == -6 * MIB
 
 
-def test_a_pool_s_chunks_and_when_they_go_back(driver: Driver) -> None:
+def test_a_pool_s_chunks_and_when_they_go_back(driver: DriverPaths) -> None:
     rows = measured(kept.rows(driver))
     assert rows["cuMemAllocAsync of 512 bytes"].value == 32 * MIB
     assert "reserved 33554432, used 512" in rows["cuMemAllocAsync of 512 bytes"].note
@@ -67,7 +67,7 @@ def test_a_pool_s_chunks_and_when_they_go_back(driver: Driver) -> None:
     assert rows["a second one like it: launched after the first"].value == 0
 
 
-def test_what_two_processes_map_is_counted_at_its_maker(driver: Driver) -> None:
+def test_memory_mapped_by_two_processes_counts_for_its_maker(driver: DriverPaths) -> None:
     rows = measured(shared.rows(driver))
     name = "256 MiB by IPC handle"
     assert rows[f"{name}: the exporter allocates"].value == shared.SHARED
@@ -78,7 +78,7 @@ def test_what_two_processes_map_is_counted_at_its_maker(driver: Driver) -> None:
     assert rows[f"{name}: the importer unmaps it"].value == -shared.SHARED
 
 
-def test_a_context_and_modules_are_weighed_by_how_they_are_loaded(driver: Driver) -> None:
+def test_a_context_and_modules_are_weighed_by_how_they_are_loaded(driver: DriverPaths) -> None:
     rows = measured(loads.contexts(driver))
     assert rows["CUDA_MODULE_LOADING=LAZY: a context"].value == 524 * MIB
     assert "of the process 524 MiB" in rows["CUDA_MODULE_LOADING=EAGER: a context"].note
@@ -87,7 +87,7 @@ def test_a_context_and_modules_are_weighed_by_how_they_are_loaded(driver: Driver
     assert rows["cubin, EAGER: 80 MiB of variables: unloaded"].value == -80 * MIB
 
 
-def test_limits_are_weighed_at_each_step(driver: Driver) -> None:
+def test_limits_are_weighed_at_each_step(driver: DriverPaths) -> None:
     rows = measured(loads.limits(driver))
     assert rows["heap: by default"].value == 8 * MIB
     assert rows["heap: raised by 256 MiB"].value == 256 * MIB
@@ -96,16 +96,16 @@ def test_limits_are_weighed_at_each_step(driver: Driver) -> None:
     assert stack.note.startswith(f"{stack.value} bytes more for all threads")
 
 
-def test_a_runtime_that_is_not_there_is_said(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+def test_a_missing_runtime_is_reported(
+    driver: DriverPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loads, "runtime", lambda: "")
     (row,) = loads._runtime(driver)
     assert row.missing == "no libcudart is on this machine"
 
 
-def test_a_process_that_ends_costs_the_rest_of_its_part(driver: Driver) -> None:
-    def ending(process: Weighed) -> Iterator[Row]:
+def test_a_process_that_exits_leaves_its_later_measurements_missing(driver: DriverPaths) -> None:
+    def ending(process: Weighed) -> Iterator[ReportRow]:
         process.process.process.kill()
         process.process.process.wait()
         yield from takes.linear(process)
@@ -115,7 +115,7 @@ def test_a_process_that_ends_costs_the_rest_of_its_part(driver: Driver) -> None:
     assert "memory" in last.missing
 
 
-def test_a_step_that_the_driver_refuses_costs_its_own_row(driver: Driver) -> None:
+def test_a_step_that_the_driver_refuses_costs_its_own_row(driver: DriverPaths) -> None:
     with weighed(driver, "memory") as process:
         refused, done = process.steps((("too much", f"linear {1 << 50}"), ("one", "linear 512")))
     assert "CUDA_ERROR_OUT_OF_MEMORY" in refused.missing
@@ -123,18 +123,22 @@ def test_a_step_that_the_driver_refuses_costs_its_own_row(driver: Driver) -> Non
 
 
 def test_a_process_that_nvml_does_not_list_has_the_others_figures() -> None:
-    grown = Reading(card=5 * MIB, process=None, free=7).since(Reading(3 * MIB, None, 10))
+    grown = MemoryReading(card=5 * MIB, process=None, free=7).since(
+        MemoryReading(3 * MIB, None, 10)
+    )
     row = taken("a step", grown)
     assert (row.value, row.note) == (3, "NVML: of the card 2 MiB, of the process does not list it")
 
 
 def test_before_there_is_a_context_it_is_the_card_that_is_read() -> None:
-    grown = Reading(card=5, process=2, free=None).since(Reading(card=3, process=None, free=None))
+    grown = MemoryReading(card=5, process=2, free=None).since(
+        MemoryReading(card=3, process=None, free=None)
+    )
     assert (grown.taken, grown.process) == (2, 2)
 
 
-def test_a_process_that_gives_no_answer_is_ended_and_not_asked_again(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+def test_a_process_that_does_not_answer_is_killed_and_not_queried_again(
+    driver: DriverPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 
@@ -142,7 +146,7 @@ def test_a_process_that_gives_no_answer_is_ended_and_not_asked_again(
         asked.append(event)
         raise ProbeFailed(f"memory gave no answer to {event}")
 
-    def hanging(process: Weighed) -> Iterator[Row]:
+    def hanging(process: Weighed) -> Iterator[ReportRow]:
         monkeypatch.setattr(process.process, "answer", silent)
         yield from takes.linear(process)
 

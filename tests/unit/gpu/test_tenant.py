@@ -10,14 +10,14 @@ import pytest
 
 from tests.gpu.child import tenant
 from tests.gpu.cuda import Cuda
-from tests.gpu.driver import Driver
+from tests.gpu.driver import DriverPaths
 from tests.gpu.got import unit_ns
 from tests.gpu.process import Child, child, environment
 from tests.gpu.report import NotMeasured
 
 
 @pytest.fixture
-def worker(driver: Driver) -> Iterator[Child]:
+def worker(driver: DriverPaths) -> Iterator[Child]:
     with Child("tenant", child("tenant", str(driver.cuda)), environment(driver.env)) as made:
         made.start()
         yield made
@@ -32,9 +32,7 @@ def worker(driver: Driver) -> Iterator[Child]:
         ("contexts 100000 1 3", 30, 100_000),
     ],
 )
-def test_what_is_done_is_counted_batch_by_batch(
-    worker: Child, load: str, units: int, unit: int
-) -> None:
+def test_work_is_counted_batch_by_batch(worker: Child, load: str, units: int, unit: int) -> None:
     assert worker.ask(f"load {load}")["units"] == units
     log = worker.ask(f"work {time.monotonic_ns()} 0.2")["log"]
     assert [done for _, done in log] == list(range(units, units * (len(log) + 1), units))

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.gpu.report import Row
+from tests.gpu.report import ReportRow
 from tests.gpu.slices import described
 from tests.gpu.timeline import Log, Sharing, quantile, sharing, turns
 
@@ -35,20 +35,20 @@ def test_slices_switches_and_shares_are_read_from_two_logs() -> None:
     assert sum(seen.shares) == pytest.approx(2 * MS / (2 * MS + SWITCH), abs=0.01)
 
 
-def test_a_first_and_a_last_run_are_no_slices_for_nobody_waited() -> None:
+def test_a_first_and_a_last_run_are_no_slices_because_nothing_waited() -> None:
     early, late = Log(0, 50 * MS, ((10 * MS, 13 * MS),)), Log(11 * MS, 12 * MS, ())
     seen = sharing([early, late])
     assert seen.slices_ns == seen.switches_ns == ()
 
 
-def test_time_in_which_two_ran_at_once_is_told_and_is_no_switch() -> None:
+def test_concurrent_time_is_reported_and_is_no_switch() -> None:
     seen = sharing([Log(0, 10 * MS, ()), Log(2 * MS, 8 * MS, ())])
     assert seen.switches_ns == ()
     assert seen.shares == (1.0, 1.0)
     assert seen.overlap_ns > 0
 
 
-def test_kernels_that_ran_one_after_the_other_say_nothing() -> None:
+def test_consecutive_kernels_prove_nothing() -> None:
     with pytest.raises(ValueError, match="one after the other"):
         sharing([Log(0, MS, ()), Log(2 * MS, 3 * MS, ())])
 
@@ -78,14 +78,14 @@ def steps_of_turns(kernel: int, slice_: int, away: int, count: int) -> list[int]
 
 
 @pytest.mark.parametrize("kernel", [100_000, 130_000])  # one that divides a slice, and one not
-def test_turns_are_read_from_the_times_between_a_contexts_own_events(kernel: int) -> None:
+def test_time_slices_are_read_from_the_times_between_a_contexts_events(kernel: int) -> None:
     seen = turns(steps_of_turns(kernel, 2 * MS, 2 * MS + 2 * SWITCH, 2000))
     assert seen.kernel_ns == kernel
     assert seen.slice_ns == pytest.approx(2 * MS, rel=0.01)
     assert seen.switch_ns(contexts=2) == pytest.approx(SWITCH, rel=0.01)
 
 
-def test_kernels_that_nobody_came_between_say_nothing_of_turns() -> None:
+def test_uninterrupted_kernels_prove_nothing_about_time_slices() -> None:
     with pytest.raises(ValueError, match="0 turns of others among 50 kernels"):
         turns([100_000] * 50)
 
@@ -109,5 +109,5 @@ def test_the_rows_give_slice_switch_loss_and_shares() -> None:
 def test_without_a_switch_the_row_says_so() -> None:
     seen = Sharing(5 * MS, (), (), (1.0, 1.0), 5 * MS)
     assert [*described("two", seen, "")] == [
-        Row("two: slice", missing="no switch in 5 ms together, 100% of it at once")
+        ReportRow("two: slice", missing="no switch in 5 ms together, 100% of it at once")
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's answers are taken to say, and that its checks tell a quota from none."""
+"""What PyTorch's answers prove, and that its checks distinguish a quota from none."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from tests.gpu import torch_view
 from tests.gpu.child import pytorch
-from tests.gpu.driver import Driver
+from tests.gpu.driver import DriverPaths
 from tests.gpu.filtered import tenancy
 from tests.gpu.process import environment
-from tests.gpu.report import NotMeasured, Row
+from tests.gpu.report import NotMeasured, ReportRow
 from tests.gpu.torch_view import importable, judged
 
 GIB = 1 << 30
@@ -27,7 +27,7 @@ class OutOfMemory(RuntimeError):
     pass
 
 
-class Card:
+class FakeTorch:
     """As much of torch as child/pytorch.py calls, on a card that gives `room` bytes."""
 
     uint8 = None
@@ -68,8 +68,8 @@ class Tensor:
         pass
 
 
-class Caching(Card):
-    """A Card whose allocator caches what is freed, and frees its cache before it gives up."""
+class Caching(FakeTorch):
+    """A FakeTorch whose allocator caches what is freed, and frees its cache before it gives up."""
 
     def __init__(self, room: int, *, frees_its_cache: bool = True) -> None:
         super().__init__(room)
@@ -136,7 +136,7 @@ CAPTURED = {
         ({"recovers": False}, ["deleted, their memory is free again"]),
     ],
 )
-def test_graphs_that_allocate_are_held_to_the_quota(
+def test_graphs_that_allocate_are_charged_to_the_quota(
     change: dict[str, object], expected: list[str]
 ) -> None:
     answer = {"torch": "2", "errors": {}, "captured": {**CAPTURED, **change}}
@@ -145,7 +145,7 @@ def test_graphs_that_allocate_are_held_to_the_quota(
 
 def seen(room: int) -> dict[str, Any]:
     """What the child answers on a card of `room` bytes."""
-    torch = Card(room)
+    torch = FakeTorch(room)
     free, total = torch.mem_get_info()
     return {
         "torch": "2.11.0",
@@ -157,7 +157,7 @@ def seen(room: int) -> dict[str, Any]:
     }
 
 
-def lost(rows: list[Row]) -> list[str]:
+def lost(rows: list[ReportRow]) -> list[str]:
     return [row.name for row in rows if row.held is False]
 
 
@@ -185,7 +185,7 @@ def test_an_error_of_another_kind_is_no_out_of_memory() -> None:
     assert [row.note for row in rows if row.held is False] == ["AcceleratorError 999"]
 
 
-def test_a_check_that_failed_is_a_claim_lost_and_the_rest_goes_on() -> None:
+def test_a_failed_check_is_a_lost_claim_and_the_others_continue() -> None:
     answer = seen(QUOTA)
     del answer["graph"]
     answer["errors"] = {"graph": "RuntimeError: operation not permitted when stream is capturing"}
@@ -229,8 +229,8 @@ def ones(shape, **_):
 
 
 @pytest.mark.usefixtures("namespaces")
-def test_the_drift_is_what_nvml_has_of_the_process_beyond_its_charge(
-    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_drift_is_the_use_that_nvml_reports_above_the_charge(
+    driver: DriverPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "torch.py").write_text(STAND_IN)
     monkeypatch.syspath_prepend(str(tmp_path))

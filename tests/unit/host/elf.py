@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least that is an ELF file: what a driver's library looks like to who only reads its head."""
+"""The least that is an ELF file: what a driver's library looks like to a reader of its header."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def run_installer(root: Path) -> Host:
     host.kernel(caps=237)
     host.instance(1, 1, 0, 21)
     host.instance(1, 2, 0, 30)
-    # A toolkit's package that somebody ran ldconfig on.
+    # A toolkit's package on which ldconfig has run.
     host.write("/usr/local/cuda/compat/libcuda.so.590.10.01", elf.library("libcuda.so.1"))
     return host
 
@@ -226,7 +226,7 @@ def gpu_operator(root: Path) -> Host:
     host.write(f"{DEBIAN}/libc.so.6")
     driver = "/run/nvidia/driver"
     host.write(f"{driver}{DEBIAN}/libc.so.6")
-    # Without the links of the SONAMEs: nobody ran ldconfig in it.
+    # Without the links of the SONAMEs: ldconfig has not run in it.
     host.libraries(f"{driver}{DEBIAN}", SERVER, link=False)
     host.link(f"{driver}/usr/bin/nvidia-smi", "/opt/bin/nvidia-smi")
     host.write(f"{driver}/opt/bin/nvidia-smi")

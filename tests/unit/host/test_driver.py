@@ -13,7 +13,7 @@ import pytest
 from gpushare.host import driver
 from gpushare.host.driver import DriverMissing
 from gpushare.oci import cdi
-from gpushare.oci.driver import from_cdi
+from gpushare.oci.driver_files import from_cdi
 from tests.unit.host import elf
 from tests.unit.host.layouts import (
     DEBIAN,
@@ -125,7 +125,7 @@ def test_imex_channels_are_a_kind_of_their_own(tmp_path: Path) -> None:
     assert (spec["kind"], device["name"]) == ("nvidia.com/imex-channel", "0")
 
 
-def test_what_a_capability_brings_is_told(tmp_path: Path) -> None:
+def test_the_capabilities_of_a_file_are_reported(tmp_path: Path) -> None:
     parts = driver.find(run_installer(tmp_path).root).parts()
     assert parts["video"] == 3  # encode, cuvid, vdpau
     assert parts["ngx"] == 1
@@ -147,7 +147,7 @@ def test_wsl_without_a_driver_of_windows_says_so(tmp_path: Path) -> None:
         driver.find(tmp_path)
 
 
-def test_a_jetson_is_told_why_not(tmp_path: Path) -> None:
+def test_a_jetson_is_refused_with_the_reason(tmp_path: Path) -> None:
     Host(tmp_path, "").write(f"{DEBIAN}/tegra/libcuda.so.1.1", elf.library("libcuda.so.1"))
     with pytest.raises(DriverMissing, match="Jetson"):
         driver.find(tmp_path)
@@ -179,6 +179,6 @@ def test_a_driver_without_a_library_says_which(tmp_path: Path) -> None:
 def test_a_spec_of_an_earlier_driver_is_stale(tmp_path: Path) -> None:
     spec = driver.find(debian(tmp_path).root).cdi()
     # Nothing of the folder's machine is on this one.
-    assert f"{DEBIAN}/nvidia/current/libcuda.so.550.163.01" in driver.stale(spec)
+    assert f"{DEBIAN}/nvidia/current/libcuda.so.550.163.01" in driver.missing_files(spec)
     spec["containerEdits"]["mounts"] = [{"hostPath": "/etc/passwd"}]
-    assert driver.stale(spec) == []
+    assert driver.missing_files(spec) == []

@@ -39,7 +39,7 @@ def mounted(machine: Numa, *lines: str) -> Path:
     return root
 
 
-def test_a_card_s_node_is_what_the_kernel_says(machine: Numa) -> None:
+def test_a_card_s_numa_node_is_the_kernels(machine: Numa) -> None:
     assert machine.node_of("0000:18:00.0") == 1
     assert machine.node_of("0000:19:00.0") == NO_NODE
     assert machine.node_of("0000:1a:00.0") == NO_NODE
@@ -52,11 +52,11 @@ def test_several_nodes_are_all_their_cpus(machine: Numa) -> None:
     assert machine.of([7]) == Cpuset()
 
 
-def test_without_cpusets_it_is_what_this_process_may(machine: Numa) -> None:
+def test_without_cpusets_the_process_affinity_counts(machine: Numa) -> None:
     assert machine.allowed("/docker/4f1c") == Cpuset(frozenset(range(10)), frozenset({0, 1}))
 
 
-def test_the_nearest_group_above_the_container_says_what_it_may(machine: Numa) -> None:
+def test_the_nearest_cgroup_above_the_container_sets_its_cpus(machine: Numa) -> None:
     root = mounted(machine, V1) / "cpuset"
     put(root / "cpuset.effective_cpus", "0-15")
     put(root / "cpuset.effective_mems", "0-1")

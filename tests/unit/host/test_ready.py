@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.host.driver.ready import make_ready
-from gpushare.host.tree import Tree
+from gpushare.host.driver.prepare import prepare_driver
+from gpushare.host.rooted_tree import RootedTree
 
 UUID = "GPU-11111111-0000-4000-8000-000000000000"
 LOADED = "Character devices:\n  1 mem\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n"
 NOTHING = "Character devices:\n  1 mem\n\nBlock devices:\n  8 sd\n"
 
 
-class Machine:
-    """Its files, and a modprobe that loads what it is asked to."""
+class MachineWithModprobe:
+    """Its files, and a modprobe that loads what it is given."""
 
     def __init__(self, root: Path, *, loaded: bool) -> None:
         self.root = root
@@ -62,15 +62,15 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
 
 
-def made(machine: Machine) -> list[str]:
-    done = make_ready(Tree(machine.root), machine.run)
+def made(machine: MachineWithModprobe) -> list[str]:
+    done = prepare_driver(RootedTree(machine.root), machine.run)
     assert not done.problems
     return done.nodes
 
 
 @pytest.mark.usefixtures("plain")
 def test_modules_are_loaded_and_nodes_made_as_the_driver_would(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, loaded=False)
+    machine = MachineWithModprobe(tmp_path, loaded=False)
     names = ["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
     assert made(machine) == [f"/dev/{name}" for name in names]
     assert machine.ran == [["modprobe", "nvidia"], ["modprobe", "nvidia-uvm"]]
@@ -86,7 +86,7 @@ def test_modules_are_loaded_and_nodes_made_as_the_driver_would(tmp_path: Path) -
 
 @pytest.mark.usefixtures("plain")
 def test_done_again_it_does_nothing(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, loaded=True)
+    machine = MachineWithModprobe(tmp_path, loaded=True)
     assert made(machine)
     assert made(machine) == []
     assert machine.ran == []
@@ -96,14 +96,14 @@ def test_nvidias_own_program_loads_where_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    machine = Machine(tmp_path, loaded=False)
+    machine = MachineWithModprobe(tmp_path, loaded=False)
     assert "/dev/nvidia1" in made(machine)
     assert machine.ran == [["/usr/bin/nvidia-modprobe", "-u", "-c", "0"]]
 
 
 @pytest.mark.usefixtures("plain")
-def test_nodes_are_as_the_driver_was_told(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, loaded=True)
+def test_nodes_follow_the_drivers_parameters(tmp_path: Path) -> None:
+    machine = MachineWithModprobe(tmp_path, loaded=True)
     machine.write(
         "proc/driver/nvidia/params",
         "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n",
@@ -114,8 +114,8 @@ def test_nodes_are_as_the_driver_was_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_driver_that_was_told_to_make_no_nodes_gets_none(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, loaded=True)
+def test_a_driver_configured_without_nodes_gets_none(tmp_path: Path) -> None:
+    machine = MachineWithModprobe(tmp_path, loaded=True)
     machine.write("proc/driver/nvidia/params", "ModifyDeviceFiles: 0\n")
     assert made(machine) == []
 
@@ -123,7 +123,7 @@ def test_a_driver_that_was_told_to_make_no_nodes_gets_none(tmp_path: Path) -> No
 @pytest.mark.usefixtures("plain")
 def test_a_node_of_another_major_is_made_anew(tmp_path: Path) -> None:
     """The major of nvidia-uvm is given out when the module is loaded."""
-    machine = Machine(tmp_path, loaded=True)
+    machine = MachineWithModprobe(tmp_path, loaded=True)
     made(machine)
     machine.write("proc/devices", LOADED.replace("511", "510"))
     assert made(machine) == ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
@@ -132,7 +132,7 @@ def test_a_node_of_another_major_is_made_anew(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("plain")
 def test_the_nodes_of_mig_instances_are_made(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, loaded=True)
+    machine = MachineWithModprobe(tmp_path, loaded=True)
     machine.write("proc/devices", LOADED.replace("511", "236 nvidia-caps\n511"))
     folder = "proc/driver/nvidia/capabilities"
     access = "DeviceFileMinor: {}\nDeviceFileMode: 292\nDeviceFileModify: {}\n"
@@ -147,28 +147,28 @@ def test_the_nodes_of_mig_instances_are_made(tmp_path: Path) -> None:
     assert machine.node("nvidia-caps/nvidia-cap12") == (236, 12, 0o444)
 
 
-def _other_vendor(machine: Machine) -> None:
+def _other_vendor(machine: MachineWithModprobe) -> None:
     machine.write("sys/bus/pci/devices/0000:01:00.0/vendor", "0x1002\n")
 
 
-def _audio(machine: Machine) -> None:
+def _audio(machine: MachineWithModprobe) -> None:
     machine.write("sys/bus/pci/devices/0000:01:00.0/class", "0x040300\n")
 
 
 @pytest.mark.parametrize("change", [_other_vendor, _audio])
 def test_a_machine_without_a_card_is_left_alone(
-    tmp_path: Path, change: Callable[[Machine], None]
+    tmp_path: Path, change: Callable[[MachineWithModprobe], None]
 ) -> None:
-    machine = Machine(tmp_path, loaded=False)
+    machine = MachineWithModprobe(tmp_path, loaded=False)
     change(machine)
     assert made(machine) == []
     assert machine.ran == []
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_module_that_is_not_installed_is_said_once_and_no_node_made(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, loaded=False)
+def test_a_module_that_is_not_installed_is_reported_once_and_no_node_made(tmp_path: Path) -> None:
+    machine = MachineWithModprobe(tmp_path, loaded=False)
     machine.why = "FATAL: Module nvidia not found"
-    done = make_ready(Tree(tmp_path), machine.run)
+    done = prepare_driver(RootedTree(tmp_path), machine.run)
     assert done.problems == ["modprobe nvidia: FATAL: Module nvidia not found"]
     assert list((tmp_path / "dev").iterdir()) == []

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.host.written import Written
+from gpushare.host.cgroup_freezer import WriteWatch
 
 
 def test_a_write_of_the_same_is_a_write(tmp_path: Path) -> None:
     file = tmp_path / "cgroup.freeze"
     file.write_text("1")
-    with closing(Written(file)) as written:
-        assert not written.again()
+    with closing(WriteWatch(file)) as written:
+        assert not written.was_written()
         with file.open("r+b", buffering=0) as stream:
             stream.write(b"1")
-        assert written.again()
-        assert not written.again()
+        assert written.was_written()
+        assert not written.was_written()
         file.read_text()
-        assert not written.again()
+        assert not written.was_written()
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"cgroup\.freeze"):
-        Written(tmp_path / "cgroup.freeze")
+        WriteWatch(tmp_path / "cgroup.freeze")

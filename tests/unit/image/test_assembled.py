@@ -62,7 +62,7 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Measure:
     return run
 
 
-def test_a_cubin_declares_what_its_source_does(measure: Measure, tmp_path: Path) -> None:
+def test_a_cubin_declares_the_variables_of_its_source(measure: Measure, tmp_path: Path) -> None:
     source = tmp_path / "k.ptx"
     source.write_text(SOURCE)
     cubin = tmp_path / "k.cubin"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.images import NotFound, find, skeleton
-from gpushare.images.skeleton import Skeleton
+from gpushare.images import NotFound, archive, open_image
+from gpushare.images.archive import LayerIndex
 from gpushare.oci.rootfs import Rootfs
 
 LIB = "usr/local/cuda-12.4/lib64"
@@ -40,7 +40,7 @@ def link(name: str, target: str) -> tarfile.TarInfo:
     return info
 
 
-def archive(path: Path, files: Mapping[str, bytes]) -> Path:
+def write_archive(path: Path, files: Mapping[str, bytes]) -> Path:
     with tarfile.open(path, "w") as tar:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
@@ -54,7 +54,7 @@ def saved(path: Path, *layers: bytes) -> Path:
     files = {f"{number}.tar": content for number, content in enumerate(layers)}
     manifest = [{"Config": "config.json", "Layers": list(files)}]
     config = {"config.json": json.dumps(CONFIG).encode()}
-    return archive(path, {**files, **config, "manifest.json": json.dumps(manifest).encode()})
+    return write_archive(path, {**files, **config, "manifest.json": json.dumps(manifest).encode()})
 
 
 def oci(path: Path, content: bytes) -> Path:
@@ -69,20 +69,20 @@ def oci(path: Path, content: bytes) -> Path:
     config, layers = blob(json.dumps(CONFIG).encode()), [blob(gzip.compress(content))]
     manifest = blob(json.dumps({"config": config, "layers": layers}).encode())
     index = blob(json.dumps({"manifests": [manifest]}).encode())
-    return archive(path, {**blobs, "index.json": json.dumps({"manifests": [index]}).encode()})
+    return write_archive(path, {**blobs, "index.json": json.dumps({"manifests": [index]}).encode()})
 
 
 def names(path: Path, directory: str) -> list[str]:
-    with find(str(path)) as found:
+    with open_image(str(path)) as found:
         assert found.root_fd is not None
         return Rootfs(found.root_fd).names(directory)
 
 
 @pytest.mark.parametrize("kind", ["saved", "oci"])
-def test_an_archive_says_what_its_image_says(kind: str, tmp_path: Path) -> None:
+def test_an_archive_has_the_facts_of_its_image(kind: str, tmp_path: Path) -> None:
     write = saved if kind == "saved" else oci
     path = write(tmp_path / "image.tar", layer(f"{LIB}/", CUDART, f"{LIB}/libcublas.so.12"))
-    with find(str(path)) as found:
+    with open_image(str(path)) as found:
         assert (found.kind, found.args) == ("archive", ("vllm",))
         assert found.variables == {"CUDA_VERSION": "12.4.1"}
     assert names(path, f"/{LIB}") == ["libcudart.so.12.4.127"]
@@ -104,7 +104,7 @@ def test_a_layer_is_put_over_those_beneath_it(tmp_path: Path) -> None:
     assert names(path, f"/{wheel.rpartition('/')[0]}") == [wheel.rpartition("/")[2]]
 
 
-def test_what_leaves_the_tree_is_passed_over(tmp_path: Path) -> None:
+def test_entries_outside_the_tree_are_skipped(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "libcudart.so.11.8.89").touch()
@@ -128,21 +128,21 @@ def test_what_leaves_the_tree_is_passed_over(tmp_path: Path) -> None:
     assert [found.name for found in outside.iterdir()] == ["libcudart.so.11.8.89"]
 
 
-def test_there_is_a_bound_to_the_names_and_it_is_told(
+def test_the_number_of_names_is_bounded_and_the_bound_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(skeleton, "_MOST_NAMES", 32)
+    monkeypatch.setattr(archive, "_MOST_NAMES", 32)
     many = layer(*(f"{LIB}/libcudart.so.12.4.{number}" for number in range(200)))
     path = saved(tmp_path / "image.tar", many)
     assert len(names(path, f"/{LIB}")) <= 32
-    with find(str(path)) as found:
-        assert found.note == "it has over 32 such names: the rest was not looked at"
+    with open_image(str(path)) as found:
+        assert found.note == "it has over 32 such names; the rest was ignored"
 
 
 def test_links_that_lead_nowhere_near_are_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(skeleton, "_MOST_NAMES", 32)
+    monkeypatch.setattr(archive, "_MOST_NAMES", 32)
     links = (link(f"usr/share/doc/a/b/{number}", "elsewhere") for number in range(200))
     path = saved(tmp_path / "image.tar", layer(*links, link(f"{LIB}/libcudart.so.12", "x"), CUDART))
     assert names(path, f"/{LIB}") == ["libcudart.so.12", "libcudart.so.12.4.127"]
@@ -159,31 +159,31 @@ def test_links_that_lead_nowhere_near_are_not_kept(
     ],
     ids=["text", "another tar", "an empty manifest", "an empty index"],
 )
-def test_what_is_no_image_is_told(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_image_is_reported(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "image.tar"
     path.write_bytes(content)
     with (
-        pytest.raises(NotFound, match="is no image that docker, podman") as raised,
-        find(str(path)),
+        pytest.raises(NotFound, match="is not an image saved by docker, podman") as raised,
+        open_image(str(path)),
     ):
         pass
     assert "\n" not in str(raised.value)
 
 
 def test_no_name_is_no_image() -> None:
-    with pytest.raises(NotFound, match="which one"), find(""):
+    with pytest.raises(NotFound, match="Name an image, a container or a path"), open_image(""):
         pass
 
 
-def test_a_manifest_that_names_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_manifest_that_names_missing_layers_is_reported(tmp_path: Path) -> None:
     manifest = json.dumps([{"Config": "config.json", "Layers": ["no.tar"]}]).encode()
     files = {"manifest.json": manifest, "config.json": json.dumps(CONFIG).encode()}
-    with pytest.raises(NotFound), find(str(archive(tmp_path / "image.tar", files))):
+    with pytest.raises(NotFound), open_image(str(write_archive(tmp_path / "image.tar", files))):
         pass
 
 
 def test_a_skeleton_goes_with_its_block() -> None:
-    with Skeleton.made() as made:
+    with LayerIndex.made() as made:
         folder = Path(f"/proc/self/fd/{made.fd}").readlink()
         assert folder.is_dir()
     assert not folder.exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.images import Found, NotFound, find, overlay
+from gpushare.images import ImageTarget, NotFound, engine_images, open_image
 from gpushare.oci.rootfs import Rootfs
 
 CUDART = "usr/local/cuda-12.4/lib64/libcudart.so.12.4.127"
@@ -31,7 +31,7 @@ sys.stdout.buffer.write(answer.read_bytes())
 """
 
 
-def names(found: Found, directory: str) -> list[str]:
+def names(found: ImageTarget, directory: str) -> list[str]:
     assert found.root_fd is not None
     return Rootfs(found.root_fd).names(directory)
 
@@ -44,15 +44,15 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     # Whatever engine this machine has is not asked.
-    monkeypatch.setattr("gpushare.images.engine._PROGRAMS", ("docker",))
+    monkeypatch.setattr("gpushare.images.engine_images._PROGRAMS", ("docker",))
     return folder
 
 
 def test_a_root_directory_says_nothing_of_its_variables(tmp_path: Path) -> None:
     (tmp_path / "usr/local/cuda").mkdir(parents=True)
-    with find(str(tmp_path)) as found:
+    with open_image(str(tmp_path)) as found:
         assert (found.kind, found.variables) == ("root directory", {})
-        assert "no config.json is beside it" in found.note
+        assert "without a config.json" in found.note
         assert names(found, "/usr/local") == ["cuda"]
 
 
@@ -65,18 +65,18 @@ def test_a_bundle_has_its_process_and_its_root(path: str, tmp_path: Path) -> Non
         "process": {"args": ["vllm", "serve"], "env": ["CUDA_VERSION=12.4.1", "A=1", "A=2"]},
     }
     (tmp_path / "config.json").write_text(json.dumps(document))
-    with find(str(tmp_path)) as found:
+    with open_image(str(tmp_path)) as found:
         assert found.kind == "bundle"
         assert found.variables == {"CUDA_VERSION": "12.4.1", "A": "2"}
         assert found.args == ("vllm", "serve")
         assert names(found, "/opt") == ["mine"]
 
 
-def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="No such file"), find(str(tmp_path / "nothing")):
+def test_a_missing_path_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="No such file"), open_image(str(tmp_path / "nothing")):
         pass
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(NotFound, match=r"config\.json"), find(str(tmp_path)):
+    with pytest.raises(NotFound, match=r"config\.json"), open_image(str(tmp_path)):
         pass
 
 
@@ -92,7 +92,7 @@ def test_of_a_process_its_own_root_is_opened() -> None:
         program.stdin.write(b"it runs\n")
         program.stdin.flush()
         program.stdout.readline()
-        with find("train", program.pid) as found:
+        with open_image("train", program.pid) as found:
             assert (found.kind, found.variables) == ("container", {"CUDA_VERSION": "12.4.1"})
             assert found.args == ("cat",)
             assert found.root_fd is not None
@@ -100,13 +100,16 @@ def test_of_a_process_its_own_root_is_opened() -> None:
             assert (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
-def test_without_an_engine_a_path_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpushare.images.engine._PROGRAMS", ())
-    with pytest.raises(NotFound, match="neither docker nor podman is here"), find("cuda:12"):
+def test_without_an_engine_the_message_requests_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpushare.images.engine_images._PROGRAMS", ())
+    with (
+        pytest.raises(NotFound, match="neither docker nor podman is installed"),
+        open_image("cuda:12"),
+    ):
         pass
 
 
-def test_an_image_is_what_its_engine_says(docker: Path, tmp_path: Path) -> None:
+def test_an_image_is_found_through_its_engine(docker: Path, tmp_path: Path) -> None:
     layer = tmp_path / "layer"
     (layer / CUDART).parent.mkdir(parents=True)
     inspected = {
@@ -114,7 +117,7 @@ def test_an_image_is_what_its_engine_says(docker: Path, tmp_path: Path) -> None:
         "GraphDriver": {"Name": "overlay2", "Data": {"UpperDir": str(layer)}},
     }
     (docker / "image-inspect-cuda").write_text(json.dumps([inspected]))
-    with find("cuda") as found:
+    with open_image("cuda") as found:
         assert (found.kind, found.note) == ("image of docker", "")
         assert found.variables == {"CUDA_VERSION": "12.4.1"}
         assert found.args == ("sh", "-c", "true")
@@ -130,7 +133,7 @@ def test_a_container_that_runs_is_its_processs_root(docker: Path) -> None:
         "Config": {"Env": ["CUDA_VERSION=12.4.1"]},
     }
     (docker / "container-inspect-train").write_text(json.dumps([inspected]))
-    with find("train") as found:
+    with open_image("train") as found:
         assert (found.kind, found.args) == ("container", ("sh", "-c", "true"))
         assert found.variables == {"CUDA_VERSION": "12.4.1"}
         assert found.root_fd is not None
@@ -145,7 +148,7 @@ def test_where_the_layers_cannot_be_reached_the_names_are_exported(docker: Path)
     with tarfile.open(fileobj=exported, mode="w") as tar:
         tar.addfile(tarfile.TarInfo(CUDART))
     (docker / "export-4f1c").write_bytes(exported.getvalue())
-    with find("cuda") as found:
+    with open_image("cuda") as found:
         assert found.note == ""
         assert names(found, f"/{CUDART.rpartition('/')[0]}") == ["libcudart.so.12.4.127"]
     # What was made to be exported is gone, and was never started.
@@ -154,30 +157,32 @@ def test_where_the_layers_cannot_be_reached_the_names_are_exported(docker: Path)
     assert not [line for line in asked if line.startswith(("run", "start"))]
 
 
-def test_where_nothing_of_it_can_be_read_what_it_says_is_left(docker: Path) -> None:
+def test_if_no_file_can_be_read_the_images_configuration_is_used(docker: Path) -> None:
     inspected = {"Config": {"Env": ["CUDA_VERSION=12.4.1"]}}
     (docker / "image-inspect-cuda").write_text(json.dumps([inspected]))
-    with find("cuda") as found:
+    with open_image("cuda") as found:
         assert found.root_fd is None
         assert found.variables == {"CUDA_VERSION": "12.4.1"}
-        assert found.note.startswith("its files could not be read, only what it says of itself")
+        assert found.note.startswith(
+            "only its configuration is known, because its files could not be read"
+        )
 
 
 @pytest.mark.parametrize(
     ("answer", "told"),
-    [(None, "docker knows no image and no container of that name"), ("{", "in no known way")],
+    [(None, "docker has no image or container of that name"), ("{", "an unknown answer")],
 )
-def test_what_no_engine_knows_is_told_with_what_to_do(
+def test_an_image_unknown_to_every_engine_is_reported_with_advice(
     answer: str | None, told: str, docker: Path
 ) -> None:
     if answer is not None:
         (docker / "image-inspect-cuda").write_text(answer)
-    with pytest.raises(NotFound, match=told) as caught, find("cuda"):
+    with pytest.raises(NotFound, match=told) as caught, open_image("cuda"):
         pass
-    assert "pull it first, or name a path" in str(caught.value)
+    assert "Pull the image, or name a path" in str(caught.value)
 
 
 def test_layers_that_are_not_there_are_no_tree(tmp_path: Path) -> None:
     for layers in ((), (tmp_path / "no",), (tmp_path / "no", tmp_path / "neither")):
-        with pytest.raises(OSError, match=r".+"), overlay.opened(layers):
+        with pytest.raises(OSError, match=r".+"), engine_images.open_layers(layers):
             pass

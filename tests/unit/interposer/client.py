@@ -328,7 +328,7 @@ def taken() -> int:
     return taken_of_card(os.environ["BEHIND"])
 
 
-class AllocationNode(ctypes.Structure):
+class AllocationNodeParameters(ctypes.Structure):
     _fields_ = (
         ("pool", PoolProperties),
         ("access", c_void_p),
@@ -364,7 +364,7 @@ def graph_that_keeps(size: int) -> tuple[c_void_p, int]:
 
 def allocation_node(graph: c_void_p, after: c_void_p | None, size: int) -> tuple[c_void_p, int]:
     node = c_void_p()
-    parameters = AllocationNode(PoolProperties(1, 0, DEVICE, 0), None, 0, size)
+    parameters = AllocationNodeParameters(PoolProperties(1, 0, DEVICE, 0), None, 0, size)
     before = (byref(after), c_size_t(1)) if after else (None, c_size_t(0))
     call("cuGraphAddMemAllocNode", byref(node), graph, *before, byref(parameters))
     return node, int(parameters.pointer)

@@ -3,42 +3,35 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import pytest
 
-from gpushare import simulator
+from gpushare import abi, simulator
 
 from .rank import Ranks, ranks
-from .tenant import MIB, Tenant
+from .tenant import MIB, InterposedTenant
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-BUILD = ROOT / "build" / "tests" / "interposer"
-T4 = ROOT / "libhook" / "simulator" / "profiles" / "t4.json"
-DOORS_PROGRAM = ("doors_program.c", *(str(HERE / name) for name in ("doors.c", "ways.c")))
+T4 = ROOT / "simulator" / "profiles" / "t4.json"
+ALLOCATION_PROGRAM = (
+    "allocation_program.c",
+    *(str(HERE / name) for name in ("allocation_paths.c", "lookups.c")),
+)
 LIGHT_CONTEXT_BYTES = 2 * MIB
 FAKE_UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in (1, 2)]
-
-
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Several test workers build the same thing."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    with (BUILD / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _program(name: str) -> str:
@@ -52,38 +45,41 @@ def _program(name: str) -> str:
 def compile_c(output: Path, source: str, *options: str) -> Path:
     """Compile `source` of this folder; `options` may name further files."""
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror"]
-    include = [f"-I{ROOT / 'libhook' / 'include'}", f"-I{ROOT / 'libhook'}"]
+    include = [f"-I{ROOT / folder}" for folder in ("libhook/include", "libhook", "")]
     command = [_program("gcc"), *flags, *include, "-o", str(output), str(HERE / source)]
     subprocess.run([*command, *options, "-ldl"], check=True)
     return output
 
 
-def build_filters(name: str, *more: str) -> Path:
-    """Build both filters for the driver directory build/tests/interposer/NAME/driver.
-
-    `more` are other targets to build.
-    """
-    folder = BUILD / name
-    settings = {
-        "CMAKE_MAKE_PROGRAM": _program("ninja"),
-        "Python_EXECUTABLE": sys.executable,
-        "GPUSHARE_ZIG": "ON" if find_spec("ziglang") else "OFF",
-        "GPUSHARE_DRIVER_DIR": folder / "driver",
-    }
-    options = [f"-D{name}={value}" for name, value in settings.items()]
-    configure = [_program("cmake"), "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), *options]
-    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-    build = [_program("ninja"), "-C", str(folder), "cuda-filter", "nvml-filter", *more]
-    subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-    return folder
+@contextmanager
+def filters_over(driver: Path) -> Iterator[Path]:
+    """Make a directory with both filters, as they are installed but for where the driver is."""
+    with TemporaryDirectory(prefix="gpushare-filters-") as name:
+        folder = Path(name, "lib")
+        folder.mkdir()
+        (folder / "simulator").symlink_to(simulator.libraries())
+        Path(name, "driver").symlink_to(driver)
+        # As long as the path that it replaces, in the code and in what the loader is told.
+        link = Path(f"/tmp/gpushare-{secrets.token_hex(3)}")
+        assert len(str(link)) == len(abi.DRIVER_DIR)
+        for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            shipped = (simulator.libraries().parent / library).read_bytes()
+            assert abi.DRIVER_DIR.encode() in shipped
+            built = shipped.replace(abi.DRIVER_DIR.encode(), str(link).encode())
+            (folder / library).write_bytes(built)
+        link.symlink_to(driver)
+        try:
+            yield folder
+        finally:
+            link.unlink()
 
 
 @dataclass
-class Container:
+class ProgramContainer:
     """What a program in a container has around it, for as long as a test lasts."""
 
     libraries: Path
-    tenant: Tenant
+    tenant: InterposedTenant
     env: dict[str, str] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
@@ -115,7 +111,7 @@ class Container:
         )
 
     def python(self, *lines: str) -> list[list[object]]:
-        """Run `lines` after client.py; return what each say() said."""
+        """Run `lines` after client.py; return what each say() printed."""
         done = self.run(sys.executable, "-c", program(*lines))
         assert done.returncode == 0, done.stderr
         assert not done.stderr, done.stderr
@@ -132,53 +128,48 @@ def program(*lines: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def fake_filters() -> Path:
+def fake_filters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory with both filters, over the fake drivers of this folder."""
-    with _one_at_a_time():
-        folder = build_filters("fake")
-        (folder / "driver").mkdir(exist_ok=True)
-        sources = {
-            "libcuda.so.1": (
-                "fake_cuda.c",
-                str(HERE / "fake_context.c"),
-                str(HERE / "fake_memory.c"),
-            ),
-            "libnvidia-ml.so.1": ("fake_nvml.c",),
-        }
-        for name, source in sources.items():
-            driver = folder / "driver" / name
-            options = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic")
-            made = driver.with_suffix(".new")
-            compile_c(made, *source, *options, f"-Wl,-soname,{name}").rename(driver)
-    return folder / "lib"
+    sources = {
+        "libcuda.so.1": (
+            "fake_cuda.c",
+            str(HERE / "fake_context.c"),
+            str(HERE / "fake_memory.c"),
+        ),
+        "libnvidia-ml.so.1": ("fake_nvml.c",),
+    }
+    driver = tmp_path_factory.mktemp("fake")
+    for name, source in sources.items():
+        options = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic")
+        compile_c(driver / name, *source, *options, f"-Wl,-soname,{name}")
+    with filters_over(driver) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")
-def simulator_filters() -> Path:
+def simulator_filters() -> Iterator[Path]:
     """A directory with both filters, over the simulator."""
-    with _one_at_a_time():
-        folder = build_filters("simulator", "simulator-cuda", "simulator-nvml")
-        driver = folder / "driver"
-        if not driver.is_symlink():
-            driver.symlink_to("lib/simulator")
-    return folder / "lib"
+    with filters_over(simulator.libraries()) as folder:
+        yield folder
 
 
-FakeContainer = Callable[[list[str], int], Container]
+FakeContainer = Callable[[list[str], int], ProgramContainer]
 
 
 class SimulatedContainer(Protocol):
     """Make a machine with so many cards, and a container with 100 MiB of each of the listed."""
 
-    def __call__(self, cards: int, granted: list[int], profile: Path = ...) -> Container: ...
+    def __call__(self, cards: int, granted: list[int], profile: Path = ...) -> ProgramContainer: ...
 
 
 @pytest.fixture
 def fake_container(tmp_path: Path, fake_filters: Path) -> FakeContainer:
     """Make a container that was granted the fake cards of these UUIDs, so much of each."""
 
-    def make(uuids: list[str], memory_bytes: int) -> Container:
-        return Container(fake_filters, Tenant(tmp_path / "tenant", uuids, memory_bytes))
+    def make(uuids: list[str], memory_bytes: int) -> ProgramContainer:
+        return ProgramContainer(
+            fake_filters, InterposedTenant(tmp_path / "tenant", uuids, memory_bytes)
+        )
 
     return make
 
@@ -187,13 +178,11 @@ def fake_container(tmp_path: Path, fake_filters: Path) -> FakeContainer:
 def simulated_container(tmp_path: Path, simulator_filters: Path) -> SimulatedContainer:
     """Make a machine with so many cards, and a container with 100 MiB of each of the listed."""
 
-    def make(cards: int, granted: list[int], profile: Path = T4) -> Container:
-        made = simulator.create(
-            tmp_path / "cards", profile, cards, folder=simulator_filters / "simulator"
-        )
+    def make(cards: int, granted: list[int], profile: Path = T4) -> ProgramContainer:
+        made = simulator.create(tmp_path / "cards", profile, cards)
         uuids = [made.uuids[card] for card in granted]
-        tenant = Tenant(tmp_path / "tenant", uuids, 100 * MIB)
-        return Container(simulator_filters, tenant, dict(made.env))
+        tenant = InterposedTenant(tmp_path / "tenant", uuids, 100 * MIB)
+        return ProgramContainer(simulator_filters, tenant, dict(made.env))
 
     return make
 
@@ -209,7 +198,7 @@ def light_profile(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fake(fake_container: FakeContainer) -> Container:
+def fake(fake_container: FakeContainer) -> ProgramContainer:
     """A container with 100 MiB of the first fake card, and the only device that it sees."""
     made = fake_container(FAKE_UUIDS[:1], 100 * MIB)
     made.env["FAKE_CUDA_DEVICES"] = "0"
@@ -217,35 +206,47 @@ def fake(fake_container: FakeContainer) -> Container:
 
 
 @pytest.fixture
-def simulated(simulated_container: SimulatedContainer) -> Container:
+def simulated(simulated_container: SimulatedContainer) -> ProgramContainer:
     """A container with 100 MiB of the machine's only card."""
     return simulated_container(1, [0])
 
 
+@pytest.fixture
+def newest(simulated_container: SimulatedContainer, tmp_path: Path) -> ProgramContainer:
+    """A container with 100 MiB of the only card, over a driver that has every known symbol."""
+    profile = tmp_path / "newest.json"
+    profile.write_text(json.dumps(json.loads(T4.read_text()) | {"cuda_version": "13.5"}))
+    return simulated_container(1, [0], profile)
+
+
 @pytest.fixture(params=["fake", "simulated"])
-def container(request: pytest.FixtureRequest) -> Container:
+def container(request: pytest.FixtureRequest) -> ProgramContainer:
     """A container with 100 MiB of a card, over either driver."""
     made = request.getfixturevalue(request.param)
-    assert isinstance(made, Container)
+    assert isinstance(made, ProgramContainer)
     return made
 
 
 @pytest.fixture(scope="session")
-def doors_program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """doors_program.c, which finds the driver as it is told."""
-    return str(compile_c(tmp_path_factory.mktemp("doors") / "doors", *DOORS_PROGRAM))
+def allocation_program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """allocation_program.c, which finds the driver in the given way."""
+    return str(
+        compile_c(tmp_path_factory.mktemp("allocations") / "allocations", *ALLOCATION_PROGRAM)
+    )
 
 
 @pytest.fixture(scope="session")
-def linked_doors_program(tmp_path_factory: pytest.TempPathFactory, simulator_filters: Path) -> str:
-    """doors_program.c, linked against the driver's library."""
-    output = tmp_path_factory.mktemp("doors") / "linked"
+def linked_allocation_program(
+    tmp_path_factory: pytest.TempPathFactory, simulator_filters: Path
+) -> str:
+    """allocation_program.c, linked against the driver's library."""
+    output = tmp_path_factory.mktemp("allocations") / "linked"
     library = str(simulator_filters / "libcuda.so.1")
-    return str(compile_c(output, *DOORS_PROGRAM, "-DLINKED", library))
+    return str(compile_c(output, *ALLOCATION_PROGRAM, "-DLINKED", library))
 
 
 @pytest.fixture
-def group(simulated: Container) -> Iterator[Ranks]:
+def group(simulated: ProgramContainer) -> Iterator[Ranks]:
     """Three processes of a container with 100 MiB of the machine's only card."""
     with ranks(simulated, 3) as made:
         yield made

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An NVML of two cards that tells everything of everybody, for what the simulator's does not know:
+ * An NVML of two cards that reports all processes, for what the simulator's does not know:
  * accounting, topology, partitions, samples. Other tenants' process has pid 1. What changes a card
  * succeeds, and says so on stderr.
  */

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from gpushare import abi
 
-from .tenant import Tenant
+from .tenant import InterposedTenant
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -25,7 +25,7 @@ _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _FUTEX_WAKE: Final = 1
 
 
-class Work(NamedTuple):
+class StatusWork(NamedTuple):
     """What a process has on a card, as it stands in the status page."""
 
     done: int
@@ -40,10 +40,10 @@ class Work(NamedTuple):
     begun: int
 
 
-class Gate:
+class WrittenGate:
     """One card's gate, written as a scheduler that never dies would."""
 
-    def __init__(self, tenant: Tenant, card: int = 0) -> None:
+    def __init__(self, tenant: InterposedTenant, card: int = 0) -> None:
         self._tenant = tenant
         self._card = card
         with tenant.grant.open("r+b") as file:
@@ -51,12 +51,12 @@ class Gate:
         self._offset = abi.gate_offset(card)
         self._set64(abi.GATE_HEARTBEAT_NS, ALWAYS)
         self._set64(abi.GATE_WAIT_MAX_NS, WAIT_MAX_NS)
-        self._set64(abi.GATE_MARKER_NS, MILLISECOND // 2)
+        self._set64(abi.GATE_TIMING_INTERVAL_NS, MILLISECOND // 2)
         self._set64(abi.GATE_IN_FLIGHT_MAX_NS, 2 * MILLISECOND)
         self._set32(abi.GATE_PIECES_MIN, 1)
 
     def set(self, mode: int) -> None:
-        """Open, close or bound it, and wake who waits."""
+        """Open, close or bound it, and wake its waiters."""
         self._set32(abi.GATE_MODE, mode)
         epoch = self._at32(abi.GATE_EPOCH)
         epoch.value += 1
@@ -69,17 +69,17 @@ class Gate:
         """Let so much be pending in a window."""
         self._set64(abi.GATE_IN_FLIGHT_MAX_NS, in_flight_max_ns)
 
-    def work(self, process: int = 0) -> Work:
+    def work(self, process: int = 0) -> StatusWork:
         """Return one process's work as it was between two changes of it."""
         offset = abi.status_work_offset(self._card, process)
         while True:
             with self._tenant.status.open("rb") as file:
                 file.seek(offset)
-                work = Work(*abi.WORK.unpack(file.read(abi.WORK_BYTES)))
+                work = StatusWork(*abi.WORK.unpack(file.read(abi.WORK_BYTES)))
             if work.begun == work.done:
                 return work
 
-    def until(self, holds: Callable[[Work], bool]) -> Work:
+    def until(self, holds: Callable[[StatusWork], bool]) -> StatusWork:
         """Return the process's work once it is so; what never comes fails."""
         deadline = time.monotonic() + 30
         while not holds(work := self.work()):

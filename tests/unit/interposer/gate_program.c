@@ -25,7 +25,7 @@ static const char image[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
 static _Atomic bool beats = true;
 static CUcontext primary;
 static CUfunction kernel;
-static int bell = -1;
+static int wakeup = -1;
 
 uint64_t now_ns(void)
 {
@@ -76,11 +76,12 @@ void gate_beat(void)
 	atomic_store(&beats, true);
 }
 
-static void remove_bell(void)
+static void remove_wakeup(void)
 {
 	char path[300];
 
-	snprintf(path, sizeof(path), "%s/%s", getenv(GPUSHARE_TENANT_DIR_ENV), GPUSHARE_BELL_NAME);
+	snprintf(
+		path, sizeof(path), "%s/%s", getenv(GPUSHARE_TENANT_DIR_ENV), GPUSHARE_WAKEUP_NAME);
 	unlink(path);
 }
 
@@ -92,13 +93,14 @@ void gate_prepare(void)
 	device_file_make();
 	tenant_create(512 * MIB);
 	strcpy(tenant_card()->uuid, FIRST_CARD_UUID);
-	snprintf(path, sizeof(path), "%s/%s", getenv(GPUSHARE_TENANT_DIR_ENV), GPUSHARE_BELL_NAME);
+	snprintf(
+		path, sizeof(path), "%s/%s", getenv(GPUSHARE_TENANT_DIR_ENV), GPUSHARE_WAKEUP_NAME);
 	CHECK(mkfifo(path, 0600) == 0);
-	atexit(remove_bell);
-	bell = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
-	CHECK(bell >= 0);
+	atexit(remove_wakeup);
+	wakeup = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	CHECK(wakeup >= 0);
 	*the_gate() = (struct gpushare_gate){.in_flight_max_ns = 2 * MILLISECOND,
-		.marker_ns = 500 * MICROSECOND,
+		.timing_interval_ns = 500 * MICROSECOND,
 		.wait_max_ns = 60 * SECOND,
 		.pieces_min = 1};
 	gate_beat();
@@ -106,10 +108,10 @@ void gate_prepare(void)
 	pthread_detach(thread);
 }
 
-unsigned bell_count(void)
+unsigned wakeup_count(void)
 {
 	char bytes[4096];
-	ssize_t count = read(bell, bytes, sizeof(bytes));
+	ssize_t count = read(wakeup, bytes, sizeof(bytes));
 
 	return count > 0 ? (unsigned)count : 0;
 }
@@ -175,6 +177,11 @@ CUresult launch_badly(void)
 	return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
 }
 
+CUresult launch_incompletely(void)
+{
+	return cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
 struct work work_of(unsigned process)
 {
 	const struct gpushare_work *page = card_work(0, process);
@@ -229,8 +236,8 @@ void until_submitted(uint64_t pieces)
 		pause_a_little();
 }
 
-/* The driver's lock on the file goes with any descriptor of it that is closed: this one never is.
- */
+/* The driver's lock on the file goes with any descriptor of it that is closed: this one never
+ * is. */
 static struct sim_device *device_file(void)
 {
 	static struct sim_device *file;

@@ -14,8 +14,8 @@
 #define MILLISECOND UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
 
-/* A card, a tenant with its bell, and a scheduler that beats: before the driver is asked for
- * anything. */
+/* A card, a tenant with its wake-up FIFO, and a scheduler with a heartbeat: before the driver is
+ * asked for anything. */
 void gate_prepare(void);
 
 /* The driver, the primary context and the kernel; the context in a further thread. */
@@ -24,26 +24,29 @@ void gate_program_enter(void);
 
 struct gpushare_gate *the_gate(void);
 
-/* Change the mode and tell who waits. */
+/* Change the mode and wake the threads that wait. */
 void gate_set(enum gpushare_gate_mode mode);
 
 /* The heartbeat stays at `ns` from now on; 0: none ever was. */
 void gate_stop_beating(uint64_t ns);
 void gate_beat(void);
 
-/* Bytes that the bell has been given and that nobody has taken. */
-unsigned bell_count(void);
+/* Unread bytes in the wake-up FIFO. */
+unsigned wakeup_count(void);
 
 CUresult launch_on(CUstream stream, uint64_t duration_ns);
 void launch(uint64_t duration_ns);
 
-/* With a kernel of the current context's own; and one more in the primary context, from a thread.
- */
+/* With a kernel of the current context's own; and one more in the primary context, from a
+ * thread. */
 CUresult launch_in_current(uint64_t duration_ns);
 void launch_elsewhere(void);
 
 /* Of a kernel that is none. */
 CUresult launch_badly(void);
+
+/* Of a short kernel, without its parameter. */
+CUresult launch_incompletely(void);
 
 /* A process's work as it stands between two changes of it. */
 struct work {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running doors_program.c: what it is told, and what it answers."""
+"""A running allocation_program.c: its commands, and its answers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import subprocess
 from types import TracebackType
 from typing import Final
 
-from .conftest import Container
+from .conftest import ProgramContainer
 
 OUT_OF_MEMORY: Final = 2
 NOT_PERMITTED: Final = 800
 
-#: Every way of doors.c to take memory, in the order in which frameworks come to them.
-DOORS: Final = (
+#: Every lookup of allocation_paths.c to take memory, in the order in which frameworks come to them.
+ALLOCATION_PATHS: Final = (
     *("buffer", "pitch", "managed", "async", "async_ptsz", "pool", "pool_ptsz"),
     *("physical", "mapped", "array", "mipmapped", "graph", "module", "limit", "external"),
 )
 
 
-class Refused(Exception):
+class RefusedByDriver(Exception):
     """The driver's answer was not CUDA_SUCCESS; `code` is what it was."""
 
     def __init__(self, asked: str, code: int) -> None:
@@ -27,16 +27,16 @@ class Refused(Exception):
         self.code = code
 
 
-class Program:
+class DriverProgram:
     """One process that has the driver, and a context on one of the container's cards."""
 
     def __init__(
-        self, container: Container, path: str, way: str = "dlopen", device: int = 0
+        self, container: ProgramContainer, path: str, lookup: str = "dlopen", device: int = 0
     ) -> None:
-        self.process = container.start(path, way, str(device))
+        self.process = container.start(path, lookup, str(device))
 
     def ask(self, line: str) -> list[int]:
-        """Return the numbers behind "ok"; Refused where the driver refused."""
+        """Return the numbers behind "ok"; RefusedByDriver where it refused."""
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write(line + "\n")
@@ -47,12 +47,12 @@ class Program:
             raise AssertionError(f"{line}: the program ended: {said}")
         word, *numbers = answer
         if word == "error":
-            raise Refused(line, int(numbers[0]))
+            raise RefusedByDriver(line, int(numbers[0]))
         return [int(number) for number in numbers]
 
-    def take(self, door: str, size: int) -> int:
-        """Take `size` bytes through `door`; the number to give them back by."""
-        return self.ask(f"take {door} {size}")[0]
+    def take(self, allocation: str, size: int) -> int:
+        """Take `size` bytes through `allocation`; the number to give them back by."""
+        return self.ask(f"take {allocation} {size}")[0]
 
     def give(self, number: int) -> None:
         """Give back what was taken."""
@@ -75,7 +75,7 @@ class Program:
         self.process.kill()
         self.process.communicate()
 
-    def __enter__(self) -> Program:
+    def __enter__(self) -> DriverProgram:
         return self
 
     def __exit__(

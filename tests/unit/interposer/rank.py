@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of one tenant that do as they are told, one of them after another."""
+"""Processes of one tenant that execute commands, one of them after another."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from .tenant import MIB
 
 if TYPE_CHECKING:
-    from .conftest import Container
+    from .conftest import ProgramContainer
 
-SIMULATED_CONTEXT = 104 * MIB  # libhook/simulator/profiles/t4.json
+SIMULATED_CONTEXT = 104 * MIB  # simulator/profiles/t4.json
 
 _LOOP = (
     Path(__file__).with_name("client.py").read_text(),
@@ -41,7 +41,7 @@ class Rank:
     """A process that has the functions of client.py, and a context."""
 
     process: Popen[str]
-    container: Container
+    container: ProgramContainer
 
     def ask(self, expression: str, name: str = "") -> Any:
         """Return what `expression` is there, and keep it there as `name`.
@@ -69,7 +69,7 @@ class Rank:
 class Ranks:
     """The processes of a container with 100 MiB, and what the driver says of them."""
 
-    def __init__(self, container: Container, count: int) -> None:
+    def __init__(self, container: ProgramContainer, count: int) -> None:
         self.container = container
         code = "\n".join(_LOOP)
         self._all = [
@@ -111,7 +111,7 @@ class Ranks:
 
 
 @contextmanager
-def ranks(container: Container, count: int) -> Iterator[Ranks]:
+def ranks(container: ProgramContainer, count: int) -> Iterator[Ranks]:
     """Start `count` processes of `container`."""
     made = Ranks(container, count)
     try:

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "cuda_driver.h"
-#include "ways.h"
+#include "lookups.h"
 
 static struct {
 	__typeof__(&cuInit) init;
@@ -46,7 +46,7 @@ int main(int count, char **arguments)
 
 	if (count != 2)
 		return 2;
-	reach(way_named(arguments[1]));
+	reach(lookup_named(arguments[1]));
 	int result = (int)driver.init(0);
 	if (result != CUDA_SUCCESS) {
 		printf("init %d\n", result);

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running starts_program.c: what it is told, and what it answers."""
+"""A running starts_program.c: its commands, and its answers."""
 
 from __future__ import annotations
 
 import subprocess
 from types import TracebackType
 
-from .conftest import Container
+from .conftest import ProgramContainer
 
 
 class Starter:
-    """One process that has the driver, and starts work when it is told."""
+    """One process that has the driver, and starts work on command."""
 
-    def __init__(self, container: Container, path: str, way: str = "dlopen") -> None:
-        self._process = container.start(path, way)
+    def __init__(self, container: ProgramContainer, path: str, lookup: str = "dlopen") -> None:
+        self._process = container.start(path, lookup)
         #: symbol -> "stream", "default" or "none", which the simulator does not have.
         self.kinds: dict[str, str] = {}
         while (line := self._line()) != "ready":

@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 #include "cuda_work.h"
-#include "ways.h"
+#include "lookups.h"
 
 enum start_kind { START_ON_STREAM, START_DEFAULT, START_NOT_HERE };
 

@@ -9,7 +9,7 @@
  *     sync                  -> ok RESULT   waits for the card
  *     duration NS           -> ok RESULT   of kernels, and of each of the graph's two
  *
- *     starts WAY    finds the driver by WAY (ways.h), and says first what it can start:
+ *     starts LOOKUP    finds the driver by LOOKUP (lookups.h), and says first what it can start:
  *                   "SYMBOL stream|default|none" each, and "ready"
  */
 #include <fcntl.h>
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
 
 	if (argc != 2)
 		return 2;
-	CUresult result = starts_open(way_named(argv[1]));
+	CUresult result = starts_open(lookup_named(argv[1]));
 	if (result != CUDA_SUCCESS)
 		die("start", result);
 	for (size_t i = 0; i < start_count; i++)

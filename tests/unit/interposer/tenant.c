@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "channel/channel.h"
-#include "quota/members.h"
+#include "quota/process_table.h"
 #include "quota/page_lock.h"
 #include "quota/pages.h"
 
@@ -22,7 +22,7 @@ static pid_t creator;
 static void remove_files(void)
 {
 	static const char *const names[] = {
-		GPUSHARE_GRANT_NAME, GPUSHARE_STATUS_NAME, GPUSHARE_BELL_NAME};
+		GPUSHARE_GRANT_NAME, GPUSHARE_STATUS_NAME, GPUSHARE_WAKEUP_NAME};
 	char path[64];
 
 	if (getpid() != creator)
@@ -64,13 +64,13 @@ static void after_fork_in_parent(void)
 
 static void after_fork_in_child(void)
 {
-	members_forget();
+	process_table_forget();
 	channel_after_fork_in_child();
 	pages_after_fork();
 	page_lock_after_fork_in_child();
 }
 
-void tenant_create(uint64_t memory_bytes)
+void tenant_create(uint64_t quota_bytes)
 {
 	struct stat there;
 
@@ -90,7 +90,7 @@ void tenant_create(uint64_t memory_bytes)
 	struct gpushare_status_header *used = (void *)status;
 	used->magic = GPUSHARE_ABI_MAGIC;
 	used->abi_version = GPUSHARE_ABI_VERSION;
-	tenant_set_memory(memory_bytes);
+	tenant_set_memory(quota_bytes);
 
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 	CHECK(pages_open(PAGES_WRITE) == NULL);
@@ -101,25 +101,25 @@ struct gpushare_grant_card *tenant_card(void)
 	return (void *)(grant + GPUSHARE_GRANT_CARD_OFFSET(0));
 }
 
-void tenant_set_memory(uint64_t memory_bytes)
+void tenant_set_memory(uint64_t quota_bytes)
 {
-	tenant_card()->memory_bytes = memory_bytes;
-	tenant_card()->memory_limit_bytes = memory_bytes;
+	tenant_card()->quota_bytes = quota_bytes;
+	tenant_card()->current_limit_bytes = quota_bytes;
 }
 
-void tenant_reset(uint64_t memory_bytes)
+void tenant_reset(uint64_t quota_bytes)
 {
 	/* As a fork's child would: the record is dead then, for its life sign is gone. */
 	page_lock_before_fork();
-	members_forget();
+	process_table_forget();
 	page_lock_after_fork_in_child();
 	memset(status + GPUSHARE_PAGE_BYTES, 0, GPUSHARE_STATUS_BYTES - GPUSHARE_PAGE_BYTES);
 	pages.status->high_water = 0;
 	pages.status->sharing = 0;
 	tenant_card()->context_bytes = 0;
 	tenant_card()->overhead_bytes = 0;
-	tenant_set_memory(memory_bytes);
-	CHECK(members_join() == NULL);
+	tenant_set_memory(quota_bytes);
+	CHECK(process_table_join() == NULL);
 }
 
 uint64_t tenant_used_bytes(void)

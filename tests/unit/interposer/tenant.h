@@ -29,15 +29,15 @@
 		fflush(stdout);                                                                    \
 	} while (0)
 
-/* Write both files, with a quota of `memory_bytes`, and name their directory to the library. */
-void tenant_create(uint64_t memory_bytes);
+/* Write both files, with a quota of `quota_bytes`, and name their directory to the library. */
+void tenant_create(uint64_t quota_bytes);
 
 /* The daemon's side of the grant. */
 struct gpushare_grant_card *tenant_card(void);
-void tenant_set_memory(uint64_t memory_bytes);
+void tenant_set_memory(uint64_t quota_bytes);
 
 /* Forget what this process mapped and all that is written: the next test starts anew. */
-void tenant_reset(uint64_t memory_bytes);
+void tenant_reset(uint64_t quota_bytes);
 
 /* All that is held of the card, pending too. */
 uint64_t tenant_used_bytes(void);

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Message:
-    """What a process told the daemon."""
+    """A message of a process to the daemon."""
 
     type: int
     level: int
@@ -24,7 +24,7 @@ class Message:
     text: str
 
 
-class Tenant:
+class InterposedTenant:
     """The daemon's side of one tenant, in `directory`."""
 
     def __init__(self, directory: Path, uuids: Sequence[str], memory_bytes: int) -> None:
@@ -51,8 +51,8 @@ class Tenant:
         return self.directory / abi.STATUS_NAME
 
     def set_memory(self, memory_bytes: int, card: int = 0) -> None:
-        self.set_u64(card, abi.GRANT_CARD_MEMORY_BYTES, memory_bytes)
-        self.set_u64(card, abi.GRANT_CARD_MEMORY_LIMIT_BYTES, memory_bytes)
+        self.set_u64(card, abi.GRANT_CARD_QUOTA_BYTES, memory_bytes)
+        self.set_u64(card, abi.GRANT_CARD_CURRENT_LIMIT_BYTES, memory_bytes)
 
     def set_context_bytes(self, context_bytes: int, card: int = 0) -> None:
         self.set_u64(card, abi.GRANT_CARD_CONTEXT_BYTES, context_bytes)

@@ -9,9 +9,9 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import Container, program
+from .conftest import ProgramContainer, program
+from .simulator_figures import TRUTH, open_behind
 from .tenant import MIB
-from .truth import TRUTH, open_behind
 
 ARRAYS = (
     "class Old(ctypes.Structure):",
@@ -46,12 +46,14 @@ WAYS = ("array_old", "array_old_3d", "array", "array_3d", "mipmap")
 
 
 @pytest.fixture
-def arrays(simulated: Container) -> Container:
+def arrays(simulated: ProgramContainer) -> ProgramContainer:
     return open_behind(simulated)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_array_fits_to_the_last_byte_and_goes_back_exactly(way: str, arrays: Container) -> None:
+def test_an_array_fits_to_the_last_byte_and_goes_back_exactly(
+    way: str, arrays: ProgramContainer
+) -> None:
     end = "destroy_mipmap" if way == "mipmap" else "destroy"
     said = arrays.says(
         *ARRAYS,
@@ -80,7 +82,7 @@ def test_an_array_fits_to_the_last_byte_and_goes_back_exactly(way: str, arrays: 
         "made('cuArrayCreate_v2', New(3 << 15, 0, 0x01, 4))",
     ],
 )
-def test_the_charge_is_what_the_driver_takes(making: str, arrays: Container) -> None:
+def test_the_charge_is_the_drivers_use(making: str, arrays: ProgramContainer) -> None:
     said = arrays.says(
         *ARRAYS,
         "start()",
@@ -97,7 +99,7 @@ def test_the_charge_is_what_the_driver_takes(making: str, arrays: Container) -> 
     assert taken in {-(-charged // granularity) * granularity, 0 if charged <= MIB else None}
 
 
-def test_a_level_of_a_mipmap_is_no_array_of_its_own(arrays: Container) -> None:
+def test_a_level_of_a_mipmap_is_no_array_of_its_own(arrays: ProgramContainer) -> None:
     said = arrays.says(
         *ARRAYS,
         "start()",
@@ -111,7 +113,7 @@ def test_a_level_of_a_mipmap_is_no_array_of_its_own(arrays: Container) -> None:
     assert said == [True, True, 0, 100 * MIB]
 
 
-def test_the_end_of_a_context_gives_its_arrays_back(arrays: Container) -> None:
+def test_the_end_of_a_context_gives_its_arrays_back(arrays: ProgramContainer) -> None:
     said = arrays.says(
         *ARRAYS,
         "start()",
@@ -125,7 +127,7 @@ def test_the_end_of_a_context_gives_its_arrays_back(arrays: Container) -> None:
     assert said == [50 * MIB, 100 * MIB]
 
 
-def test_a_failed_driver_call_leaves_no_trace(arrays: Container) -> None:
+def test_a_failed_driver_call_leaves_no_trace(arrays: ProgramContainer) -> None:
     said = arrays.says(
         *ARRAYS,
         "start()",
@@ -137,7 +139,7 @@ def test_a_failed_driver_call_leaves_no_trace(arrays: Container) -> None:
     assert said == [1, 1, 100 * MIB]
 
 
-def test_a_failed_destruction_keeps_the_charge(arrays: Container) -> None:
+def test_a_failed_destruction_keeps_the_charge(arrays: ProgramContainer) -> None:
     said = arrays.says(
         *ARRAYS,
         "own = start()",
@@ -150,7 +152,7 @@ def test_a_failed_destruction_keeps_the_charge(arrays: Container) -> None:
     assert said == [201, 99 * MIB]
 
 
-def test_sizes_that_overflow_are_out_of_memory(arrays: Container) -> None:
+def test_sizes_that_overflow_are_out_of_memory(arrays: ProgramContainer) -> None:
     said = arrays.says(
         *ARRAYS,
         "start()",
@@ -164,7 +166,9 @@ def test_sizes_that_overflow_are_out_of_memory(arrays: Container) -> None:
 
 
 @pytest.mark.parametrize("flag", ["SPARSE", "DEFERRED"])
-def test_an_array_without_memory_is_refused_with_one_line(flag: str, arrays: Container) -> None:
+def test_an_array_without_memory_is_refused_with_one_line(
+    flag: str, arrays: ProgramContainer
+) -> None:
     arrays.env["GPUSHARE_LOG"] = "warning"
     lines = (
         *ARRAYS,
@@ -174,11 +178,11 @@ def test_an_array_without_memory_is_refused_with_one_line(flag: str, arrays: Con
     done = arrays.run(sys.executable, "-c", program(*lines))
     assert done.stdout == f"[801, 801, {100 * MIB}]\n"
     assert done.stderr == (
-        "gpushare: a sparse array, or one of deferred mapping, is refused on a shared card\n"
+        "gpushare: refused a sparse or deferred-mapping array: not supported on a shared card\n"
     )
 
 
-def test_why_tells_arrays_apart(arrays: Container) -> None:
+def test_why_lists_arrays_separately(arrays: ProgramContainer) -> None:
     with arrays.start(
         sys.executable, "-c", program(*ARRAYS, "start()", "array(3 * ROWS)", "say()", "input()")
     ) as process:

@@ -11,9 +11,9 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import Container
+from .conftest import ProgramContainer
 from .conftest import program as program_of
-from .gate import Gate
+from .gate import WrittenGate
 
 #: Each program begins with these; `fill` is work, of which a captured stream only makes a node.
 BEGIN = """
@@ -41,14 +41,14 @@ UNSUPPORTED = 900
 
 
 @pytest.fixture
-def gate(simulated: Container) -> Gate:
-    made = Gate(simulated.tenant)
+def gate(simulated: ProgramContainer) -> WrittenGate:
+    made = WrittenGate(simulated.tenant)
     made.set(abi.GATE_CLOSED)
     return made
 
 
 @contextmanager
-def saying(container: Container, *lines: str) -> Iterator[list[str]]:
+def saying(container: ProgramContainer, *lines: str) -> Iterator[list[str]]:
     """Run `lines` after BEGIN, the gate being closed from the first of them on."""
     said: list[str] = []
     with container.start(sys.executable, "-c", program_of(BEGIN, *lines)) as process:
@@ -127,7 +127,7 @@ WAITS = ("say('waits')", "fill(stream)")
     ids=["plain", "to-a-graph", "invalid", "forked", "per-thread"],
 )
 def test_nothing_waits_in_a_capture_and_everything_after_it(
-    captured: tuple[str, ...], answers: list[str], simulated: Container, gate: Gate
+    captured: tuple[str, ...], answers: list[str], simulated: ProgramContainer, gate: WrittenGate
 ) -> None:
     with saying(simulated, *captured, *WAITS) as said:
         assert said == [*answers, '["waits"]']
@@ -135,14 +135,16 @@ def test_nothing_waits_in_a_capture_and_everything_after_it(
 
 
 def test_a_stream_that_is_destroyed_in_its_capture_lets_no_other_pass(
-    simulated: Container, gate: Gate
+    simulated: ProgramContainer, gate: WrittenGate
 ) -> None:
     lines = ("call('cuStreamBeginCapture_v2', other, 2)", "call('cuStreamDestroy_v2', other)")
     with saying(simulated, *lines, *WAITS):
         gate.until(lambda work: work.waiting == 1)
 
 
-def test_a_function_of_the_program_passes_a_closed_gate(simulated: Container, gate: Gate) -> None:
+def test_a_function_of_the_program_passes_a_closed_gate(
+    simulated: ProgramContainer, gate: WrittenGate
+) -> None:
     lines = (
         "note = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: None)",
         "say(result_of(call, 'cuLaunchHostFunc', stream, note, None))",

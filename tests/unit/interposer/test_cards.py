@@ -7,13 +7,13 @@ import pytest
 
 from gpushare import simulator
 
-from .conftest import T4, Container, SimulatedContainer
-from .program import DOORS, OUT_OF_MEMORY, Program, Refused
+from .conftest import T4, ProgramContainer, SimulatedContainer
+from .program import ALLOCATION_PATHS, OUT_OF_MEMORY, DriverProgram, RefusedByDriver
 from .tenant import MIB
 
 FIRST, OTHERS, SECOND = 0, 1, 2  # the devices: the first card, one of others, the second card
 UNAVAILABLE = 46
-STEP = 64 * MIB  # of which every door takes whole chunks
+STEP = 64 * MIB  # of which every allocation takes whole chunks
 
 #: Contexts on both cards, of which the first card's is current; and what a program does with them.
 BOTH = (
@@ -44,50 +44,50 @@ BOTH = (
 
 
 @pytest.fixture
-def container(simulated_container: SimulatedContainer) -> Container:
+def container(simulated_container: SimulatedContainer) -> ProgramContainer:
     """Cards 0 and 2 of three: 100 MiB of each."""
     return simulated_container(3, [FIRST, SECOND])
 
 
 @pytest.mark.parametrize(("device", "card", "other"), [(FIRST, 0, 1), (SECOND, 1, 0)])
-def test_every_door_leads_to_its_own_card(
-    device: int, card: int, other: int, container: Container, doors_program: str
+def test_every_allocation_path_uses_its_own_card(
+    device: int, card: int, other: int, container: ProgramContainer, allocation_program: str
 ) -> None:
-    with Program(container, doors_program, device=device) as program:
+    with DriverProgram(container, allocation_program, device=device) as program:
         program.free()  # it has its context
         one_context = container.tenant.used(card)
         assert one_context == (0, 1)
-        for door in DOORS:
-            number = program.take(door, STEP)
-            assert container.tenant.used(card)[0] >= STEP, door
-            with pytest.raises(Refused) as refused:
-                program.take(door, STEP)
-            assert door == "limit" or refused.value.code == OUT_OF_MEMORY, door
+        for allocation in ALLOCATION_PATHS:
+            number = program.take(allocation, STEP)
+            assert container.tenant.used(card)[0] >= STEP, allocation
+            with pytest.raises(RefusedByDriver) as refused:
+                program.take(allocation, STEP)
+            assert allocation == "limit" or refused.value.code == OUT_OF_MEMORY, allocation
             program.give(number)
             program.trim()
-            assert container.tenant.used(card) == one_context, door
-            assert container.tenant.used(other) == (0, 0), door
+            assert container.tenant.used(card) == one_context, allocation
+            assert container.tenant.used(other) == (0, 0), allocation
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("allocation", ALLOCATION_PATHS)
 def test_a_full_card_leaves_the_other_one_s_quota(
-    door: str, container: Container, doors_program: str
+    allocation: str, container: ProgramContainer, allocation_program: str
 ) -> None:
     container.tenant.set_memory(2 * STEP, card=1)
     with (
-        Program(container, doors_program, device=FIRST) as first,
-        Program(container, doors_program, device=SECOND) as second,
+        DriverProgram(container, allocation_program, device=FIRST) as first,
+        DriverProgram(container, allocation_program, device=SECOND) as second,
     ):
         first.take("buffer", first.free())
         assert (first.total(), second.total()) == (100 * MIB, 2 * STEP)
-        second.take(door, STEP)
+        second.take(allocation, STEP)
         for program in (first, second):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RefusedByDriver) as refused:
                 program.take("buffer", STEP + 2 * MIB)
             assert refused.value.code == OUT_OF_MEMORY
 
 
-def test_a_card_of_others_gives_nothing(container: Container) -> None:
+def test_a_card_of_others_gives_nothing(container: ProgramContainer) -> None:
     container.env["BEHIND"] = str(container.libraries / "simulator" / "libcuda.so.1")
     said = container.says(
         *BOTH,
@@ -115,12 +115,14 @@ def test_a_card_of_others_gives_nothing(container: Container) -> None:
         "alloc_in(on(second, stream), 20 * MIB)",  # from the pool of the stream's device
     ],
 )
-def test_memory_of_the_other_card_is_charged_there(taking: str, container: Container) -> None:
+def test_memory_of_the_other_card_is_charged_there(
+    taking: str, container: ProgramContainer
+) -> None:
     said = container.says(*BOTH, taking, "say(*used())")
     assert said in ([0, 20], [0, 32])
 
 
-def test_the_other_card_s_quota_refuses(container: Container) -> None:
+def test_the_other_card_s_quota_refuses(container: ProgramContainer) -> None:
     container.tenant.set_memory(10 * MIB, card=1)
     said = container.says(
         *BOTH,
@@ -137,7 +139,7 @@ def test_the_other_card_s_quota_refuses(container: Container) -> None:
     assert said == [[OUT_OF_MEMORY] * 5, [12, 0], 0]
 
 
-def test_a_free_gives_back_to_the_card_it_came_from(container: Container) -> None:
+def test_a_free_gives_back_to_the_card_it_came_from(container: ProgramContainer) -> None:
     said = container.says(
         *BOTH,
         "own, theirs = alloc(10 * MIB), on(second, alloc, 20 * MIB)",
@@ -151,7 +153,9 @@ def test_a_free_gives_back_to_the_card_it_came_from(container: Container) -> Non
     assert said == [[10, 56], [0, 0]]
 
 
-def test_managed_memory_is_charged_on_each_card_that_it_was_sent_to(container: Container) -> None:
+def test_managed_memory_is_charged_on_each_card_that_it_was_sent_to(
+    container: ProgramContainer,
+) -> None:
     said = container.says(
         *BOTH,
         "pointer = alloc_managed(20 * MIB)",
@@ -164,7 +168,7 @@ def test_managed_memory_is_charged_on_each_card_that_it_was_sent_to(container: C
     assert said == [[20, 0], [20, 20], [0, 0]]
 
 
-def test_reaching_into_the_other_card_takes_nothing(container: Container) -> None:
+def test_reaching_into_the_other_card_takes_nothing(container: ProgramContainer) -> None:
     said = container.says(
         *BOTH,
         "theirs = on(second, alloc, 20 * MIB)",
@@ -191,7 +195,7 @@ def test_reaching_into_the_other_card_takes_nothing(container: Container) -> Non
     ],
 )
 def test_the_order_of_devices_is_the_program_s_own_and_the_account_follows(
-    visible: str, cards: list[int | None], container: Container
+    visible: str, cards: list[int | None], container: ProgramContainer
 ) -> None:
     container.tenant.set_memory(50 * MIB, card=1)
     seed = simulator.load_profile(T4)["uuid_seed"]

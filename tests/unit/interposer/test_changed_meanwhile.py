@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Container
+from .conftest import ProgramContainer
 
 SETUP = (
     "start()",
@@ -26,13 +26,13 @@ CALLS = {
 }
 
 
-def filtered(fake: Container) -> str:
+def filtered(fake: ProgramContainer) -> str:
     """Return the line that opens the driver behind the filter."""
     return f"behind = ctypes.CDLL({str(fake.libraries.parent / 'driver' / 'libcuda.so.1')!r})"
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_another_thread_overwrites_the_pointer(name: str, fake: Container) -> None:
+def test_another_thread_overwrites_the_pointer(name: str, fake: ProgramContainer) -> None:
     said = fake.says(
         filtered(fake), *SETUP,
         "meanwhile(overwrite)",
@@ -42,7 +42,7 @@ def test_another_thread_overwrites_the_pointer(name: str, fake: Container) -> No
     assert said == [42]
 
 
-def test_another_thread_overwrites_the_pitch(fake: Container) -> None:
+def test_another_thread_overwrites_the_pitch(fake: ProgramContainer) -> None:
     said = fake.says(
         filtered(fake), *SETUP,
         "def narrow():",
@@ -54,7 +54,7 @@ def test_another_thread_overwrites_the_pitch(fake: Container) -> None:
     assert said == [42]
 
 
-def test_another_thread_moves_physical_memory_to_the_card(fake: Container) -> None:
+def test_another_thread_moves_physical_memory_to_the_card(fake: ProgramContainer) -> None:
     said = fake.says(
         filtered(fake), *SETUP,
         "properties = Properties(1, 0, HOST_NUMA, 0, None, 0)",

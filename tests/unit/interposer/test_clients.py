@@ -14,7 +14,7 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import Container
+from .conftest import ProgramContainer
 from .tenant import MIB
 from .test_nvml import holding, nvml
 
@@ -24,11 +24,11 @@ BUSY = 37
 
 
 @pytest.fixture
-def process(simulated: Container) -> Iterator[subprocess.Popen[str]]:
+def process(simulated: ProgramContainer) -> Iterator[subprocess.Popen[str]]:
     """A process of the tenant, which has 30 of 100 MiB; another tenant's beside it."""
     simulated.tenant.set_context_bytes(10 * MIB)
     simulated.tenant.set_u32(0, abi.GRANT_CARD_UTILISATION_PERCENT, BUSY)
-    bare = Container(simulated.libraries / "simulator", simulated.tenant, simulated.env)
+    bare = ProgramContainer(simulated.libraries / "simulator", simulated.tenant, simulated.env)
     with (
         holding(bare, "start()", "alloc(500 * MIB)"),
         holding(simulated, "start()", "alloc(20 * MIB)") as own,
@@ -36,7 +36,7 @@ def process(simulated: Container) -> Iterator[subprocess.Popen[str]]:
         yield own
 
 
-def shown(container: Container, name: str, *options: str) -> str:
+def shown(container: ProgramContainer, name: str, *options: str) -> str:
     program = BESIDE / name
     if not program.exists():
         pytest.fail(f"{name} is not installed: run ./dev setup")
@@ -46,13 +46,13 @@ def shown(container: Container, name: str, *options: str) -> str:
     return done.stdout
 
 
-def gpustat(container: Container) -> dict[str, Any]:
+def gpustat(container: ProgramContainer) -> dict[str, Any]:
     (card,) = json.loads(shown(container, "gpustat", "--json"))["gpus"]
     assert isinstance(card, dict)
     return card
 
 
-def nvitop(container: Container) -> dict[str, Any]:
+def nvitop(container: ProgramContainer) -> dict[str, Any]:
     """What nvitop's own library says of the card, and of each process on it."""
     done = container.run(
         sys.executable, "-c",
@@ -69,7 +69,7 @@ def nvitop(container: Container) -> dict[str, Any]:
     return said
 
 
-def nvidia_ml_py(container: Container) -> list[object]:
+def nvidia_ml_py(container: ProgramContainer) -> list[object]:
     return nvml(
         container,
         "card, = cards()",
@@ -80,13 +80,17 @@ def nvidia_ml_py(container: Container) -> list[object]:
     )
 
 
-def test_nvidia_ml_py_shows_the_slice(simulated: Container, process: subprocess.Popen[str]) -> None:
+def test_nvidia_ml_py_shows_the_slice(
+    simulated: ProgramContainer, process: subprocess.Popen[str]
+) -> None:
     assert nvidia_ml_py(simulated) == [
         *(100 * MIB, HELD, 70 * MIB, BUSY, [[process.pid, HELD]]),
     ]
 
 
-def test_nvitop_shows_the_slice(simulated: Container, process: subprocess.Popen[str]) -> None:
+def test_nvitop_shows_the_slice(
+    simulated: ProgramContainer, process: subprocess.Popen[str]
+) -> None:
     said = nvitop(simulated)
     assert said == {
         "total": 100 * MIB,
@@ -99,7 +103,7 @@ def test_nvitop_shows_the_slice(simulated: Container, process: subprocess.Popen[
 
 
 def test_nvitop_s_screen_is_of_the_slice(
-    simulated: Container, process: subprocess.Popen[str]
+    simulated: ProgramContainer, process: subprocess.Popen[str]
 ) -> None:
     screen = shown(simulated, "nvitop", "--once", "--no-unicode")
     assert "30.00MiB / 100.0MiB" in screen
@@ -109,7 +113,9 @@ def test_nvitop_s_screen_is_of_the_slice(
     assert f" {process.pid} " in rows[0]
 
 
-def test_gpustat_shows_the_slice(simulated: Container, process: subprocess.Popen[str]) -> None:
+def test_gpustat_shows_the_slice(
+    simulated: ProgramContainer, process: subprocess.Popen[str]
+) -> None:
     card = gpustat(simulated)
     assert (card["memory.used"], card["memory.total"]) == (30, 100)
     assert card["utilization.gpu"] == BUSY
@@ -119,7 +125,7 @@ def test_gpustat_shows_the_slice(simulated: Container, process: subprocess.Popen
 
 
 @pytest.mark.usefixtures("process")
-def test_a_slice_that_shrank_below_its_use_is_full_and_no_more(simulated: Container) -> None:
+def test_a_slice_that_shrank_below_its_use_is_full_and_no_more(simulated: ProgramContainer) -> None:
     simulated.tenant.set_memory(25 * MIB)
     assert nvidia_ml_py(simulated)[:3] == [25 * MIB, HELD, 0]
     said = nvitop(simulated)
@@ -130,14 +136,14 @@ def test_a_slice_that_shrank_below_its_use_is_full_and_no_more(simulated: Contai
 
 
 @pytest.mark.usefixtures("process")
-def test_what_is_lent_above_the_quota_is_in_the_total(simulated: Container) -> None:
-    simulated.tenant.set_u64(0, abi.GRANT_CARD_MEMORY_LIMIT_BYTES, 150 * MIB)
+def test_burst_memory_is_in_the_total(simulated: ProgramContainer) -> None:
+    simulated.tenant.set_u64(0, abi.GRANT_CARD_CURRENT_LIMIT_BYTES, 150 * MIB)
     assert nvidia_ml_py(simulated)[:3] == [150 * MIB, HELD, 120 * MIB]
     assert nvitop(simulated)["total"] == 150 * MIB
     assert gpustat(simulated)["memory.total"] == 150
 
 
-def test_a_process_has_the_pid_of_the_container_s_namespace(simulated: Container) -> None:
+def test_a_process_has_the_pid_of_the_container_s_namespace(simulated: ProgramContainer) -> None:
     """In a namespace of its own the first processes have the first numbers."""
     tenant = Path(__file__).with_name("client.py")
     inside = f"""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contexts: counted once, whoever makes them, and what was in one comes back with its end."""
+"""Contexts: counted once, whichever library makes them; their memory is freed with them."""
 
 from __future__ import annotations
 
 import pytest
 
-from .conftest import FAKE_UUIDS, Container, FakeContainer
+from .conftest import FAKE_UUIDS, FakeContainer, ProgramContainer
+from .simulator_figures import open_behind
 from .tenant import MIB
-from .truth import open_behind
 
 PRICE = 10 * MIB
 BEHIND = (
@@ -19,14 +19,14 @@ BEHIND = (
 
 
 @pytest.fixture
-def priced(container: Container) -> Container:
+def priced(container: ProgramContainer) -> ProgramContainer:
     container.tenant.set_context_bytes(PRICE)
     return open_behind(container)
 
 
 @pytest.mark.parametrize("call", ["cuCtxSetCurrent", "cuCtxPushCurrent_v2"])
 def test_a_primary_context_made_behind_the_filter_is_counted_when_it_is_seen(
-    call: str, priced: Container
+    call: str, priced: ProgramContainer
 ) -> None:
     if call == "cuCtxPushCurrent_v2" and "simulator" not in str(priced.libraries):
         call = "cuCtxSetCurrent"  # the other driver has no stack
@@ -39,7 +39,7 @@ def test_a_primary_context_made_behind_the_filter_is_counted_when_it_is_seen(
     assert priced.tenant.used() == (PRICE, 1)
 
 
-def test_one_that_is_seen_again_after_its_end_is_counted_again(priced: Container) -> None:
+def test_one_that_is_seen_again_after_its_end_is_counted_again(priced: ProgramContainer) -> None:
     priced.python(
         *BEHIND,
         "call('cuCtxSetCurrent', handle)",
@@ -51,7 +51,9 @@ def test_one_that_is_seen_again_after_its_end_is_counted_again(priced: Container
     assert priced.tenant.used() == (PRICE, 1)
 
 
-def test_a_context_of_one_s_own_made_current_is_not_the_primary_one(priced: Container) -> None:
+def test_a_context_of_one_s_own_made_current_is_not_the_primary_one(
+    priced: ProgramContainer,
+) -> None:
     priced.python(
         "own = start()",
         "call('cuCtxSetCurrent', None)",
@@ -61,13 +63,13 @@ def test_a_context_of_one_s_own_made_current_is_not_the_primary_one(priced: Cont
     assert priced.tenant.used() == (PRICE, 1)
 
 
-def test_one_that_is_seen_is_never_refused(priced: Container) -> None:
+def test_one_that_is_seen_is_never_refused(priced: ProgramContainer) -> None:
     priced.tenant.set_memory(PRICE - 1)
     said = priced.says(*BEHIND, "call('cuCtxSetCurrent', handle)", "say(result_of(alloc, 1))")
     assert said == [2]
 
 
-def test_a_context_ends_with_the_last_that_is_attached(simulated: Container) -> None:
+def test_a_context_ends_with_the_last_that_is_attached(simulated: ProgramContainer) -> None:
     simulated.tenant.set_context_bytes(PRICE)
     said = simulated.says(
         "first = start()",
@@ -84,7 +86,7 @@ def test_a_context_ends_with_the_last_that_is_attached(simulated: Container) -> 
     assert said == [True, 60, 60, 90]
 
 
-def test_a_destroyed_context_was_attached_by_nobody(simulated: Container) -> None:
+def test_a_destroyed_context_was_attached_by_no_process(simulated: ProgramContainer) -> None:
     simulated.tenant.set_context_bytes(PRICE)
     said = simulated.says(
         "first = start()",
@@ -126,7 +128,7 @@ class TestGreenContexts:
         )
         assert said == [90, 70, 70, 100]
 
-    def test_one_that_does_not_fit_is_out_of_memory(self, fake: Container) -> None:
+    def test_one_that_does_not_fit_is_out_of_memory(self, fake: ProgramContainer) -> None:
         fake.tenant.set_context_bytes(100 * MIB + 1)
         said = fake.says(
             "call('cuInit', 0)",
@@ -138,7 +140,7 @@ class TestGreenContexts:
         )
         assert said == [2, 0]
 
-    def test_a_failed_one_leaves_no_trace(self, fake: Container) -> None:
+    def test_a_failed_one_leaves_no_trace(self, fake: ProgramContainer) -> None:
         fake.tenant.set_context_bytes(PRICE)
         fake.env["FAKE_CUDA_FAIL"] = "1"
         fake.python(
@@ -150,7 +152,7 @@ class TestGreenContexts:
         assert fake.tenant.used() == (0, 0)
 
 
-def test_what_a_checkpoint_moved_to_the_host_stays_charged(fake: Container) -> None:
+def test_memory_that_a_checkpoint_moved_to_the_host_stays_charged(fake: ProgramContainer) -> None:
     said = fake.says(
         "start()",
         "kept = alloc(60 * MIB)",
@@ -164,8 +166,8 @@ def test_what_a_checkpoint_moved_to_the_host_stays_charged(fake: Container) -> N
     assert said == [[40, 2, 40, 2], 100 * MIB]
 
 
-def test_what_a_new_context_with_an_ended_one_s_handle_has_stays_charged(fake: Container) -> None:
-    """The driver gives a handle again before the filter has heard that it is free."""
+def test_a_context_with_a_reused_handle_stays_charged(fake: ProgramContainer) -> None:
+    """The driver reuses a handle before the interposer knows that it is free."""
     fake.tenant.set_context_bytes(PRICE)
     open_behind(fake).python(
         "behind = ctypes.CDLL(os.environ['BEHIND'])",

@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 #include "quota/ledger.h"
-#include "quota/members.h"
+#include "quota/page_lock.h"
+#include "quota/process_table.h"
 #include "quota/pages.h"
 #include "quota/process.h"
 #include "tenant.h"
@@ -86,6 +87,60 @@ static void zombie_holds_nothing(void)
 	wait_child(child);
 }
 
+static void take_half_and_wait(void)
+{
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 5 * MIB));
+	atomic_store(step, 1);
+	wait_step(2);
+}
+
+/* No process is refused, and no daemon runs. */
+static void a_reader_clears_what_a_killed_process_left(void)
+{
+	tenant_reset(10 * MIB);
+	atomic_store(step, 0);
+	pid_t child = start_child(take_half_and_wait);
+	wait_step(1);
+	process_table_refresh();
+	CHECK(tenant_used_bytes() == 5 * MIB);
+	kill(child, SIGKILL);
+	wait_child(child);
+	while (tenant_used_bytes() != 0) {
+		process_table_refresh();
+		usleep(1000);
+	}
+}
+
+static void hold_lock(void)
+{
+	CHECK(page_lock());
+	atomic_store(step, 2);
+	wait_step(3);
+	page_unlock();
+}
+
+static void a_reader_waits_for_no_lock(void)
+{
+	tenant_reset(10 * MIB);
+	atomic_store(step, 0);
+	pid_t child = start_child(take_half_and_wait);
+	wait_step(1);
+	kill(child, SIGKILL);
+	wait_child(child);
+	pid_t holder = start_child(hold_lock);
+	wait_step(2);
+	CHECK(!page_try_lock());
+	for (int i = 0; i < 100; i++) {
+		process_table_refresh();
+		usleep(1000);
+	}
+	CHECK(tenant_used_bytes() == 5 * MIB);
+	atomic_store(step, 3);
+	CHECK(wait_child(holder) == 0);
+	CHECK(page_try_lock());
+	page_unlock();
+}
+
 static void take_four(void)
 {
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 4 * MIB));
@@ -135,7 +190,7 @@ static void take_all_and_exec(void)
 static int successor(void)
 {
 	CHECK(pages_open(PAGES_WRITE) == NULL);
-	CHECK(members_join() == NULL);
+	CHECK(process_table_join() == NULL);
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
 	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
 	CHECK(process_count() == 2);
@@ -203,7 +258,7 @@ static void another_process_with_the_same_pid(void)
 
 static void crowd(void)
 {
-	if (members_join() == NULL)
+	if (process_table_join() == NULL)
 		atomic_fetch_add(step, 1);
 	while (atomic_load(step) > 0)
 		usleep(10000);
@@ -228,7 +283,7 @@ static void numbers_are_used_again(void)
 
 static void join_in_vain(void)
 {
-	CHECK(members_join() != NULL);
+	CHECK(process_table_join() != NULL);
 	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
 }
 
@@ -286,6 +341,9 @@ int main(int count, char **arguments)
 	tenant_create(MIB);
 	TEST(killed_anywhere, "kill -9 at any point leaves no byte charged and no lock held");
 	TEST(zombie_holds_nothing, "a process that waits to be reaped holds nothing");
+	TEST(a_reader_clears_what_a_killed_process_left,
+		"a process that only reads clears what a killed one left");
+	TEST(a_reader_waits_for_no_lock, "a process that only reads waits for no lock");
 	TEST(fork_holds_its_own, "a forked child holds nothing of its parent's");
 	TEST(orphan_does_not_keep_its_parents_memory, "a child that lives on keeps nothing");
 	TEST(exec_starts_anew, "an exec'ed program takes its predecessor's place, empty");

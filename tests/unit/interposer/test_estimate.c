@@ -126,6 +126,27 @@ static void a_full_table_goes_on(void)
 	EXPECT_EQUAL(estimate_place(&fresh, 0, kernel(3 * ESTIMATES - 1), 1), place);
 }
 
+/* The functions of a module that is loaded again are other ones. */
+static void what_was_never_measured_takes_as_long_as_the_last_that_was_not(void)
+{
+	fresh = (struct estimates){0};
+	const struct estimate *entry = &fresh.place[estimate_place(&fresh, 0, kernel(0), 1)];
+	EXPECT_EQUAL(estimate_of(&fresh, entry, 500), 500);
+	for (unsigned what = 1; what < 4; what++)
+		estimate_learn_unknown(&fresh, estimate_place(&fresh, 0, kernel(what), 1), 50000);
+	EXPECT_EQUAL(estimate_of(&fresh, entry, 500), 50000);
+	for (unsigned what = 4; what < 60; what++)
+		estimate_learn_unknown(&fresh, estimate_place(&fresh, 0, kernel(what), 1), 1000);
+	EXPECT(estimate_of(&fresh, entry, 500) < 2000);
+	/* A copy is no kernel. */
+	entry = &fresh.place[estimate_place(&fresh, 2, kernel(0), 1)];
+	EXPECT_EQUAL(estimate_of(&fresh, entry, 500), 500);
+	/* One that was measured is known by itself. */
+	const uint16_t place = estimate_place(&fresh, 0, kernel(60), 1);
+	estimate_learn(&fresh, place, 1, 0, 70, 1);
+	EXPECT_EQUAL(estimate_of(&fresh, &fresh.place[place], 500), 70);
+}
+
 int main(void)
 {
 	many_kernels_of_many_sizes_are_all_remembered();
@@ -136,5 +157,6 @@ int main(void)
 	what_was_never_measured_is_not_learned_from_hints();
 	what_is_destroyed_is_forgotten_in_all_its_sizes();
 	a_full_table_goes_on();
+	what_was_never_measured_takes_as_long_as_the_last_that_was_not();
 	return 0;
 }

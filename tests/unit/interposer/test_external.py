@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from gpushare import abi
 
-from .conftest import Container
+from .conftest import ProgramContainer
 from .rank import Ranks
 from .tenant import MIB
 
 
-def test_an_import_is_held_to_the_quota(group: Ranks) -> None:
+def test_an_import_is_charged_to_the_quota(group: Ranks) -> None:
     (rank, *_) = group
     assert rank.ask("import_external(102 * MIB)") == {"refused": 2}
     rank.ask("import_external(60 * MIB)", "memory_of_others")
@@ -48,7 +48,7 @@ def test_an_import_ends_with_its_context(group: Ranks) -> None:
     assert group.both(rank) == (40, 40)
 
 
-def test_an_import_that_fails_leaves_no_trace(simulated: Container) -> None:
+def test_an_import_that_fails_leaves_no_trace(simulated: ProgramContainer) -> None:
     said = simulated.says(
         "start()",
         "what = External(77, 0, 0, 10 * MIB)",
@@ -61,7 +61,7 @@ def test_an_import_that_fails_leaves_no_trace(simulated: Container) -> None:
     assert said == [True, 1, True, 90]
 
 
-def test_an_array_in_a_destroyed_import_keeps_its_charge(fake: Container) -> None:
+def test_an_array_in_a_destroyed_import_keeps_its_charge(fake: ProgramContainer) -> None:
     said = fake.says(
         "start()",
         "imported, array = import_external(60 * MIB), c_void_p()",
@@ -75,7 +75,7 @@ def test_an_array_in_a_destroyed_import_keeps_its_charge(fake: Container) -> Non
     assert said == [40, 100]
 
 
-def test_a_destruction_that_fails_keeps_the_charge(fake: Container) -> None:
+def test_a_destruction_that_fails_keeps_the_charge(fake: ProgramContainer) -> None:
     said = fake.says(
         "start()",
         "imported = import_external(60 * MIB)",

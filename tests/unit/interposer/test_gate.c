@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The launch gate over the simulator: what it lets pass, what it counts, and whom it tells.
+ * The launch gate over the simulator: what it lets pass, what it counts, and which wake-ups it
+ * sends.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -12,7 +13,7 @@
 #include "quota/pages.h"
 #include "tenant.h"
 
-#define MARKER_NS (500 * MICROSECOND)
+#define TIMING_INTERVAL_NS (500 * MICROSECOND)
 
 static void nothing_is_counted_while_open(void)
 {
@@ -21,23 +22,23 @@ static void nothing_is_counted_while_open(void)
 		launch(10 * MICROSECOND);
 	CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 	CHECK(own_work().submitted == 0 && own_work().busy_ns == 0);
-	CHECK(bell_count() == 0);
+	CHECK(wakeup_count() == 0);
 }
 
-/* Who has ended is seen a moment before he rings: until nothing has been heard for a while. */
+/* An end is seen a moment before its wake-up: until none has arrived for a while. */
 static void until_quiet(void)
 {
 	const struct timespec moment = {.tv_nsec = 1000000};
 
-	for (int quiet = 0; quiet < 50; quiet = bell_count() ? 0 : quiet + 1)
+	for (int quiet = 0; quiet < 50; quiet = wakeup_count() ? 0 : quiet + 1)
 		nanosleep(&moment, NULL);
 }
 
-static unsigned next_bells(void)
+static unsigned next_wakeups(void)
 {
 	unsigned count;
 
-	while ((count = bell_count()) == 0)
+	while ((count = wakeup_count()) == 0)
 		sched_yield();
 	return count;
 }
@@ -57,9 +58,9 @@ static void metered_counts_and_rings(void)
 	const uint64_t truth = served_ns() - served;
 	CHECK(truth == 100 * 100 * MICROSECOND);
 	CHECK(busy >= truth);
-	unsigned bells = 0; /* begun, and ended */
-	while (bells < 2)
-		bells += next_bells();
+	unsigned wakeups = 0; /* begun, and ended */
+	while (wakeups < 2)
+		wakeups += next_wakeups();
 }
 
 static void *launch_one(void *unused)
@@ -79,7 +80,7 @@ static void closed_waits(void)
 	for (int i = 0; i < 3; i++)
 		CHECK(pthread_create(&threads[i], NULL, launch_one, NULL) == 0);
 	until_waiting(3);
-	CHECK(next_bells() == 1);
+	CHECK(next_wakeups() == 1);
 	CHECK(own_work().submitted == before.submitted);
 	gate_set(GPUSHARE_GATE_WINDOW);
 	for (int i = 0; i < 3; i++)
@@ -104,7 +105,7 @@ static void window_bounds(void)
 	CHECK(most > 0 && most <= the_gate()->in_flight_max_ns);
 }
 
-/* How much more was counted than the card has served; less by a marker at the most. */
+/* How much more was counted than the card has served; less by one timing event at most. */
 static uint64_t counted_too_much(void)
 {
 	const uint64_t served = served_ns(), busy = own_work().busy_ns;
@@ -113,15 +114,15 @@ static uint64_t counted_too_much(void)
 		launch(100 * MICROSECOND);
 	until_idle();
 	const uint64_t truth = served_ns() - served, counted = own_work().busy_ns - busy;
-	CHECK(truth == 300 * 100 * MICROSECOND && counted + MARKER_NS >= truth);
+	CHECK(truth == 300 * 100 * MICROSECOND && counted + TIMING_INTERVAL_NS >= truth);
 	return counted > truth ? counted - truth : 0;
 }
 
 /* Where this thread was off the processor the card ran dry, and that counts as busy. */
-static void what_is_counted_is_what_was_served(void)
+static void the_counted_time_is_the_served_time(void)
 {
 	gate_set(GPUSHARE_GATE_WINDOW);
-	while (counted_too_much() > MARKER_NS)
+	while (counted_too_much() > TIMING_INTERVAL_NS)
 		;
 }
 
@@ -147,7 +148,7 @@ static void join(pthread_t thread)
 }
 
 /* What the scheduler takes back while a program is in full swing. */
-static void closing_stops_who_launches(void)
+static void closing_stops_launching_threads(void)
 {
 	gate_set(GPUSHARE_GATE_WINDOW);
 	const uint64_t before = own_work().submitted;
@@ -223,7 +224,7 @@ static void a_window_is_for_all_processes_together(void)
 	other_process_ends();
 }
 
-static void what_was_launched_through_an_open_gate_is_busy_time(void)
+static void work_launched_through_an_open_gate_is_busy_time(void)
 {
 	gate_set(GPUSHARE_GATE_OPEN);
 	const uint64_t begun = now_ns(), busy = own_work().busy_ns;
@@ -248,13 +249,53 @@ static void a_launch_that_is_refused_is_not_counted(void)
 	CHECK(after.busy_ns == before.busy_ns);
 }
 
+/* It has joined a group, and nothing takes it out again. */
+static void a_launch_that_is_refused_among_others_ends_with_them(void)
+{
+	gate_set(GPUSHARE_GATE_METERED);
+	until_idle();
+	const struct work before = own_work();
+	const uint64_t served = served_ns();
+	launch(5 * MILLISECOND);
+	for (int i = 0; i < 3; i++) {
+		launch(50 * MICROSECOND);
+		CHECK(launch_incompletely() == CUDA_ERROR_INVALID_VALUE);
+	}
+	until_idle();
+	const struct work after = own_work();
+	CHECK(after.submitted - before.submitted >= 4 && after.pending_ns == 0);
+	CHECK(served_ns() - served == 5 * MILLISECOND + 150 * MICROSECOND);
+	/* The program may have been off the processor after it said that it begins. */
+	CHECK(after.busy_ns - before.busy_ns >= served_ns() - served);
+	CHECK(after.busy_ns - before.busy_ns <= after.since_ns - before.since_ns);
+}
+
+/* Several kernels on several streams by turns, a window's worth and more: nothing is lost. */
+static void kernels_and_streams_by_turns_are_all_counted(void)
+{
+	CUstream streams[2];
+
+	for (int i = 0; i < 2; i++)
+		CHECK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	gate_set(GPUSHARE_GATE_WINDOW);
+	until_idle();
+	const uint64_t before = own_work().submitted;
+	for (int i = 0; i < 400; i++)
+		CHECK(launch_on(streams[i / 8 % 2], (i % 4 ? 20 : 1100) * MICROSECOND) ==
+			CUDA_SUCCESS);
+	until_idle();
+	CHECK(own_work().submitted == before + 400 && own_work().pending_ns == 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(cuStreamDestroy_v2(streams[i]) == CUDA_SUCCESS);
+}
+
 static void alone_it_keeps_to_its_share(void)
 {
 	const uint64_t beat = now_ns() - SECOND;
 
 	until_idle();
 	gate_set(GPUSHARE_GATE_CLOSED);
-	atomic_store(&the_gate()->alone_permille, 250);
+	atomic_store(&the_gate()->self_throttle_permille, 250);
 	atomic_store(&the_gate()->busy_ns, own_work().busy_ns);
 	gate_stop_beating(beat);
 	const uint64_t begun = now_ns();
@@ -270,7 +311,7 @@ static void alone_it_keeps_to_its_share(void)
 
 static void alone_with_no_share_set_it_passes(void)
 {
-	atomic_store(&the_gate()->alone_permille, 0);
+	atomic_store(&the_gate()->self_throttle_permille, 0);
 	gate_set(GPUSHARE_GATE_CLOSED);
 	gate_stop_beating(0);
 	launch(10 * MICROSECOND);
@@ -292,28 +333,33 @@ int main(void)
 {
 	gate_prepare();
 	gate_program_start();
-	TEST(nothing_is_counted_while_open, "an open gate counts nothing and rings no bell");
+	TEST(nothing_is_counted_while_open, "an open gate counts nothing and sends no wake-up");
 	TEST(metered_counts_and_rings, "a metered gate counts what passes, and tells when work "
 				       "begins and when all has ended");
-	TEST(closed_waits, "a closed gate lets nobody pass, and rings once for all who wait");
+	TEST(closed_waits,
+		"a closed gate lets no launch pass, and sends one wake-up for all that wait");
 	TEST(window_bounds, "a window holds what is pending to its bound");
-	TEST(what_is_counted_is_what_was_served,
-		"the time that is counted is what the card has served, within a marker");
-	TEST(closing_stops_who_launches, "closing the gate stops a program in full swing");
+	TEST(the_counted_time_is_the_served_time,
+		"the time that is counted is what the card has served, within a timing event");
+	TEST(closing_stops_launching_threads, "closing the gate stops a program in full swing");
 	TEST(a_long_piece_passes_where_nothing_is_pending,
 		"a piece longer than the window passes where nothing is pending");
 	TEST(a_wait_ends_at_its_longest,
-		"who has waited the longest time goes ahead, and is counted");
+		"a launch that has waited the longest time passes, and is counted");
 	TEST(a_window_is_for_all_processes_together,
 		"what other processes have pending counts against the window");
-	TEST(what_was_launched_through_an_open_gate_is_busy_time,
+	TEST(work_launched_through_an_open_gate_is_busy_time,
 		"what was launched while the gate was open is busy time from when it is not");
 	TEST(a_launch_that_is_refused_is_not_counted,
 		"a launch that the driver refuses is not pending");
+	TEST(a_launch_that_is_refused_among_others_ends_with_them,
+		"a launch that the driver refuses among others ends with them, and costs nothing");
+	TEST(kernels_and_streams_by_turns_are_all_counted,
+		"kernels and streams by turns are all counted");
 	TEST(alone_it_keeps_to_its_share,
 		"without a scheduler a tenant keeps to its share by itself");
 	TEST(alone_with_no_share_set_it_passes,
-		"without a scheduler who has no share to keep to passes a closed gate");
+		"without a scheduler a tenant without a cap passes a closed gate");
 	TEST(it_waits_again_for_a_scheduler_that_is_back,
 		"with the scheduler back, a closed gate is closed again");
 	return 0;

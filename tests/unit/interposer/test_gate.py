@@ -12,8 +12,8 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import Container, SimulatedContainer, program
-from .gate import MILLISECOND, Gate
+from .conftest import ProgramContainer, SimulatedContainer, program
+from .gate import MILLISECOND, WrittenGate
 from .program import succeeded
 
 KERNEL = (
@@ -34,17 +34,17 @@ KERNEL = (
 START = (*KERNEL, "start()", "spin = kernel()")
 
 
-def is_idle(gate: Gate, process: int = 0) -> bool:
+def is_idle(gate: WrittenGate, process: int = 0) -> bool:
     work = gate.work(process)
     return work.submitted == work.ended
 
 
 @pytest.fixture
-def gate(simulated: Container) -> Gate:
-    return Gate(simulated.tenant)
+def gate(simulated: ProgramContainer) -> WrittenGate:
+    return WrittenGate(simulated.tenant)
 
 
-def started(container: Container, *lines: str) -> subprocess.Popen[str]:
+def started(container: ProgramContainer, *lines: str) -> subprocess.Popen[str]:
     return container.start(sys.executable, "-c", program(*START, *lines))
 
 
@@ -55,7 +55,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 def test_a_gate_holds_its_own_card_only(simulated_container: SimulatedContainer) -> None:
     container = simulated_container(2, [0, 1])
-    first, second = Gate(container.tenant, 0), Gate(container.tenant, 1)
+    first, second = WrittenGate(container.tenant, 0), WrittenGate(container.tenant, 1)
     first.set(abi.GATE_CLOSED)
     second.set(abi.GATE_METERED)
     lines = (
@@ -85,7 +85,7 @@ def test_a_gate_holds_its_own_card_only(simulated_container: SimulatedContainer)
     assert second.work().submitted == 5
 
 
-def test_two_processes_share_one_window(simulated: Container, gate: Gate) -> None:
+def test_two_processes_share_one_window(simulated: ProgramContainer, gate: WrittenGate) -> None:
     """While one fills it the other may not begin."""
     gate.bound(MILLISECOND // 2)
     gate.set(abi.GATE_WINDOW)
@@ -107,14 +107,14 @@ def test_two_processes_share_one_window(simulated: Container, gate: Gate) -> Non
     assert (gate.work(0).submitted, gate.work(0).forced) == (1, 0)
 
 
-def test_what_a_killed_process_had_pending_holds_nobody(simulated: Container, gate: Gate) -> None:
+def test_a_killed_process_blocks_no_other(simulated: ProgramContainer, gate: WrittenGate) -> None:
     gate.bound(MILLISECOND // 2)
     gate.set(abi.GATE_WINDOW)
     killed = started(simulated, "launch(spin, 3_000_000_000)", "say('given')", "synchronize()")
     assert "given" in line_of(killed)
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate()
-    assert not is_idle(gate, 0)  # nobody could say that it ended
+    assert not is_idle(gate, 0)  # nothing could say that it ended
     other = started(simulated, "launch(spin, 1000)", "synchronize()")
     other.communicate()
     assert other.returncode == 0
@@ -123,7 +123,9 @@ def test_what_a_killed_process_had_pending_holds_nobody(simulated: Container, ga
     assert gate.work(0).forced + gate.work(1).forced == 0
 
 
-def test_a_forked_child_that_execs_is_counted_for_itself(simulated: Container, gate: Gate) -> None:
+def test_a_forked_child_that_execs_is_counted_for_itself(
+    simulated: ProgramContainer, gate: WrittenGate
+) -> None:
     gate.set(abi.GATE_METERED)
     lines = (
         "launch(spin, 50_000_000)",
@@ -146,7 +148,7 @@ def test_a_forked_child_that_execs_is_counted_for_itself(simulated: Container, g
 
 @pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)", "os.kill(os.getpid(), 9)"])
 def test_a_program_that_lets_go_of_the_library_may_end_at_any_time(
-    end: str, simulated: Container, gate: Gate
+    end: str, simulated: ProgramContainer, gate: WrittenGate
 ) -> None:
     gate.set(abi.GATE_METERED)
     lines = (
@@ -162,7 +164,9 @@ def test_a_program_that_lets_go_of_the_library_may_end_at_any_time(
     assert done.returncode == (-9 if "kill" in end else 0)
 
 
-def test_signals_are_not_for_the_thread_that_looks(simulated: Container, gate: Gate) -> None:
+def test_signals_are_not_for_the_polling_thread(
+    simulated: ProgramContainer, gate: WrittenGate
+) -> None:
     """A handler runs in the program's own thread, as it did without the library."""
     gate.set(abi.GATE_METERED)
     lines = (
@@ -176,7 +180,9 @@ def test_signals_are_not_for_the_thread_that_looks(simulated: Container, gate: G
     assert succeeded(simulated.run(sys.executable, "-c", program(*START, *lines))) == "[2, 1]\n"
 
 
-def test_a_program_that_only_meets_open_gates_has_no_thread_of_ours(simulated: Container) -> None:
+def test_a_program_that_only_meets_open_gates_has_no_thread_of_ours(
+    simulated: ProgramContainer,
+) -> None:
     lines = (
         "launch(spin, 1_000_000)",
         "synchronize()",
@@ -185,7 +191,9 @@ def test_a_program_that_only_meets_open_gates_has_no_thread_of_ours(simulated: C
     assert succeeded(simulated.run(sys.executable, "-c", program(*START, *lines))) == "[1]\n"
 
 
-def test_where_no_thread_can_be_started_who_waits_looks(simulated: Container, gate: Gate) -> None:
+def test_without_a_new_thread_the_waiting_thread_polls(
+    simulated: ProgramContainer, gate: WrittenGate
+) -> None:
     gate.set(abi.GATE_WINDOW)
     lines = (
         "import resource",

@@ -217,8 +217,8 @@ static void an_error_that_stays_ends_what_is_pending(void)
 	until_idle();
 }
 
-/* More pieces that deserve a marker each than there are markers, and than the driver takes. */
-static void more_pieces_than_markers_are_all_counted(void)
+/* More pieces that deserve a timing event each than there are, and than the driver takes. */
+static void more_pieces_than_timing_events_are_all_counted(void)
 {
 	begin();
 	const struct work before = own_work();
@@ -273,7 +273,7 @@ static void a_thread_that_is_cancelled_waits_no_more(void)
 }
 
 /* Another process of the tenant may write anything to the page. */
-static void nobody_waits_for_ever_for_what_a_page_says(void)
+static void no_thread_waits_forever_because_of_a_page(void)
 {
 	begin();
 	gate_set(GPUSHARE_GATE_WINDOW);
@@ -309,8 +309,9 @@ static uint64_t events_for(unsigned pieces)
 	return events;
 }
 
-/* A marker that is recorded later than at once would make those streams wait for each other. */
-static void each_piece_has_its_marker_where_streams_wait_for_the_legacy_one(void)
+/* A timing event that is recorded later than at once would make those streams wait for each
+ * other. */
+static void each_piece_has_its_timing_event_where_streams_wait_for_the_legacy_one(void)
 {
 	CUstream stream;
 
@@ -381,7 +382,7 @@ int main(int argc, char **argv)
 	gate_program_start();
 	TEST(a_forked_child_starts_clean,
 		"a forked child waits for nothing, and its parent goes on");
-	TEST(forks_and_launches_do_not_meet, "forks in the middle of launches hang nobody");
+	TEST(forks_and_launches_do_not_meet, "forks in the middle of launches hang no process");
 	TEST(a_stream_may_end_with_work_pending, "what a destroyed stream was given is counted");
 	TEST(a_context_may_end_with_work_pending, "a context is destroyed with work pending");
 	TEST(a_primary_context_may_be_reset_with_work_pending,
@@ -389,14 +390,16 @@ int main(int argc, char **argv)
 	TEST(a_capture_is_not_disturbed, "a capture goes on while work of others is looked at");
 	TEST(an_error_that_stays_ends_what_is_pending,
 		"after an error that stays nothing is pending");
-	TEST(more_pieces_than_markers_are_all_counted, "more pieces than markers are all counted");
+	TEST(more_pieces_than_timing_events_are_all_counted,
+		"more pieces than timing events are all counted");
 	TEST(more_streams_than_places_are_all_counted, "more streams than places are all counted");
 	TEST(a_thread_that_is_cancelled_waits_no_more,
 		"a cancelled thread leaves no trace at the gate");
-	TEST(nobody_waits_for_ever_for_what_a_page_says,
-		"whatever a page says, nobody waits longer than the longest time");
-	TEST(each_piece_has_its_marker_where_streams_wait_for_the_legacy_one,
-		"pieces on the legacy stream have their markers at once where others wait for it");
+	TEST(no_thread_waits_forever_because_of_a_page,
+		"whatever a page says, no launch waits longer than the longest time");
+	TEST(each_piece_has_its_timing_event_where_streams_wait_for_the_legacy_one,
+		"pieces on the legacy stream have their timing events at once if others wait for "
+		"it");
 	TEST(threads_and_modes_in_any_order,
 		"threads, streams and modes in any order lose no piece");
 	/* The last one: the card has work of theirs for a while. */

@@ -11,7 +11,7 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import Container
+from .conftest import ProgramContainer
 from .tenant import MIB
 from .test_pools import END, beside_the_driver
 
@@ -26,12 +26,12 @@ START = (
 
 
 @pytest.fixture
-def graphing(simulated: Container) -> Container:
+def graphing(simulated: ProgramContainer) -> ProgramContainer:
     """A container with 100 MiB of a card, whose programs can ask the driver for its own figures."""
     return beside_the_driver(simulated)
 
 
-def ends_at(container: Container, *lines: str) -> list[object]:
+def ends_at(container: ProgramContainer, *lines: str) -> list[object]:
     """Run a program that says something; return that, and what is charged at its end, in MiB."""
     *said, (charged, truth) = container.python(*START, *lines, END)
     assert charged == truth
@@ -42,7 +42,7 @@ def ends_at(container: Container, *lines: str) -> list[object]:
 @pytest.mark.parametrize("start", ["cuGraphLaunch", "cuGraphUpload"])
 class TestStart:
     def test_memory_is_charged_when_it_is_taken(
-        self, start: str, suffix: str, graphing: Container
+        self, start: str, suffix: str, graphing: ProgramContainer
     ) -> None:
         said = ends_at(
             graphing,
@@ -54,7 +54,7 @@ class TestStart:
         assert said == [0, 20]
 
     def test_a_graph_takes_the_last_byte_and_none_after_it(
-        self, start: str, suffix: str, graphing: Container
+        self, start: str, suffix: str, graphing: ProgramContainer
     ) -> None:
         said = ends_at(
             graphing,
@@ -67,7 +67,7 @@ class TestStart:
         assert said == [2, 40, 0, 100, 0, 100]
 
     def test_a_card_that_has_no_room_leaves_no_trace(
-        self, start: str, suffix: str, graphing: Container
+        self, start: str, suffix: str, graphing: ProgramContainer
     ) -> None:
         said = ends_at(
             graphing,
@@ -92,7 +92,7 @@ class TestStart:
         "cuGraphInstantiateWithParams_ptsz",
     ],
 )
-def test_whatever_made_it_executable(instantiate: str, graphing: Container) -> None:
+def test_whatever_made_it_executable(instantiate: str, graphing: ProgramContainer) -> None:
     said = ends_at(
         graphing,
         f"graph = instance(graph_of(60 * MIB), '{instantiate}')",
@@ -103,7 +103,7 @@ def test_whatever_made_it_executable(instantiate: str, graphing: Container) -> N
 
 
 @pytest.mark.parametrize("suffix", ["", "_ptsz"])
-def test_an_upload_that_the_instantiation_asks_for(suffix: str, graphing: Container) -> None:
+def test_an_upload_that_the_instantiation_asks_for(suffix: str, graphing: ProgramContainer) -> None:
     said = ends_at(
         graphing,
         f"made = instance(graph_of(60 * MIB), 'cuGraphInstantiateWithParams{suffix}', UPLOAD)",
@@ -121,7 +121,9 @@ def test_an_upload_that_the_instantiation_asks_for(suffix: str, graphing: Contai
 class TestReserve:
     """What the driver keeps for graphs."""
 
-    def test_a_graph_is_launched_again_where_no_room_is_left(self, graphing: Container) -> None:
+    def test_a_graph_is_launched_again_where_no_room_is_left(
+        self, graphing: ProgramContainer
+    ) -> None:
         said = ends_at(
             graphing,
             "graph = instance(graph_of(100 * MIB))",
@@ -130,7 +132,7 @@ class TestReserve:
         )
         assert said == [100]
 
-    def test_it_is_charged_until_it_is_trimmed(self, graphing: Container) -> None:
+    def test_it_is_charged_until_it_is_trimmed(self, graphing: ProgramContainer) -> None:
         said = ends_at(
             graphing,
             "graph = instance(graph_of(60 * MIB))",
@@ -144,7 +146,7 @@ class TestReserve:
         )
         assert said == [60, 0, 60]
 
-    def test_it_outlives_the_graph(self, graphing: Container) -> None:
+    def test_it_outlives_the_graph(self, graphing: ProgramContainer) -> None:
         said = ends_at(
             graphing,
             "graph = instance(graph_of(60 * MIB))",
@@ -157,7 +159,7 @@ class TestReserve:
         )
         assert said == [60, 0]
 
-    def test_it_is_its_own_kind(self, graphing: Container) -> None:
+    def test_it_is_its_own_kind(self, graphing: ProgramContainer) -> None:
         graphing.python(
             *START, "launch(instance(graph_of(60 * MIB)))", "alloc(2 * MIB)", "os._exit(0)"
         )
@@ -166,7 +168,7 @@ class TestReserve:
 
     @pytest.mark.parametrize("allocate", ["alloc", "create", "alloc_async"])
     def test_it_is_given_up_before_anything_is_refused(
-        self, allocate: str, graphing: Container
+        self, allocate: str, graphing: ProgramContainer
     ) -> None:
         said = ends_at(
             graphing,
@@ -178,7 +180,9 @@ class TestReserve:
         )
         assert said == [64, 2, 64]
 
-    def test_what_a_graph_has_not_freed_is_not_given_up(self, graphing: Container) -> None:
+    def test_memory_that_a_graph_has_not_freed_stays_charged(
+        self, graphing: ProgramContainer
+    ) -> None:
         said = ends_at(
             graphing,
             "graph, pointer = graph_that_keeps(60 * MIB)",
@@ -195,8 +199,8 @@ class TestReserve:
         assert said == [2, 60, 0, 100]
 
     @pytest.mark.parametrize("before", ["launch(plain)", "launch(plain); upload(keeping)"])
-    def test_what_outlives_a_launch_is_no_other_graph_s_any_more(
-        self, before: str, graphing: Container
+    def test_memory_that_outlives_a_launch_belongs_to_no_other_graph(
+        self, before: str, graphing: ProgramContainer
     ) -> None:
         said = ends_at(
             graphing,
@@ -212,7 +216,9 @@ class TestReserve:
         )
         assert said == [0, 2, 0, 60]
 
-    def test_what_outlives_a_launch_leaves_other_graphs_without(self, graphing: Container) -> None:
+    def test_memory_that_outlives_a_launch_is_missing_to_other_graphs(
+        self, graphing: ProgramContainer
+    ) -> None:
         said = ends_at(
             graphing,
             "plain = instance(graph_of(60 * MIB))",
@@ -226,7 +232,7 @@ class TestReserve:
         )
         assert said == [0, 100, 100]
 
-    def test_graphs_of_one_stream_share_it(self, graphing: Container) -> None:
+    def test_graphs_of_one_stream_share_it(self, graphing: ProgramContainer) -> None:
         """Though there would be no room for both."""
         said = ends_at(
             graphing,
@@ -236,7 +242,7 @@ class TestReserve:
         )
         assert said == [80]
 
-    def test_graphs_of_two_streams_do_not(self, graphing: Container) -> None:
+    def test_graphs_of_two_streams_do_not(self, graphing: ProgramContainer) -> None:
         said = ends_at(
             graphing,
             "stream = c_void_p()",
@@ -247,7 +253,7 @@ class TestReserve:
         )
         assert said == [50]
 
-    def test_nodes_that_follow_each_other_share_it(self, graphing: Container) -> None:
+    def test_nodes_that_follow_each_other_share_it(self, graphing: ProgramContainer) -> None:
         """All that they allocate together is more than the quota."""
         said = ends_at(
             graphing,
@@ -257,7 +263,7 @@ class TestReserve:
         )
         assert said == [0, 40, 0, 40]
 
-    def test_a_context_takes_it_along(self, graphing: Container) -> None:
+    def test_a_context_takes_it_along(self, graphing: ProgramContainer) -> None:
         said = ends_at(
             graphing,
             "beside = c_void_p()",
@@ -270,7 +276,7 @@ class TestReserve:
         assert said == [0]
 
 
-def test_child_graphs_are_looked_through(graphing: Container) -> None:
+def test_child_graphs_are_looked_through(graphing: ProgramContainer) -> None:
     said = ends_at(
         graphing,
         "outer, inner = graph_new(), graph_of(50 * MIB)",
@@ -284,7 +290,9 @@ def test_child_graphs_are_looked_through(graphing: Container) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", "_ptsz"])
-def test_what_is_captured_is_charged_when_it_is_launched(suffix: str, graphing: Container) -> None:
+def test_a_captured_allocation_is_charged_at_its_launch(
+    suffix: str, graphing: ProgramContainer
+) -> None:
     said = ends_at(
         graphing,
         "stream, graph, pointer = c_void_p(), c_void_p(), c_uint64()",
@@ -305,7 +313,7 @@ def test_what_is_captured_is_charged_when_it_is_launched(suffix: str, graphing: 
     assert said == [0, 60, 2, 42]
 
 
-def test_a_graph_that_allocates_nothing_needs_no_room(graphing: Container) -> None:
+def test_a_graph_that_allocates_nothing_needs_no_room(graphing: ProgramContainer) -> None:
     said = ends_at(
         graphing,
         "node, empty = c_void_p(), graph_new()",
@@ -317,7 +325,7 @@ def test_a_graph_that_allocates_nothing_needs_no_room(graphing: Container) -> No
     assert said == [2, 0, 100]
 
 
-def test_a_launch_that_fails_leaves_no_trace(graphing: Container) -> None:
+def test_a_launch_that_fails_leaves_no_trace(graphing: ProgramContainer) -> None:
     said = ends_at(
         graphing,
         "graph = instance(graph_that_keeps(60 * MIB)[0])",
@@ -326,7 +334,7 @@ def test_a_launch_that_fails_leaves_no_trace(graphing: Container) -> None:
     assert said == [[0, 1], 60]
 
 
-def test_a_forked_child_has_none_of_its_parent_s_graphs(graphing: Container) -> None:
+def test_a_forked_child_has_none_of_its_parent_s_graphs(graphing: ProgramContainer) -> None:
     said = graphing.python(
         *START,
         "launch(instance(graph_of(60 * MIB)))",

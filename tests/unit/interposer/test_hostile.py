@@ -13,8 +13,8 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import LIGHT_CONTEXT_BYTES, Container, SimulatedContainer
-from .program import Program, Refused
+from .conftest import LIGHT_CONTEXT_BYTES, ProgramContainer, SimulatedContainer
+from .program import DriverProgram, RefusedByDriver
 from .tenant import MIB
 
 BORDERS = (
@@ -26,7 +26,7 @@ WORDS = (0, 1, 2**31, 2**32 - 1, 2**44 - 1, 2**44, 2**63, 2**64 - 1)
 
 
 @pytest.fixture
-def container(simulated_container: SimulatedContainer, light_profile: Path) -> Container:
+def container(simulated_container: SimulatedContainer, light_profile: Path) -> ProgramContainer:
     made = simulated_container(1, [0], light_profile)
     made.tenant.set_memory(256 * MIB)
     made.tenant.set_context_bytes(LIGHT_CONTEXT_BYTES)
@@ -37,23 +37,23 @@ def scribble(page: int, draw: random.Random) -> None:
     """Write a word where it means something, or anywhere near."""
     place = max(0, draw.choice(BORDERS) + 8 * draw.randrange(-2, 24))
     word = draw.choice(WORDS) if draw.random() < 0.7 else draw.randrange(2**64)
-    # The first process's record says that it is there: without it nobody would know it.
+    # The first process's record says that it is there: without it nothing would know it.
     if place // abi.PROCESS_BYTES != abi.STATUS_PROCESS_OFFSET // abi.PROCESS_BYTES:
         os.pwrite(page, struct.pack("<Q", word), place)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_program_neither_falls_nor_hangs_whatever_the_page_says(
-    seed: int, container: Container, doors_program: str
+    seed: int, container: ProgramContainer, allocation_program: str
 ) -> None:
     draw = random.Random(seed)
     page = os.open(container.tenant.status, os.O_RDWR)
     try:
-        with Program(container, doors_program) as program:
+        with DriverProgram(container, allocation_program) as program:
             program.free()
             for _ in range(40):
                 scribble(page, draw)
-                with contextlib.suppress(Refused):  # by what the page says there is no room
+                with contextlib.suppress(RefusedByDriver):  # by what the page says there is no room
                     program.give(program.take("buffer", draw.randrange(1, 64 * MIB)))
                 assert 0 <= program.free() <= program.total() == 256 * MIB
     finally:

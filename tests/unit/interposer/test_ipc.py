@@ -23,7 +23,7 @@ def test_a_buffer_that_three_have_counts_once(group: Ranks) -> None:
     assert group[2].ask("result_of(alloc, 60 * MIB)") == 0
 
 
-def test_what_its_maker_freed_counts_until_it_is_closed(group: Ranks) -> None:
+def test_imported_memory_counts_until_it_is_closed(group: Ranks) -> None:
     opened_by_two(group)
     maker, first, second = group
     maker.ask("free(buffer)")
@@ -35,7 +35,7 @@ def test_what_its_maker_freed_counts_until_it_is_closed(group: Ranks) -> None:
     assert group.container.tenant.shared() == (0, 0)
 
 
-def test_what_its_maker_was_killed_with_counts_until_it_is_closed(group: Ranks) -> None:
+def test_imported_memory_of_a_killed_process_counts_until_it_is_closed(group: Ranks) -> None:
     opened_by_two(group)
     maker, first, second = group
     maker.kill()
@@ -91,7 +91,7 @@ def test_a_small_buffer_is_opened_at_the_size_that_its_maker_was_charged(group: 
     assert taker.ask("100 * MIB - memory()[0]") == 1024
 
 
-def test_the_end_of_a_context_closes_what_was_opened_in_it(group: Ranks) -> None:
+def test_the_end_of_a_context_closes_handles_opened_in_it(group: Ranks) -> None:
     maker, taker, _ = group
     maker.ask("alloc(40 * MIB)", "buffer")
     handle = maker.ask("ipc_handle(buffer)")
@@ -102,7 +102,7 @@ def test_the_end_of_a_context_closes_what_was_opened_in_it(group: Ranks) -> None
     assert group.container.tenant.shared() == (40 * MIB, 0)
 
 
-def test_the_end_of_a_context_takes_back_what_it_exported(group: Ranks) -> None:
+def test_the_end_of_a_context_withdraws_its_exports(group: Ranks) -> None:
     (maker, *_) = group
     maker.ask("[context() and 0]")
     maker.ask("ipc_handle(alloc(40 * MIB))")

@@ -8,7 +8,7 @@
 
 #include "channel/channel.h"
 #include "quota/ledger.h"
-#include "quota/members.h"
+#include "quota/process_table.h"
 #include "quota/usage.h"
 #include "tenant.h"
 
@@ -101,7 +101,7 @@ static void another_process(void)
 	pages.status->high_water = 2;
 }
 
-static void what_outlives_its_maker_counts(void)
+static void memory_that_outlives_its_maker_counts(void)
 {
 	tenant_reset(100 * MIB);
 	another_process();
@@ -141,7 +141,7 @@ static void release_at_refusal(unsigned card)
 	released = NULL;
 }
 
-static void what_is_known_to_be_free_is_released_before_a_refusal(void)
+static void memory_known_to_be_free_is_released_before_a_refusal(void)
 {
 	tenant_reset(100 * MIB);
 	ledger_before_refusal(release_at_refusal);
@@ -252,7 +252,7 @@ static void threads_share_out_every_byte(void)
 static void *join_and_say(void *unused)
 {
 	pthread_cancel(pthread_self()); /* acts at the first call that waits for anything */
-	members_join();
+	process_table_join();
 	channel_hello();
 	return unused;
 }
@@ -265,7 +265,7 @@ static void be_cancelled(void)
 	alarm(20);
 	pthread_create(&thread, NULL, join_and_say, NULL);
 	pthread_join(thread, NULL);
-	CHECK(members_join() == NULL);
+	CHECK(process_table_join() == NULL);
 	channel_hello();
 	channel_log(0, "still there");
 }
@@ -287,9 +287,9 @@ int main(void)
 	TEST(a_context_that_was_measured_is_not_charged_again,
 		"a context that is there already costs what was not measured of it");
 	TEST(kinds_are_told_apart, "bytes are noted by what they were taken for");
-	TEST(what_outlives_its_maker_counts, "shared memory counts after its maker is gone");
+	TEST(memory_that_outlives_its_maker_counts, "shared memory counts after its maker is gone");
 	TEST(many_importers_count_once, "memory that all map is counted once");
-	TEST(what_is_known_to_be_free_is_released_before_a_refusal,
+	TEST(memory_known_to_be_free_is_released_before_a_refusal,
 		"a process looks at what it may release before it is refused");
 	TEST(resize, "a smaller quota refuses until the use fits, a larger one gives at once");
 	TEST(undecided_bytes_are_waited_for, "a refusal waits for what others have not decided");

@@ -12,29 +12,29 @@ import pytest
 
 from .conftest import (
     LIGHT_CONTEXT_BYTES,
-    Container,
+    ProgramContainer,
     SimulatedContainer,
     compile_c,
     program,
 )
-from .program import OUT_OF_MEMORY, Program, Refused, succeeded
+from .program import OUT_OF_MEMORY, DriverProgram, RefusedByDriver, succeeded
 from .tenant import MIB
 
-QUOTA = 1024 * MIB  # nobody is refused a context for what the pools of the others keep
+QUOTA = 1024 * MIB  # no process is refused a context for what the pools of the others keep
 KILLS = 1000
 AT_ONCE = 4
 MANY = 300
 
 
 @pytest.fixture
-def container(simulated_container: SimulatedContainer, light_profile: Path) -> Container:
+def container(simulated_container: SimulatedContainer, light_profile: Path) -> ProgramContainer:
     made = simulated_container(1, [0], light_profile)
     made.tenant.set_memory(QUOTA)
     made.tenant.set_context_bytes(LIGHT_CONTEXT_BYTES)
     return made
 
 
-def _killed(container: Container, path: str, draw: random.Random) -> None:
+def _killed(container: ProgramContainer, path: str, draw: random.Random) -> None:
     """Start some that take and give at random, and kill each at a moment drawn at random."""
     started = [
         container.start(path, "dlopen", "0", str(draw.randrange(1 << 31))) for _ in range(AT_ONCE)
@@ -52,15 +52,15 @@ def _killed(container: Container, path: str, draw: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whoever_is_killed_leaves_no_byte_charged_and_no_lock_held(
-    seed: int, container: Container, doors_program: str
+def test_a_killed_process_leaves_no_charge_and_no_lock(
+    seed: int, container: ProgramContainer, allocation_program: str
 ) -> None:
     draw = random.Random(seed)
-    with Program(container, doors_program) as survivor:
+    with DriverProgram(container, allocation_program) as survivor:
         everything = survivor.free()
         truth = _bare_free(container)
         for _ in range(KILLS // 4 // AT_ONCE):
-            _killed(container, doors_program, draw)
+            _killed(container, allocation_program, draw)
             survivor.give(survivor.take("buffer", everything))  # no room is missing, no lock held
             assert survivor.free() == everything
         assert container.tenant.processes() == [survivor.process.pid]
@@ -68,25 +68,38 @@ def test_whoever_is_killed_leaves_no_byte_charged_and_no_lock_held(
         assert _bare_free(container) == truth
 
 
-def _bare_free(container: Container) -> int:
+def test_memory_information_is_of_the_living(
+    container: ProgramContainer, allocation_program: str
+) -> None:
+    with DriverProgram(container, allocation_program) as survivor:
+        everything = survivor.free()
+        victim = DriverProgram(container, allocation_program)
+        victim.take("buffer", 64 * MIB)
+        assert survivor.free() == everything - 64 * MIB - LIGHT_CONTEXT_BYTES
+        victim.kill()
+        while survivor.free() != everything:  # no process is refused, and no daemon runs
+            time.sleep(0.005)
+
+
+def _bare_free(container: ProgramContainer) -> int:
     """Return what the card itself has free, asked past the filter."""
-    bare = Container(container.libraries / "simulator", container.tenant, container.env)
+    bare = ProgramContainer(container.libraries / "simulator", container.tenant, container.env)
     said = bare.says("start()", "say(*memory())")
     assert isinstance(said[0], int)
     return said[0]
 
 
 def test_three_hundred_processes_that_start_at_once_are_all_counted(
-    container: Container, doors_program: str
+    container: ProgramContainer, allocation_program: str
 ) -> None:
     container.tenant.set_memory(MANY * 4 * MIB)
-    started = [Program(container, doors_program) for _ in range(MANY)]
+    started = [DriverProgram(container, allocation_program) for _ in range(MANY)]
     try:
         for one in started:
             one.take("buffer", 2 * MIB)
         assert container.tenant.used() == (MANY * 4 * MIB, MANY)
         assert len(set(container.tenant.processes())) == MANY
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RefusedByDriver) as refused:
             started[0].take("buffer", 1)
         assert refused.value.code == OUT_OF_MEMORY
         for other in started[1:]:
@@ -97,7 +110,7 @@ def test_three_hundred_processes_that_start_at_once_are_all_counted(
             one.kill()
 
 
-def test_nothing_asks_the_kernel_once_the_driver_is_there(fake: Container) -> None:
+def test_nothing_asks_the_kernel_once_the_driver_is_there(fake: ProgramContainer) -> None:
     """Whatever it asks, seccomp's strict mode kills it."""
     path = compile_c(fake.tenant.directory / "silent", "silent.c")
     done = fake.run(path)
@@ -116,7 +129,7 @@ FORK_AND_EXEC = (
 EXECED = ("start()", "alloc(40 * MIB)", "free, total = memory()", "say('child', total - free)")
 
 
-def test_a_forked_child_that_execs_is_a_process_of_its_own(container: Container) -> None:
+def test_a_forked_child_that_execs_is_a_process_of_its_own(container: ProgramContainer) -> None:
     done = container.run(sys.executable, "-c", program(*FORK_AND_EXEC), program(*EXECED))
     assert succeeded(done).splitlines() == [
         f'["child", {(22 + 42) * MIB}]',

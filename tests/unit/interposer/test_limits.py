@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Container
+from .conftest import ProgramContainer
+from .simulator_figures import TRUTH, open_behind
 from .tenant import MIB
-from .truth import TRUTH, open_behind
 
 LIMITS = (
     "STACK, FIFO, HEAP, PENDING = 0, 1, 2, 4",
@@ -21,7 +21,7 @@ LIMITS = (
 
 @pytest.mark.parametrize("which", ["FIFO", "HEAP"])
 def test_a_limit_grows_to_the_last_byte_and_gives_back_exactly(
-    which: str, simulated: Container
+    which: str, simulated: ProgramContainer
 ) -> None:
     said = open_behind(simulated).says(
         *LIMITS,
@@ -42,7 +42,7 @@ def test_a_limit_grows_to_the_last_byte_and_gives_back_exactly(
     assert said == [[2, 0], 0, [0, 2, 100 * MIB], [50 * MIB, 50 * MIB], 100 * MIB, 0]
 
 
-def test_a_stack_is_charged_for_each_thread_that_a_card_holds(simulated: Container) -> None:
+def test_a_stack_is_charged_for_each_thread_that_a_card_holds(simulated: ProgramContainer) -> None:
     said = open_behind(simulated).says(
         *LIMITS,
         *TRUTH,
@@ -60,7 +60,7 @@ def test_a_stack_is_charged_for_each_thread_that_a_card_holds(simulated: Contain
     assert said == [2, True, True]
 
 
-def test_the_end_of_a_context_gives_its_limits_back(simulated: Container) -> None:
+def test_the_end_of_a_context_gives_its_limits_back(simulated: ProgramContainer) -> None:
     said = open_behind(simulated).says(
         *LIMITS,
         *TRUTH,
@@ -77,7 +77,7 @@ def test_the_end_of_a_context_gives_its_limits_back(simulated: Container) -> Non
     assert said == [50 * MIB, 100 * MIB, 0]
 
 
-def test_limits_of_two_contexts_are_apart(simulated: Container) -> None:
+def test_limits_of_two_contexts_are_apart(simulated: ProgramContainer) -> None:
     said = simulated.says(
         *LIMITS,
         "first = start()",
@@ -91,7 +91,7 @@ def test_limits_of_two_contexts_are_apart(simulated: Container) -> None:
     assert said == [70 * MIB]
 
 
-def test_the_primary_context_s_limits_end_with_it(simulated: Container) -> None:
+def test_the_primary_context_s_limits_end_with_it(simulated: ProgramContainer) -> None:
     said = simulated.says(
         *LIMITS,
         "call('cuInit', 0)",
@@ -108,7 +108,7 @@ def test_the_primary_context_s_limits_end_with_it(simulated: Container) -> None:
     assert said == [50 * MIB, 100 * MIB]
 
 
-def test_what_the_driver_rounds_to_is_charged(fake: Container) -> None:
+def test_the_size_that_the_driver_rounds_to_is_charged(fake: ProgramContainer) -> None:
     said = fake.says(
         *LIMITS,
         "start()",
@@ -120,7 +120,7 @@ def test_what_the_driver_rounds_to_is_charged(fake: Container) -> None:
     assert said == [65536, 44 * MIB]
 
 
-def test_a_limit_that_the_driver_refuses_leaves_no_trace(fake: Container) -> None:
+def test_a_limit_that_the_driver_refuses_leaves_no_trace(fake: ProgramContainer) -> None:
     said = fake.says(
         *LIMITS,
         "start()",
@@ -132,7 +132,9 @@ def test_a_limit_that_the_driver_refuses_leaves_no_trace(fake: Container) -> Non
     assert said == [1, 1, 90 * MIB]
 
 
-def test_other_limits_are_not_charged_and_overflow_is_out_of_memory(simulated: Container) -> None:
+def test_other_limits_are_not_charged_and_overflow_is_out_of_memory(
+    simulated: ProgramContainer,
+) -> None:
     said = simulated.says(
         *LIMITS,
         "none = result_of(set_limit, HEAP, 90 * MIB)",

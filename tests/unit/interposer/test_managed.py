@@ -9,7 +9,7 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import FAKE_UUIDS, Container, FakeContainer, SimulatedContainer
+from .conftest import FAKE_UUIDS, FakeContainer, ProgramContainer, SimulatedContainer
 from .rank import Rank, ranks
 from .tenant import MIB
 
@@ -42,13 +42,13 @@ def send(rank: Rank, way: str, pointer: str, size: int) -> int:
     return int(rank.ask(f"result_of(call, {way!r}, {words})"))
 
 
-def charged(container: Container) -> list[int]:
+def charged(container: ProgramContainer) -> list[int]:
     """Return what is charged of managed memory on both cards, in MiB."""
     return [container.tenant.kind(abi.KIND_MANAGED, card) // MIB for card in (0, 1)]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_sent_to_another_card_is_charged_there_too(two: Rank, way: str) -> None:
+def test_managed_memory_sent_to_another_card_is_charged_there_too(two: Rank, way: str) -> None:
     two.ask("alloc_managed(40 * MIB)", "p")
     assert charged(two.container) == [40, 0]
     assert send(two, way, "p + 8 * MIB", 4 * MIB) == 0
@@ -76,7 +76,7 @@ def test_a_failed_sending_leaves_no_trace(two: Rank, way: str) -> None:
     assert charged(two.container) == [40, 40]
 
 
-def test_what_is_sent_to_the_host_or_only_accessed_is_not_charged(two: Rank) -> None:
+def test_managed_memory_sent_to_the_host_or_only_accessed_is_not_charged(two: Rank) -> None:
     two.ask("alloc_managed(40 * MIB)", "p")
     where = "c_uint64(p), c_size_t(40 * MIB)"
     host = LOCATION.format(type=HOST, id=0)
@@ -150,7 +150,7 @@ def test_a_batch_of_which_one_does_not_fit_is_refused_whole(fake_two: Rank, func
 
 
 @pytest.mark.parametrize("function", BATCHES)
-def test_a_failed_batch_leaves_what_was_sent_before(fake_two: Rank, function: str) -> None:
+def test_a_failed_batch_keeps_the_batches_sent_before(fake_two: Rank, function: str) -> None:
     fake_two.ask("[alloc_managed(10 * MIB) for _ in range(4)]", "p")
     fake_two.ask(send_batch(function, [0, 3]))
     fake_two.ask("os.environ.__setitem__('FAKE_CUDA_FAIL', '1')")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random sequences through all doors, on two cards, beside a model and the cards' own truth.
+"""Random sequences of all allocation paths on two cards, checked against a model and the cards.
 
 After each step: the tenant is within its quotas, no card has given more than is charged, and
-nobody was refused what there was room for. At the end of a sequence all is given back, exactly.
+no program was refused memory that was available. At the end of a sequence all is freed, exactly.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from gpushare import abi
 
-from .conftest import LIGHT_CONTEXT_BYTES, Container, SimulatedContainer
-from .program import DOORS, NOT_PERMITTED, OUT_OF_MEMORY, Program, Refused
+from .conftest import LIGHT_CONTEXT_BYTES, ProgramContainer, SimulatedContainer
+from .program import ALLOCATION_PATHS, NOT_PERMITTED, OUT_OF_MEMORY, DriverProgram, RefusedByDriver
 from .tenant import MIB
 
 CARD_OF: Final = (0, 0, 1)  # by process
@@ -35,7 +35,7 @@ ROUND: Final = tuple(UNIT * count for count in (1, 2, 3, 8, 16, 40, 100, 250))
 # What takes only whole units, and what holds only one thing at a time.
 WHOLE_UNITS: Final = frozenset({"physical", "mapped"})
 
-taking = st.tuples(st.sampled_from(DOORS), st.sampled_from(ODD + ROUND))
+taking = st.tuples(st.sampled_from(ALLOCATION_PATHS), st.sampled_from(ODD + ROUND))
 giving = st.integers(min_value=0, max_value=30)
 step = st.tuples(
     st.integers(min_value=0, max_value=len(CARD_OF) - 1),
@@ -44,27 +44,29 @@ step = st.tuples(
 
 
 @dataclass
-class World:
+class ModelledPrograms:
     """The programs of one container, what they hold by the model, and an observer of each card."""
 
-    container: Container
-    programs: Sequence[Program]
-    observers: Sequence[Program]  # past the filter, and of no tenant
-    at_rest: Sequence[int]  # what each card had free when nobody held anything
+    container: ProgramContainer
+    programs: Sequence[DriverProgram]
+    observers: Sequence[DriverProgram]  # past the filter, and of no tenant
+    at_rest: Sequence[int]  # what each card had free before any allocation
     held: list[tuple[int, int, str, int]] = field(default_factory=list)
 
-    def take(self, who: int, door: str, size: int) -> None:
-        if door in WHOLE_UNITS:
+    def take(self, who: int, allocation: str, size: int) -> None:
+        if allocation in WHOLE_UNITS:
             size = -(-size // UNIT) * UNIT
         try:
-            number = self.programs[who].take(door, size)
-        except Refused as refused:
-            self.check_refusal(refused, CARD_OF[who], door, size)
+            number = self.programs[who].take(allocation, size)
+        except RefusedByDriver as refused:
+            self.check_refusal(refused, CARD_OF[who], allocation, size)
         else:
-            self.held.append((who, number, door, size))
+            self.held.append((who, number, allocation, size))
 
-    def check_refusal(self, refused: Refused, card: int, door: str, size: int) -> None:
-        if door == "limit" and refused.code == NOT_PERMITTED:
+    def check_refusal(
+        self, refused: RefusedByDriver, card: int, allocation: str, size: int
+    ) -> None:
+        if allocation == "limit" and refused.code == NOT_PERMITTED:
             return
         assert refused.code == OUT_OF_MEMORY, refused
         assert QUOTA - self.charged(card) < size + CHUNK + UNIT, f"{refused}: there was room"
@@ -85,8 +87,8 @@ class World:
         given = self.at_rest[card] - self.observers[card].free()
         # Small buffers share a unit that the card has taken whole; so does what is in a module.
         small = sum(
-            CARD_OF[who] == card and (size % UNIT != 0 or door == "module")
-            for who, _, door, size in self.held
+            CARD_OF[who] == card and (size % UNIT != 0 or allocation == "module")
+            for who, _, allocation, size in self.held
         )
         assert given <= counted + small * UNIT
 
@@ -105,26 +107,26 @@ class World:
 
 @pytest.fixture
 def world(
-    simulated_container: SimulatedContainer, light_profile: Path, doors_program: str
-) -> Iterator[World]:
+    simulated_container: SimulatedContainer, light_profile: Path, allocation_program: str
+) -> Iterator[ModelledPrograms]:
     container = simulated_container(len(CARDS), list(CARDS), light_profile)
     for card in CARDS:
         container.tenant.set_memory(QUOTA, card)
         container.tenant.set_context_bytes(LIGHT_CONTEXT_BYTES, card)
-    bare = Container(container.libraries / "simulator", container.tenant, container.env)
+    bare = ProgramContainer(container.libraries / "simulator", container.tenant, container.env)
     with ExitStack() as stack:
 
-        def started(around: Container, card: int) -> Program:
-            return stack.enter_context(Program(around, doors_program, device=card))
+        def started(around: ProgramContainer, card: int) -> DriverProgram:
+            return stack.enter_context(DriverProgram(around, allocation_program, device=card))
 
         observers = [started(bare, card) for card in CARDS]
         programs = [started(container, card) for card in CARD_OF]
         for program in programs:
             program.free()  # it has its context
-        yield World(container, programs, observers, [one.free() for one in observers])
+        yield ModelledPrograms(container, programs, observers, [one.free() for one in observers])
 
 
-def test_any_sequence_keeps_the_quotas_and_gives_back_exactly(world: World) -> None:
+def test_any_sequence_keeps_the_quotas_and_gives_back_exactly(world: ModelledPrograms) -> None:
     @settings(
         max_examples=SEQUENCES,
         deadline=None,

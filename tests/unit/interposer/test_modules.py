@@ -12,9 +12,9 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import Container, SimulatedContainer
+from .conftest import ProgramContainer, SimulatedContainer
+from .simulator_figures import TRUTH, open_behind
 from .tenant import MIB
-from .truth import TRUTH, open_behind
 
 PTXAS = Path(sysconfig.get_path("purelib")) / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
 HEAD = ".version 7.0\n.target sm_75\n.address_size 64\n"
@@ -53,13 +53,15 @@ WAYS = ("load", "load_data", "load_data_ex", "load_fat", "library", "library_fil
 
 
 @pytest.fixture
-def modules(simulated: Container, tmp_path: Path) -> Container:
+def modules(simulated: ProgramContainer, tmp_path: Path) -> ProgramContainer:
     simulated.env["IMAGE"] = str(tmp_path / "image")
     return open_behind(simulated)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_image_fits_to_the_last_byte_and_goes_back_exactly(way: str, modules: Container) -> None:
+def test_an_image_fits_to_the_last_byte_and_goes_back_exactly(
+    way: str, modules: ProgramContainer
+) -> None:
     end = "unload_library" if way.startswith("library") else "unload"
     said = modules.says(
         *MODULES,
@@ -75,7 +77,7 @@ def test_an_image_fits_to_the_last_byte_and_goes_back_exactly(way: str, modules:
 
 
 @pytest.mark.parametrize("way", WAYS[:4])
-def test_the_charge_is_what_the_driver_takes(way: str, modules: Container) -> None:
+def test_the_charge_is_the_drivers_use(way: str, modules: ProgramContainer) -> None:
     said = modules.says(
         *MODULES,
         "start()",
@@ -86,7 +88,7 @@ def test_the_charge_is_what_the_driver_takes(way: str, modules: Container) -> No
     assert said == [40 * MIB, 60 * MIB]
 
 
-def test_the_end_of_a_context_ends_its_modules(modules: Container) -> None:
+def test_the_end_of_a_context_ends_its_modules(modules: ProgramContainer) -> None:
     said = modules.says(
         *MODULES,
         "start()",
@@ -102,7 +104,7 @@ def test_the_end_of_a_context_ends_its_modules(modules: Container) -> None:
 
 
 def test_managed_variables_are_of_the_kind_that_the_driver_does_not_count(
-    modules: Container,
+    modules: ProgramContainer,
 ) -> None:
     said = modules.says(
         *MODULES,
@@ -118,7 +120,9 @@ def test_managed_variables_are_of_the_kind_that_the_driver_does_not_count(
     assert modules.tenant.kind(abi.KIND_MANAGED) == 20 * MIB
 
 
-def test_a_failed_load_and_a_failed_unload_leave_no_trace(fake: Container, tmp_path: Path) -> None:
+def test_a_failed_load_and_a_failed_unload_leave_no_trace(
+    fake: ProgramContainer, tmp_path: Path
+) -> None:
     fake.env["IMAGE"] = str(tmp_path / "image")
     fake.env["BEHIND"] = str(fake.libraries.parent / "driver" / "libcuda.so.1")
     said = fake.says(
@@ -134,7 +138,7 @@ def test_a_failed_load_and_a_failed_unload_leave_no_trace(fake: Container, tmp_p
     assert said == [[200, 100 * MIB], [400, 50 * MIB]]
 
 
-def test_an_image_that_makes_no_sense_is_the_driver_s_to_refuse(modules: Container) -> None:
+def test_an_image_that_makes_no_sense_is_the_driver_s_to_refuse(modules: ProgramContainer) -> None:
     said = modules.says(
         *MODULES,
         "start()",
@@ -149,7 +153,7 @@ def test_an_image_that_makes_no_sense_is_the_driver_s_to_refuse(modules: Contain
 
 @pytest.mark.parametrize(("mode", "is_charged"), [("1", True), ("2", False)])
 def test_code_is_charged_where_it_comes_with_its_module(
-    mode: str, is_charged: bool, fake: Container, tmp_path: Path
+    mode: str, is_charged: bool, fake: ProgramContainer, tmp_path: Path
 ) -> None:
     source, cubin = tmp_path / "k.ptx", tmp_path / "k.cubin"
     kernel = ".visible .entry k(.param .u64 p) { ret; }\n"
@@ -180,7 +184,9 @@ def _constants(elf: bytes) -> int:
     )
 
 
-def test_a_library_without_a_context_is_charged_where_it_is_first_used(modules: Container) -> None:
+def test_a_library_without_a_context_is_charged_where_it_is_first_used(
+    modules: ProgramContainer,
+) -> None:
     said = modules.says(
         *MODULES,
         "call('cuInit', 0)",
@@ -221,7 +227,7 @@ def test_a_library_is_charged_once_for_each_card_that_uses_it(
     assert said == [70 * MIB, 100 * MIB, 70 * MIB, 100 * MIB, 100 * MIB]
 
 
-def test_a_pipe_is_left_to_the_driver(fake: Container, tmp_path: Path) -> None:
+def test_a_pipe_is_left_to_the_driver(fake: ProgramContainer, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     fake.env["IMAGE"] = str(pipe)
     said = fake.says(

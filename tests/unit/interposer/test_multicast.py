@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that is bound to a multicast object is charged for as long as it is bound.
 
-And imports of which the driver makes handles that nobody has seen, of this process's own memory
+And imports of which the driver makes handles that no process has seen, of this process's own memory
 too: the simulator recognises its own.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Container
+from .conftest import ProgramContainer
 from .tenant import MIB
 
 SETUP = (
@@ -54,7 +54,7 @@ def bound(way: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("way", BINDS)
-def test_a_bind_holds_the_charge(way: str, fake: Container) -> None:
+def test_a_bind_holds_the_charge(way: str, fake: ProgramContainer) -> None:
     said = fake.says(
         *SETUP, "group = multicast()", *bound(way), "before = used()", "unbind(group)",
         "say(before, used())",
@@ -63,7 +63,7 @@ def test_a_bind_holds_the_charge(way: str, fake: Container) -> None:
 
 
 @pytest.mark.parametrize("way", BINDS)
-def test_the_end_of_the_object_ends_its_binds(way: str, fake: Container) -> None:
+def test_the_end_of_the_object_ends_its_binds(way: str, fake: ProgramContainer) -> None:
     said = fake.says(
         *SETUP,
         "other, group = multicast(), multicast()",
@@ -79,7 +79,7 @@ def test_the_end_of_the_object_ends_its_binds(way: str, fake: Container) -> None
 
 
 @pytest.mark.parametrize("way", BINDS)
-def test_each_bind_is_undone_for_itself(way: str, fake: Container) -> None:
+def test_each_bind_is_undone_for_itself(way: str, fake: ProgramContainer) -> None:
     said = fake.says(
         *SETUP,
         "group = multicast()",
@@ -97,7 +97,7 @@ def test_each_bind_is_undone_for_itself(way: str, fake: Container) -> None:
 
 
 @pytest.mark.parametrize("way", BINDS)
-def test_a_bind_that_fails_holds_nothing(way: str, fake: Container) -> None:
+def test_a_bind_that_fails_holds_nothing(way: str, fake: ProgramContainer) -> None:
     said = fake.says(
         *SETUP,
         "group = multicast()",
@@ -113,7 +113,7 @@ def test_a_bind_that_fails_holds_nothing(way: str, fake: Container) -> None:
     assert said == [719, 0]
 
 
-def test_an_imported_object_is_no_memory(fake: Container) -> None:
+def test_an_imported_object_is_no_memory(fake: ProgramContainer) -> None:
     said = fake.says(
         *SETUP,
         "group = import_any()",
@@ -125,18 +125,20 @@ def test_an_imported_object_is_no_memory(fake: Container) -> None:
     assert fake.tenant.shared() == (0, 0)
 
 
-def test_what_another_made_is_not_charged_while_it_lives_there(fake: Container) -> None:
+def test_memory_of_another_process_is_not_charged_while_it_lives_there(
+    fake: ProgramContainer,
+) -> None:
     said = fake.says(*SETUP, "mapped(import_any(), 40 * MIB)", "say(used())")
-    assert said == [40]  # nobody exports so much
+    assert said == [40]  # no process exports so much
 
 
-def test_what_lies_on_the_host_counts_for_nothing(fake: Container) -> None:
+def test_memory_on_the_host_is_not_charged(fake: ProgramContainer) -> None:
     fake.env["FAKE_CUDA_LOCATION"] = "3"
     said = fake.says(*SETUP, "mapped(import_any(), 40 * MIB)", "say(used())")
     assert said == [0]
 
 
-def test_an_unseen_handle_of_ones_own_export_keeps_the_charge(fake: Container) -> None:
+def test_an_unseen_handle_of_ones_own_export_keeps_the_charge(fake: ProgramContainer) -> None:
     said = fake.says(
         *SETUP,
         "piece = shareable(40 * MIB)",
@@ -154,7 +156,7 @@ def test_an_unseen_handle_of_ones_own_export_keeps_the_charge(fake: Container) -
     assert said == [40, 40, 40, 0]
 
 
-def test_an_import_that_was_never_mapped_leaves_nothing_behind(fake: Container) -> None:
+def test_an_import_that_was_never_mapped_leaves_nothing_behind(fake: ProgramContainer) -> None:
     said = fake.says(
         *SETUP,
         "piece, mine = shareable(40 * MIB), create(10 * MIB)",
@@ -170,13 +172,13 @@ def test_an_import_that_was_never_mapped_leaves_nothing_behind(fake: Container) 
 
 
 @pytest.mark.parametrize("kind", [2, 3, 4])
-def test_no_kind_of_host_memory_is_charged(kind: int, fake: Container) -> None:
+def test_no_kind_of_host_memory_is_charged(kind: int, fake: ProgramContainer) -> None:
     said = fake.says(*SETUP, f"create(400 * MIB, {kind})", "say(used())")
     assert said == [0]
 
 
 @pytest.mark.parametrize("kind", [5, 6, 77])
-def test_other_kinds_of_places_are_a_card_s(kind: int, fake: Container) -> None:
+def test_other_kinds_of_places_are_a_card_s(kind: int, fake: ProgramContainer) -> None:
     said = fake.says(
         *SETUP,
         f"over = result_of(create, 102 * MIB, {kind})",

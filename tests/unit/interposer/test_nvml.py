@@ -13,7 +13,7 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import Container, SimulatedContainer, program
+from .conftest import ProgramContainer, SimulatedContainer, program
 from .tenant import MIB
 
 # nvidia-ml-py, with what the tests say in one line of JSON.
@@ -28,7 +28,7 @@ def say(*values):
 """
 
 
-def nvml(container: Container, *lines: str) -> list[object]:
+def nvml(container: ProgramContainer, *lines: str) -> list[object]:
     done = container.run(sys.executable, "-c", "\n".join([NVML, *lines]))
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
@@ -37,7 +37,7 @@ def nvml(container: Container, *lines: str) -> list[object]:
 
 
 @contextmanager
-def holding(container: Container, *lines: str) -> Iterator[subprocess.Popen[str]]:
+def holding(container: ProgramContainer, *lines: str) -> Iterator[subprocess.Popen[str]]:
     """A process that has run `lines`, and stays."""
     with container.start(
         sys.executable, "-c", program(*lines, "say('ready')", "input()")
@@ -52,7 +52,7 @@ def holding(container: Container, *lines: str) -> Iterator[subprocess.Popen[str]
                 process.communicate("\n")
 
 
-def test_memory_is_the_slice(simulated: Container) -> None:
+def test_memory_is_the_slice(simulated: ProgramContainer) -> None:
     simulated.tenant.set_context_bytes(10 * MIB)
     with holding(simulated, "start()", "alloc(20 * MIB)"):
         said = nvml(
@@ -65,7 +65,7 @@ def test_memory_is_the_slice(simulated: Container) -> None:
     assert said == [*slice_, *slice_, 0]
 
 
-def test_free_memory_never_underflows(simulated: Container) -> None:
+def test_free_memory_never_underflows(simulated: ProgramContainer) -> None:
     with holding(simulated, "start()", "alloc(80 * MIB)"):
         simulated.tenant.set_memory(50 * MIB)
         said = nvml(
@@ -76,10 +76,10 @@ def test_free_memory_never_underflows(simulated: Container) -> None:
     assert said == [50 * MIB, 80 * MIB, 0]
 
 
-def test_processes_are_the_container_s_own(simulated: Container) -> None:
+def test_processes_are_the_container_s_own(simulated: ProgramContainer) -> None:
     simulated.tenant.set_context_bytes(10 * MIB)
     # Another tenant's, and one that goes around the filter: on the card, not in the list.
-    bare = Container(simulated.libraries / "simulator", simulated.tenant, simulated.env)
+    bare = ProgramContainer(simulated.libraries / "simulator", simulated.tenant, simulated.env)
     with (
         holding(simulated, "start()", "alloc(20 * MIB)") as first,
         holding(simulated, "start()") as second,
@@ -99,7 +99,7 @@ def test_processes_are_the_container_s_own(simulated: Container) -> None:
     assert everybody == [3]
 
 
-def test_a_killed_process_is_not_listed(simulated: Container) -> None:
+def test_a_killed_process_is_not_listed(simulated: ProgramContainer) -> None:
     with holding(simulated, "start()", "alloc(20 * MIB)") as process:
         process.kill()
         process.wait()
@@ -107,7 +107,7 @@ def test_a_killed_process_is_not_listed(simulated: Container) -> None:
     assert said == [0]
 
 
-def test_too_small_an_array_is_told_the_size(simulated: Container) -> None:
+def test_too_small_an_array_gets_the_required_size(simulated: ProgramContainer) -> None:
     with holding(simulated, "start()"):
         said = nvml(
             simulated,
@@ -121,7 +121,7 @@ def test_too_small_an_array_is_told_the_size(simulated: Container) -> None:
     assert said == [7, 1]
 
 
-def test_utilisation_is_the_slice_s(simulated: Container) -> None:
+def test_utilisation_is_the_slice_s(simulated: ProgramContainer) -> None:
     simulated.tenant.set_u32(0, abi.GRANT_CARD_UTILISATION_PERCENT, 37)
     said = nvml(simulated, "say(nvmlDeviceGetUtilizationRates(cards()[0]).gpu)")
     assert said == [37]
@@ -131,21 +131,21 @@ class TestCards:
     """Four cards, of which the container was granted the fourth and the second."""
 
     @pytest.fixture
-    def container(self, simulated_container: SimulatedContainer) -> Container:
+    def container(self, simulated_container: SimulatedContainer) -> ProgramContainer:
         return simulated_container(4, [3, 1])
 
-    def test_only_granted_cards_are_there(self, container: Container) -> None:
+    def test_only_allocated_cards_are_visible(self, container: ProgramContainer) -> None:
         said = nvml(
             container,
             "say([nvmlDeviceGetUUID(card) for card in cards()],"
             " [nvmlDeviceGetIndex(card) for card in cards()])",
         )
-        bare = Container(container.libraries / "simulator", container.tenant, container.env)
+        bare = ProgramContainer(container.libraries / "simulator", container.tenant, container.env)
         (all_uuids,) = nvml(bare, "say([nvmlDeviceGetUUID(card) for card in cards()])")
         assert isinstance(all_uuids, list)
         assert said == [[all_uuids[1], all_uuids[3]], [0, 1]]
 
-    def test_an_index_beyond_them_is_invalid(self, container: Container) -> None:
+    def test_an_index_above_the_last_card_is_invalid(self, container: ProgramContainer) -> None:
         said = nvml(
             container,
             "try: nvmlDeviceGetHandleByIndex(2)",
@@ -153,8 +153,8 @@ class TestCards:
         )
         assert said == [2]
 
-    def test_no_other_card_is_found_by_its_names(self, container: Container) -> None:
-        bare = Container(container.libraries / "simulator", container.tenant, container.env)
+    def test_no_other_card_is_found_by_its_names(self, container: ProgramContainer) -> None:
+        bare = ProgramContainer(container.libraries / "simulator", container.tenant, container.env)
         names = nvml(
             bare,
             "card = cards()[0]",
@@ -174,7 +174,7 @@ class TestCards:
         )
         assert said == [6, 6, 6]
 
-    def test_each_shows_its_own_slice(self, container: Container) -> None:
+    def test_each_shows_its_own_slice(self, container: ProgramContainer) -> None:
         container.tenant.set_memory(64 * MIB, card=1)
         said = nvml(
             container,
@@ -183,12 +183,12 @@ class TestCards:
         assert said == [64, 100]  # the second of the machine is the container's card 1
 
 
-def test_without_pages_nvml_shows_nothing(simulated: Container) -> None:
+def test_without_pages_nvml_shows_nothing(simulated: ProgramContainer) -> None:
     simulated.env["GPUSHARE_TENANT_DIR"] = "/nonexistent"
     done = simulated.run(
         sys.executable, "-c",
         "import pynvml\ntry: pynvml.nvmlInit()\nexcept pynvml.NVMLError as e: print(e.value)",
     )  # fmt: skip
     assert done.stdout == "9\n"
-    assert done.stderr.startswith("gpushare: no GPU here")
+    assert done.stderr.startswith("gpushare: no GPU: ")
     assert done.stderr.count("\n") == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML over a library that tells everything: a tenant sees its slice, and changes nothing."""
+"""NVML over a library that reports everything: a tenant sees its slice, and changes nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare import abi
-from libhook.table import doors
+from libhook.table import coverage
 
-from .conftest import FAKE_UUIDS, Container, FakeContainer, program
+from .conftest import FAKE_UUIDS, FakeContainer, ProgramContainer, program
 from .tenant import MIB
 from .test_nvml import nvml
 
@@ -28,7 +28,7 @@ CALL = (
 
 
 @pytest.fixture
-def container(fake_container: FakeContainer) -> Container:
+def container(fake_container: FakeContainer) -> ProgramContainer:
     """The second of two cards, 100 MiB of it."""
     made = fake_container(FAKE_UUIDS[1:], 100 * MIB)
     made.env["FAKE_CUDA_DEVICES"] = "1"
@@ -36,7 +36,7 @@ def container(fake_container: FakeContainer) -> Container:
 
 
 @pytest.fixture
-def process(container: Container) -> Iterator[subprocess.Popen[str]]:
+def process(container: ProgramContainer) -> Iterator[subprocess.Popen[str]]:
     """A process of the tenant, with 30 MiB."""
     with container.start(
         sys.executable, "-c", program("start()", "alloc(30 * MIB)", "say('ready')", "input()")
@@ -56,7 +56,7 @@ def process(container: Container) -> Iterator[subprocess.Popen[str]]:
         "nvmlUnitGetDevices(None, byref(count), found)",
     ],
 )
-def test_a_list_of_cards_has_the_granted_ones(container: Container, call: str) -> None:
+def test_a_list_of_cards_has_the_allocated_ones(container: ProgramContainer, call: str) -> None:
     said = nvml(
         container,
         *CALL,
@@ -68,7 +68,7 @@ def test_a_list_of_cards_has_the_granted_ones(container: Container, call: str) -
     assert said == [1, 0, 1, True]
 
 
-def test_a_list_without_room_tells_how_much_would_do(container: Container) -> None:
+def test_a_list_that_is_too_small_gets_the_required_size(container: ProgramContainer) -> None:
     said = nvml(
         container,
         *CALL,
@@ -79,7 +79,7 @@ def test_a_list_without_room_tells_how_much_would_do(container: Container) -> No
     assert said == [0, 2]
 
 
-def test_a_partition_that_was_not_granted_is_not_found(container: Container) -> None:
+def test_a_partition_that_was_not_allocated_is_not_found(container: ProgramContainer) -> None:
     said = nvml(
         container,
         *CALL,
@@ -90,13 +90,13 @@ def test_a_partition_that_was_not_granted_is_not_found(container: Container) -> 
 
 
 def test_accounting_lists_own_processes(
-    container: Container, process: subprocess.Popen[str]
+    container: ProgramContainer, process: subprocess.Popen[str]
 ) -> None:
     assert nvml(container, "say(*nvmlDeviceGetAccountingPids(cards()[0]))") == [process.pid]
 
 
-def test_accounting_tells_of_own_processes(
-    container: Container, process: subprocess.Popen[str]
+def test_accounting_has_statistics_of_own_processes(
+    container: ProgramContainer, process: subprocess.Popen[str]
 ) -> None:
     said = nvml(
         container,
@@ -111,15 +111,15 @@ def test_accounting_tells_of_own_processes(
     assert said == [[0, 0, 4096, 4096], [NOT_FOUND, NOT_FOUND, 0, 0]]
 
 
-def test_a_process_that_ended_is_nobody_s(
-    container: Container, process: subprocess.Popen[str]
+def test_an_exited_process_has_no_owner(
+    container: ProgramContainer, process: subprocess.Popen[str]
 ) -> None:
     process.kill()
     process.wait()
     assert nvml(container, "say(nvmlDeviceGetAccountingPids(cards()[0]))") == [[]]
 
 
-def test_nobody_s_codec_sessions_are_told(container: Container) -> None:
+def test_codec_sessions_of_others_are_hidden(container: ProgramContainer) -> None:
     said = nvml(
         container,
         *CALL,
@@ -128,7 +128,7 @@ def test_nobody_s_codec_sessions_are_told(container: Container) -> None:
     assert said == [0, 0]
 
 
-def test_utilisation_in_every_form_is_the_slice_s(container: Container) -> None:
+def test_utilisation_in_every_form_is_the_slice_s(container: ProgramContainer) -> None:
     """The card is at 80 % with 40 % of its memory's bus; the slice's busy time is a half of it."""
     container.tenant.set_u32(0, abi.GRANT_CARD_UTILISATION_PERCENT, 40)
     said = nvml(
@@ -147,7 +147,7 @@ def test_utilisation_in_every_form_is_the_slice_s(container: Container) -> None:
 
 
 def test_memory_in_every_form_is_the_slice_s(
-    container: Container, process: subprocess.Popen[str]
+    container: ProgramContainer, process: subprocess.Popen[str]
 ) -> None:
     said = nvml(
         container,
@@ -174,8 +174,8 @@ def test_memory_in_every_form_is_the_slice_s(
         ("nvmlVgpuInstanceGetVmID", NOT_SUPPORTED),
     ],
 )
-def test_what_is_refused_never_reaches_the_library(
-    container: Container, symbol: str, error: int
+def test_refused_calls_never_reach_the_library(
+    container: ProgramContainer, symbol: str, error: int
 ) -> None:
     done = container.run(
         sys.executable, "-c",
@@ -184,15 +184,15 @@ def test_what_is_refused_never_reaches_the_library(
     assert (done.stdout, done.stderr) == (f"{error}\n", "")
 
 
-def test_everything_that_is_refused_answers_so(container: Container) -> None:
-    lines = doors.assign(doors.read(doors.SOURCE.read_text()), doors.exported())
+def test_everything_that_is_refused_answers_so(newest: ProgramContainer) -> None:
+    lines = coverage.assign(coverage.read(coverage.SOURCE.read_text()), coverage.exported())
     refused = {
-        symbol: NO_PERMISSION if "NO_PERMISSION" in door.reason else NOT_SUPPORTED
-        for symbol, door in lines.items()
-        if door.kind == "refused" and symbol.startswith("nvml")
+        symbol: NO_PERMISSION if "NO_PERMISSION" in entry.reason else NOT_SUPPORTED
+        for symbol, entry in lines.items()
+        if entry.kind == "refused" and symbol.startswith("nvml")
     }
     said = nvml(
-        container,
+        newest,
         "import ctypes",
         "lib = ctypes.CDLL('libnvidia-ml.so.1')",
         f"say({{name: getattr(lib, name)(None, None, None, None) for name in {list(refused)!r}}})",
@@ -201,7 +201,7 @@ def test_everything_that_is_refused_answers_so(container: Container) -> None:
     assert said == [refused]
 
 
-def test_a_refusal_is_told_to_whoever_looks(container: Container) -> None:
+def test_a_refusal_reaches_every_caller(container: ProgramContainer) -> None:
     container.env["GPUSHARE_LOG"] = "debug"
     done = container.run(
         sys.executable, "-c",
@@ -212,7 +212,7 @@ def test_a_refusal_is_told_to_whoever_looks(container: Container) -> None:
     )
 
 
-def test_a_thread_may_bind_itself(container: Container) -> None:
+def test_a_thread_may_bind_itself(container: ProgramContainer) -> None:
     done = container.run(
         sys.executable, "-c",
         "import ctypes; print(ctypes.CDLL('libnvidia-ml.so.1').nvmlDeviceSetCpuAffinity(None))",
@@ -220,7 +220,7 @@ def test_a_thread_may_bind_itself(container: Container) -> None:
     assert (done.stdout, done.stderr) == ("0\n", "nvmlDeviceSetCpuAffinity\n")
 
 
-def test_nothing_is_told_before_the_pages_are_open(container: Container) -> None:
+def test_nothing_is_answered_before_the_pages_are_open(container: ProgramContainer) -> None:
     done = container.run(
         sys.executable, "-c",
         "import ctypes, os; lib = ctypes.CDLL('libnvidia-ml.so.1');"

@@ -9,9 +9,9 @@ import pytest
 
 from gpushare import simulator
 
-from .conftest import T4, Container
-from .program import DOORS, OUT_OF_MEMORY, Program, Refused
-from .tenant import MIB, Tenant
+from .conftest import T4, ProgramContainer
+from .program import ALLOCATION_PATHS, OUT_OF_MEMORY, DriverProgram, RefusedByDriver
+from .tenant import MIB, InterposedTenant
 from .test_nvml import holding, nvml
 
 UNAVAILABLE = 46
@@ -21,7 +21,7 @@ STEP = 64 * MIB
 
 
 @pytest.fixture
-def container(tmp_path: Path, simulator_filters: Path) -> Container:
+def container(tmp_path: Path, simulator_filters: Path) -> ProgramContainer:
     """300 MiB of the second instance of the second card."""
     made = simulator.create(
         tmp_path / "cards",
@@ -30,36 +30,40 @@ def container(tmp_path: Path, simulator_filters: Path) -> Container:
         mig=("3g.71gb", "1g.18gb"),
         folder=simulator_filters / "simulator",
     )
-    tenant = Tenant(tmp_path / "tenant", [made.instances[3]], QUOTA)
+    tenant = InterposedTenant(tmp_path / "tenant", [made.instances[3]], QUOTA)
     names = {"INSTANCE": made.instances[3], "SIBLING": made.instances[2], "CARD": made.uuids[1]}
     env = {**made.env, **names, "CUDA_VISIBLE_DEVICES": made.instances[3]}
-    return Container(simulator_filters, tenant, env)
+    return ProgramContainer(simulator_filters, tenant, env)
 
 
-def test_no_door_gives_more_than_the_quota(container: Container, doors_program: str) -> None:
-    with Program(container, doors_program) as program:
+def test_no_path_gives_more_than_the_quota(
+    container: ProgramContainer, allocation_program: str
+) -> None:
+    with DriverProgram(container, allocation_program) as program:
         free = program.free()
         assert (free, program.total()) == (QUOTA, QUOTA)
-        for door in DOORS:
-            with pytest.raises(Refused) as refused:
-                program.take(door, QUOTA + 2 * MIB)
-            assert refused.value.code == OUT_OF_MEMORY, door
-            number = program.take(door, STEP)
-            assert container.tenant.used()[0] >= STEP, door
+        for allocation in ALLOCATION_PATHS:
+            with pytest.raises(RefusedByDriver) as refused:
+                program.take(allocation, QUOTA + 2 * MIB)
+            assert refused.value.code == OUT_OF_MEMORY, allocation
+            number = program.take(allocation, STEP)
+            assert container.tenant.used()[0] >= STEP, allocation
             program.give(number)
             program.trim()
-            assert program.free() == free, door
+            assert program.free() == free, allocation
 
 
 @pytest.mark.parametrize("name", ["SIBLING", "CARD"])
-def test_what_was_not_granted_of_the_card_is_not_had(name: str, container: Container) -> None:
+def test_a_device_that_was_not_allocated_is_not_available(
+    name: str, container: ProgramContainer
+) -> None:
     container.env["CUDA_VISIBLE_DEVICES"] = container.env[name]
     said = container.says("say(result_of(call, 'cuInit', 0), result_of(context))")
     # Of a partitioned card the driver shows instances only.
     assert said == ([0, UNAVAILABLE] if name == "SIBLING" else [100, 3])
 
 
-def test_nvml_shows_the_instance_as_the_slice(container: Container) -> None:
+def test_nvml_shows_the_instance_as_the_slice(container: ProgramContainer) -> None:
     with holding(container, "start()", "alloc(20 * MIB)") as process:
         said = nvml(
             container,
@@ -73,7 +77,9 @@ def test_nvml_shows_the_instance_as_the_slice(container: Container) -> None:
         assert said == [QUOTA, 20 * MIB, 300, process.pid, 20 * MIB, 2]
 
 
-def test_nvml_finds_the_instance_on_its_card_and_nothing_beside_it(container: Container) -> None:
+def test_nvml_finds_the_instance_on_its_card_and_nothing_beside_it(
+    container: ProgramContainer,
+) -> None:
     said = nvml(
         container,
         "(card,) = cards()",

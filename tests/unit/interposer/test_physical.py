@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Container
+from .conftest import ProgramContainer
 from .tenant import MIB
 
 # What a program has done, and what is charged then, in MiB.
@@ -70,7 +70,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_the_charge_ends_with_the_last_reference(story: str, simulated: Container) -> None:
+def test_the_charge_ends_with_the_last_reference(story: str, simulated: ProgramContainer) -> None:
     lines, charged = STORIES[story]
     said = simulated.says(
         "start()", "p = reserve_address(16 * MIB)", *lines, "say(100 - memory()[0] // MIB)"
@@ -78,7 +78,7 @@ def test_the_charge_ends_with_the_last_reference(story: str, simulated: Containe
     assert said == [charged]
 
 
-def test_an_unmap_goes_on_behind_memory_that_is_not_ours(simulated: Container) -> None:
+def test_an_unmap_goes_on_behind_memory_that_is_not_ours(simulated: ProgramContainer) -> None:
     driver = simulated.libraries.parent / "driver" / "libcuda.so.1"
     said = simulated.says(
         "start()",
@@ -97,7 +97,7 @@ def test_an_unmap_goes_on_behind_memory_that_is_not_ours(simulated: Container) -
     assert said == [100]
 
 
-def test_mapped_memory_cannot_be_had_twice(simulated: Container) -> None:
+def test_mapped_memory_cannot_be_had_twice(simulated: ProgramContainer) -> None:
     said = simulated.says(
         "start()",
         "p = reserve_address(60 * MIB)",
@@ -109,6 +109,6 @@ def test_mapped_memory_cannot_be_had_twice(simulated: Container) -> None:
     assert said == [2, 0]
 
 
-def test_host_memory_is_not_charged(simulated: Container) -> None:
+def test_host_memory_is_not_charged(simulated: ProgramContainer) -> None:
     said = simulated.says("start()", "result_of(create, 4 * MIB, HOST_NUMA)", "say(memory()[0])")
     assert said == [100 * MIB]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Container
+from .conftest import ProgramContainer
 from .test_multicast import SETUP
 
 RACES = (
@@ -114,14 +114,14 @@ STORIES = {
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_another_thread_acts_meanwhile(story: str, fake: Container) -> None:
+def test_another_thread_acts_meanwhile(story: str, fake: ProgramContainer) -> None:
     lines, charged = STORIES[story]
     driver = str(fake.libraries.parent / "driver" / "libcuda.so.1")
     setup = [line.format(driver=driver) if "{driver" in line else line for line in RACES]
     assert fake.says(*setup, *lines, "say(used())") == [charged]
 
 
-def test_a_bind_where_another_was_lets_go_of_that(fake: Container) -> None:
+def test_a_bind_where_another_was_lets_go_of_that(fake: ProgramContainer) -> None:
     bind = "call('cuMulticastBindMem', c_uint64(group), *what(piece))"
     said = fake.says(
         *SETUP,

@@ -13,7 +13,7 @@ import pytest
 
 from gpushare import abi, simulator
 
-from .conftest import Container, SimulatedContainer, program
+from .conftest import ProgramContainer, SimulatedContainer, program
 from .tenant import MIB
 
 CHUNK = 32 * MIB
@@ -29,18 +29,18 @@ START = (
 END = "say(charged() // MIB, (taken() - before) // MIB)"
 
 
-def beside_the_driver(container: Container) -> Container:
+def beside_the_driver(container: ProgramContainer) -> ProgramContainer:
     container.env["BEHIND"] = str(container.libraries.parent / "driver" / "libcuda.so.1")
     return container
 
 
 @pytest.fixture
-def pooled(simulated: Container) -> Container:
+def pooled(simulated: ProgramContainer) -> ProgramContainer:
     """A container with 100 MiB of a card, whose programs can ask the driver for its own figures."""
     return beside_the_driver(simulated)
 
 
-def ends_at(container: Container, *lines: str) -> list[object]:
+def ends_at(container: ProgramContainer, *lines: str) -> list[object]:
     """Run a program that says something; return that, what is charged at its end, in chunks."""
     *said, (charged, truth) = container.python(*START, *lines, END)
     assert charged == truth
@@ -52,12 +52,12 @@ def ends_at(container: Container, *lines: str) -> list[object]:
     "allocate", ["alloc_async", "alloc_async_ptsz", "alloc_from_pool", "alloc_from_pool_ptsz"]
 )
 class TestGrowth:
-    def test_a_pool_is_charged_as_it_grows(self, allocate: str, pooled: Container) -> None:
+    def test_a_pool_is_charged_as_it_grows(self, allocate: str, pooled: ProgramContainer) -> None:
         said = ends_at(pooled, f"{allocate}(1)", f"{allocate}(CHUNK - 512)", f"{allocate}(512)")
         assert said == [2]
 
-    def test_what_the_pool_takes_beyond_the_quota_is_given_back(
-        self, allocate: str, pooled: Container
+    def test_pool_memory_beyond_the_quota_is_released(
+        self, allocate: str, pooled: ProgramContainer
     ) -> None:
         said = ends_at(
             pooled,
@@ -66,8 +66,8 @@ class TestGrowth:
         )
         assert said == [2, 3]
 
-    def test_the_last_byte_is_given_and_none_after_it(
-        self, allocate: str, pooled: Container
+    def test_the_last_byte_is_allocated_and_none_after_it(
+        self, allocate: str, pooled: ProgramContainer
     ) -> None:
         pooled.tenant.set_memory(3 * CHUNK)
         said = ends_at(
@@ -77,8 +77,8 @@ class TestGrowth:
         )
         assert said == [0, 0, 2, 3]
 
-    def test_nothing_above_the_quota_is_asked_of_the_driver(
-        self, allocate: str, pooled: Container
+    def test_nothing_above_the_quota_is_requested_from_the_driver(
+        self, allocate: str, pooled: ProgramContainer
     ) -> None:
         said = ends_at(
             pooled,
@@ -86,7 +86,9 @@ class TestGrowth:
         )
         assert said == [[2, 2, 2], 0]
 
-    def test_a_failed_driver_call_leaves_no_trace(self, allocate: str, pooled: Container) -> None:
+    def test_a_failed_driver_call_leaves_no_trace(
+        self, allocate: str, pooled: ProgramContainer
+    ) -> None:
         code = (
             *START,
             f"kept = {allocate}(CHUNK)",
@@ -103,7 +105,7 @@ class TestGrowth:
         assert said == "[999, 0]\n[64, 64]\n"
 
 
-def device_of(container: Container) -> Path:
+def device_of(container: ProgramContainer) -> Path:
     return Path(container.env["GPUSHARE_SIM_DEVICE"])
 
 
@@ -118,8 +120,8 @@ def device_of(container: Container) -> Path:
         "call('cuCtxSynchronize_v2', handle)",
     ],
 )
-def test_what_is_freed_is_given_back_where_the_program_waits(
-    give: str, wait: str, pooled: Container
+def test_freed_memory_is_released_where_the_program_waits(
+    give: str, wait: str, pooled: ProgramContainer
 ) -> None:
     said = ends_at(
         pooled,
@@ -138,7 +140,7 @@ def test_what_is_freed_is_given_back_where_the_program_waits(
 class TestThreshold:
     """What a pool keeps stays charged, costs no more when it is used again, and can be had."""
 
-    def test_a_pool_that_keeps_all_is_charged_once(self, pooled: Container) -> None:
+    def test_a_pool_that_keeps_all_is_charged_once(self, pooled: ProgramContainer) -> None:
         said = ends_at(
             pooled,
             "pool_threshold(pool_default(), KEEP_ALL)",
@@ -149,7 +151,7 @@ class TestThreshold:
         )
         assert said == [1]
 
-    def test_what_is_kept_is_noted(self, pooled: Container) -> None:
+    def test_memory_that_a_pool_keeps_is_noted(self, pooled: ProgramContainer) -> None:
         pooled.python(
             *START,
             "pool_threshold(pool_default(), KEEP_ALL)",
@@ -160,8 +162,8 @@ class TestThreshold:
         assert pooled.tenant.kind(abi.KIND_POOL) == 2 * CHUNK == pooled.tenant.used()[0]
         assert pooled.tenant.pool_kept() == 12 * MIB
 
-    def test_what_is_freed_and_kept_is_noted_where_the_program_waits(
-        self, pooled: Container
+    def test_freed_memory_that_a_pool_keeps_is_noted_where_the_program_waits(
+        self, pooled: ProgramContainer
     ) -> None:
         pooled.python(
             *START,
@@ -172,7 +174,7 @@ class TestThreshold:
         )
         assert pooled.tenant.pool_kept() == pooled.tenant.used()[0] == 3 * CHUNK
 
-    def test_a_trim_gives_back_exactly(self, pooled: Container) -> None:
+    def test_a_trim_gives_back_exactly(self, pooled: ProgramContainer) -> None:
         said = ends_at(
             pooled,
             "pool_threshold(pool_default(), KEEP_ALL)",
@@ -187,7 +189,7 @@ class TestThreshold:
         )
         assert said == [3, 2, 1]
 
-    def test_a_lower_threshold_lets_go_at_the_next_wait(self, pooled: Container) -> None:
+    def test_a_lower_threshold_lets_go_at_the_next_wait(self, pooled: ProgramContainer) -> None:
         said = ends_at(
             pooled,
             "pool_threshold(pool_default(), KEEP_ALL)",
@@ -201,8 +203,8 @@ class TestThreshold:
         assert said == [3, 0]
 
     @pytest.mark.parametrize("allocate", ["alloc", "alloc_managed", "create", "alloc_async"])
-    def test_what_is_kept_is_given_up_before_anything_is_refused(
-        self, allocate: str, pooled: Container
+    def test_a_pool_is_trimmed_before_an_allocation_is_refused(
+        self, allocate: str, pooled: ProgramContainer
     ) -> None:
         """As a card that is full has the driver do."""
         said = ends_at(
@@ -217,7 +219,7 @@ class TestThreshold:
         )
         assert said == [2, 0 if allocate == "alloc_managed" else 2]
 
-    def test_after_a_refusal_a_free_is_enough(self, pooled: Container) -> None:
+    def test_after_a_refusal_a_free_is_enough(self, pooled: ProgramContainer) -> None:
         """What frameworks do: free what they cache, try again, and wait for nothing."""
         said = ends_at(
             pooled,
@@ -229,7 +231,7 @@ class TestThreshold:
         )
         assert said == [[2, 2], 0, 3]
 
-    def test_a_pool_in_pieces_is_no_way_around_the_quota(self, pooled: Container) -> None:
+    def test_a_split_pool_cannot_exceed_the_quota(self, pooled: ProgramContainer) -> None:
         """By the books it fits into what is kept, but no piece is large enough."""
         said = ends_at(
             pooled,
@@ -242,7 +244,9 @@ class TestThreshold:
 
 
 class TestPools:
-    def test_a_destroyed_pool_is_charged_while_some_of_it_lives(self, pooled: Container) -> None:
+    def test_a_destroyed_pool_is_charged_while_some_of_it_lives(
+        self, pooled: ProgramContainer
+    ) -> None:
         said = ends_at(
             pooled,
             "pool = pool_create()",
@@ -257,7 +261,7 @@ class TestPools:
         )
         assert said == [[1, 1], 0]
 
-    def test_an_empty_pool_is_destroyed_at_once(self, pooled: Container) -> None:
+    def test_an_empty_pool_is_destroyed_at_once(self, pooled: ProgramContainer) -> None:
         said = ends_at(
             pooled,
             "for _ in range(40):",
@@ -267,7 +271,9 @@ class TestPools:
         )
         assert said == [0]
 
-    def test_a_default_pool_cannot_be_destroyed_and_stays_known(self, pooled: Container) -> None:
+    def test_a_default_pool_cannot_be_destroyed_and_stays_known(
+        self, pooled: ProgramContainer
+    ) -> None:
         said = ends_at(
             pooled,
             "alloc_async(CHUNK)",
@@ -276,7 +282,7 @@ class TestPools:
         )
         assert said == [1, 2]
 
-    def test_a_pool_that_is_current_is_what_is_allocated_from(self, pooled: Container) -> None:
+    def test_memory_comes_from_the_current_pool(self, pooled: ProgramContainer) -> None:
         said = ends_at(
             pooled,
             "pool = pool_create()",
@@ -291,7 +297,7 @@ class TestPools:
         )
         assert said == [1, 0, 1]
 
-    def test_a_pool_of_a_largest_size_is_charged_no_more(self, pooled: Container) -> None:
+    def test_a_pool_of_a_largest_size_is_charged_no_more(self, pooled: ProgramContainer) -> None:
         said = pooled.says(
             *START,
             "pool = pool_create(max_size=40 * MIB)",
@@ -309,7 +315,7 @@ class TestPools:
             "pool_at(2)",
         ],
     )
-    def test_a_pool_of_the_host_is_not_charged(self, pool: str, pooled: Container) -> None:
+    def test_a_pool_of_the_host_is_not_charged(self, pool: str, pooled: ProgramContainer) -> None:
         said = ends_at(
             pooled,
             "def pool_at(location_type):",
@@ -340,7 +346,7 @@ class TestPools:
         assert container.tenant.used(0)[0] == 32 * MIB
         assert container.tenant.used(1)[0] == 96 * MIB
 
-    def test_a_pool_of_a_card_that_was_not_granted_cannot_be_had(
+    def test_a_pool_on_a_card_that_was_not_allocated_is_refused(
         self, simulated_container: SimulatedContainer
     ) -> None:
         container = simulated_container(2, [0])
@@ -350,7 +356,7 @@ class TestPools:
         )
         assert said == [46, 46]
 
-    def test_what_ends_with_a_context_is_given_back(self, pooled: Container) -> None:
+    def test_the_pool_of_an_ended_context_is_released(self, pooled: ProgramContainer) -> None:
         """The simulated driver's pools end with the first context that used them."""
         said = ends_at(
             pooled,
@@ -367,7 +373,9 @@ class TestPools:
 
 
 class TestSharing:
-    def test_memory_of_a_shared_pool_is_charged_where_it_was_made(self, pooled: Container) -> None:
+    def test_memory_of_a_shared_pool_is_charged_where_it_was_made(
+        self, pooled: ProgramContainer
+    ) -> None:
         """And where it is still mapped, once its maker is gone."""
         said = pooled.python(
             "import select, socket",
@@ -399,7 +407,9 @@ class TestSharing:
         )
         assert said == [[32, True, 2, 20, 0]]
 
-    def test_what_is_exported_is_exported_until_it_is_freed(self, pooled: Container) -> None:
+    def test_an_exported_allocation_stays_exported_until_it_is_freed(
+        self, pooled: ProgramContainer
+    ) -> None:
         code = (
             "start()",
             "exported = (ctypes.c_ubyte * 64)()",
@@ -425,7 +435,9 @@ class TestSharing:
             process.communicate("\n")
 
 
-def test_threads_that_allocate_from_one_pool_stay_within_the_quota(pooled: Container) -> None:
+def test_threads_that_allocate_from_one_pool_stay_within_the_quota(
+    pooled: ProgramContainer,
+) -> None:
     said = ends_at(
         pooled,
         "import random",
@@ -455,7 +467,7 @@ def test_threads_that_allocate_from_one_pool_stay_within_the_quota(pooled: Conta
     assert said == [[0, 2], 0]
 
 
-def test_a_forked_child_has_none_of_its_parent_s_pools(fake: Container) -> None:
+def test_a_forked_child_has_none_of_its_parent_s_pools(fake: ProgramContainer) -> None:
     said = fake.python(
         "start()",
         "pointer = alloc_async(40 * MIB)",

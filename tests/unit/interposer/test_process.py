@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A filter in somebody else's process: how it begins, forks, speaks, and what it leaves alone."""
+"""The interposer in a program's process: its start, forks, messages, and limits."""
 
 from __future__ import annotations
 
@@ -14,64 +14,74 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import ROOT, Container, program
+from .conftest import ROOT, ProgramContainer, program
 from .tenant import MIB, Message, receive
 
 INIT = "import ctypes; cu = ctypes.CDLL('libcuda.so.1'); print(cu.cuInit(0), cu.cuInit(0))"
 SYSTEM_NOT_READY = "802"
 
 
-def init(container: Container) -> tuple[str, str]:
+def init(container: ProgramContainer) -> tuple[str, str]:
     done = container.run(sys.executable, "-c", INIT)
     assert done.returncode == 0
     return done.stdout.strip(), done.stderr
 
 
-def refusal(container: Container) -> str:
+def refusal(container: ProgramContainer) -> str:
     """The reason that a program is given, which sees the driver's own error twice."""
     said, stderr = init(container)
     assert said == f"{SYSTEM_NOT_READY} {SYSTEM_NOT_READY}"
     match = re.fullmatch(
-        "gpushare: no GPU here, for the quota of this container is not known: (.*); start the "
-        "container anew, and see `gpushare doctor` on the host\n",
+        "gpushare: no GPU: the quota of this container is unknown: (.*). Restart the container, "
+        "and run `gpushare doctor` on the host.\n",
         stderr,
     )
     assert match, stderr
     return match[1]
 
 
-def test_no_pages_no_gpu(container: Container) -> None:
+def test_no_pages_no_gpu(container: ProgramContainer) -> None:
     container.env["GPUSHARE_TENANT_DIR"] = "/nonexistent"
     assert refusal(container) == "/nonexistent/grant: No such file or directory"
 
 
-def test_no_tenant_directory_at_all(container: Container) -> None:
+def test_no_tenant_directory_at_all(container: ProgramContainer) -> None:
     container.env["GPUSHARE_TENANT_DIR"] = ""
     assert refusal(container) == "/opt/gpushare/tenant/grant: No such file or directory"
 
 
-def test_another_version_of_the_pages(container: Container) -> None:
+def test_another_version_of_the_pages(container: ProgramContainer) -> None:
     page = bytearray(container.tenant.grant.read_bytes())
     page[abi.GRANT_HEADER_ABI_VERSION] += 1
     container.tenant.grant.write_bytes(page)
-    assert refusal(container).endswith(
-        "/grant: has another version than this library; start the container anew"
-    )
+    assert refusal(container).endswith("/grant: was written by a different version of gpushare")
 
 
-def test_pages_of_something_else(container: Container) -> None:
+def test_pages_of_something_else(container: ProgramContainer) -> None:
     page = bytearray(container.tenant.status.read_bytes())
     page[0] += 1
     container.tenant.status.write_bytes(page)
     assert refusal(container).endswith("/status: was not written by gpushared")
 
 
-def test_a_truncated_page_is_refused_not_crashed_on(container: Container) -> None:
+def test_a_program_that_starts_before_its_container_is_bound_gets_no_gpu(
+    container: ProgramContainer,
+) -> None:
+    with container.tenant.grant.open("r+b") as page:
+        page.seek(abi.GRANT_HEADER_UNBOUND)
+        page.write(b"\1")
+    said = "/grant: the container was started before gpushared knew of its process"
+    assert refusal(container).endswith(said)
+
+
+def test_a_truncated_page_is_refused_not_crashed_on(container: ProgramContainer) -> None:
     os.truncate(container.tenant.status, abi.STATUS_BYTES - 1)
     assert refusal(container).endswith("/status: is too short")
 
 
-def test_the_environment_cannot_replace_the_container_s_own_pages(container: Container) -> None:
+def test_the_environment_cannot_replace_the_container_s_own_pages(
+    container: ProgramContainer,
+) -> None:
     inside = f"""
         mount -t tmpfs none /opt &&
         mkdir -p /opt/gpushare/tenant &&
@@ -84,11 +94,13 @@ def test_the_environment_cannot_replace_the_container_s_own_pages(container: Con
     assert "/opt/gpushare/tenant/grant: No such file or directory" in done.stderr
 
 
-def test_it_says_nothing_of_its_own(container: Container) -> None:
+def test_it_says_nothing_of_its_own(container: ProgramContainer) -> None:
     assert init(container) == ("0 0", "")
 
 
-def test_the_daemon_hears_of_the_process_and_of_its_first_refusal(container: Container) -> None:
+def test_the_daemon_is_notified_of_the_process_and_of_its_first_refusal(
+    container: ProgramContainer,
+) -> None:
     with container.tenant.listen() as listener:
         process = container.start(
             sys.executable, "-c",
@@ -104,7 +116,7 @@ def test_the_daemon_hears_of_the_process_and_of_its_first_refusal(container: Con
     assert refused == Message(abi.MESSAGE_LOG, 6, process.pid, text)
 
 
-def test_a_daemon_that_was_started_anew_hears_the_next_message(container: Container) -> None:
+def test_a_restarted_daemon_gets_the_next_message(container: ProgramContainer) -> None:
     process = None
     with container.tenant.listen() as listener:
         process = container.start(
@@ -130,14 +142,14 @@ def test_a_daemon_that_was_started_anew_hears_the_next_message(container: Contai
     assert "bytes refused" in heard.text
 
 
-def test_a_daemon_that_does_not_listen_holds_nobody_up(container: Container) -> None:
+def test_an_unresponsive_daemon_delays_nothing(container: ProgramContainer) -> None:
     with container.tenant.listen() as listener:
         listener.listen(0)
         for _ in range(3):  # more than the socket takes unaccepted
             assert container.says("start()", "say(result_of(alloc, 101 * MIB))") == [2]
 
 
-def test_messages_go_to_stderr_where_asked(container: Container) -> None:
+def test_messages_go_to_stderr_on_request(container: ProgramContainer) -> None:
     container.env["GPUSHARE_LOG"] = "info"
     done = container.run(sys.executable, "-c", program("start()", "result_of(alloc, 102 * MIB)"))
     assert done.stderr == (
@@ -145,7 +157,7 @@ def test_messages_go_to_stderr_where_asked(container: Container) -> None:
     )
 
 
-def test_a_forked_child_has_a_slot_of_its_own(fake: Container) -> None:
+def test_a_forked_child_has_a_slot_of_its_own(fake: ProgramContainer) -> None:
     said = fake.python(
         "start()",
         "pointer = alloc(40 * MIB)",
@@ -161,7 +173,7 @@ def test_a_forked_child_has_a_slot_of_its_own(fake: Container) -> None:
     assert said == [["child", 2, 0, 0], ["parent", 0, 0]]
 
 
-def test_a_forked_child_is_not_locked_out(fake: Container) -> None:
+def test_a_forked_child_is_not_locked_out(fake: ProgramContainer) -> None:
     """It gets the driver's answer, and may fork in turn; a deadlock ends with SIGALRM."""
     said = fake.says(
         "import signal",
@@ -182,7 +194,7 @@ def test_a_forked_child_is_not_locked_out(fake: Container) -> None:
     assert said == [0, 0]
 
 
-def test_a_child_forked_before_init_is_a_process_like_any(container: Container) -> None:
+def test_a_child_forked_before_init_is_a_process_like_any(container: ProgramContainer) -> None:
     said = container.python(
         "child = os.fork()",
         "start()",
@@ -197,7 +209,7 @@ def test_a_child_forked_before_init_is_a_process_like_any(container: Container) 
     assert said == [[2, 0]]
 
 
-def test_descriptors_are_high_and_close_on_exec(fake: Container) -> None:
+def test_descriptors_are_high_and_close_on_exec(fake: ProgramContainer) -> None:
     with fake.tenant.listen():
         said = fake.says(
             "import fcntl",
@@ -210,7 +222,7 @@ def test_descriptors_are_high_and_close_on_exec(fake: Container) -> None:
     assert said == [2, True, True]
 
 
-def test_a_few_descriptors_are_enough(container: Container) -> None:
+def test_a_few_descriptors_are_enough(container: ProgramContainer) -> None:
     said = container.says(
         "import resource",
         "resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))",
@@ -220,7 +232,7 @@ def test_a_few_descriptors_are_enough(container: Container) -> None:
     assert said == [2, 0]
 
 
-def test_errno_threads_and_signals_are_left_alone(container: Container) -> None:
+def test_errno_threads_and_signals_are_left_alone(container: ProgramContainer) -> None:
     said = container.says(
         "import signal",
         "def state():",
@@ -241,7 +253,7 @@ def test_errno_threads_and_signals_are_left_alone(container: Container) -> None:
     ("library", "table"), [("libcuda.so.1", "cuda"), ("libnvidia-ml.so.1", "nvml")]
 )
 def test_every_symbol_of_the_table_is_exported_and_no_other(
-    library: str, table: str, fake: Container
+    library: str, table: str, fake: ProgramContainer
 ) -> None:
     text = (ROOT / "libhook" / "table" / f"{table}.inc").read_text()
     symbols = set(re.findall(rf"^{table.upper()}_SYMBOL\((\w+)", text, re.MULTILINE))
@@ -252,7 +264,7 @@ def test_every_symbol_of_the_table_is_exported_and_no_other(
     assert {line.split()[2] for line in listed.stdout.splitlines()} == symbols
 
 
-def test_the_table_is_sorted_by_name_for_the_look_up() -> None:
+def test_the_table_is_sorted_by_name_for_the_lookup() -> None:
     text = (ROOT / "libhook" / "table" / "cuda.inc").read_text()
     names = re.findall(r"^CUDA_SYMBOL\(\w+, (\w+),", text, re.MULTILINE)
     assert names == sorted(names)

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import FAKE_UUIDS, Container, FakeContainer, program
+from .conftest import FAKE_UUIDS, FakeContainer, ProgramContainer, program
 from .tenant import MIB
 
 ALLOCATE = (
@@ -18,7 +18,7 @@ ALLOCATE = (
 )
 
 
-def test_memory_is_given_to_the_last_granule(container: Container) -> None:
+def test_memory_is_allocated_to_the_last_granule(container: ProgramContainer) -> None:
     container.tenant.set_context_bytes(7 * MIB)
     said = container.says(
         "start()",
@@ -34,7 +34,7 @@ def test_memory_is_given_to_the_last_granule(container: Container) -> None:
 
 
 @pytest.mark.parametrize("allocate", ALLOCATE)
-def test_over_quota_is_out_of_memory(allocate: str, container: Container) -> None:
+def test_over_quota_is_out_of_memory(allocate: str, container: ProgramContainer) -> None:
     said = container.says(
         "start()",
         "alloc(36 * MIB)",
@@ -48,7 +48,9 @@ def test_over_quota_is_out_of_memory(allocate: str, container: Container) -> Non
     [(a, "release" if a == "create" else "free") for a in ALLOCATE]
     + [("alloc_async", "free_async")],
 )
-def test_a_free_gives_back_exactly(allocate: str, give_back: str, container: Container) -> None:
+def test_a_free_gives_back_exactly(
+    allocate: str, give_back: str, container: ProgramContainer
+) -> None:
     said = container.says(
         "handle = start()",
         f"kept = {allocate}(32 * MIB)",
@@ -66,7 +68,7 @@ def test_a_free_gives_back_exactly(allocate: str, give_back: str, container: Con
 
 
 @pytest.mark.parametrize("allocate", ALLOCATE)
-def test_a_failed_driver_call_leaves_no_trace(allocate: str, fake: Container) -> None:
+def test_a_failed_driver_call_leaves_no_trace(allocate: str, fake: ProgramContainer) -> None:
     said = fake.says(
         "start()",
         "os.environ['FAKE_CUDA_FAIL'] = '1'",
@@ -76,7 +78,7 @@ def test_a_failed_driver_call_leaves_no_trace(allocate: str, fake: Container) ->
     assert said == [719, 100 * MIB]
 
 
-def test_a_failed_free_keeps_the_charge(fake: Container) -> None:
+def test_a_failed_free_keeps_the_charge(fake: ProgramContainer) -> None:
     said = fake.says(
         "start()",
         "alloc(MIB)",
@@ -85,7 +87,7 @@ def test_a_failed_free_keeps_the_charge(fake: Container) -> None:
     assert said == [1, 1, 99 * MIB]
 
 
-def test_pitch_is_charged_as_the_driver_chose_it(container: Container) -> None:
+def test_pitch_is_charged_as_the_driver_chose_it(container: ProgramContainer) -> None:
     said = container.says(
         "start()",
         "pointer, pitch = c_uint64(), c_size_t()",
@@ -99,7 +101,7 @@ def test_pitch_is_charged_as_the_driver_chose_it(container: Container) -> None:
     assert said == [True, 100 * MIB]
 
 
-def test_a_pitch_that_does_not_fit_is_refused_and_freed(fake: Container) -> None:
+def test_a_pitch_that_does_not_fit_is_refused_and_freed(fake: ProgramContainer) -> None:
     said = fake.says(
         "start()",
         "pointer, pitch = c_uint64(), c_size_t()",
@@ -109,7 +111,7 @@ def test_a_pitch_that_does_not_fit_is_refused_and_freed(fake: Container) -> None
     assert said == [2, 0, 100 * MIB]
 
 
-def test_sizes_that_overflow_are_out_of_memory(fake: Container) -> None:
+def test_sizes_that_overflow_are_out_of_memory(fake: ProgramContainer) -> None:
     said = fake.says(
         "start()",
         "pointer, pitch = c_uint64(), c_size_t()",
@@ -119,7 +121,7 @@ def test_sizes_that_overflow_are_out_of_memory(fake: Container) -> None:
     assert said == [2, 2]
 
 
-def test_the_host_s_memory_is_not_charged(fake: Container) -> None:
+def test_the_host_s_memory_is_not_charged(fake: ProgramContainer) -> None:
     said = fake.says(
         "start()",
         "say(result_of(create, 500 * MIB, HOST_NUMA), memory()[0])",
@@ -127,7 +129,9 @@ def test_the_host_s_memory_is_not_charged(fake: Container) -> None:
     assert said == [0, 100 * MIB]
 
 
-def test_a_created_context_is_charged_and_takes_its_buffers_along(container: Container) -> None:
+def test_a_created_context_is_charged_and_takes_its_buffers_along(
+    container: ProgramContainer,
+) -> None:
     container.tenant.set_context_bytes(10 * MIB)
     said = container.says(
         "call('cuInit', 0)",
@@ -142,7 +146,7 @@ def test_a_created_context_is_charged_and_takes_its_buffers_along(container: Con
     assert said == [70 * MIB, 84 * MIB]
 
 
-def test_the_primary_context_is_charged_once(container: Container) -> None:
+def test_the_primary_context_is_charged_once(container: ProgramContainer) -> None:
     code = program(
         "call('cuInit', 0)",
         "handle = c_void_p()",
@@ -188,12 +192,14 @@ BEHIND = (
 )
 
 
-def behind(container: Container) -> Container:
+def behind(container: ProgramContainer) -> ProgramContainer:
     container.env["BEHIND"] = str(container.libraries.parent / "driver" / "libcuda.so.1")
     return container
 
 
-def test_a_primary_context_that_is_there_already_is_never_refused(container: Container) -> None:
+def test_a_primary_context_that_is_there_already_is_never_refused(
+    container: ProgramContainer,
+) -> None:
     container.tenant.set_context_bytes(30 * MIB)
     container.tenant.set_u64(0, abi.GRANT_CARD_OVERHEAD_BYTES, 32 * MIB)  # the same, measured
     said = behind(container).says(
@@ -206,7 +212,7 @@ def test_a_primary_context_that_is_there_already_is_never_refused(container: Con
 
 
 def test_the_end_of_a_primary_context_that_was_not_retained_here_frees_its_buffers(
-    container: Container,
+    container: ProgramContainer,
 ) -> None:
     said = behind(container).says(
         *BEHIND,
@@ -220,7 +226,7 @@ def test_the_end_of_a_primary_context_that_was_not_retained_here_frees_its_buffe
 
 
 @pytest.mark.parametrize("suffix", ["", "_ptsz"])
-def test_a_captured_stream_allocates_and_frees_nothing(suffix: str, fake: Container) -> None:
+def test_a_captured_stream_allocates_and_frees_nothing(suffix: str, fake: ProgramContainer) -> None:
     said = fake.says(
         "start()",
         "outside = alloc_async(30 * MIB)",
@@ -238,7 +244,7 @@ def test_a_captured_stream_allocates_and_frees_nothing(suffix: str, fake: Contai
     assert said == [70, 70, 10]
 
 
-def test_a_context_that_does_not_fit_is_out_of_memory(container: Container) -> None:
+def test_a_context_that_does_not_fit_is_out_of_memory(container: ProgramContainer) -> None:
     container.tenant.set_context_bytes(60 * MIB)
     said = container.says(
         "start()",
@@ -249,18 +255,18 @@ def test_a_context_that_does_not_fit_is_out_of_memory(container: Container) -> N
     assert said == [2, 2, 40 * MIB]
 
 
-def test_without_a_context_the_driver_s_error_comes_through(container: Container) -> None:
+def test_without_a_context_the_driver_s_error_comes_through(container: ProgramContainer) -> None:
     said = container.says("call('cuInit', 0)", "say(result_of(alloc, MIB), result_of(memory))")
     assert said == [201, 201]
     assert container.tenant.used() == (0, 0)
 
 
-def test_the_end_of_a_process_frees_all(container: Container) -> None:
+def test_the_end_of_a_process_frees_all(container: ProgramContainer) -> None:
     container.python("start()", "alloc(100 * MIB)")
     assert container.says("start()", "say(result_of(alloc, 100 * MIB))") == [0]
 
 
-def test_total_memory_is_the_quota(container: Container) -> None:
+def test_total_memory_is_the_quota(container: ProgramContainer) -> None:
     said = container.says(
         "call('cuInit', 0)",
         "total = c_size_t()",
@@ -270,7 +276,7 @@ def test_total_memory_is_the_quota(container: Container) -> None:
     assert said == [100 * MIB]
 
 
-def test_a_resize_is_seen_at_once(container: Container) -> None:
+def test_a_resize_is_seen_at_once(container: ProgramContainer) -> None:
     container.tenant.set_memory(30 * MIB)
     code = (
         "start()",
@@ -288,7 +294,7 @@ def test_a_resize_is_seen_at_once(container: Container) -> None:
 class TestSeveralCards:
     """Two cards, of which the container was granted both or one."""
 
-    def test_cards_are_told_by_uuid(self, fake_container: FakeContainer) -> None:
+    def test_cards_are_identified_by_uuid(self, fake_container: FakeContainer) -> None:
         container = fake_container(FAKE_UUIDS, 100 * MIB)
         container.tenant.set_memory(10 * MIB, card=1)
         container.env["FAKE_CUDA_DEVICES"] = "10"  # as CUDA_VISIBLE_DEVICES=1,0 makes it
@@ -309,7 +315,7 @@ class TestSeveralCards:
         )
         assert said == [10, 100, 2, 100, 10]
 
-    def test_a_card_that_was_not_granted_is_unavailable(
+    def test_a_card_that_was_not_allocated_is_unavailable(
         self, fake_container: FakeContainer
     ) -> None:
         container = fake_container(FAKE_UUIDS[1:], 100 * MIB)

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "quota/ledger.h"
-#include "quota/members.h"
+#include "quota/process_table.h"
 #include "quota/usage.h"
 #include "tenant.h"
 
@@ -26,7 +26,7 @@ static unsigned own; /* the child's place in `taken` */
 
 static void start_together(void)
 {
-	CHECK(members_join() == NULL);
+	CHECK(process_table_join() == NULL);
 	atomic_fetch_add(&shared->ready, 1);
 	while (atomic_load(&shared->ready) < PROCESSES)
 		usleep(1000);
@@ -34,7 +34,7 @@ static void start_together(void)
 
 static void end_together(void)
 {
-	/* Nobody gives anything back before all have been refused. */
+	/* No thread frees anything before all have been refused. */
 	atomic_fetch_add(&shared->done, 1);
 	while (atomic_load(&shared->done) < PROCESSES)
 		usleep(1000);

@@ -16,7 +16,7 @@ def taken_beside_contexts(group: Ranks) -> int:
 
 
 @pytest.mark.parametrize("size", [MIB + 1, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 17 * MIB + 12345])
-def test_a_large_buffer_is_charged_what_it_takes(size: int, group: Ranks) -> None:
+def test_a_large_buffer_is_charged_at_its_size(size: int, group: Ranks) -> None:
     pointer = group[0].ask(f"alloc({size})")
     assert group.container.tenant.used()[0] == taken_beside_contexts(group) >= size
     group[0].ask(f"free({pointer})")
@@ -31,7 +31,7 @@ def test_of_small_buffers_less_than_a_block_is_not_charged(group: Ranks) -> None
         assert 0 <= left < 2 * MIB
 
 
-def test_the_last_block_is_not_given_to_two(group: Ranks) -> None:
+def test_the_last_block_is_allocated_once(group: Ranks) -> None:
     first, second, _ = group
     assert first.ask("result_of(alloc, 97 * MIB)") == 0
     assert second.ask("result_of(alloc, 2 * MIB + 1)") == 2

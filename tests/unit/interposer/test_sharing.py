@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Container
+from .conftest import ProgramContainer
 from .rank import Rank, Ranks, ranks
 from .tenant import MIB
 
@@ -21,7 +21,7 @@ def give(maker: Rank, takers: list[Rank], size: int = 40 * MIB, *, map_it: bool 
     maker.ask(f"os.close({descriptor})")
 
 
-def test_what_three_map_counts_once(group: Ranks) -> None:
+def test_memory_mapped_by_three_processes_counts_once(group: Ranks) -> None:
     maker, *takers = group
     give(maker, takers)
     assert [group.both(rank) for rank in group] == [(40, 40)] * 3
@@ -30,7 +30,7 @@ def test_what_three_map_counts_once(group: Ranks) -> None:
     assert takers[0].ask("result_of(alloc, 60 * MIB)") == 0
 
 
-def test_all_is_given_back_by_whoever_is_last(group: Ranks) -> None:
+def test_the_last_process_frees_the_whole_charge(group: Ranks) -> None:
     maker, *takers = group
     give(maker, takers)
     maker.ask("release(piece)")
@@ -45,7 +45,7 @@ def test_all_is_given_back_by_whoever_is_last(group: Ranks) -> None:
     assert group.container.tenant.shared() == (0, 0)
 
 
-def test_what_outlives_its_killed_maker_still_counts(group: Ranks) -> None:
+def test_memory_that_outlives_its_killed_maker_still_counts(group: Ranks) -> None:
     maker, *takers = group
     give(maker, takers)
     maker.kill()
@@ -137,7 +137,7 @@ def test_an_import_retained_by_its_address_counts_to_its_last_release(group: Ran
 
 
 def test_ranks_that_all_share_with_all_count_each_piece_once(group: Ranks) -> None:
-    """As the peers of a collective library do: everybody's buffer is mapped by everybody."""
+    """As the peers of a collective library do: every process maps every buffer."""
     for rank in group:
         rank.ask("shareable(20 * MIB)", "own")
     descriptors = [rank.ask("export(own)") for rank in group]
@@ -158,7 +158,7 @@ def test_a_failed_export_and_import_leave_no_trace(group: Ranks) -> None:
     assert group.both(rank) == (4, 4)
 
 
-def test_memory_that_sleeps_and_wakes_is_all_given_back(group: Ranks) -> None:
+def test_memory_that_sleeps_and_wakes_is_all_released(group: Ranks) -> None:
     """Many small pieces in one reservation, unmapped in one call, released, and made anew."""
     (rank, *_) = group
     rank.ask("reserve_address(80 * MIB)", "where")
@@ -171,7 +171,7 @@ def test_memory_that_sleeps_and_wakes_is_all_given_back(group: Ranks) -> None:
         assert group.both(rank) == (0, 0)
 
 
-def test_a_forked_child_answers_for_none_of_it(simulated: Container) -> None:
+def test_a_forked_child_answers_for_none_of_it(simulated: ProgramContainer) -> None:
     with ranks(simulated, 1) as (rank,):
         rank.ask("shareable(40 * MIB)", "piece")
         rank.ask("export(piece)")

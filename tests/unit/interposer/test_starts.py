@@ -10,24 +10,24 @@ from typing import Final
 import pytest
 
 from gpushare import abi, simulator
-from libhook.table import doors
+from libhook.table import coverage
 
-from .conftest import HERE, ROOT, T4, Container, SimulatedContainer, compile_c
+from .conftest import HERE, ROOT, T4, ProgramContainer, SimulatedContainer, compile_c
 from .conftest import program as program_of
-from .gate import MILLISECOND, Gate
+from .gate import MILLISECOND, WrittenGate
 from .starter import Starter
-from .tenant import MIB, Tenant
-from .test_reach import WAYS
+from .tenant import MIB, InterposedTenant
+from .test_reach import LOOKUPS
 
 NOT_SUPPORTED: Final = 801
 #: What was launched while the gate was open may still run during the first that is counted.
 LEARNED_AFTER: Final = 3
-PROGRAM: Final = ("starts_program.c", *(str(HERE / name) for name in ("starts.c", "ways.c")))
+PROGRAM: Final = ("starts_program.c", *(str(HERE / name) for name in ("starts.c", "lookups.c")))
 
 
 @pytest.fixture(scope="session")
 def starts_program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """starts_program.c, which finds the driver as it is told."""
+    """starts_program.c, which finds the driver in the given way."""
     return str(compile_c(tmp_path_factory.mktemp("starts") / "starts", *PROGRAM, "-lpthread"))
 
 
@@ -40,23 +40,23 @@ def linked_starts_program(tmp_path_factory: pytest.TempPathFactory, simulator_fi
 
 
 @pytest.fixture
-def container(tmp_path: Path, simulator_filters: Path) -> Container:
+def container(tmp_path: Path, simulator_filters: Path) -> ProgramContainer:
     """A container with a card of a driver that has every call of the table."""
     made = simulator.create(
         tmp_path / "cards", T4, folder=simulator_filters / "simulator",
         cuda_version="13.5", driver_version="600.10",
     )  # fmt: skip
-    tenant = Tenant(tmp_path / "tenant", made.uuids, 1024 * MIB)
+    tenant = InterposedTenant(tmp_path / "tenant", made.uuids, 1024 * MIB)
     env = dict(made.env) | {"LIBCUDA": str(simulator_filters / "libcuda.so.1")}
-    return Container(simulator_filters, tenant, env)
+    return ProgramContainer(simulator_filters, tenant, env)
 
 
 @pytest.fixture
-def gate(container: Container) -> Gate:
-    return Gate(container.tenant)
+def gate(container: ProgramContainer) -> WrittenGate:
+    return WrittenGate(container.tenant)
 
 
-def learn(program: Starter, gate: Gate, symbol: str) -> None:
+def learn(program: Starter, gate: WrittenGate, symbol: str) -> None:
     """Have it launched, one at a time, until it is known what it costs."""
     for _ in range(LEARNED_AFTER):
         assert program.call(symbol) == 0
@@ -69,23 +69,27 @@ def answer(kind: str) -> int:
 
 
 def test_all_that_the_table_says_is_gated_is_tried_here() -> None:
-    lines = doors.assign(doors.read(doors.SOURCE.read_text()), doors.exported())
+    lines = coverage.assign(coverage.read(coverage.SOURCE.read_text()), coverage.exported())
     gated = {
         symbol
-        for symbol, door in lines.items()
-        if "gated: " in door.reason and doors.STARTS.search(door.name)
+        for symbol, entry in lines.items()
+        if "gated: " in entry.reason and coverage.STARTS.search(entry.name)
     }
     text = (ROOT / "tests/unit/interposer/starts.inc").read_text()
     tried = [line.split("(")[1].split(",")[0] for line in text.splitlines() if line[:1].isupper()]
     assert sorted(tried) == sorted(gated)
 
 
-@pytest.mark.parametrize("way", [*WAYS, "linked"])
-def test_behind_a_closed_gate_the_driver_is_given_nothing(
-    way: str, container: Container, gate: Gate, starts_program: str, linked_starts_program: str
+@pytest.mark.parametrize("lookup", [*LOOKUPS, "linked"])
+def test_behind_a_closed_gate_no_work_reaches_the_driver(
+    lookup: str,
+    container: ProgramContainer,
+    gate: WrittenGate,
+    starts_program: str,
+    linked_starts_program: str,
 ) -> None:
-    path = linked_starts_program if way == "linked" else starts_program
-    with Starter(container, path, way) as program:
+    path = linked_starts_program if lookup == "linked" else starts_program
+    with Starter(container, path, lookup) as program:
         for symbol, kind in program.kinds.items():
             program.synchronize()
             given = program.given_ns()
@@ -98,11 +102,11 @@ def test_behind_a_closed_gate_the_driver_is_given_nothing(
             assert gate.work().waiting == 0, symbol
 
 
-@pytest.mark.parametrize("way", ["dlopen", "procaddress", "procaddress-per-thread"])
+@pytest.mark.parametrize("lookup", ["dlopen", "procaddress", "procaddress-per-thread"])
 def test_an_open_gate_counts_nothing_and_lets_all_pass(
-    way: str, container: Container, gate: Gate, starts_program: str
+    lookup: str, container: ProgramContainer, gate: WrittenGate, starts_program: str
 ) -> None:
-    with Starter(container, starts_program, way) as program:
+    with Starter(container, starts_program, lookup) as program:
         gate.set(abi.GATE_OPEN)
         for symbol, kind in program.kinds.items():
             given = program.given_ns()
@@ -114,7 +118,7 @@ def test_an_open_gate_counts_nothing_and_lets_all_pass(
 
 
 def test_in_a_window_each_is_one_piece_of_work_that_ends(
-    container: Container, gate: Gate, starts_program: str
+    container: ProgramContainer, gate: WrittenGate, starts_program: str
 ) -> None:
     with Starter(container, starts_program) as program:
         gate.set(abi.GATE_WINDOW)
@@ -129,8 +133,8 @@ def test_in_a_window_each_is_one_piece_of_work_that_ends(
         assert gate.work().forced == 0
 
 
-def test_what_is_captured_waits_at_no_gate_and_counts_nowhere(
-    container: Container, gate: Gate, starts_program: str
+def test_captured_work_waits_at_no_gate_and_is_not_counted(
+    container: ProgramContainer, gate: WrittenGate, starts_program: str
 ) -> None:
     with Starter(container, starts_program) as program:
         gate.set(abi.GATE_CLOSED)
@@ -147,7 +151,7 @@ def test_what_is_captured_waits_at_no_gate_and_counts_nowhere(
 
 
 def test_after_a_capture_its_stream_waits_again(
-    container: Container, gate: Gate, starts_program: str
+    container: ProgramContainer, gate: WrittenGate, starts_program: str
 ) -> None:
     with Starter(container, starts_program) as program:
         gate.set(abi.GATE_CLOSED)
@@ -159,7 +163,7 @@ def test_after_a_capture_its_stream_waits_again(
 
 
 def test_other_streams_wait_while_one_is_captured(
-    container: Container, gate: Gate, starts_program: str
+    container: ProgramContainer, gate: WrittenGate, starts_program: str
 ) -> None:
     with Starter(container, starts_program) as program:
         gate.set(abi.GATE_CLOSED)
@@ -177,8 +181,8 @@ WAITS: Final = ("cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2_ptds", "cuMemcpyAtoH_v2", "c
 
 
 @pytest.mark.parametrize("symbol", WAITS)
-def test_what_has_waited_for_its_end_is_not_pending(
-    symbol: str, container: Container, gate: Gate, starts_program: str
+def test_work_that_was_waited_for_is_not_pending(
+    symbol: str, container: ProgramContainer, gate: WrittenGate, starts_program: str
 ) -> None:
     """Else a program that copies step by step would wait for what is over."""
     with Starter(container, starts_program) as program:
@@ -194,7 +198,7 @@ def test_what_has_waited_for_its_end_is_not_pending(
 
 
 def test_after_a_wait_nothing_is_pending(
-    container: Container, gate: Gate, starts_program: str
+    container: ProgramContainer, gate: WrittenGate, starts_program: str
 ) -> None:
     with Starter(container, starts_program) as program:
         gate.set(abi.GATE_METERED)
@@ -209,8 +213,8 @@ def test_after_a_wait_nothing_is_pending(
 
 
 @pytest.mark.parametrize("symbol", ["cuGraphLaunch", "cuGraphLaunch_ptsz"])
-def test_a_graph_that_is_replayed_is_held_to_its_window(
-    symbol: str, container: Container, gate: Gate, starts_program: str
+def test_a_graph_that_is_replayed_stays_in_its_window(
+    symbol: str, container: ProgramContainer, gate: WrittenGate, starts_program: str
 ) -> None:
     """Each replay is two kernels of a millisecond: of ten no more than two are ever pending."""
     with Starter(container, starts_program) as program:
@@ -235,7 +239,7 @@ def test_each_card_has_its_gate_and_a_stream_is_its_own_card_s(
 ) -> None:
     """The stream's, whatever context is current when it is given work."""
     container = simulated_container(2, [0, 1])
-    first, second = Gate(container.tenant, 0), Gate(container.tenant, 1)
+    first, second = WrittenGate(container.tenant, 0), WrittenGate(container.tenant, 1)
     first.set(abi.GATE_METERED)
     second.set(abi.GATE_CLOSED)
     lines = (

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The filter over the simulator, both as they are built here: threads that take memory through all
- * doors at once and give back each other's, while contexts, pools and streams are made and
- * destroyed, memory is exported and imported, the process forks, and others wait and look. For the
- * sanitizers; what is left at the end is known exactly.
+ * allocation paths at once and give back each other's, while contexts, pools and streams are made
+ * and destroyed, memory is exported and imported, the process forks, and others wait and look. For
+ * the sanitizers; what is left at the end is known exactly.
  */
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "device_file.h"
-#include "doors.h"
+#include "allocation_paths.h"
 #include "nvml_api.h"
 #include "tenant.h"
 
@@ -42,14 +42,14 @@ static struct held swap(uint32_t place, struct held held)
 
 static void give(struct held held)
 {
-	if (held.door)
-		CHECK(held.door->give(&held) == CUDA_SUCCESS);
+	if (held.path)
+		CHECK(held.path->give(&held) == CUDA_SUCCESS);
 }
 
-static void take(const struct door *door, uint32_t place, size_t bytes)
+static void take(const struct allocation_path *path, uint32_t place, size_t bytes)
 {
-	struct held held = {.door = door, .bytes = bytes};
-	CUresult result = door->take(&held);
+	struct held held = {.path = path, .bytes = bytes};
+	CUresult result = path->take(&held);
 
 	if (result == CUDA_SUCCESS) {
 		taken++;
@@ -58,7 +58,7 @@ static void take(const struct door *door, uint32_t place, size_t bytes)
 	}
 	/* The heap is there once. */
 	CHECK(result == CUDA_ERROR_OUT_OF_MEMORY ||
-		(result == CUDA_ERROR_NOT_PERMITTED && door == door_named("limit")));
+		(result == CUDA_ERROR_NOT_PERMITTED && path == allocation_path_named("limit")));
 	refused++;
 	give(swap(place, (struct held){0}));
 }
@@ -67,11 +67,12 @@ static void *take_and_give(void *seed)
 {
 	uint32_t state = (uint32_t)(uintptr_t)seed;
 
-	CHECK(doors_enter() == CUDA_SUCCESS);
+	CHECK(allocation_enter() == CUDA_SUCCESS);
 	for (int round = 0; round < ROUNDS; round++) {
-		const struct door *door = &doors[draw(&state) % door_count];
+		const struct allocation_path *path =
+			&allocation_paths[draw(&state) % allocation_path_count];
 		uint32_t place = draw(&state) % PLACES;
-		take(door, place, (draw(&state) % 16 + 1) * 2 * MIB);
+		take(path, place, (draw(&state) % 16 + 1) * 2 * MIB);
 	}
 	return NULL;
 }
@@ -80,11 +81,11 @@ static void *wait_and_look(void *unused)
 {
 	size_t left, total;
 
-	CHECK(doors_enter() == CUDA_SUCCESS);
+	CHECK(allocation_enter() == CUDA_SUCCESS);
 	for (int round = 0; round < ROUNDS / 4; round++) {
 		CHECK(cuMemGetInfo_v2(&left, &total) == CUDA_SUCCESS);
 		CHECK(left <= total && total == QUOTA);
-		CHECK(doors_trim() == CUDA_SUCCESS);
+		CHECK(allocation_trim() == CUDA_SUCCESS);
 	}
 	return unused;
 }
@@ -147,7 +148,7 @@ static void export_buffer(void)
 
 static void *export_memory(void *unused)
 {
-	CHECK(doors_enter() == CUDA_SUCCESS);
+	CHECK(allocation_enter() == CUDA_SUCCESS);
 	for (int round = 0; round < ROUNDS / 4; round++) {
 		export_physical();
 		export_buffer();
@@ -179,7 +180,7 @@ static void *make_pools(void *unused)
 	const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
 
-	CHECK(doors_enter() == CUDA_SUCCESS);
+	CHECK(allocation_enter() == CUDA_SUCCESS);
 	for (int round = 0; round < ROUNDS / 2; round++) {
 		CUdeviceptr pointer;
 		CUmemoryPool pool;
@@ -271,7 +272,7 @@ static void nothing_is_left_of_many_threads_work(void)
 	CHECK(taken > 0 && refused > 0);
 	for (uint32_t place = 0; place < PLACES; place++)
 		give(swap(place, (struct held){0}));
-	CHECK(doors_trim() == CUDA_SUCCESS);
+	CHECK(allocation_trim() == CUDA_SUCCESS);
 	CHECK(tenant_used_bytes() == 0);
 }
 
@@ -281,8 +282,8 @@ int main(void)
 	tenant_create(QUOTA);
 	strcpy(tenant_card()->uuid, FIRST_CARD_UUID);
 	TEST(threads_may_all_begin_at_once, "threads that all begin at once get what they ask for");
-	CHECK(doors_open(NULL, 0) == CUDA_SUCCESS);
+	CHECK(allocation_open(NULL, 0) == CUDA_SUCCESS);
 	TEST(nothing_is_left_of_many_threads_work,
-		"what many threads took at once through every door is given back to the last byte");
+		"what many threads took at once through every path is given back to the last byte");
 	return 0;
 }

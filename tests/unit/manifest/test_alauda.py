@@ -39,45 +39,45 @@ def test_a_configmap_of_alauda_that_is_right() -> None:
         (
             "namespace: kube-public",
             "namespace: default",
-            '5:14: metadata.namespace: "default" is not one of its values; write kube-public',
+            "5:14: metadata.namespace=default: not a valid value. Write kube-public.",
         ),
         (
             "vcuda-core\n      namespace",
             "vcuda-memory\n      namespace",
             (
-                '4:9: metadata.name: "cf-crl-gpu-manager-tencent-com-vcuda-memory" does not end '
-                "with its key, tencent-com-vcuda-core; write cf-crl-NAME-tencent-com-vcuda-core"
+                "4:9: metadata.name=cf-crl-gpu-manager-tencent-com-vcuda-memory: must end "
+                "with its key, tencent-com-vcuda-core. Write cf-crl-NAME-tencent-com-vcuda-core."
             ),
         ),
         (
             "name: cf-crl-gpu",
             "name: gpu",
             (
-                '4:9: metadata.name: "gpu-manager-tencent-com-vcuda-core" is not of its form; '
-                "write cf-crl-NAME-KEY in small letters, with - for all else"
+                "4:9: metadata.name=gpu-manager-tencent-com-vcuda-core: has the wrong form. "
+                "Write cf-crl-NAME-KEY in small letters, with - for all else."
             ),
         ),
         (
             '        features.alauda.io/enabled: "true"\n',
             "",
             (
-                "7:5: metadata.labels: has no features.alauda.io/enabled; add "
-                "features.alauda.io/enabled: true"
+                "7:5: metadata.labels: has no features.alauda.io/enabled. Add "
+                "features.alauda.io/enabled: true."
             ),
         ),
         (
             "CustomResourceLimitation",
             "Custom",
             (
-                '7:30: label features.alauda.io/type: "Custom" is not one of its values; write '
-                "CustomResourceLimitation"
+                "7:30: label features.alauda.io/type=Custom: not a valid value. Write "
+                "CustomResourceLimitation."
             ),
         ),
         (
             "limits: optional",
             "limits: optionally",
             (
-                '17:11: data.limits: "optionally" is not one of its values; write one of disabled, '
+                "17:11: data.limits=optionally: not a valid value. Write one of disabled, "
                 "required, optional; did you mean optional?"
             ),
         ),
@@ -85,30 +85,30 @@ def test_a_configmap_of_alauda_that_is_right() -> None:
             "requests: fromLimits",
             "requests: optional",
             (
-                '18:13: data.requests: "optional" is not one of its values; write one of disabled, '
-                "required, fromLimits"
+                "18:13: data.requests=optional: not a valid value. Write one of disabled, "
+                "required, fromLimits."
             ),
         ),
         (
             "      group: gpu-manager\n      limits",
             "      group: other\n      limits",
             (
-                '16:10: data.group: "other" is not the label features.alauda.io/group, '
-                '"gpu-manager"; write gpu-manager'
+                "16:10: data.group=other: differs from the label features.alauda.io/group, "
+                '"gpu-manager". Write gpu-manager.'
             ),
         ),
         (
             "      dataType: integer\n",
             "",
-            "11:3: data: has no dataType; add dataType",
+            "11:3: data: has no dataType. Add dataType.",
         ),
         (
             '"20"',
             "20",
-            '13:17: data.defaultValue: "20" is a number, and must be text; write "20"',
+            '13:17: data.defaultValue=20: a number, but must be text. Write "20".',
         ),
     ],
 )
-def test_what_is_wrong_with_a_configmap_of_alauda(old: str, new: str, expected: str) -> None:
+def test_errors_in_a_configmap_of_alauda_are_found(old: str, new: str, expected: str) -> None:
     assert ALAUDA.count(old) == 1
     assert told(ALAUDA.replace(old, new)) == [expected]

@@ -9,13 +9,13 @@ import textwrap
 import pytest
 
 from gpushare.manifest import read
-from gpushare.manifest.check import ERROR, INFO, Finding, check
+from gpushare.manifest.check import ERROR, INFO, ManifestFinding, check
 
 from .test_others import TASK
 from .test_request import pod
 
 
-def findings(text: str, *, strict: bool = True) -> list[Finding]:
+def findings(text: str, *, strict: bool = True) -> list[ManifestFinding]:
     return list(check(read("f", textwrap.dedent(text)), strict=strict).findings)
 
 
@@ -40,112 +40,111 @@ TWO = "[{name: train, image: i}, {name: side, image: i}]"
     [
         (
             "gpushare.io/memory: 4Q",
-            '3:37: pod annotation gpushare.io/memory: "4Q" is not a size; write e.g. 4GiB',
+            "3:37: pod annotation gpushare.io/memory=4Q: not a size. Write e.g. 4GiB.",
         ),
         (
             "gpushare.io/memory: 4GiB, gpushare.io/cores: 30",
-            ('3:62: annotation gpushare.io/cores: "30" is a number, and must be text; write "30"'),
+            ('3:62: annotation gpushare.io/cores=30: a number, but must be text. Write "30".'),
         ),
         (
             "gpu-share.io/memory: 4GiB",
             (
-                '3:17: annotation gpu-share.io/memory: "4GiB" is no key of gpushare; did you mean '
+                "3:17: annotation gpu-share.io/memory=4GiB: not a key of gpushare. Did you "
+                "mean "
                 "gpushare.io/memory?"
             ),
         ),
         (
             "a.b/c: true",
-            (
-                '3:24: annotation a.b/c: "true" is true or false to YAML, and must be text; '
-                'write "true"'
-            ),
+            ('3:24: annotation a.b/c=true: true or false to YAML, but must be text. Write "true".'),
         ),
         (
             "a.b/c: {d: e}",
-            "3:24: annotation a.b/c: is a mapping, and must be text; write text",
+            "3:24: annotation a.b/c: a mapping, but must be text. Write text.",
         ),
         (
             "gpushare.io/container.trains.memory: 4GiB",
             (
-                '3:17: annotation gpushare.io/container.trains.memory: "4GiB" is for container '
-                "trains, which this pod does not have; did you mean "
+                "3:17: annotation gpushare.io/container.trains.memory=4GiB: for container "
+                "trains, which this pod does not have. Did you mean "
                 "gpushare.io/container.train.memory?"
             ),
         ),
         (
             "gpushare.io/container.train.memroy: 4GiB",
             (
-                '3:53: annotation gpushare.io/container.train.memroy: "4GiB" is for a key that '
-                "gpushare does not know; did you mean gpushare.io/container.train.memory?"
+                "3:53: annotation gpushare.io/container.train.memroy=4GiB: "
+                "unknown key. Did you mean gpushare.io/container.train.memory?"
             ),
         ),
         (
             "nvidia.com/container.trains.gpu-memory.limit: 4Gi",
             (
-                '3:17: annotation nvidia.com/container.trains.gpu-memory.limit: "4Gi" is for '
-                "container trains, which this pod does not have; did you mean "
+                "3:17: annotation nvidia.com/container.trains.gpu-memory.limit=4Gi: for "
+                "container trains, which this pod does not have. Did you mean "
                 "nvidia.com/container.train.gpu-memory.limit?"
             ),
         ),
         (
             'nvidia.com/gpumem: "3000"',
             (
-                '3:17: annotation nvidia.com/gpumem: "3000" is not read in annotations of the pod; '
-                "write it in resources.limits of the container"
+                "3:17: annotation nvidia.com/gpumem=3000: has no effect in annotations of the "
+                "pod. "
+                "Move it to resources.limits of the container."
             ),
         ),
         (
             "gpushare.io/memory: 4GiB, gpushare.io/memory-percent: '30'",
             (
-                '3:37: pod annotation gpushare.io/memory: "4GiB" and pod annotation '
-                "gpushare.io/memory-percent both say memory; keep one of the two"
+                "3:37: pod annotation gpushare.io/memory=4GiB: conflicts with pod "
+                "annotation gpushare.io/memory-percent: both set memory. Keep one of the two."
             ),
         ),
         (
             "gpushare.io/memory: 4GiB, gpushare.io/memory: 5GiB",
-            "3:43: gpushare.io/memory: is there twice, first in line 3; keep one",
+            "3:43: gpushare.io/memory: a duplicate of the key in line 3. Keep one.",
         ),
     ],
 )
-def test_what_is_wrong_with_an_annotation(text: str, expected: str) -> None:
+def test_errors_in_an_annotation_are_found(text: str, expected: str) -> None:
     assert told(annotated(text)) == [expected]
 
 
 def test_an_annotation_for_no_container_is_refused_where_two_would_take_it() -> None:
     assert told(annotated("gpushare.io/memory: 4GiB", TWO)) == [
         (
-            '3:17: annotation gpushare.io/memory: "4GiB" is for no container by name, and train '
-            "and side would take it; write gpushare.io/container.train.memory"
+            "3:17: annotation gpushare.io/memory=4GiB: names no container, and applies "
+            "to each of train, side. Write gpushare.io/container.train.memory."
         )
     ]
     assert told(annotated("gpushare.io/container.train.memory: 4GiB", TWO)) == []
 
 
-def test_containers_that_are_no_list_are_told_for_nobody_looks_at_them() -> None:
+def test_a_containers_value_that_is_no_list_is_reported() -> None:
     assert told("kind: Pod\nspec: {containers: {name: a}}\n") == [
-        "2:20: spec.containers: is a mapping, and must be a list; write a list"
+        "2:20: spec.containers: a mapping, but must be a list. Write a list."
     ]
     template = "kind: Deployment\nspec: {template: {spec: {containers: a}}}\n"
     (line,) = told(template)
-    assert line.startswith('2:38: spec.template.spec.containers: "a" is text, and must be a list')
+    assert line.startswith("2:38: spec.template.spec.containers=a: text, but must be a list")
     assert told("kind: Pod\nspec: 7\n") == [
-        '2:7: spec: "7" is a number, and must be a mapping; write a mapping'
+        "2:7: spec=7: a number, but must be a mapping. Write a mapping."
     ]
 
 
 def test_a_vendors_annotation_for_the_first_container_is_a_warning_where_there_are_two() -> None:
     (line,) = told(annotated("gpu-fraction: '0.5'", TWO), "warning")
     assert line == (
-        '3:17: warning: annotation gpu-fraction (KAI and Run:ai): "0.5" names no container, and a '
-        "node gives it to the one that is made first and refuses the others of train, side; add "
-        "gpu-fraction-container-name: train"
+        "3:17: warning: annotation gpu-fraction=0.5 (KAI and Run:ai): names no container: of "
+        "train, side the one that is created first gets it, and the others are refused. Add "
+        "gpu-fraction-container-name: train."
     )
     named = "gpu-fraction: '0.5', gpu-fraction-container-name: side"
     assert told(annotated(named, TWO), "warning") == []
     assert told(annotated("gpu-fraction: '0.5'"), "warning") == []
 
 
-def test_annotations_of_a_deployment_itself_reach_nobody() -> None:
+def test_annotations_of_a_deployment_itself_have_no_effect() -> None:
     text = """\
         kind: Deployment
         metadata: {annotations: {gpushare.io/memory: 4GiB, a.b/c: d}}
@@ -153,8 +152,8 @@ def test_annotations_of_a_deployment_itself_reach_nobody() -> None:
     """
     assert told(text) == [
         (
-            '2:26: annotation gpushare.io/memory: "4GiB" is the Deployment\'s own, and its pods do '
-            "not get it; write it to metadata.annotations of the pod template"
+            "2:26: annotation gpushare.io/memory=4GiB: belongs to the Deployment, and is not "
+            "passed to its pods. Move it to metadata.annotations of the pod template."
         )
     ]
 
@@ -165,59 +164,61 @@ def test_annotations_of_a_deployment_itself_reach_nobody() -> None:
         (
             "limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3G}",
             (
-                '8:66: limit nvidia.com/gpumem (HAMi): "3G" is not a whole number of MiB; '
-                "write a whole number"
+                "8:66: limit nvidia.com/gpumem=3G (HAMi): not a whole number of MiB. "
+                "Write a whole number."
             ),
         ),
         (
             "limits: {nvidia.com/gpu: 2}, requests: {nvidia.com/gpu: 1}",
             (
-                '8:75: request nvidia.com/gpu: "1" is not the limit, "2"; write 2, or leave the '
-                "request out"
+                '8:75: request nvidia.com/gpu=1: differs from the limit, "2". Write 2, or remove '
+                "the request."
             ),
         ),
         (
             "requests: {nvidia.com/gpu: 1}",
             (
-                '8:30: request nvidia.com/gpu: "1" has no limit beside it; write it under limits; '
-                "the request may be left out"
+                "8:30: request nvidia.com/gpu=1: has no limit of the same name. Write it "
+                "under limits; "
+                "the request is optional."
             ),
         ),
         (
             "limits: {tke.cloud.tencent.com/qgpu-core: 30}",
             (
-                '8:61: limit tke.cloud.tencent.com/qgpu-core (Tencent qGPU): "30" asks for no '
-                "memory beside it; add tke.cloud.tencent.com/qgpu-memory"
+                "8:61: limit tke.cloud.tencent.com/qgpu-core=30 (Tencent qGPU): requires "
+                "memory. Add tke.cloud.tencent.com/qgpu-memory."
             ),
         ),
         (
             "limits: {tke.cloud.tencent.com/qgpu-memroy: 5}",
             (
-                '8:28: limit tke.cloud.tencent.com/qgpu-memroy: "5" is no key of Tencent qGPU; did '
+                "8:28: limit tke.cloud.tencent.com/qgpu-memroy=5: not a key of Tencent "
+                "qGPU. Did "
                 "you mean tke.cloud.tencent.com/qgpu-memory?"
             ),
         ),
         (
             "limits: [nvidia.com/gpu]",
             (
-                "8:27: spec.containers[0].resources.limits: is a list, and must be a mapping; "
-                "write a mapping"
+                "8:27: spec.containers[0].resources.limits: a list, but must be a mapping. "
+                "Write a mapping."
             ),
         ),
         (
             "limits: {nvidia.com/gpu: true}",
             (
-                '8:44: limit nvidia.com/gpu: "true" is true or false to YAML, and must be text or '
-                'a number; write "true"'
+                "8:44: limit nvidia.com/gpu=true: true or false to YAML, but must be text or "
+                'a number. Write "true".'
             ),
         ),
         (
             "limit: {nvidia.com/gpu: 1}",
-            "8:19: spec.containers[0].resources.limit: no such key; did you mean limits?",
+            "8:19: spec.containers[0].resources.limit: unknown key. Did you mean limits?",
         ),
     ],
 )
-def test_what_is_wrong_with_resources(resources: str, expected: str) -> None:
+def test_errors_in_resources_are_found(resources: str, expected: str) -> None:
     assert expected in told(pod(resources))
 
 
@@ -226,100 +227,101 @@ def test_what_is_wrong_with_resources(resources: str, expected: str) -> None:
     [
         (
             "{name: A, value: true}",
-            '7:30: env A: "true" is true or false to YAML, and must be text; write "true"',
+            '7:30: env A=true: true or false to YAML, but must be text. Write "true".',
         ),
         (
             "{name: A, value: 1}",
-            '7:30: env A: "1" is a number, and must be text; write "1"',
+            '7:30: env A=1: a number, but must be text. Write "1".',
         ),
         (
             "{name: A, value: a}, {name: A, value: b}",
-            "7:41: env A: is there twice, first in line 7; keep one",
+            "7:41: env A: a duplicate of the one in line 7. Keep one.",
         ),
-        ("{value: a}", "7:13: spec.containers[0].env[0]: has no name; add name"),
+        ("{value: a}", "7:13: spec.containers[0].env[0]: has no name. Add name."),
         (
             "{name: A, valueForm: {}}",
-            "7:23: spec.containers[0].env[0].valueForm: no such key; did you mean valueFrom?",
+            "7:23: spec.containers[0].env[0].valueForm: unknown key. Did you mean valueFrom?",
         ),
         (
             "{name: CUDA_DEVICE_MEMORY_LIMIT, value: 4q}",
             (
-                '7:53: env CUDA_DEVICE_MEMORY_LIMIT (HAMi): "4q" is not a size; '
-                "write e.g. 4g, 4096m or 4194304k"
+                "7:53: env CUDA_DEVICE_MEMORY_LIMIT=4q (HAMi): not a size. "
+                "Write e.g. 4g, 4096m or 4194304k."
             ),
         ),
         (
             "{name: NVIDIA_GPU_MEMORY_LIMT, value: '4096'}",
             (
-                '7:20: env NVIDIA_GPU_MEMORY_LIMT: "4096" is no key of NVIDIA; did you mean '
+                "7:20: env NVIDIA_GPU_MEMORY_LIMT=4096: not a key of NVIDIA. Did you mean "
                 "NVIDIA_GPU_MEMORY_LIMIT?"
             ),
         ),
     ],
 )
-def test_what_is_wrong_with_the_environment(env: str, expected: str) -> None:
+def test_errors_in_the_environment_are_found(env: str, expected: str) -> None:
     assert told(pod(env=env)) == [expected]
 
 
-def test_a_lenient_look_holds_what_a_node_does_and_warns_of_the_rest() -> None:
+def test_a_lenient_check_enforces_the_nodes_rules_and_warns_of_the_rest() -> None:
     text = pod("limits: {tke.cloud.tencent.com/qgpu-core: 7}")
     assert told(text, strict=False) == []
-    assert any("is not a multiple of 5" in line for line in told(text, "warning", strict=False))
+    assert any("not a multiple of 5" in line for line in told(text, "warning", strict=False))
 
 
-def test_what_reaches_no_runtime_is_told_with_what_it_means_and_who_translates_it() -> None:
+def test_a_key_that_reaches_no_runtime_is_reported_with_meaning_and_translator() -> None:
     (line,) = told(pod("limits: {nvidia.com/gpumem: 3000}"), INFO)
-    assert line.startswith('8:47: info: limit nvidia.com/gpumem (HAMi): "3000" (memory=3000MiB) ')
-    assert "reaches no runtime by itself; translated by: HAMi's device plugin" in line
-    assert line.endswith("or `gpushare convert`, to keys of gpushare")
+    assert line.startswith("8:47: info: limit nvidia.com/gpumem=3000 (HAMi): means memory=3000MiB")
+    assert "and is not passed to the container runtime. Translated by: HAMi's device plugin" in line
+    assert line.endswith("or `gpushare convert`, to keys of gpushare.")
 
 
-def test_of_several_keys_that_reach_no_runtime_a_container_is_told_once() -> None:
+def test_several_keys_that_reach_no_runtime_give_one_finding_per_container() -> None:
     text = pod("limits: {nvidia.com/gpu: 2, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 30}")
     (line,) = told(text, INFO)
     assert (
         "info: limits nvidia.com/gpu, nvidia.com/gpumem, nvidia.com/gpucores (HAMi): "
-        "(count=2 memory=3000MiB cores=30) reach no runtime by themselves; translated by: "
+        "mean count=2 memory=3000MiB cores=30, and are not passed to the container runtime. "
+        "Translated by: "
     ) in line
 
 
-def test_a_value_that_is_refused_is_not_told_to_reach_no_runtime_too() -> None:
+def test_a_refused_value_gets_no_second_finding() -> None:
     assert told(pod("limits: {tencent.com/vcuda-core: 150}"), INFO) == []
 
 
-def test_cores_without_memory_are_a_warning_for_a_node_may_say_it() -> None:
+def test_cores_without_memory_are_a_warning_because_a_node_may_have_a_default() -> None:
     text = annotated("gpushare.io/cores: '30'")
     assert told(text) == []
     (line,) = told(text, "warning")
-    assert '"30" asks for cores, and for no memory; add gpushare.io/memory' in line
+    assert "=30: requests cores without memory. Add gpushare.io/memory" in line
 
 
-def test_what_another_system_gives_and_gpushare_does_not_is_only_to_be_known() -> None:
+def test_unsupported_features_of_another_system_are_notes() -> None:
     text = pod("limits: {nvidia.com/gpu.shared: 1}")
     assert told(text) == told(text, "warning") == []
-    assert any('"1" comes with no memory and no card' in line for line in told(text, INFO))
+    assert any("=1: requires a memory or card request" in line for line in told(text, INFO))
 
 
 def test_a_variable_of_ours_alone_in_a_pod_is_a_warning() -> None:
     env = "{name: GPUSHARE_MEMORY, value: 4GiB}"
     (line,) = told(pod(env=env), "warning")
     assert line == (
-        '7:44: warning: env GPUSHARE_MEMORY: "4GiB" asks for nothing by itself in a pod, unless '
-        "the node's trust.env is ask; write the annotation gpushare.io/container.c.memory"
+        "7:44: warning: env GPUSHARE_MEMORY=4GiB: requests nothing by itself in a pod, unless "
+        "trust.env of the node is request. Write the annotation gpushare.io/container.c.memory."
     )
     annotated_too = pod(annotations="gpushare.io/container.c.memory: 8GiB", env=env)
     assert told(annotated_too, "warning") == []
 
 
-def test_a_pod_that_names_no_runtime_is_told_so() -> None:
+def test_a_pod_without_a_runtime_class_is_reported() -> None:
     text = annotated("gpushare.io/memory: 4GiB").replace("runtimeClassName: gpushare, ", "")
     (line,) = told(text, INFO)
-    assert line.endswith("is the default; add runtimeClassName: gpushare")
+    assert line.endswith("is the default runtime. Add runtimeClassName: gpushare.")
     (line,) = told("services: {a: {image: i, environment: [GPUSHARE_MEMORY=4GiB]}}", INFO)
-    assert line.endswith("is the default; add runtime: gpushare")
+    assert line.endswith("is the default runtime. Add runtime: gpushare.")
 
 
-def test_what_is_right_is_right_in_every_format() -> None:
+def test_a_valid_request_is_valid_in_every_format() -> None:
     right = (
         annotated("gpushare.io/memory: 4GiB, gpushare.io/cores: '30'"),
         "services: {a: {image: i, runtime: gpushare, environment: {GPUSHARE_MEMORY: 4GiB}}}",
@@ -339,41 +341,38 @@ def test_what_is_right_is_right_in_every_format() -> None:
         (
             "services: {a: {image: i, environment: {GPUSHARE_MEMORY: 4G}}}",
             (
-                '1:57: env GPUSHARE_MEMORY: "4G" has two readings: 4 GiB = 4294967296 bytes, or '
-                "4000000000 bytes; write 4GiB or 4000000000B"
+                "1:57: env GPUSHARE_MEMORY=4G: ambiguous: 4 GiB = 4294967296 bytes, or "
+                "4000000000 bytes. Write 4GiB or 4000000000B."
             ),
         ),
         (
             "services: {a: {image: i, environment: {A: {}}}}",
-            (
-                "1:43: env A: is a mapping, and must be text or a number or true or false; "
-                "write text"
-            ),
+            ("1:43: env A: a mapping, but must be text or a number or true or false. Write text."),
         ),
         (
             "services: {a: {image: i, environment: [1]}}",
-            '1:40: services.a.environment[0]: "1" is a number, and must be text; write "1"',
+            '1:40: services.a.environment[0]=1: a number, but must be text. Write "1".',
         ),
         (
             "services: {a: {image: i, annotations: [gpushare.io/memory=x]}}",
-            '1:40: annotation gpushare.io/memory: "x" is not a size; write e.g. 4GiB',
+            "1:40: annotation gpushare.io/memory=x: not a size. Write e.g. 4GiB.",
         ),
     ],
 )
-def test_what_is_wrong_with_a_compose_file(text: str, expected: str) -> None:
+def test_errors_in_a_compose_file_are_found(text: str, expected: str) -> None:
     assert expected in told(text)
 
 
-def test_what_is_wrong_with_a_task_definition() -> None:
+def test_errors_in_a_task_definition_are_found() -> None:
     text = json.dumps(TASK).replace("4096", '"4096"').replace('"2"', "2")
     assert [line.partition(": ")[2] for line in told(text)] == [
         (
-            "containerDefinitions[0].resourceRequirements[0].sharingStrategy.nvidiaMps.memory: "
-            '"4096" is text, and must be a whole number; write 4096'
+            "containerDefinitions[0].resourceRequirements[0].sharingStrategy.nvidiaMps.memory"
+            "=4096: text, but must be a whole number. Write 4096."
         ),
         (
-            "containerDefinitions[1].resourceRequirements[0].value: "
-            '"2" is a number, and must be text; write "2"'
+            "containerDefinitions[1].resourceRequirements[0].value"
+            '=2: a number, but must be text. Write "2".'
         ),
     ]
 
@@ -381,12 +380,12 @@ def test_what_is_wrong_with_a_task_definition() -> None:
 def test_a_setting_of_an_operators_that_is_none() -> None:
     policy = "tke.cloud.tencent.com/qgpu-schedule-policy"
     (line,) = told(f"kind: Node\nmetadata: {{labels: {{{policy}: fixed-shaer}}}}\n")
-    assert line.startswith(f'2:65: node label {policy} (Tencent qGPU): "fixed-shaer" is not one')
-    assert line.endswith("did you mean fixed-share?")
+    assert line.startswith(f"2:65: node label {policy}=fixed-shaer (Tencent qGPU): not a valid")
+    assert line.endswith("Did you mean fixed-share?")
 
 
-def test_findings_are_sorted_and_told_once_for_all_containers_of_a_pod() -> None:
+def test_findings_are_sorted_and_reported_once_for_all_containers_of_a_pod() -> None:
     text = annotated("gpushare.io/cores: x, gpushare.io/memory: y", TWO)
     found = findings(text)
     assert found == sorted(set(found))
-    assert sum("is not a size" in str(one) for one in found) == 1
+    assert sum("not a size" in str(one) for one in found) == 1

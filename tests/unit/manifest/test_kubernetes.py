@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of Kubernetes: where their pods are, and whose annotations those have."""
+"""Objects of Kubernetes: where their pods are, and which annotations those have."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import textwrap
 
 import pytest
 
-from gpushare.manifest import Container, File, Values, read
+from gpushare.manifest import Container, ManifestFile, ManifestValues, read
 
 
-def manifest(text: str) -> File:
+def manifest(text: str) -> ManifestFile:
     return read("pod.yaml", textwrap.dedent(text))
 
 
-def texts(values: Values) -> dict[str, str]:
+def texts(values: ManifestValues) -> dict[str, str]:
     return {name: value.text for name, value in values.items()}
 
 
-def only(file: File) -> Container:
+def only(file: ManifestFile) -> Container:
     (container,) = file.containers
     return container
 
@@ -72,9 +72,9 @@ def test_a_pod_has_everything_with_its_place() -> None:
     value = train.env["CUDA_DEVICE_MEMORY_LIMIT"]
     assert (value.line, value.column) == (18, 18)
     assert value.place == ("spec", "containers", 0, "env", 0, "value")
-    assert value.key_node.value == "CUDA_DEVICE_MEMORY_LIMIT"
+    assert value.key_node.text == "CUDA_DEVICE_MEMORY_LIMIT"
     node = train.limits["nvidia.com/gpu"].value_node
-    assert file.text[node.start_mark.index : node.end_mark.index] == "1"
+    assert file.text[node.start : node.end] == "1"
 
 
 TEMPLATE = "{metadata: {annotations: {a: b}}, spec: {containers: [{name: c, image: i}]}}"
@@ -225,7 +225,7 @@ def test_a_device_plugins_file_in_a_configmap_is_read_with_the_lines_of_the_whol
     assert value.text == "10"
     assert (value.line, value.column) == (11, 23)
     node = value.value_node
-    assert file.text[node.start_mark.index : node.end_mark.index] == "10"
+    assert file.text[node.start : node.end] == "10"
     assert set(document.data) == {"note", "any"}
 
 
@@ -258,7 +258,7 @@ CLAIM = """\
 """
 
 
-def test_a_container_has_what_its_claims_ask() -> None:
+def test_a_container_has_the_requests_of_its_claims() -> None:
     file = manifest(
         textwrap.dedent(CLAIM)
         + textwrap.dedent(
@@ -314,7 +314,7 @@ def test_a_claim_of_the_beta_says_its_class_beside_its_name() -> None:
         "kind: List\nitems: [[], 1, {kind: Pod}]\n",
     ],
 )
-def test_what_has_another_shape_is_left_out_and_raises_nothing(text: str) -> None:
+def test_nodes_of_another_shape_are_skipped(text: str) -> None:
     for container in manifest(text).containers:
         assert not container.env
         assert not container.annotations

@@ -12,7 +12,7 @@ import pytest
 
 from gpushare.manifest import ManifestError, read
 from gpushare.manifest.compose_file import written_out
-from gpushare.quota import Cards
+from gpushare.quota import EngineCards
 
 from .test_kubernetes import manifest, only, texts
 
@@ -61,7 +61,7 @@ def test_a_service_of_compose_has_its_environment_from_a_mapping_or_a_list() -> 
     assert serve.unknown == ("HOME",)
 
 
-def test_a_service_has_what_it_extends_and_its_own_above_that() -> None:
+def test_a_service_overrides_the_service_that_it_extends() -> None:
     file = manifest(
         """\
         services:
@@ -106,25 +106,25 @@ DEPLOY = "deploy: {{resources: {{reservations: {{devices: [{{{}}}]}}}}}}"
     [
         (
             DEPLOY.format("driver: nvidia, count: 2, capabilities: [gpu]"),
-            Cards("compose deploy devices", count=2),
+            EngineCards("compose deploy devices", count=2),
         ),
         (
             DEPLOY.format("device_ids: ['0', GPU-1], capabilities: [gpu, utility]"),
-            Cards("compose deploy devices", devices=("0", "GPU-1")),
+            EngineCards("compose deploy devices", devices=("0", "GPU-1")),
         ),
         (
             DEPLOY.format("driver: '${D-nvidia}', count: '${N:-1}', capabilities: [gpu]"),
-            Cards("compose deploy devices", count=1),
+            EngineCards("compose deploy devices", count=1),
         ),
         (DEPLOY.format("capabilities: [tpu]"), None),
-        ("gpus: all", Cards("compose gpus", all_cards=True)),
-        ("gpus: [{driver: nvidia, count: 1}]", Cards("compose gpus", count=1)),
-        ("devices: [nvidia.com/gpu=0, /dev/fuse]", Cards("compose devices", devices=("0",))),
-        ("devices: [nvidia.com/gpu=all]", Cards("compose devices", all_cards=True)),
+        ("gpus: all", EngineCards("compose gpus", all_cards=True)),
+        ("gpus: [{driver: nvidia, count: 1}]", EngineCards("compose gpus", count=1)),
+        ("devices: [nvidia.com/gpu=0, /dev/fuse]", EngineCards("compose devices", devices=("0",))),
+        ("devices: [nvidia.com/gpu=all]", EngineCards("compose devices", all_cards=True)),
         ("devices: [/dev/fuse]", None),
     ],
 )
-def test_cards_that_compose_asks_docker_for(service: str, expected: Cards | None) -> None:
+def test_cards_that_compose_asks_docker_for(service: str, expected: EngineCards | None) -> None:
     container = only(manifest(f"services: {{a: {{image: i, {service}}}}}"))
     assert container.cards == expected
 
@@ -210,7 +210,7 @@ def test_a_file_is_read_from_its_path_and_from_standard_input(
     assert len(read("-").containers) == 2
 
 
-def test_a_file_that_is_not_there_or_is_no_text_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="none: No such file or directory; name another file"):
         read(tmp_path / "none")
     (tmp_path / "bytes").write_bytes(b"a: b\n\xff\n")

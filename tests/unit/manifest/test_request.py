@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container asks: every vendor's keys beside ours, and what a runtime hears of it."""
+"""A container's request: every vendor's keys beside ours, and what a runtime gets of it."""
 
 from __future__ import annotations
 
-from gpushare.manifest import Request, request_of, settings_of
+from gpushare.manifest import ManifestRequest, request_of, settings_of
 
 from .test_kubernetes import manifest, only
 
 
-def request(text: str, *, strict: bool = True) -> Request:
+def request(text: str, *, strict: bool = True) -> ManifestRequest:
     return request_of(only(manifest(text)), strict=strict)
 
 
-def asked(found: Request) -> dict[str, str]:
-    return {key: one.text for key, one in found.asked.items()}
+def asked(found: ManifestRequest) -> dict[str, str]:
+    return {key: one.text for key, one in found.requested.items()}
 
 
 def pod(resources: str = "", annotations: str = "", env: str = "") -> str:
@@ -30,7 +30,7 @@ def test_limits_are_read_in_their_vendors_meaning_and_reach_no_runtime() -> None
     found = request(pod(HAMI))
     assert asked(found) == {"count": "2", "memory": "3000MiB", "cores": "30"}
     assert found.problems == ()
-    assert [one.dialect.name for one in found.spoken] == ["hami"]
+    assert [one.dialect.name for one in found.dialects] == ["hami"]
     assert {one.word.name for one in found.unreachable} == {
         "nvidia.com/gpu",
         "nvidia.com/gpumem",
@@ -45,7 +45,7 @@ def test_our_own_keys_reach_a_runtime() -> None:
     assert found.unreachable == ()
 
 
-def test_every_error_is_told_with_its_value() -> None:
+def test_every_error_is_reported_with_its_value() -> None:
     found = request(
         pod(
             "limits: {nvidia.com/gpumem: x}",
@@ -53,14 +53,14 @@ def test_every_error_is_told_with_its_value() -> None:
             "{name: GPUSHARE_WEIGHT, value: heavy}",
         )
     )
-    assert [(one.source, one.value.line if one.value else 0) for one in found.problems] == [
+    assert [(one.error.where, one.value.line if one.value else 0) for one in found.problems] == [
         ("pod annotation gpushare.io/memory", 2),
         ("pod annotation gpushare.io/coers", 2),
         ("annotation gpushare.io/container.c.count", 2),
         ("env GPUSHARE_WEIGHT", 7),
         ("limit nvidia.com/gpumem (HAMi)", 8),
     ]
-    assert "did you mean gpushare.io/cores?" in found.problems[1].fix
+    assert "did you mean gpushare.io/cores?" in found.problems[1].error.fix
 
 
 def test_two_dialects_are_refused_or_the_smaller_holds() -> None:
@@ -68,11 +68,11 @@ def test_two_dialects_are_refused_or_the_smaller_holds() -> None:
     (refusal,) = request(text).problems
     assert refusal.value is not None
     assert refusal.value.text == "2GiB"
-    assert refusal.fix.startswith("keep one of the two")
+    assert refusal.error.fix.startswith("keep one of the two")
     lenient = request(text, strict=False)
     assert lenient.problems == ()
     assert asked(lenient) == {"memory": "2GiB"}
-    assert any("asks for less" in note for note in lenient.notes)
+    assert any("requests less" in note for note in lenient.notes)
 
 
 def test_the_environment_of_a_pod_asks_for_nothing_and_that_of_compose_does() -> None:
@@ -97,8 +97,8 @@ def test_an_annotation_for_no_container_beside_one_for_each_is_ambiguous() -> No
         "gpushare.io/cores: '30'"
     )
     (refusal,) = request(text).problems
-    assert refusal.source == "pod annotation gpushare.io/cores"
-    assert refusal.fix == "write gpushare.io/container.c.cores"
+    assert refusal.error.where == "pod annotation gpushare.io/cores"
+    assert refusal.error.fix == "write gpushare.io/container.c.cores"
 
 
 def test_the_labels_of_a_node_are_its_operators() -> None:
@@ -125,7 +125,7 @@ def of_both(annotations: str) -> list[dict[str, str]]:
     return [asked(request_of(one, strict=True)) for one in pods[0].containers]
 
 
-def test_what_names_a_container_is_for_no_other() -> None:
+def test_an_annotation_with_a_container_applies_to_no_other() -> None:
     assert of_both("nvidia.com/container.side.gpu-memory.request: 4Gi") == [{}, {"memory": "4GiB"}]
 
 
@@ -135,7 +135,7 @@ def test_where_a_vendor_says_that_the_first_container_is_meant_it_is() -> None:
     assert of_both(named) == [{}, {"memory": "4GiB"}]
 
 
-def test_a_key_that_says_two_things_is_told_once_to_reach_no_runtime() -> None:
+def test_an_ambiguous_key_is_reported_once() -> None:
     found = request(pod("limits: {koordinator.sh/gpu: 50}"))
     assert asked(found) == {"cores": "50", "memory-percent": "50"}
     assert [one.word.name for one in found.unreachable] == ["koordinator.sh/gpu"]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.oci import cdi, driver
-from gpushare.oci.driver import Driver
+from gpushare.oci import cdi, driver_files
+from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.rootfs import Rootfs
 from tests.unit.oci.examples import cdi_document
 
 
 @pytest.fixture
-def nvidia_driver() -> Driver:
-    return driver.from_cdi(cdi.from_document(cdi_document()))
+def nvidia_driver() -> DriverFiles:
+    return driver_files.from_cdi(cdi.from_document(cdi_document()))
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ NULL_RULE = {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rwm"
 
 
 def docker_spec(*env: str) -> dict[str, Any]:
-    """Return what dockerd writes for a container without a GPU; `x-future` is nobody's."""
+    """Return what dockerd writes for a container without a GPU; `x-future` is unknown."""
     return {
         "ociVersion": "1.2.0",
         "process": {

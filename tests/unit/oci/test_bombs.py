@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.oci import cdi, driver, ldcache, loader
+from gpushare.oci import cdi, driver_files, ldcache, loader
 from gpushare.oci import spec as specs
+from gpushare.oci.elf import platform_of
 from gpushare.oci.ldcache import LoaderCacheError
 from gpushare.oci.loader import Filters, Places
-from gpushare.oci.platform import platform_of
 from gpushare.oci.rootfs import Rootfs, RootfsError
 from gpushare.oci.spec import SpecError
 
@@ -121,7 +121,7 @@ def places(root: Path, rootfs: Rootfs) -> Callable[[], Places]:
     for folder in (LIBRARIES, "etc", "usr/local", "lib"):
         (root / folder).mkdir(parents=True)
     (root / LIBRARIES / "libc.so.6").touch()
-    found = driver.from_cdi(cdi.from_document(cdi_document()))
+    found = driver_files.from_cdi(cdi.from_document(cdi_document()))
     return lambda: Places(rootfs, PLATFORM, found)
 
 
@@ -171,7 +171,7 @@ def test_a_link_that_no_spec_can_name_is_refused(root: Path, rootfs: Rootfs) -> 
         (b'{"a":-' + b"9" * 1001 + b"}", "has over 1000 digits"),
         (
             b"{" + b",".join(b'"%d":0' % n for n in range(300_000)) + b',"z":0,"z":1}',
-            'the key "z" is there twice',
+            'the key "z" is a duplicate',
         ),
     ],
     ids=["quotes", "backslashes", "arrays", "objects", "digits", "negative", "keys"],
@@ -189,7 +189,7 @@ def test_half_of_a_surrogate_pair_is_refused(half: str, form: str) -> None:
         specs.parse((form % half).encode())
 
 
-def test_whole_pairs_and_what_only_looks_like_half_of_one_are_kept() -> None:
+def test_surrogate_pairs_and_their_lookalikes_are_kept() -> None:
     text = b'{"a":"\\ud83d\\ude00","b":"\\\\ud83d","\\uD83D\\uDE00":"\\uffff"}'
     document = {"a": "\U0001f600", "b": "\\ud83d", "\U0001f600": "\uffff"}
     assert specs.parse(text).document == document

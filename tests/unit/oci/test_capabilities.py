@@ -5,24 +5,30 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.oci import capabilities
-from gpushare.oci.capabilities import Asked
+from gpushare.oci import driver_capabilities
+from gpushare.oci.driver_capabilities import DriverCapabilities
 
 
 @pytest.mark.parametrize("value", ["", " ", ",", None])
 def test_without_the_variable_it_is_compute_and_utility(value: str | None) -> None:
-    asked = capabilities.asked({} if value is None else {capabilities.VARIABLE: value})
-    assert asked == Asked(frozenset({"compute", "utility"}))
+    asked = driver_capabilities.requested_capabilities(
+        {} if value is None else {driver_capabilities.VARIABLE: value}
+    )
+    assert asked == DriverCapabilities(frozenset({"compute", "utility"}))
 
 
 def test_all_is_everything_that_there_is() -> None:
-    asked = capabilities.asked({capabilities.VARIABLE: "compute,all"})
+    asked = driver_capabilities.requested_capabilities(
+        {driver_capabilities.VARIABLE: "compute,all"}
+    )
     assert asked.uninterposed == ("video", "graphics", "display", "ngx", "compat32")
 
 
-def test_what_is_no_capability_is_told_apart() -> None:
-    asked = capabilities.asked({capabilities.VARIABLE: "video, compute,vdieo"})
-    assert asked == Asked(frozenset({"video", "compute"}), ("vdieo",))
+def test_an_unknown_capability_is_reported_separately() -> None:
+    asked = driver_capabilities.requested_capabilities(
+        {driver_capabilities.VARIABLE: "video, compute,vdieo"}
+    )
+    assert asked == DriverCapabilities(frozenset({"video", "compute"}), ("vdieo",))
 
 
 @pytest.mark.parametrize(
@@ -47,5 +53,5 @@ def test_what_is_no_capability_is_told_apart() -> None:
         ("/usr/lib64/libnvidia-of-tomorrow.so.1", None),
     ],
 )
-def test_a_file_tells_its_capability(path: str, capability: str | None) -> None:
-    assert capabilities.of_file(path) == capability
+def test_a_file_implies_its_capability(path: str, capability: str | None) -> None:
+    assert driver_capabilities.of_file(path) == capability

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare.oci import cdi, driver
-from gpushare.oci.cdi import CdiError, CdiMount, Node
+from gpushare.oci import cdi, driver_files
+from gpushare.oci.cdi import CdiDeviceNode, CdiError, CdiMount
 from gpushare.oci.edits import Device
 from tests.unit.oci.examples import LIBRARIES, VERSION, cdi_document
 
@@ -54,7 +54,7 @@ def test_a_card_that_the_spec_has_not_is_named() -> None:
     )
 
 
-def test_what_two_cards_share_is_there_once() -> None:
+def test_files_of_two_cards_are_listed_once() -> None:
     edits = cdi.from_document(cdi_document()).edits_for([("0",), ("1",)])
     assert len(edits.nodes) == len(set(edits.nodes)) == 7
     assert len(edits.mounts) == len(set(edits.mounts))
@@ -67,15 +67,15 @@ def test_hooks_are_reported_and_not_taken() -> None:
 
 
 def test_numbers_that_the_spec_leaves_out_are_the_hosts() -> None:
-    node = Node("/dev/in-container", "/dev/null")
+    node = CdiDeviceNode("/dev/in-container", "/dev/null")
     assert node.device() == Device("/dev/in-container", "c", 1, 3)
 
 
 def test_a_node_that_the_host_has_not_is_named() -> None:
     with pytest.raises(CdiError, match=r"^/dev/nvidia99: No such file .*; is the driver loaded\?$"):
-        Node("/dev/nvidia99", "/dev/nvidia99").device()
+        CdiDeviceNode("/dev/nvidia99", "/dev/nvidia99").device()
     with pytest.raises(CdiError, match=r"^/etc/passwd is not a device$"):
-        Node("/dev/x", "/etc/passwd").device()
+        CdiDeviceNode("/dev/x", "/etc/passwd").device()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_node_that_the_host_has_not_is_named() -> None:
         (changed(cdiVersion="0.2.0"), "cdiVersion '0.2.0' is not one of 0.3 to 1.x"),
         (changed(kind="gpu"), "kind 'gpu' is not VENDOR/CLASS"),
         (changed(devices={}), "devices is not a list"),
-        (changed(devices=[{"name": "0"}, {"name": "0"}]), "the device '0' is there twice"),
+        (changed(devices=[{"name": "0"}, {"name": "0"}]), "device '0' is listed twice"),
         (changed(devices=[{}]), "name is missing or not a word"),
         (
             changed(containerEdits={"mounts": [{"hostPath": "../x", "containerPath": "/x"}]}),
@@ -97,11 +97,11 @@ def test_a_node_that_the_host_has_not_is_named() -> None:
         ),
         (
             changed(containerEdits={"deviceNodes": [{"path": "/dev/x", "major": "1"}]}),
-            "/dev/x: '1' is no device number",
+            "/dev/x: '1' is not a device number",
         ),
         (
             changed(containerEdits={"deviceNodes": [{"path": "/dev/x", "type": "p"}]}),
-            "/dev/x: type 'p' is no device",
+            "/dev/x: type 'p' is not a device type",
         ),
         (
             changed(containerEdits={"env": ["A"]}),
@@ -118,11 +118,11 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     path.write_text('{"kind": 1, "kind": 2}')
     with pytest.raises(CdiError) as caught:
         cdi.load(path, yaml.safe_load)
-    assert str(caught.value) == f'{path}: the key "kind" is there twice'
+    assert str(caught.value) == f'{path}: the key "kind" is a duplicate'
 
 
 def test_the_driver_is_the_64_bit_libraries() -> None:
-    found = driver.from_cdi(cdi.from_document(cdi_document()))
+    found = driver_files.from_cdi(cdi.from_document(cdi_document()))
     assert found.cuda.host_path == f"{LIBRARIES}/libcuda.so.{VERSION}"
     assert found.nvml.host_path == f"{LIBRARIES}/libnvidia-ml.so.{VERSION}"
     assert found.directories == (LIBRARIES,)
@@ -130,20 +130,20 @@ def test_the_driver_is_the_64_bit_libraries() -> None:
 
 def test_a_spec_without_libcuda_is_no_driver() -> None:
     with pytest.raises(CdiError, match="mounts no libcuda"):
-        driver.from_cdi(cdi.from_document(changed(containerEdits={})))
+        driver_files.from_cdi(cdi.from_document(changed(containerEdits={})))
 
 
 def test_a_shared_container_gets_compute_and_utility_alone() -> None:
     spec = cdi.from_document(cdi_document())
-    found = driver.from_cdi(spec)
+    found = driver_files.from_cdi(spec)
     edits = spec.edits_for([("0",)])
     assert [library.stem for library in found.libraries if library.is_compute] == [
         "libnvidia-ptxjitcompiler"
     ]
-    assert [mount.container_path for mount in driver.shared_files(edits, found, NOTHING)] == [
+    assert [mount.container_path for mount in driver_files.shared_files(edits, found, NOTHING)] == [
         "/usr/bin/nvidia-smi"
     ]
-    assert [node.path for node in driver.shared_nodes(edits, NOTHING)] == [
+    assert [node.path for node in driver_files.shared_nodes(edits, NOTHING)] == [
         "/dev/nvidiactl",
         "/dev/nvidia-uvm",
         "/dev/nvidia0",
@@ -165,14 +165,14 @@ def test_a_shared_container_gets_compute_and_utility_alone() -> None:
         ("libcuda.so.580.1", False),
     ],
 )
-def test_what_reaches_the_card_past_libcuda_is_no_part_of_a_share(name: str, compute: bool) -> None:
-    assert driver.Library(f"/x/{name}", f"/x/{name}", name).is_compute == compute
+def test_libraries_that_bypass_libcuda_are_no_part_of_a_share(name: str, compute: bool) -> None:
+    assert driver_files.Library(f"/x/{name}", f"/x/{name}", name).is_compute == compute
 
 
 def test_whole_cards_get_everything_that_is_no_library_of_the_main_folder() -> None:
     spec = cdi.from_document(cdi_document())
-    found = driver.from_cdi(spec)
-    others = driver.other_files(spec.edits_for([("0",)]), found)
+    found = driver_files.from_cdi(spec)
+    others = driver_files.other_files(spec.edits_for([("0",)]), found)
     assert [mount.container_path for mount in others] == [
         "/usr/bin/nvidia-smi",
         "/usr/bin/nvidia-cuda-mps-control",

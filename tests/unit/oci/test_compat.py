@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.oci import compat, container, driver
+from gpushare.oci import container, cuda_compat, driver_files
 from gpushare.oci.cdi import CdiError
-from gpushare.oci.compat import Compat, CompatError
-from gpushare.oci.container import Filters, Host
-from gpushare.oci.driver import Driver
-from gpushare.oci.platform import platform_of
+from gpushare.oci.container import Filters, HostFiles
+from gpushare.oci.cuda_compat import Compat, CompatError
+from gpushare.oci.driver_files import DriverFiles
+from gpushare.oci.elf import platform_of
 from gpushare.oci.rootfs import Rootfs, RootfsError
 from tests.unit.host import elf
 from tests.unit.oci.examples import LIBRARIES, VERSION
@@ -36,13 +36,13 @@ def package(root: Path, version: str = NEWER, folder: str = FOLDER, padding: byt
 
 
 def found(rootfs: Rootfs) -> Compat:
-    package_found = compat.find(rootfs)
+    package_found = cuda_compat.find(rootfs)
     assert package_found is not None
     return package_found
 
 
 def test_the_newest_package_is_found_with_its_parts(root: Path, rootfs: Rootfs) -> None:
-    assert compat.find(rootfs) is None
+    assert cuda_compat.find(rootfs) is None
     package(root, "550.54.15", "usr/local/cuda-12.4/compat")
     package(root, NEWER, "usr/local/cuda-13.1/compat")
     newest = found(rootfs)
@@ -55,13 +55,17 @@ def test_the_newest_package_is_found_with_its_parts(root: Path, rootfs: Rootfs) 
 
 
 def test_versions_compare_by_number() -> None:
-    assert compat.version("580.9.01") < compat.version("580.65.06") < compat.version("1000.1")
+    assert (
+        cuda_compat.version("580.9.01")
+        < cuda_compat.version("580.65.06")
+        < cuda_compat.version("1000.1")
+    )
 
 
 def test_a_package_is_copied_once(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
     store = tmp_path / "compat"
     package(root)
-    first = compat.keep(rootfs, found(rootfs), store)
+    first = cuda_compat.keep(rootfs, found(rootfs), store)
     assert first.stat().st_mode & 0o777 == 0o755
     copy = first / f"libcuda.so.{NEWER}"
     assert copy.read_bytes() == (root / FOLDER / copy.name).read_bytes()
@@ -70,20 +74,18 @@ def test_a_package_is_copied_once(root: Path, rootfs: Rootfs, tmp_path: Path) ->
     # Another image with the same package.
     other = root / "usr/local/cuda-13.1/compat"
     package(root, folder="usr/local/cuda-13.1/compat")
-    assert compat.keep(rootfs, found(rootfs), store) == first
+    assert cuda_compat.keep(rootfs, found(rootfs), store) == first
     assert other.exists()
     assert copy.stat().st_ino == inode
     assert [path.name for path in store.iterdir()] == [first.name]
 
 
-def test_what_the_image_changes_later_is_another_copy(
-    root: Path, rootfs: Rootfs, tmp_path: Path
-) -> None:
+def test_a_changed_image_gets_another_copy(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
     store = tmp_path / "compat"
     package(root)
-    first = compat.keep(rootfs, found(rootfs), store)
+    first = cuda_compat.keep(rootfs, found(rootfs), store)
     package(root, padding=b"changed")
-    second = compat.keep(rootfs, found(rootfs), store)
+    second = cuda_compat.keep(rootfs, found(rootfs), store)
     assert first != second
     assert not (first / f"libcuda.so.{NEWER}").read_bytes().endswith(b"changed")
 
@@ -94,7 +96,7 @@ def test_a_pipe_or_a_device_is_not_copied(root: Path, rootfs: Rootfs, tmp_path: 
     (place / f"libnvidia-gpucomp.so.{NEWER}").unlink()
     os.mkfifo(place / f"libnvidia-gpucomp.so.{NEWER}")
     with pytest.raises(CompatError, match="no regular file"):
-        compat.keep(rootfs, package_found, tmp_path / "compat")
+        cuda_compat.keep(rootfs, package_found, tmp_path / "compat")
 
 
 def test_a_link_to_the_host_is_the_images(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_a_link_to_the_host_is_the_images(root: Path, rootfs: Rootfs, tmp_path: 
     target.unlink()
     target.symlink_to("/etc/passwd")
     with pytest.raises((FileNotFoundError, RootfsError)):
-        compat.keep(rootfs, found(rootfs), tmp_path / "compat")
+        cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
     assert not (tmp_path / "compat").exists()
 
 
@@ -111,24 +113,24 @@ def test_a_package_of_endless_size_is_refused_unread(
     root: Path, rootfs: Rootfs, tmp_path: Path
 ) -> None:
     place = package(root)
-    os.truncate(place / f"libcuda.so.{NEWER}", compat.MOST_BYTES + 1)
+    os.truncate(place / f"libcuda.so.{NEWER}", cuda_compat.MOST_BYTES + 1)
     with pytest.raises(CompatError, match="over 1024 MiB"):
-        compat.keep(rootfs, found(rootfs), tmp_path / "compat")
+        cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
 
 
-def test_a_full_store_gives_up_the_oldest_copy_that_nobody_uses(
+def test_a_full_store_removes_the_oldest_unused_copy(
     root: Path, rootfs: Rootfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "compat"
     copies = []
     for number in range(3):
         package(root, padding=bytes([number]) * 1000)
-        copies.append(compat.keep(rootfs, found(rootfs), store))
+        copies.append(cuda_compat.keep(rootfs, found(rootfs), store))
         os.utime(copies[-1], (number, number))
     one = sum(path.stat().st_size for path in copies[0].iterdir())
-    monkeypatch.setattr(compat, "STORE_BYTES", 3 * one)
+    monkeypatch.setattr(cuda_compat, "STORE_BYTES", 3 * one)
     package(root, padding=b"x" * 1000)
-    fourth = compat.keep(rootfs, found(rootfs), store, used={copies[0].name})
+    fourth = cuda_compat.keep(rootfs, found(rootfs), store, used={copies[0].name})
     assert {path.name for path in store.iterdir()} == {
         copies[0].name,
         copies[2].name,
@@ -137,33 +139,36 @@ def test_a_full_store_gives_up_the_oldest_copy_that_nobody_uses(
     package(root, padding=b"y" * 1000)
     everyone = {path.name for path in store.iterdir()}
     with pytest.raises(CompatError, match="full"):
-        compat.keep(rootfs, found(rootfs), store, used=everyone)
+        cuda_compat.keep(rootfs, found(rootfs), store, used=everyone)
 
 
-def test_sweeping_removes_what_is_old_and_unused_and_half_made(
+def test_sweeping_removes_old_unused_and_incomplete_caches(
     root: Path, rootfs: Rootfs, tmp_path: Path
 ) -> None:
     store = tmp_path / "compat"
     kept = []
     for number in range(3):
         package(root, padding=bytes([number]) * 10)
-        kept.append(compat.keep(rootfs, found(rootfs), store))
-    (store / ".half").mkdir()
-    old = time.time() - 2 * compat.KEPT_SECONDS
-    for folder in kept[:2]:
+        kept.append(cuda_compat.keep(rootfs, found(rootfs), store))
+    half, being_made = store / ".half", store / ".being-made"
+    half.mkdir()
+    being_made.mkdir()
+    old = time.time() - 2 * cuda_compat.KEPT_SECONDS
+    for folder in (*kept[:2], half):
         os.utime(folder, (old, old))
-    assert set(compat.sweep(store, {kept[0].name})) == {".half", kept[1].name}
-    assert {path.name for path in store.iterdir()} == {kept[0].name, kept[2].name}
-    assert compat.sweep(tmp_path / "none", ()) == []
+    assert set(cuda_compat.sweep(store, {kept[0].name})) == {".half", kept[1].name}
+    left = {kept[0].name, kept[2].name, ".being-made"}
+    assert {path.name for path in store.iterdir()} == left
+    assert cuda_compat.sweep(tmp_path / "none", ()) == []
 
 
 def test_the_copy_is_the_real_library_and_the_filter_goes_over_the_images(
-    root: Path, rootfs: Rootfs, tmp_path: Path, nvidia_driver: Driver
+    root: Path, rootfs: Rootfs, tmp_path: Path, nvidia_driver: DriverFiles
 ) -> None:
     package(root)
-    folder = compat.keep(rootfs, found(rootfs), tmp_path / "compat")
-    newer = driver.with_compat(nvidia_driver, folder)
-    host = Host(newer, Filters("/filter/libcuda.so.1", "/filter/nvml"), platform_of("x86_64"))
+    folder = cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
+    newer = driver_files.with_compat(nvidia_driver, folder)
+    host = HostFiles(newer, Filters("/filter/libcuda.so.1", "/filter/nvml"), platform_of("x86_64"))
     given = container.shared(
         host, [("0",)], rootfs=rootfs, hooks=(), tenant_directory="/run/tenant"
     )
@@ -180,25 +185,25 @@ def test_the_copy_is_the_real_library_and_the_filter_goes_over_the_images(
 
 
 def test_whole_cards_have_the_copy_by_every_name(
-    root: Path, rootfs: Rootfs, tmp_path: Path, nvidia_driver: Driver
+    root: Path, rootfs: Rootfs, tmp_path: Path, nvidia_driver: DriverFiles
 ) -> None:
     package(root)
-    folder = compat.keep(rootfs, found(rootfs), tmp_path / "compat")
-    newer = driver.with_compat(nvidia_driver, folder)
-    host = Host(newer, Filters("/f", "/n"), platform_of("x86_64"))
+    folder = cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
+    newer = driver_files.with_compat(nvidia_driver, folder)
+    host = HostFiles(newer, Filters("/f", "/n"), platform_of("x86_64"))
     given = container.whole(host, [("0",)], rootfs=rootfs, hooks=())
     mounts = {mount.destination: mount.source for mount in given.edits.mounts}
     copy = f"{folder}/libcuda.so.{NEWER}"
     assert mounts[f"{LIBRARIES}/libcuda.so.1"] == mounts[f"/{FOLDER}/libcuda.so.{NEWER}"] == copy
 
 
-def test_a_file_that_is_no_libcuda_is_refused(tmp_path: Path, nvidia_driver: Driver) -> None:
+def test_a_file_that_is_no_libcuda_is_refused(tmp_path: Path, nvidia_driver: DriverFiles) -> None:
     (tmp_path / f"libcuda.so.{NEWER}").write_bytes(elf.library("libother.so.1"))
     with pytest.raises(CdiError, match=r"no libcuda\.so\.1"):
-        driver.with_compat(nvidia_driver, tmp_path)
+        driver_files.with_compat(nvidia_driver, tmp_path)
     (tmp_path / f"libcuda.so.{NEWER}").write_bytes(elf.library("../libcuda.so.1"))
     with pytest.raises(CdiError, match="can be looked for"):
-        driver.with_compat(nvidia_driver, tmp_path)
+        driver_files.with_compat(nvidia_driver, tmp_path)
     (tmp_path / f"libcuda.so.{NEWER}").write_bytes(b"no library")
     with pytest.raises(CdiError, match="ELF"):
-        driver.with_compat(nvidia_driver, tmp_path)
+        driver_files.with_compat(nvidia_driver, tmp_path)

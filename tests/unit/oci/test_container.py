@@ -10,11 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.oci import capabilities, cdi, container, driver, edits, ldcache, nvidia
+from gpushare.oci import (
+    cdi,
+    container,
+    driver_capabilities,
+    driver_files,
+    edits,
+    injected_gpu,
+    ldcache,
+)
 from gpushare.oci import spec as specs
-from gpushare.oci.container import CacheEntry, Filters, Host, Wanted
+from gpushare.oci.container import CacheEntry, ContainerEdits, Filters, HostFiles
 from gpushare.oci.edits import Mount
-from gpushare.oci.platform import platform_of
+from gpushare.oci.elf import platform_of
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
 from tests.unit.host import elf
@@ -30,16 +38,18 @@ from tests.unit.oci.examples import (
 CUDA = "/usr/local/lib/gpushare/1-abc/lib/libcuda.so.1"
 NVML = "/usr/local/lib/gpushare/1-abc/lib/libnvidia-ml.so.1"
 TENANT = "/run/gpushare/tenants/4f1c"
-HOOKS = container.hooks("/usr/local/lib/gpushare/1-abc/bin/gpushare-hook", "/run/g.sock", "4f1c")
+PROGRAM = "/usr/local/lib/gpushare/1-abc/bin/gpushare-hook"
+HOOK = container.binding_hook(PROGRAM, "/run/g.sock", "4f1c")
+HOOKS = (HOOK,)
 CARD = [("GPU-0", "0")]
 SOURCES = Path(__file__).parents[3]
 PLATFORM = platform_of("x86_64")
 
 
 @pytest.fixture
-def host() -> Host:
-    found = driver.from_cdi(cdi.from_document(cdi_document()))
-    return Host(found, Filters(CUDA, NVML), PLATFORM)
+def host() -> HostFiles:
+    found = driver_files.from_cdi(cdi.from_document(cdi_document()))
+    return HostFiles(found, Filters(CUDA, NVML), PLATFORM)
 
 
 @pytest.fixture
@@ -53,17 +63,17 @@ def debian(root: Path) -> Path:
     return root
 
 
-def shared(host: Host, rootfs: Rootfs) -> Wanted:
+def shared(host: HostFiles, rootfs: Rootfs) -> ContainerEdits:
     return container.shared(host, CARD, rootfs=rootfs, hooks=HOOKS, tenant_directory=TENANT)
 
 
-def sources(wanted: Wanted) -> dict[str, str]:
+def sources(wanted: ContainerEdits) -> dict[str, str]:
     """Return destination -> source, as the last mount of a destination makes it."""
     return {mount.destination: mount.source for mount in wanted.edits.mounts}
 
 
 @pytest.mark.usefixtures("debian")
-def test_a_share_in_full(host: Host, rootfs: Rootfs) -> None:
+def test_a_share_in_full(host: HostFiles, rootfs: Rootfs) -> None:
     wanted = shared(host, rootfs)
     real = f"{LIBRARIES}/libcuda.so.{VERSION}"
     assert sources(wanted) == {
@@ -103,7 +113,7 @@ def test_a_share_in_full(host: Host, rootfs: Rootfs) -> None:
 
 @pytest.mark.usefixtures("debian")
 def test_every_mount_but_status_is_read_only_and_none_gives_privileges(
-    host: Host, rootfs: Rootfs
+    host: HostFiles, rootfs: Rootfs
 ) -> None:
     for mount in shared(host, rootfs).edits.mounts:
         assert {"nosuid", "nodev"} <= set(mount.options)
@@ -112,39 +122,32 @@ def test_every_mount_but_status_is_read_only_and_none_gives_privileges(
 
 
 @pytest.mark.usefixtures("debian")
-def test_status_is_mounted_over_its_folder(host: Host, rootfs: Rootfs) -> None:
+def test_status_is_mounted_over_its_folder(host: HostFiles, rootfs: Rootfs) -> None:
     destinations = [mount.destination for mount in shared(host, rootfs).edits.mounts]
     assert destinations[-2:] == ["/opt/gpushare/tenant", "/opt/gpushare/tenant/status"]
 
 
-def test_the_hooks_name_the_tenant_and_inherit_nothing() -> None:
-    assert [hook.entry() for hook in HOOKS] == [
-        {
-            "path": "/usr/local/lib/gpushare/1-abc/bin/gpushare-hook",
-            "args": ["gpushare-hook", stage, "--socket", "/run/g.sock", "--key", "4f1c"],
-            "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
-            "timeout": seconds,
-        }
-        for stage, seconds in (("createRuntime", 60), ("poststop", 5))
-    ]
+def test_the_hook_names_the_tenant_and_inherits_nothing() -> None:
+    assert HOOK.entry() == {
+        "path": PROGRAM,
+        "args": ["gpushare-hook", "createRuntime", "--socket", "/run/g.sock", "--key", "4f1c"],
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+        "timeout": 60,
+    }
 
 
-def test_a_hook_gives_up_before_the_runtime_kills_it() -> None:
-    text = (SOURCES / "runtime/client.h").read_text() + (SOURCES / "hooks/hook.c").read_text()
+def test_the_hook_gives_up_before_the_runtime_kills_it() -> None:
+    text = (SOURCES / "runtime/client.h").read_text()
     found = re.findall(
-        r"^#define (CLIENT_ACK|CLIENT_FINAL|CLIENT_START|HINT)_MS ([0-9]+)", text, re.MULTILINE
+        r"^#define (CLIENT_ACK|CLIENT_FINAL|CLIENT_START)_MS ([0-9]+)", text, re.MULTILINE
     )
     limits = {name: int(milliseconds) / 1000 for name, milliseconds in found}
-    waits = {
-        "createRuntime": limits["CLIENT_START"] + limits["CLIENT_ACK"] + 2 * limits["CLIENT_FINAL"],
-        "poststop": limits["CLIENT_ACK"] + limits["HINT"],
-    }
-    assert {hook.stage for hook in HOOKS} == set(waits)
-    assert all(hook.timeout > waits[hook.stage] + 1 for hook in HOOKS)
+    waits = limits["CLIENT_START"] + limits["CLIENT_ACK"] + 2 * limits["CLIENT_FINAL"]
+    assert HOOK.timeout > waits + 1
 
 
 def test_an_image_of_fedora_has_the_libraries_in_lib64(
-    root: Path, host: Host, rootfs: Rootfs
+    root: Path, host: HostFiles, rootfs: Rootfs
 ) -> None:
     (root / "usr/lib64").mkdir(parents=True)
     (root / "usr/lib64/libc.so.6").write_text("libc")
@@ -154,7 +157,7 @@ def test_an_image_of_fedora_has_the_libraries_in_lib64(
 
 
 def test_an_image_of_arch_has_one_folder_by_two_names(
-    root: Path, host: Host, rootfs: Rootfs
+    root: Path, host: HostFiles, rootfs: Rootfs
 ) -> None:
     (root / "usr/lib").mkdir(parents=True)
     (root / "usr/lib/libc.so.6").write_text("libc")
@@ -165,7 +168,7 @@ def test_an_image_of_arch_has_one_folder_by_two_names(
 
 
 def test_an_image_whose_usr_is_not_merged_has_libc_beside_it(
-    root: Path, host: Host, rootfs: Rootfs
+    root: Path, host: HostFiles, rootfs: Rootfs
 ) -> None:
     (root / "lib/x86_64-linux-gnu").mkdir(parents=True)
     (root / "lib/x86_64-linux-gnu/libc.so.6").write_text("libc")
@@ -175,7 +178,7 @@ def test_an_image_whose_usr_is_not_merged_has_libc_beside_it(
 
 @pytest.mark.parametrize("libc", ["usr/lib64", "usr/lib/x86_64-linux-gnu", "lib64", "nowhere"])
 def test_a_restart_gets_the_same_whatever_mount_points_the_first_start_left(
-    root: Path, host: Host, rootfs: Rootfs, libc: str
+    root: Path, host: HostFiles, rootfs: Rootfs, libc: str
 ) -> None:
     (root / libc).mkdir(parents=True)
     (root / libc / "libc.so.6").write_text("libc")
@@ -190,12 +193,12 @@ def test_a_restart_gets_the_same_whatever_mount_points_the_first_start_left(
     assert shared(host, rootfs) == first
 
 
-def test_an_empty_image_gets_the_folder_of_the_cdi_spec(host: Host, rootfs: Rootfs) -> None:
+def test_an_empty_image_gets_the_folder_of_the_cdi_spec(host: HostFiles, rootfs: Rootfs) -> None:
     assert sources(shared(host, rootfs))[f"{LIBRARIES}/libcuda.so.1"] == CUDA
 
 
 def test_the_filter_goes_over_whatever_the_image_calls_libcuda(
-    debian: Path, host: Host, rootfs: Rootfs
+    debian: Path, host: HostFiles, rootfs: Rootfs
 ) -> None:
     compat = debian / "usr/local/cuda-12.4/compat"
     compat.mkdir(parents=True)
@@ -217,7 +220,7 @@ def test_the_filter_goes_over_whatever_the_image_calls_libcuda(
 
 
 def test_the_filter_goes_over_the_folder_that_the_images_cache_names(
-    debian: Path, host: Host, rootfs: Rootfs
+    debian: Path, host: HostFiles, rootfs: Rootfs
 ) -> None:
     (debian / "opt/conda/lib").mkdir(parents=True)
     (debian / "opt/conda/lib/libcuda.so.1").write_text("somebody's")
@@ -226,7 +229,9 @@ def test_the_filter_goes_over_the_folder_that_the_images_cache_names(
     assert sources(shared(host, rootfs))["/opt/conda/lib/libcuda.so.1"] == CUDA
 
 
-def test_a_hostile_image_chooses_no_mount_source(debian: Path, host: Host, rootfs: Rootfs) -> None:
+def test_a_hostile_image_chooses_no_mount_source(
+    debian: Path, host: HostFiles, rootfs: Rootfs
+) -> None:
     folder = debian / "usr/lib/x86_64-linux-gnu"
     (folder / "libcuda.so.1").symlink_to("../../../../../../../etc/shadow")
     (folder / "libcuda.so.999").symlink_to("/proc/self/root/etc/shadow")
@@ -240,7 +245,7 @@ def test_a_hostile_image_chooses_no_mount_source(debian: Path, host: Host, rootf
 
 
 @pytest.mark.usefixtures("debian")
-def test_whole_cards_get_the_driver_and_no_filter(host: Host, rootfs: Rootfs) -> None:
+def test_whole_cards_get_the_driver_and_no_filter(host: HostFiles, rootfs: Rootfs) -> None:
     wanted = container.whole(host, CARD, rootfs=rootfs, hooks=HOOKS)
     found = sources(wanted)
     assert CUDA not in found.values()
@@ -260,11 +265,11 @@ def test_whole_cards_get_the_driver_and_no_filter(host: Host, rootfs: Rootfs) ->
 @pytest.mark.usefixtures("debian")
 @pytest.mark.parametrize("document", [docker_spec(), hook_form("0"), cdi_form(0)])
 def test_a_second_pass_over_a_bundle_changes_nothing(
-    host: Host, rootfs: Rootfs, document: dict[str, object]
+    host: HostFiles, rootfs: Rootfs, document: dict[str, object]
 ) -> None:
     def once(loaded: Spec) -> Spec:
         original = edits.strip(loaded)
-        request = nvidia.find(original, host.driver)
+        request = injected_gpu.find(original, host.driver)
         return edits.apply(original, shared(host, rootfs).edits, request.taken)
 
     first = once(Spec(document))
@@ -275,7 +280,7 @@ def test_a_second_pass_over_a_bundle_changes_nothing(
 
 
 def test_the_cache_is_made_and_a_second_time_left_alone(
-    debian: Path, host: Host, rootfs: Rootfs, tmp_path: Path
+    debian: Path, host: HostFiles, rootfs: Rootfs, tmp_path: Path
 ) -> None:
     wanted = shared(host, rootfs)
     assert container.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
@@ -289,7 +294,7 @@ def test_the_cache_is_made_and_a_second_time_left_alone(
 
 
 def test_an_image_without_glibc_gets_no_cache(
-    root: Path, host: Host, rootfs: Rootfs, tmp_path: Path
+    root: Path, host: HostFiles, rootfs: Rootfs, tmp_path: Path
 ) -> None:
     (root / "etc").mkdir()
     wanted = shared(host, rootfs)
@@ -299,7 +304,7 @@ def test_an_image_without_glibc_gets_no_cache(
 
 @pytest.mark.parametrize("content", [b"not a cache", b"x" * (5 << 20)])
 def test_a_cache_that_is_not_understood_is_left_as_it_is(
-    debian: Path, host: Host, rootfs: Rootfs, content: bytes
+    debian: Path, host: HostFiles, rootfs: Rootfs, content: bytes
 ) -> None:
     (debian / "etc/ld.so.cache").write_bytes(content)
     wanted = shared(host, rootfs)
@@ -309,7 +314,7 @@ def test_a_cache_that_is_not_understood_is_left_as_it_is(
 
 def test_in_a_read_only_layer_the_cache_is_a_mount_kept_by_its_content(
     debian: Path,
-    host: Host,
+    host: HostFiles,
     rootfs: Rootfs,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -354,7 +359,7 @@ def test_a_full_disk_keeps_no_half_of_a_cache(
 
 
 def test_the_hosts_own_cache_is_never_replaced(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: HostFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def replace(_self: Rootfs, path: str, _data: bytes) -> None:
         raise AssertionError(f"the host's {path} was written")
@@ -373,7 +378,7 @@ def test_the_hosts_own_cache_is_never_replaced(
 
 
 def test_a_link_in_place_of_the_cache_is_not_written_through(
-    debian: Path, host: Host, rootfs: Rootfs, tmp_path: Path
+    debian: Path, host: HostFiles, rootfs: Rootfs, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
     outside.write_text("the host's")
@@ -389,7 +394,7 @@ def test_another_machine_has_its_own_names() -> None:
         platform_of("mips")
 
 
-def graphical() -> Host:
+def graphical() -> HostFiles:
     """A driver of which every capability has a part."""
     document = cdi_document()
     mounts = document["containerEdits"]["mounts"]
@@ -397,16 +402,16 @@ def graphical() -> Host:
     paths = [f"{LIBRARIES}/{name}" for name in names]
     paths += ["/etc/OpenCL/vendors/nvidia.icd", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"]
     mounts += [{"hostPath": path, "containerPath": path} for path in paths]
-    found = driver.from_cdi(cdi.from_document(document))
-    return Host(found, Filters(CUDA, NVML), PLATFORM)
+    found = driver_files.from_cdi(cdi.from_document(document))
+    return HostFiles(found, Filters(CUDA, NVML), PLATFORM)
 
 
-def names(wanted: Wanted) -> set[str]:
+def names(wanted: ContainerEdits) -> set[str]:
     return {Path(mount.destination).name for mount in wanted.edits.mounts}
 
 
 @pytest.mark.usefixtures("debian")
-def test_a_share_gets_past_the_filters_only_what_is_allowed(rootfs: Rootfs) -> None:
+def test_a_share_gets_only_allowed_capabilities_that_bypass_the_library(rootfs: Rootfs) -> None:
     video = container.shared(
         graphical(),
         CARD,
@@ -434,7 +439,7 @@ def test_opencl_comes_to_a_share_that_may_have_everything(rootfs: Rootfs) -> Non
         rootfs=rootfs,
         hooks=HOOKS,
         tenant_directory=TENANT,
-        extra=capabilities.UNINTERPOSED,
+        extra=driver_capabilities.UNINTERPOSED,
     )
     opencl = {f"libnvidia-opencl.so.{VERSION}", "nvidia.icd", "10_nvidia.json"}
     assert opencl <= names(everything)
@@ -444,11 +449,11 @@ def test_opencl_comes_to_a_share_that_may_have_everything(rootfs: Rootfs) -> Non
 
 
 @pytest.mark.usefixtures("debian")
-def test_whole_cards_get_the_capabilities_that_were_asked_for(rootfs: Rootfs) -> None:
+def test_an_exclusive_card_gets_the_requested_capabilities(rootfs: Rootfs) -> None:
     given = container.whole(
-        graphical(), CARD, rootfs=rootfs, hooks=HOOKS, wanted=capabilities.DEFAULT
+        graphical(), CARD, rootfs=rootfs, hooks=HOOKS, wanted=driver_capabilities.DEFAULT
     )
-    # OpenCL is a part of compute, and what nobody knows yet is withheld from nobody.
+    # OpenCL is a part of compute, and an unknown file is mounted for all.
     assert {f"libnvidia-opencl.so.{VERSION}", "nvidia.icd", "libnvidia-of-tomorrow.so.1"} <= names(
         given
     )
@@ -472,8 +477,8 @@ def test_the_socket_of_a_daemon_that_ended_is_left_out(rootfs: Rootfs, tmp_path:
     document = cdi_document()
     path = tmp_path / "nvidia-persistenced/socket"
     document["containerEdits"]["mounts"].append({"hostPath": str(path), "containerPath": "/s"})
-    found = driver.from_cdi(cdi.from_document(document))
-    host = Host(found, Filters(CUDA, NVML), PLATFORM)
+    found = driver_files.from_cdi(cdi.from_document(document))
+    host = HostFiles(found, Filters(CUDA, NVML), PLATFORM)
     assert "s" not in names(container.whole(host, CARD, rootfs=rootfs, hooks=HOOKS))
     path.parent.mkdir()
     path.touch()
@@ -493,5 +498,5 @@ def test_a_32_bit_libcuda_that_is_listed_first_is_not_taken(tmp_path: Path) -> N
         {"hostPath": "/y/libnvidia-ml.so.1", "containerPath": "/usr/lib64/libnvidia-ml.so.1"},
     ]
     document["containerEdits"]["mounts"] = mounts
-    found = driver.from_cdi(cdi.from_document(document))
+    found = driver_files.from_cdi(cdi.from_document(document))
     assert (found.cuda.host_path, found.nvml.host_path) == (str(wide), "/y/libnvidia-ml.so.1")

@@ -31,7 +31,7 @@ def test_a_list_is_read_as_it_is_written(numbers: frozenset[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1", "0-9999999", "1-2-3"])
-def test_what_is_no_list_is_refused(text: str) -> None:
+def test_a_malformed_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse(text)
 
@@ -45,29 +45,29 @@ def test_what_is_no_list_is_refused(text: str) -> None:
         ({"cpus": ""}, "8-15", "1"),
     ],
 )
-def test_what_is_left_is_what_it_had_of_the_cards_nodes(
+def test_the_remaining_cpus_are_those_near_the_cards(
     cpu: dict[str, Any], cpus: str, mems: str
 ) -> None:
     assert bind(spec(**cpu), NEAR, ALL) == Bound(cpus, mems)
 
 
-def test_where_nothing_is_left_it_stays_as_it_was_and_is_told() -> None:
+def test_where_no_cpu_is_left_the_cpuset_stays_and_is_reported() -> None:
     found = bind(spec(cpus="0-3", mems="0"), NEAR, ALL)
     assert (found.cpus, found.mems) == ("", "")
     assert found.notes == (
-        "numa: bind: it may have CPUs 0-3, and its cards are near to 8-15: left as is",
-        "numa: bind: it may have memory nodes 0, and its cards are near to 1: left as is",
+        "numa: bind: it may have CPUs 0-3, but its cards are on 8-15: left unchanged",
+        "numa: bind: it may have memory nodes 0, but its cards are on 1: left unchanged",
     )
 
 
 def test_a_list_that_cannot_be_read_stays_as_it_is() -> None:
     found = bind(spec(cpus="all"), NEAR, ALL)
     assert found.cpus == ""
-    assert "linux.resources.cpu.cpus 'all' is no list of CPUs" in found.notes[0]
+    assert "linux.resources.cpu.cpus 'all' is not a list of CPUs" in found.notes[0]
 
 
 @given(st.one_of(st.none(), CPUS), CPUS, CPUS)
-def test_it_is_never_more_than_was_given(
+def test_the_cpuset_never_exceeds_the_one_before(
     said: frozenset[int] | None, near: frozenset[int], allowed: frozenset[int]
 ) -> None:
     given_before = said or allowed
@@ -89,7 +89,7 @@ def test_it_is_never_more_than_was_given(
         {"linux": {"resources": {"cpu": {"shares": 2}, "memory": {"limit": 5}}}},
     ],
 )
-def test_what_was_there_comes_back(document: dict[str, Any]) -> None:
+def test_strip_restores_the_cpuset(document: dict[str, Any]) -> None:
     original = Spec(document)
     edited = edits.apply(original, Edits(cpus="8-15", mems="1"))
     assert edited.at("linux", "resources", "cpu", "cpus") == "8-15"
@@ -97,7 +97,7 @@ def test_what_was_there_comes_back(document: dict[str, Any]) -> None:
     assert edits.strip(edited).document == document
 
 
-def test_what_somebody_else_has_written_since_stays() -> None:
+def test_changes_of_other_programs_stay() -> None:
     edited = edits.apply(spec(cpus="0-15"), Edits(cpus="8-15"))
     changed = edited.with_value(("linux", "resources", "cpu", "cpus"), "8-9")
     assert edits.strip(changed).document == spec(cpus="8-9").document

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,18 +9,17 @@ from hypothesis import strategies as st
 
 from gpushare.oci import edits as editing
 from gpushare.oci import spec as specs
-from gpushare.oci.edits import LISTS, RECORD, Device, Edits, Hook, Mount, Path
+from gpushare.oci.edits import LISTS, RECORD, Device, Edits, Hook, Mount, SpecPath
 from gpushare.oci.spec import Spec, SpecError
 from tests.unit.oci.examples import DENY_ALL, NULL_RULE, SETKEY, docker_spec
 
 CARD = Device("/dev/nvidia0", "c", 195, 0)
 FILTER = Mount("/usr/local/lib/gpushare/1/lib/libcuda.so.1", "/usr/lib64/libcuda.so.1", ("ro",))
 CREATE = Hook("createRuntime", "/usr/bin/gpushare-hook", ("gpushare-hook",), ("PATH=/bin",), 10)
-POSTSTOP = Hook("poststop", "/usr/bin/gpushare-hook", ("gpushare-hook",), ("PATH=/bin",), 5)
-EDITS = Edits({"A": "1"}, (FILTER,), (CARD,), (CREATE, POSTSTOP))
+EDITS = Edits({"A": "1"}, (FILTER,), (CARD,), (CREATE,))
 
 
-def test_what_is_added_and_where() -> None:
+def test_edits_are_added_in_their_places() -> None:
     document = editing.apply(Spec(docker_spec("A=0", "B=0")), EDITS).document
     assert document["process"]["env"][2:] == ["B=0", "A=1"]
     assert document["mounts"][-1] == FILTER.entry()
@@ -32,7 +32,6 @@ def test_what_is_added_and_where() -> None:
     assert document["hooks"] == {
         "prestart": [SETKEY],
         "createRuntime": [CREATE.entry()],
-        "poststop": [POSTSTOP.entry()],
     }
     untouched = ("ociVersion", "root", "hostname", "annotations", "x-future")
     for name in untouched:
@@ -56,9 +55,9 @@ def test_nothing_to_do_leaves_the_spec_as_it_is() -> None:
 
 def test_a_hook_without_env_or_timeout_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="inherits"):
-        Hook("poststop", "/bin/true", ("true",), (), 5)
+        Hook("createRuntime", "/bin/true", ("true",), (), 5)
     with pytest.raises(ValueError, match="for ever"):
-        Hook("poststop", "/bin/true", ("true",), ("A=1",), 0)
+        Hook("createRuntime", "/bin/true", ("true",), ("A=1",), 0)
 
 
 def test_apply_wants_a_stripped_spec() -> None:
@@ -67,15 +66,16 @@ def test_apply_wants_a_stripped_spec() -> None:
         editing.apply(edited, EDITS)
 
 
-def test_what_others_added_since_stays() -> None:
+def test_later_additions_of_others_stay() -> None:
     edited = editing.apply(Spec(docker_spec()), EDITS)
     theirs = {"destination": "/theirs", "type": "tmpfs", "source": "tmpfs"}
     hook = {"path": "/theirs"}
     later = edited.with_value(("mounts",), [*edited.entries("mounts"), theirs])
-    later = later.with_value(("hooks", "poststop"), [hook, *later.entries("hooks", "poststop")])
+    stage = ("hooks", "createRuntime")
+    later = later.with_value(stage, [hook, *later.entries(*stage)])
     stripped = editing.strip(later).document
     assert stripped["mounts"] == [*docker_spec()["mounts"], theirs]
-    assert stripped["hooks"] == {"prestart": [SETKEY], "poststop": [hook]}
+    assert stripped["hooks"] == {"prestart": [SETKEY], "createRuntime": [hook]}
 
 
 def test_a_note_that_nothing_was_to_do_goes_as_it_came() -> None:
@@ -134,13 +134,15 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def changes(draw: st.DrawFn, document: dict[str, Any]) -> tuple[Edits, Mapping[Path, list[int]]]:
+def changes(
+    draw: st.DrawFn, document: dict[str, Any]
+) -> tuple[Edits, Mapping[SpecPath, list[int]]]:
     """Draw edits of `document`, and entries of it to take out."""
     edits = Edits(
         draw(st.sampled_from([{}, {"A": "1"}, {"B": "2", "C": ""}])),
         tuple(draw(st.lists(st.just(FILTER), max_size=2))),
         tuple(draw(st.lists(st.just(CARD), max_size=1))),
-        tuple(draw(st.lists(st.sampled_from([CREATE, POSTSTOP]), max_size=3))),
+        tuple(draw(st.lists(st.sampled_from([CREATE, replace(CREATE, timeout=5)]), max_size=3))),
     )
     taken = {
         path: [i for i in range(len(Spec(document).entries(*path))) if draw(st.booleans())]

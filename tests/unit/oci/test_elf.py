@@ -21,7 +21,7 @@ def test_a_program_has_none() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n", b"\x7fELF\x02\x01", b"\x7fELF\x01\x01"])
-def test_what_is_no_library_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_library_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(content)
     with pytest.raises(elf.ElfError):

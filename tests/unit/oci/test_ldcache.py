@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loader's cache against glibc itself: its ldconfig, its loader, and who parses the former."""
+"""The loader's cache against glibc itself: its ldconfig, its loader, and a second parser."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.oci import ldcache
-from gpushare.oci.ldcache import Entry, LoaderCache, LoaderCacheError
-from gpushare.oci.platform import this_platform
+from gpushare.oci.elf import this_platform
+from gpushare.oci.ldcache import LdCacheEntry, LoaderCache, LoaderCacheError
 
 PLATFORM = this_platform()
 FLAGS = PLATFORM.cache_flags
@@ -133,8 +133,8 @@ def test_the_loader_takes_ours_and_finds_the_rest(tmp_path: Path, has_cache: boo
     preload = ("--preload", "libcuda.so.1")
     before = None
     if has_cache:
-        compat = Entry(b"libcuda.so.1", b"/compat/libcuda.so.1", FLAGS)
-        fast = Entry(b"libcuda.so.1", b"/fast/libcuda.so.1", FLAGS, hwcaps=b"x86-64-v2")
+        compat = LdCacheEntry(b"libcuda.so.1", b"/compat/libcuda.so.1", FLAGS)
+        fast = LdCacheEntry(b"libcuda.so.1", b"/fast/libcuda.so.1", FLAGS, hwcaps=b"x86-64-v2")
         before = ldcache.dump(LoaderCache((fast, compat)))
     (root / "etc/ld.so.cache").write_bytes(ldcache.merge(before, OURS, FLAGS))
     done = subprocess.run(
@@ -147,7 +147,7 @@ def test_the_loader_takes_ours_and_finds_the_rest(tmp_path: Path, has_cache: boo
 
 
 def _chroot() -> list[str]:
-    """Return the command that runs another one in a root directory, as whoever we are."""
+    """Return the command that runs another one in a root directory, with or without root."""
     command = ["chroot"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "chroot"]
     if subprocess.run([*command, "/", "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs root, or user namespaces for everybody")
@@ -177,14 +177,14 @@ def test_libraries_behind_the_older_format_are_read(image: Path) -> None:
 
 
 def test_a_machine_with_another_processor_keeps_its_libraries() -> None:
-    other = Entry(b"libcuda.so.1", b"/lib32/libcuda.so.1", 0x0003)
-    hwcaps = Entry(b"libcuda.so.1", b"/hwcaps/libcuda.so.1", FLAGS, hwcaps=b"x86-64-v3")
+    other = LdCacheEntry(b"libcuda.so.1", b"/lib32/libcuda.so.1", 0x0003)
+    hwcaps = LdCacheEntry(b"libcuda.so.1", b"/hwcaps/libcuda.so.1", FLAGS, hwcaps=b"x86-64-v3")
     cache = LoaderCache((hwcaps, other)).with_first(OURS[:1], FLAGS)
-    ours = Entry(b"libcuda.so.1", b"/opt/x/libcuda.so.1", FLAGS)
+    ours = LdCacheEntry(b"libcuda.so.1", b"/opt/x/libcuda.so.1", FLAGS)
     assert cache.entries == (ours, other)
 
 
-def test_what_is_there_already_is_left_to_the_byte(image: Path) -> None:
+def test_existing_entries_keep_every_byte(image: Path) -> None:
     once = ldcache.merge(image.read_bytes(), OURS, FLAGS)
     assert ldcache.merge(once, OURS, FLAGS) is once
 
@@ -226,7 +226,7 @@ def test_any_bytes_are_read_or_refused(noise: bytes, at: int) -> None:
 
 TEXT = st.from_regex(rb"[a-z0-9.+_-]{0,12}", fullmatch=True)
 ENTRIES = st.builds(
-    Entry,
+    LdCacheEntry,
     name=TEXT,
     path=TEXT,
     flags=st.sampled_from([0x3, 0x303, 0xA03]),
@@ -234,7 +234,7 @@ ENTRIES = st.builds(
     hwcap=st.just(0) | st.integers(0, 2**62 - 1),
     hwcaps=st.none(),
 ) | st.builds(
-    Entry,
+    LdCacheEntry,
     name=TEXT,
     path=TEXT,
     flags=st.just(0x303),
@@ -245,7 +245,9 @@ ENTRIES = st.builds(
 
 
 @given(st.lists(ENTRIES), TEXT)
-def test_a_cache_is_the_same_after_writing_and_reading(entries: list[Entry], text: bytes) -> None:
+def test_a_cache_is_the_same_after_writing_and_reading(
+    entries: list[LdCacheEntry], text: bytes
+) -> None:
     cache = LoaderCache(tuple(entries), text)
     assert ldcache.parse(ldcache.dump(cache)) == cache
 

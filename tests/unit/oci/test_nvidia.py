@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 
 from gpushare.oci import edits as editing
-from gpushare.oci import nvidia
-from gpushare.oci.driver import Driver
+from gpushare.oci import injected_gpu
+from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.edits import Edits
-from gpushare.oci.nvidia import nodes
 from gpushare.oci.spec import Spec
-from gpushare.quota import Cards, QuotaError
+from gpushare.quota import EngineCards, QuotaError
 from tests.unit.oci.examples import (
     DENY_ALL,
     NULL_RULE,
@@ -28,76 +27,76 @@ HOOK = "docker run --gpus"
 NODES = "the CDI device or --device"
 
 
-def cleaned(document: dict[str, Any], driver: Driver) -> Any:
+def cleaned(document: dict[str, Any], driver: DriverFiles) -> Any:
     spec = Spec(document)
-    return editing.apply(spec, Edits(), nvidia.find(spec, driver).taken).document
+    return editing.apply(spec, Edits(), injected_gpu.find(spec, driver).taken).document
 
 
-def asked(document: dict[str, Any], driver: Driver) -> Cards | None:
-    return nvidia.find(Spec(document), driver).cards
+def asked(document: dict[str, Any], driver: DriverFiles) -> EngineCards | None:
+    return injected_gpu.find(Spec(document), driver).cards
 
 
-def refusal(document: dict[str, Any], driver: Driver) -> str:
+def refusal(document: dict[str, Any], driver: DriverFiles) -> str:
     with pytest.raises(QuotaError) as caught:
-        nvidia.find(Spec(document), driver)
+        injected_gpu.find(Spec(document), driver)
     return str(caught.value)
 
 
-def test_a_spec_without_a_gpu_asks_for_none_and_loses_nothing(nvidia_driver: Driver) -> None:
-    assert nvidia.find(Spec(docker_spec()), nvidia_driver) == nvidia.Request()
+def test_a_spec_without_a_gpu_asks_for_none_and_loses_nothing(nvidia_driver: DriverFiles) -> None:
+    assert injected_gpu.find(Spec(docker_spec()), nvidia_driver) == injected_gpu.InjectedGpu()
     assert cleaned(docker_spec(), nvidia_driver) == docker_spec()
 
 
 @pytest.mark.parametrize(
     ("visible", "cards"),
     [
-        ("0", Cards(HOOK, count=1)),
-        ("0,1", Cards(HOOK, count=2)),
-        ("1", Cards(HOOK, devices=("1",))),
-        ("1,0", Cards(HOOK, devices=("1", "0"))),
-        ("GPU-4f1c", Cards(HOOK, devices=("GPU-4f1c",))),
-        ("all", Cards(HOOK, all_cards=True)),
-        ("0,0", Cards(HOOK, count=1)),
-        ("nvidia.com/gpu=1", Cards(HOOK, devices=("1",))),
+        ("0", EngineCards(HOOK, count=1)),
+        ("0,1", EngineCards(HOOK, count=2)),
+        ("1", EngineCards(HOOK, devices=("1",))),
+        ("1,0", EngineCards(HOOK, devices=("1", "0"))),
+        ("GPU-4f1c", EngineCards(HOOK, devices=("GPU-4f1c",))),
+        ("all", EngineCards(HOOK, all_cards=True)),
+        ("0,0", EngineCards(HOOK, count=1)),
+        ("nvidia.com/gpu=1", EngineCards(HOOK, devices=("1",))),
         ("none", None),
         ("void", None),
     ],
 )
 def test_the_hook_form_asks_with_the_last_visible_devices(
-    nvidia_driver: Driver, visible: str, cards: Cards | None
+    nvidia_driver: DriverFiles, visible: str, cards: EngineCards | None
 ) -> None:
     assert asked(hook_form(visible), nvidia_driver) == cards
     assert cleaned(hook_form(visible), nvidia_driver)["hooks"] == {"prestart": [SETKEY]}
 
 
-def test_a_part_of_a_card_is_refused(nvidia_driver: Driver) -> None:
+def test_a_part_of_a_card_is_refused(nvidia_driver: DriverFiles) -> None:
     assert refusal(hook_form("MIG-4f1c"), nvidia_driver) == (
-        'docker run --gpus: "MIG-4f1c" is a part of a card (MIG), which cannot be passed yet; '
-        "pass a whole card, or ask for a share: -e GPUSHARE_MEMORY=4GiB alone"
+        "docker run --gpus=MIG-4f1c: a part of a card (MIG), which gpushare cannot pass yet. "
+        "Pass a whole card, or request a share: -e GPUSHARE_MEMORY=4GiB alone."
     )
 
 
 @pytest.mark.parametrize(
     ("minors", "cards"),
     [
-        ((0,), Cards(NODES, count=1)),
-        ((0, 1), Cards(NODES, count=2)),
-        ((1,), Cards(NODES, minors=(1,))),
+        ((0,), EngineCards(NODES, count=1)),
+        ((0, 1), EngineCards(NODES, count=2)),
+        ((1,), EngineCards(NODES, minors=(1,))),
     ],
 )
 def test_the_cdi_form_asks_with_the_nodes(
-    nvidia_driver: Driver, minors: tuple[int, ...], cards: Cards
+    nvidia_driver: DriverFiles, minors: tuple[int, ...], cards: EngineCards
 ) -> None:
     assert asked(cdi_form(*minors), nvidia_driver) == cards
 
 
-def test_a_kubelet_means_the_very_card_that_it_passed(nvidia_driver: Driver) -> None:
+def test_a_kubelet_means_the_very_card_that_it_passed(nvidia_driver: DriverFiles) -> None:
     document = cdi_form(0)
     document["annotations"]["io.kubernetes.cri.container-name"] = "train"
-    assert asked(document, nvidia_driver) == Cards(NODES, minors=(0,))
+    assert asked(document, nvidia_driver) == EngineCards(NODES, minors=(0,))
 
 
-def test_the_cdi_form_is_taken_out_whole_and_nothing_else(nvidia_driver: Driver) -> None:
+def test_the_cdi_form_is_taken_out_whole_and_nothing_else(nvidia_driver: DriverFiles) -> None:
     left = cleaned(cdi_form(0, 1), nvidia_driver)
     assert left["linux"]["devices"] == []
     assert left["linux"]["resources"]["devices"] == [DENY_ALL, NULL_RULE]
@@ -106,21 +105,21 @@ def test_the_cdi_form_is_taken_out_whole_and_nothing_else(nvidia_driver: Driver)
 
 
 def test_a_node_of_a_card_that_our_own_spec_does_not_list_is_taken_out(
-    nvidia_driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nvidia_driver: DriverFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vendors = {"card7": "0x10de", "renderD140": "0x1002"}
     for name, vendor in vendors.items():
         folder = tmp_path / name / "device"
         folder.mkdir(parents=True)
         (folder / "vendor").write_text(f"{vendor}\n")
-    monkeypatch.setattr(nodes, "DRM", tmp_path)
+    monkeypatch.setattr(injected_gpu, "DRM", tmp_path)
     document = cdi_form(0)
     theirs = node("/dev/dri/renderD140", 140, 226)
     document["linux"]["devices"] += [node("/dev/dri/card7", 7, 226), theirs]
     assert cleaned(document, nvidia_driver)["linux"]["devices"] == [theirs]
 
 
-def test_another_vendors_render_node_stays(nvidia_driver: Driver) -> None:
+def test_another_vendors_render_node_stays(nvidia_driver: DriverFiles) -> None:
     document = cdi_form(0)
     theirs = node("/dev/dri/renderD140", 140, 226)
     document["linux"]["devices"].append(theirs)
@@ -130,17 +129,17 @@ def test_another_vendors_render_node_stays(nvidia_driver: Driver) -> None:
     assert left["linux"]["resources"]["devices"] == [DENY_ALL, NULL_RULE, rule(140, 226)]
 
 
-def test_a_node_that_is_a_mount_is_a_request_too(nvidia_driver: Driver) -> None:
+def test_a_node_that_is_a_mount_is_a_request_too(nvidia_driver: DriverFiles) -> None:
     document = docker_spec()
     mount = {**library_mount("x"), "source": "/dev/nvidia1", "destination": "/dev/nvidia1"}
     document["mounts"].append(mount)
-    assert asked(document, nvidia_driver) == Cards(NODES, minors=(1,))
+    assert asked(document, nvidia_driver) == EngineCards(NODES, minors=(1,))
     assert cleaned(document, nvidia_driver)["mounts"] == docker_spec()["mounts"]
 
 
 @pytest.mark.parametrize("wide", [rule(None), {**rule(None), "minor": -1}, rule(7)])
 def test_a_rule_for_cards_never_stays_even_without_a_node(
-    nvidia_driver: Driver, wide: dict[str, Any]
+    nvidia_driver: DriverFiles, wide: dict[str, Any]
 ) -> None:
     document = docker_spec()
     document["linux"]["resources"]["devices"].append(wide)
@@ -159,29 +158,31 @@ def test_a_rule_for_cards_never_stays_even_without_a_node(
     ],
 )
 def test_an_unknown_node_of_nvidias_is_refused(
-    nvidia_driver: Driver, device: dict[str, Any], message: str
+    nvidia_driver: DriverFiles, device: dict[str, Any], message: str
 ) -> None:
     document = docker_spec()
     document["linux"]["devices"] = [device]
     assert refusal(document, nvidia_driver) == (
-        f"{message}: is NVIDIA's and of a kind that gpushare does not know; "
-        "leave it out, or use the runtime runc"
+        f"{message}: an NVIDIA component that gpushare does not recognize. "
+        "Remove it, or use the runc runtime."
     )
 
 
-def test_a_part_of_a_card_is_refused_by_its_capability(nvidia_driver: Driver) -> None:
+def test_a_part_of_a_card_is_refused_by_its_capability(nvidia_driver: DriverFiles) -> None:
     document = cdi_form(0)
     document["linux"]["devices"].append(node("/dev/nvidia-caps/nvidia-cap30", 30, 510))
     assert refusal(document, nvidia_driver).startswith(
-        "device /dev/nvidia-caps/nvidia-cap30: is a part of a card (MIG), which cannot be passed"
+        "device /dev/nvidia-caps/nvidia-cap30: a part of a card (MIG), which gpushare cannot"
     )
 
 
-def test_a_folder_of_nodes_is_refused(nvidia_driver: Driver) -> None:
+def test_a_folder_of_nodes_is_refused(nvidia_driver: DriverFiles) -> None:
     document = docker_spec()
     mount = {**library_mount("x"), "source": "/dev/nvidia-caps", "destination": "/dev/nvidia-caps"}
     document["mounts"].append(mount)
-    assert refusal(document, nvidia_driver).startswith("mount of /dev/nvidia-caps: is NVIDIA's")
+    assert refusal(document, nvidia_driver).startswith(
+        "mount of /dev/nvidia-caps: an NVIDIA component"
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,58 +205,62 @@ def test_a_folder_of_nodes_is_refused(nvidia_driver: Driver) -> None:
         "/usr/bin/nvidia-cuda-mps-server",
     ],
 )
-def test_the_files_that_come_with_a_card_are_known(nvidia_driver: Driver, path: str) -> None:
+def test_the_files_that_come_with_a_card_are_known(nvidia_driver: DriverFiles, path: str) -> None:
     document = cdi_form(0)
     document["mounts"].append({**library_mount("x"), "source": path, "destination": path})
     assert cleaned(document, nvidia_driver)["mounts"] == docker_spec()["mounts"]
 
 
-def test_an_unknown_file_that_came_with_a_card_is_refused(nvidia_driver: Driver) -> None:
+def test_an_unknown_file_that_came_with_a_card_is_refused(nvidia_driver: DriverFiles) -> None:
     document = cdi_form(0)
     path = "/usr/lib/x86_64-linux-gnu/nvidia-future/plugin"
     document["mounts"].append({**library_mount("x"), "source": path, "destination": path})
-    assert refusal(document, nvidia_driver).startswith(f"mount {path}: is NVIDIA's")
+    assert refusal(document, nvidia_driver).startswith(f"mount {path}: an NVIDIA component")
 
 
-def test_models_of_nvidias_are_the_users_own(nvidia_driver: Driver) -> None:
+def test_models_of_nvidias_are_the_users_own(nvidia_driver: DriverFiles) -> None:
     document = cdi_form(0)
     models = {**library_mount("x"), "source": "/srv/nvidia", "destination": "/srv/nvidia"}
     document["mounts"].append(models)
     assert cleaned(document, nvidia_driver)["mounts"] == [*docker_spec()["mounts"], models]
 
 
-def test_an_unknown_hook_of_nvidias_is_refused(nvidia_driver: Driver) -> None:
+def test_an_unknown_hook_of_nvidias_is_refused(nvidia_driver: DriverFiles) -> None:
     document = docker_spec()
     document["hooks"]["startContainer"] = [{"path": "/opt/nvidia-future-hook"}]
-    assert refusal(document, nvidia_driver).startswith("hook /opt/nvidia-future-hook: is NVIDIA's")
+    assert refusal(document, nvidia_driver).startswith(
+        "hook /opt/nvidia-future-hook: an NVIDIA component"
+    )
 
 
 @pytest.mark.parametrize(
     ("device", "cards"),
     [
-        ("--device=0", Cards("--gpus", count=1)),
-        ("--device=1,2", Cards("--gpus", devices=("1", "2"))),
-        ("--device=all", Cards("--gpus", all_cards=True)),
+        ("--device=0", EngineCards("--gpus", count=1)),
+        ("--device=1,2", EngineCards("--gpus", devices=("1", "2"))),
+        ("--device=all", EngineCards("--gpus", all_cards=True)),
         ("--compute", None),
     ],
 )
 def test_the_hook_of_ctr_and_nerdctl_asks_with_its_argument(
-    nvidia_driver: Driver, device: str, cards: Cards | None
+    nvidia_driver: DriverFiles, device: str, cards: EngineCards | None
 ) -> None:
     document = containerd_form(device)
     assert asked(document, nvidia_driver) == cards
     assert cleaned(document, nvidia_driver)["hooks"] == {"prestart": [SETKEY]}
 
 
-def test_another_program_that_starts_one_of_nvidias_is_refused(nvidia_driver: Driver) -> None:
+def test_another_program_that_starts_one_of_nvidias_is_refused(nvidia_driver: DriverFiles) -> None:
     document = containerd_form("--device=0")
     document["hooks"]["prestart"][-1]["args"][3] = "/opt/nvidia-container-future"
     assert refusal(document, nvidia_driver).startswith(
-        "hook /usr/bin/containerd with /opt/nvidia-container-future: is NVIDIA's"
+        "hook /usr/bin/containerd with /opt/nvidia-container-future: an NVIDIA component"
     )
 
 
-def test_a_hook_of_hooks_d_is_in_every_container_and_asks_nothing(nvidia_driver: Driver) -> None:
+def test_a_hook_of_hooks_d_is_in_every_container_and_asks_nothing(
+    nvidia_driver: DriverFiles,
+) -> None:
     document = hook_form("all")
     document["annotations"]["io.container.manager"] = "libpod"
     assert asked(document, nvidia_driver) is None
@@ -264,13 +269,13 @@ def test_a_hook_of_hooks_d_is_in_every_container_and_asks_nothing(nvidia_driver:
     assert left["process"]["env"] == document["process"]["env"]
 
 
-def test_podmans_devices_are_named_ones(nvidia_driver: Driver) -> None:
+def test_podmans_devices_are_named_ones(nvidia_driver: DriverFiles) -> None:
     document = cdi_form(0)
     document["annotations"]["io.container.manager"] = "libpod"
-    assert asked(document, nvidia_driver) == Cards(NODES, minors=(0,))
+    assert asked(document, nvidia_driver) == EngineCards(NODES, minors=(0,))
 
 
-def test_the_variables_that_came_with_the_card_go_with_it(nvidia_driver: Driver) -> None:
+def test_the_variables_that_came_with_the_card_go_with_it(nvidia_driver: DriverFiles) -> None:
     image = docker_spec()["process"]["env"]
     assert cleaned(hook_form("1"), nvidia_driver)["process"]["env"] == image
     document = cdi_form(0)
@@ -278,57 +283,57 @@ def test_the_variables_that_came_with_the_card_go_with_it(nvidia_driver: Driver)
     assert cleaned(document, nvidia_driver)["process"]["env"] == image
 
 
-def test_a_control_node_without_a_card_is_refused(nvidia_driver: Driver) -> None:
+def test_a_control_node_without_a_card_is_refused(nvidia_driver: DriverFiles) -> None:
     document = docker_spec()
     document["linux"]["devices"] = [node("/dev/nvidiactl", 255)]
     assert refusal(document, nvidia_driver) == (
-        "the CDI device or --device: a part of NVIDIA's driver is passed, and no card; "
-        "pass a card, or ask for a share: -e GPUSHARE_MEMORY=4GiB alone"
+        "the CDI device or --device: parts of the NVIDIA driver are passed without a card. "
+        "Pass a card, or request a share: -e GPUSHARE_MEMORY=4GiB alone."
     )
 
 
 def test_a_privileged_containers_nodes_are_the_hosts_and_no_request(
-    nvidia_driver: Driver,
+    nvidia_driver: DriverFiles,
 ) -> None:
     document = docker_spec()
     document["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
     document["linux"]["devices"] = [node("/dev/nvidia0", 0), node("/dev/nvidia-caps/x", 0, 9)]
-    assert nvidia.find(Spec(document), nvidia_driver) == nvidia.Request()
+    assert injected_gpu.find(Spec(document), nvidia_driver) == injected_gpu.InjectedGpu()
 
 
 def test_a_privileged_monitor_that_mounts_the_driver_asks_for_no_card(
-    nvidia_driver: Driver,
+    nvidia_driver: DriverFiles,
 ) -> None:
     document = docker_spec()
     document["linux"]["devices"] = [node("/dev/nvidia0", 0), node("/dev/nvidiactl", 255)]
     document["linux"]["resources"]["devices"] = [DENY_ALL, {"allow": True, "access": "rwm"}]
     document["mounts"].append(library_mount("libnvidia-ml.so.1"))
-    assert nvidia.find(Spec(document), nvidia_driver) == nvidia.Request()
+    assert injected_gpu.find(Spec(document), nvidia_driver) == injected_gpu.InjectedGpu()
     assert cleaned(document, nvidia_driver) == document
 
 
-def test_a_privileged_container_may_ask_by_the_hook(nvidia_driver: Driver) -> None:
+def test_a_privileged_container_may_ask_by_the_hook(nvidia_driver: DriverFiles) -> None:
     document = hook_form("0")
     document["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
     document["linux"]["devices"] = [node("/dev/nvidia0", 0)]
-    assert asked(document, nvidia_driver) == Cards(HOOK, count=1)
+    assert asked(document, nvidia_driver) == EngineCards(HOOK, count=1)
     left = cleaned(document, nvidia_driver)
     assert left["hooks"] == {"prestart": [SETKEY]}
     assert left["linux"]["devices"] == [node("/dev/nvidia0", 0)]
 
 
-def test_a_privileged_container_may_ask_by_a_cdi_device(nvidia_driver: Driver) -> None:
+def test_a_privileged_container_may_ask_by_a_cdi_device(nvidia_driver: DriverFiles) -> None:
     document = cdi_form(1)
     document["linux"]["resources"]["devices"].insert(0, {"allow": True, "access": "rwm"})
     document["linux"]["resources"]["devices"].remove(DENY_ALL)
     document["linux"]["devices"].append(node("/dev/nvidia0", 0))
-    assert asked(document, nvidia_driver) == Cards(NODES, minors=(1,))
+    assert asked(document, nvidia_driver) == EngineCards(NODES, minors=(1,))
     left = cleaned(document, nvidia_driver)
     assert left["linux"] == document["linux"]
     assert left["hooks"]["createContainer"] == []
 
 
-def test_driver_files_without_a_card_are_somebodys_own_business(nvidia_driver: Driver) -> None:
+def test_driver_files_without_a_card_are_somebodys_own_business(nvidia_driver: DriverFiles) -> None:
     document = docker_spec()
     document["mounts"].append(library_mount("libcuda.so.1"))
     assert cleaned(document, nvidia_driver) == document

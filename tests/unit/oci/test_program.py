@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.oci import program
-from gpushare.oci.platform import platform_of
-from gpushare.oci.program import Kind, Program
+from gpushare.oci import entrypoint
+from gpushare.oci.elf import platform_of
+from gpushare.oci.entrypoint import Program, ProgramKind
 from gpushare.oci.rootfs import Rootfs
 from tests.unit.host import elf
 
@@ -20,7 +20,7 @@ AARCH64 = 183
 
 
 def entry(rootfs: Rootfs, *args: str, path: str = "/bin", directory: str = "/") -> Program:
-    return program.entry(rootfs, (args, {"PATH": path}, directory), PLATFORM)
+    return entrypoint.entry(rootfs, (args, {"PATH": path}, directory), PLATFORM)
 
 
 def install(root: Path, path: str, content: bytes) -> None:
@@ -43,12 +43,14 @@ def install(root: Path, path: str, content: bytes) -> None:
         (elf.program(GLIBC)[:70], "foreign"),
     ],
 )
-def test_a_program_tells_its_loader(content: bytes, kind: Kind, root: Path, rootfs: Rootfs) -> None:
+def test_a_program_names_its_loader(
+    content: bytes, kind: ProgramKind, root: Path, rootfs: Rootfs
+) -> None:
     install(root, "/bin/app", content)
     assert entry(rootfs, "app") == Program("/bin/app", kind)
 
 
-def test_a_script_is_what_interprets_it(root: Path, rootfs: Rootfs) -> None:
+def test_a_script_has_the_loader_of_its_interpreter(root: Path, rootfs: Rootfs) -> None:
     install(root, "/app/run.sh", b"#! /bin/sh -e\necho\n")
     install(root, "/bin/busybox", elf.program(MUSL))
     (root / "bin/sh").symlink_to("/bin/busybox")
@@ -61,7 +63,7 @@ def test_scripts_that_interpret_each_other_end(root: Path, rootfs: Rootfs) -> No
     assert entry(rootfs, "a").kind == "unknown"
 
 
-def test_without_the_program_the_image_tells(root: Path, rootfs: Rootfs) -> None:
+def test_without_the_program_the_image_decides(root: Path, rootfs: Rootfs) -> None:
     install(root, MUSL, b"loader")
     assert entry(rootfs, "/gone") == Program("/gone", "musl")
     install(root, GLIBC, b"loader")
@@ -75,7 +77,7 @@ def test_a_link_to_the_host_leads_into_the_image(root: Path, rootfs: Rootfs) -> 
     assert entry(rootfs, "app").kind == "unknown"
 
 
-def test_a_pipe_in_place_of_the_program_holds_nobody_up(root: Path, rootfs: Rootfs) -> None:
+def test_a_pipe_in_place_of_the_program_delays_nothing(root: Path, rootfs: Rootfs) -> None:
     (root / "bin").mkdir()
     os.mkfifo(root / "bin/app")
     assert entry(rootfs, "app").kind == "unknown"

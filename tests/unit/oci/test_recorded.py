@@ -16,17 +16,23 @@ from typing import Any
 
 import pytest
 
-from gpushare.oci import cdi, driver, edits, nvidia
-from gpushare.oci.driver import Driver
+from gpushare.oci import cdi, driver_files, edits, injected_gpu
+from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.edits import Device, Edits
 from gpushare.oci.spec import Spec, parse
-from gpushare.quota import Given, QuotaError, give, read_quota, visible_devices
+from gpushare.quota import (
+    EffectiveRequest,
+    QuotaError,
+    parse_request,
+    resolve_request,
+    visible_devices,
+)
 
 SPECS = Path(__file__).parent / "specs"
 GIB = 1 << 30
 UUID = "GPU-6b8313de-f300-5003-b7d6-1e2588d16c0c"
 NVIDIAS_MAJORS = {195, 234, 508}
-#: Of another vendor, or of nobody: they never go.
+#: Of another vendor, or of none: they never go.
 OTHERS = ("/opt/npu/", "libnetwork-setkey")
 
 
@@ -75,10 +81,10 @@ NO_REQUESTS = (
     "podman-5.4-hooks-d",
 )
 REFUSED = {
-    "docker-20.10-gpus-mig": 'docker run --gpus: "0:1" is a part of a card (MIG)',
-    "docker-26.1-cdi-mig": "device /dev/nvidia-caps/nvidia-cap30: is a part of a card (MIG)",
-    "docker-26.1-cdi-management": "device /dev/nvidia-caps/nvidia-cap1: is NVIDIA's",
-    "docker-26.1-cdi-gds": "device /dev/nvidia-fs0: is NVIDIA's",
+    "docker-20.10-gpus-mig": "docker run --gpus=0:1: a part of a card (MIG)",
+    "docker-26.1-cdi-mig": "device /dev/nvidia-caps/nvidia-cap30: a part of a card (MIG)",
+    "docker-26.1-cdi-management": "device /dev/nvidia-caps/nvidia-cap1: an NVIDIA component",
+    "docker-26.1-cdi-gds": "device /dev/nvidia-fs0: an NVIDIA component",
 }
 
 
@@ -87,7 +93,7 @@ def load(name: str) -> Spec:
 
 
 @pytest.fixture(params=["nvidia-ctk's spec", "a spec of ours"])
-def host(request: pytest.FixtureRequest) -> Driver:
+def host(request: pytest.FixtureRequest) -> DriverFiles:
     """The driver by the engine's CDI spec, and by one that lists much less."""
     document = json.loads((SPECS / "cdi/nvidia.json").read_text())
     if request.param == "a spec of ours":
@@ -98,19 +104,19 @@ def host(request: pytest.FixtureRequest) -> Driver:
         # Which /dev/dri nodes are NVIDIA's, the kernel would say; this machine has none.
         for device in document["devices"]:
             device["containerEdits"].pop("hooks", None)
-    return driver.from_cdi(cdi.from_document(document))
+    return driver_files.from_cdi(cdi.from_document(document))
 
 
-def taken_out(spec: Spec, host: Driver) -> Spec:
-    return edits.apply(spec, Edits(), nvidia.find(spec, host).taken)
+def taken_out(spec: Spec, host: DriverFiles) -> Spec:
+    return edits.apply(spec, Edits(), injected_gpu.find(spec, host).taken)
 
 
-def given(spec: Spec, host: Driver, *variables: str) -> Given:
+def given(spec: Spec, host: DriverFiles, *variables: str) -> EffectiveRequest:
     asked = spec.with_value(("process", "env"), [*spec.env, *variables])
-    return give(
-        read_quota(asked.annotations, asked.variables, trust="ask"),
+    return resolve_request(
+        parse_request(asked.annotations, asked.variables, trust="request").valid(),
         visible=visible_devices(asked.variables),
-        cards=nvidia.find(asked, host).cards,
+        cards=injected_gpu.find(asked, host).cards,
     )
 
 
@@ -121,9 +127,9 @@ def test_every_recorded_spec_is_in_one_table() -> None:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_alone_is_for_whole_cards(name: str, host: Driver) -> None:
+def test_a_request_alone_is_for_whole_cards(name: str, host: DriverFiles) -> None:
     found, wanted = given(load(name), host), REQUESTS[name]
-    assert found.kind == "whole"
+    assert found.kind == "exclusive"
     assert (found.count, found.devices, found.minors) == (
         wanted.count,
         wanted.devices,
@@ -136,7 +142,7 @@ def test_a_request_alone_is_for_whole_cards(name: str, host: Driver) -> None:
 )
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_request_with_a_quota_is_for_shares_of_as_many(
-    name: str, asked: tuple[str, ...], host: Driver
+    name: str, asked: tuple[str, ...], host: DriverFiles
 ) -> None:
     found, wanted = given(load(name), host, *asked), REQUESTS[name]
     assert (found.kind, found.memory_bytes, found.cores) == (
@@ -152,7 +158,7 @@ def test_a_request_with_a_quota_is_for_shares_of_as_many(
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_annotations_ask_beside_a_request_too(name: str, host: Driver) -> None:
+def test_annotations_ask_beside_a_request_too(name: str, host: DriverFiles) -> None:
     spec = load(name)
     annotations = {**spec.annotations, "gpushare.io/memory": "4GiB"}
     found = given(spec.with_value(("annotations",), annotations), host)
@@ -160,7 +166,9 @@ def test_annotations_ask_beside_a_request_too(name: str, host: Driver) -> None:
 
 
 @pytest.mark.parametrize("name", NO_REQUESTS)
-def test_what_asks_for_no_card_gets_none_and_may_ask_for_a_share(name: str, host: Driver) -> None:
+def test_a_container_without_card_requests_gets_none_and_may_request_a_share(
+    name: str, host: DriverFiles
+) -> None:
     assert given(load(name), host).kind == "none"
     found = given(load(name), host, "GPUSHARE_MEMORY=4GiB")
     assert (found.kind, found.count) == ("shared", 1)
@@ -168,8 +176,8 @@ def test_what_asks_for_no_card_gets_none_and_may_ask_for_a_share(name: str, host
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("asked", [(), ("GPUSHARE_MEMORY=4GiB",)])
-def test_what_cannot_be_passed_is_refused_by_name(
-    name: str, asked: tuple[str, ...], host: Driver
+def test_cards_that_cannot_be_passed_are_refused_by_name(
+    name: str, asked: tuple[str, ...], host: DriverFiles
 ) -> None:
     with pytest.raises(QuotaError) as refused:
         given(load(name), host, *asked)
@@ -193,7 +201,7 @@ def leftovers(document: dict[str, Any], *, privileged: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*REQUESTS, *NO_REQUESTS])
-def test_nothing_that_the_engine_put_in_for_it_is_left(name: str, host: Driver) -> None:
+def test_nothing_that_the_engine_put_in_for_it_is_left(name: str, host: DriverFiles) -> None:
     spec = load(name)
     left = dict(taken_out(spec, host).document)
     left.pop(edits.RECORD, None)
@@ -201,7 +209,7 @@ def test_nothing_that_the_engine_put_in_for_it_is_left(name: str, host: Driver) 
 
 
 @pytest.mark.parametrize("name", [*REQUESTS, *NO_REQUESTS])
-def test_what_is_others_stays_as_it_is(name: str, host: Driver) -> None:
+def test_edits_of_others_stay_unchanged(name: str, host: DriverFiles) -> None:
     spec = load(name)
     left = dict(taken_out(spec, host).document)
     left.pop(edits.RECORD, None)
@@ -221,12 +229,12 @@ def test_what_is_others_stays_as_it_is(name: str, host: Driver) -> None:
 
 
 @pytest.mark.parametrize("name", [*REQUESTS, *NO_REQUESTS])
-def test_a_second_pass_ends_at_the_same_spec(name: str, host: Driver) -> None:
+def test_a_second_pass_ends_at_the_same_spec(name: str, host: DriverFiles) -> None:
     spec = load(name)
     ours = Edits(
         env={"NVIDIA_VISIBLE_DEVICES": "void"}, devices=(Device("/dev/nvidia0", "c", 195, 0),)
     )
-    once = edits.apply(spec, ours, nvidia.find(spec, host).taken)
+    once = edits.apply(spec, ours, injected_gpu.find(spec, host).taken)
     assert edits.strip(once).document == spec.document
     again = edits.strip(once)
-    assert edits.apply(again, ours, nvidia.find(again, host).taken).document == once.document
+    assert edits.apply(again, ours, injected_gpu.find(again, host).taken).document == once.document

@@ -6,6 +6,8 @@ import os
 import shutil
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.oci import rootfs as rootfs_module
+from gpushare.oci.image_view import ImageView
 from gpushare.oci.rootfs import OldKernelError, Rootfs, RootfsError
+
+
+@pytest.fixture(params=[Rootfs, ImageView])
+def rootfs(root: Path, request: pytest.FixtureRequest) -> Iterator[Rootfs]:
+    """Return each kind of rootfs: what looks at a name once answers as what asks the kernel."""
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    with closing(request.param(fd)) as rootfs:
+        yield rootfs
+    os.close(fd)
 
 
 @pytest.fixture
@@ -45,8 +57,10 @@ def test_a_link_to_the_host_leads_nowhere(
         (root / "folder").symlink_to(secret.parent)
         (root / "link").symlink_to("folder/secret")
     assert (root / "link").exists()
-    assert rootfs.read("/link", 100) is None
-    assert not rootfs.is_file("/link")
+    # A relative name too: without RESOLVE_IN_ROOT, "/link" would be a path of the host.
+    for name in ("/link", "link"):
+        assert rootfs.read(name, 100) is None
+        assert not rootfs.is_file(name)
 
 
 def test_a_link_within_the_image_is_followed_as_in_the_container(
@@ -71,7 +85,7 @@ def test_a_magic_link_is_refused(secret: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "socket"])
-def test_what_is_no_regular_file_is_not_opened(root: Path, rootfs: Rootfs, kind: str) -> None:
+def test_only_regular_files_are_opened(root: Path, rootfs: Rootfs, kind: str) -> None:
     if kind == "pipe":
         os.mkfifo(root / "x")
     elif kind == "folder":
@@ -89,7 +103,7 @@ def test_a_file_over_the_limit_is_refused(root: Path, rootfs: Rootfs) -> None:
     assert rootfs.read("/x", 101) == b"x" * 101
 
 
-def test_a_file_swapped_for_a_link_while_we_look_never_leads_out(
+def test_a_file_swapped_for_a_link_during_a_check_never_leads_out(
     root: Path, rootfs: Rootfs, secret: Path
 ) -> None:
     (root / "real").write_text("the image's")
@@ -105,7 +119,10 @@ def test_a_file_swapped_for_a_link_while_we_look_never_leads_out(
     swapper = threading.Thread(target=swap)
     swapper.start()
     try:
-        found = {rootfs.read("/link", 100) for _ in range(2000)}
+        found = set()
+        for _ in range(2000):
+            with closing(type(rootfs)(rootfs.fd)) as fresh:
+                found.add(fresh.read("/link", 100))
     finally:
         over.set()
         swapper.join()
@@ -179,6 +196,46 @@ def test_links_in_a_circle_are_an_error(root: Path, rootfs: Rootfs) -> None:
         rootfs.resolve("/a")
 
 
+def test_mount_points_have_the_owner_of_the_directory_above(root: Path, rootfs: Rootfs) -> None:
+    """In a user namespace it may be one that the container's root is not."""
+    os.chown(root, 4321, 4322)
+    before = os.umask(0o077)  # gpushared's own
+    try:
+        rootfs.make_directory("/opt/gpushare/tenant")
+        rootfs.make_file("/usr/bin/nvidia-smi")
+        rootfs.make_link("/usr/lib/libcuda.so.1", "/opt/gpushare/lib/libcuda.so.1")
+    finally:
+        os.umask(before)
+    for path, mode in (
+        ("opt/gpushare/tenant", 0o755),
+        ("opt", 0o755),
+        ("usr/bin/nvidia-smi", 0o644),
+    ):
+        assert stat.S_IMODE((root / path).stat().st_mode) == mode
+    made = [path for path in root.rglob("*") if path != root]
+    assert {path.name for path in made} >= {"tenant", "nvidia-smi", "libcuda.so.1"}
+    assert {(path.lstat().st_uid, path.lstat().st_gid) for path in made} == {(4321, 4322)}
+
+
+@pytest.mark.parametrize("target", ["absolute", "relative"])
+def test_a_mount_point_is_made_through_no_link(
+    root: Path, rootfs: Rootfs, secret: Path, target: str
+) -> None:
+    """One that was put there after the path was resolved."""
+    leads = str(secret.parent) if target == "absolute" else f"..{secret.parent}"
+    (root / "opt").symlink_to(leads)
+    (root / "file").symlink_to(secret.parent / "new")
+    before = sorted(secret.parent.iterdir())
+    for make in (rootfs.make_directory, rootfs.make_file):
+        with pytest.raises(OSError, match=r".+"):
+            make("/opt/new")
+    with pytest.raises(OSError, match=r".+"):
+        rootfs.make_link("/opt/new", "/x")
+    with pytest.raises(FileExistsError):
+        rootfs.make_file("/file")
+    assert sorted(secret.parent.iterdir()) == before
+
+
 def test_no_descriptor_is_left_open(root: Path, rootfs: Rootfs) -> None:
     (root / "a/b/c").mkdir(parents=True)
     (root / "a/link").symlink_to("/a/b/../b/c")
@@ -189,6 +246,10 @@ def test_no_descriptor_is_left_open(root: Path, rootfs: Rootfs) -> None:
         rootfs.resolve("/a/link/none/../x")
         rootfs.names("/a/b")
         rootfs.replace("/a/file", b"x")
+        rootfs.make_directory("/made/here")
+        for make in (rootfs.make_file, rootfs.make_directory):
+            with pytest.raises(OSError, match=r".+"):
+                make("/circle/x")
         rootfs.read("/a/file", 10)
         for path in ("/circle", "/pipe"):
             with pytest.raises(OSError, match=r".+"):
@@ -210,12 +271,15 @@ def test_a_kernel_without_openat2_is_named_not_worked_around(
     rootfs: Rootfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rootfs_module, "_SYS_OPENAT2", 100_000)
-    for look in (rootfs.is_directory, rootfs.is_file, rootfs.names):
+    asking = Rootfs(rootfs.fd)
+    for look in (asking.is_directory, asking.is_file, asking.names, rootfs.make_directory):
         with pytest.raises(OldKernelError, match=r"gpushare needs Linux 5\.6 or newer"):
             look("/etc")
 
 
-def test_names_of_what_is_no_folder_are_none(root: Path, rootfs: Rootfs, secret: Path) -> None:
+def test_names_of_a_path_that_is_no_folder_are_none(
+    root: Path, rootfs: Rootfs, secret: Path
+) -> None:
     (root / "b").mkdir()
     (root / "b/2").touch()
     (root / "b/1").touch()
@@ -237,7 +301,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     st.lists(st.tuples(TARGETS, st.none() | TARGETS, st.booleans()), max_size=8),
     TARGETS,
 )
-def test_what_exists_resolves_as_the_kernel_resolves_it(
+def test_existing_paths_resolve_as_in_the_kernel(
     scratch: Path, made: list[tuple[list[str], list[str] | None, bool]], path: list[str]
 ) -> None:
     root = scratch / "root"
@@ -251,12 +315,15 @@ def test_what_exists_resolves_as_the_kernel_resolves_it(
     try:
         rootfs = Rootfs(fd)
         asked = "/" + "/".join(path)
-        try:
-            with rootfs.open(asked, os.O_PATH) as found:
-                real = str(Path(f"/proc/self/fd/{found}").readlink()).removeprefix(str(root)) or "/"
-        except OSError:
-            return
-        assert rootfs.resolve(asked) == real
+        with closing(ImageView(fd)) as view:
+            try:
+                with rootfs.open(asked, os.O_PATH) as found:
+                    real = str(Path(f"/proc/self/fd/{found}").readlink()).removeprefix(str(root))
+            except OSError:
+                assert not view.exists(asked)
+                return
+            assert rootfs.resolve(asked) == view.resolve(asked) == (real or "/")
+            assert view.is_directory(asked) == rootfs.is_directory(asked)
     finally:
         os.close(fd)
 
@@ -276,3 +343,16 @@ def _make(root: Path, parts: list[str], target: str | None) -> None:
         here.mkdir()
     else:
         here.symlink_to(target)
+
+
+def test_mount_points_are_for_every_user_of_the_container(root: Path, rootfs: Rootfs) -> None:
+    """gpushared's umask is 077."""
+    before = os.umask(0o077)
+    try:
+        rootfs.make_directory("/new/folder")
+        rootfs.make_file("/new/folder/file")
+    finally:
+        os.umask(before)
+    made = {name: (root / name).stat().st_mode & 0o777 for name in ("new", "new/folder")}
+    assert made == {"new": 0o755, "new/folder": 0o755}
+    assert (root / "new/folder/file").stat().st_mode & 0o777 == 0o644

@@ -40,8 +40,8 @@ def fault(data: bytes) -> str:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b'{"a": 1, "a": 2}', 'the key "a" is there twice'),
-        (b'{"a": {"b": 1, "b": 1}}', 'the key "b" is there twice'),
+        (b'{"a": 1, "a": 2}', 'the key "a" is a duplicate'),
+        (b'{"a": {"b": 1, "b": 1}}', 'the key "b" is a duplicate'),
         (b'{"a": NaN}', "NaN is not a number of JSON"),
         (b'{"a": -Infinity}', "-Infinity is not a number of JSON"),
         (b'{"a": 1e400}', "the number 1e400 is out of range"),
@@ -54,8 +54,8 @@ def fault(data: bytes) -> str:
         ('{"a": 1}'.encode("utf-16"), "not UTF-8 at byte 0"),
     ],
 )
-def test_what_two_readers_could_read_differently_is_refused(data: bytes, message: str) -> None:
-    assert fault(data) == f"config.json: {message}; create the bundle again"
+def test_ambiguous_json_is_refused(data: bytes, message: str) -> None:
+    assert fault(data) == f"config.json: {message}; recreate the bundle"
 
 
 def test_brackets_in_strings_are_no_depth() -> None:
@@ -65,7 +65,9 @@ def test_brackets_in_strings_are_no_depth() -> None:
 
 def test_over_4_mib_is_refused() -> None:
     padding = b" " * (4 << 20)
-    assert fault(b"{}" + padding) == ("config.json: over 4 MiB; make annotations and env smaller")
+    assert fault(b"{}" + padding) == (
+        "config.json: over 4 MiB; reduce the annotations and the environment"
+    )
     assert specs.parse(b"{}" + padding[:-2]).document == {}
 
 
@@ -85,7 +87,7 @@ def test_only_a_regular_file_is_read(bundle: tuple[Path, int], kind: str) -> Non
     }.get(kind, "not a regular file")
     with pytest.raises(SpecError) as caught:
         specs.load(fd)
-    assert str(caught.value) == f"config.json: {message}; create the bundle again"
+    assert str(caught.value) == f"config.json: {message}; recreate the bundle"
 
 
 def test_a_replaced_spec_keeps_owner_and_mode_and_is_never_half_there(
@@ -152,7 +154,7 @@ def test_a_full_disk_leaves_the_old_spec_and_no_rest(
 
 
 @given(st.dictionaries(st.text(), JSON))
-def test_what_is_not_known_survives_in_its_order(document: dict[str, object]) -> None:
+def test_unknown_keys_survive_in_order(document: dict[str, object]) -> None:
     data = specs.dump(Spec(document))
     read = specs.parse(data)
     assert read.document == document
@@ -179,17 +181,17 @@ def test_a_part_of_the_wrong_kind_is_refused(
 ) -> None:
     with pytest.raises(SpecError) as caught:
         Spec(document).entries(*path)
-    assert str(caught.value) == f"config.json: {message}; create the bundle again"
+    assert str(caught.value) == f"config.json: {message}; recreate the bundle"
 
 
-def test_sandboxes_of_pods_are_told_from_containers() -> None:
+def test_sandboxes_of_pods_are_distinguished_from_containers() -> None:
     name = "io.kubernetes.cri.container-type"
     assert Spec({"annotations": {name: "sandbox"}}).is_sandbox()
     assert not Spec({"annotations": {name: "container"}}).is_sandbox()
     assert not Spec({}).is_sandbox()
 
 
-def test_privileged_is_told_by_the_last_rule_for_all_devices() -> None:
+def test_privileged_follows_the_last_rule_for_all_devices() -> None:
     def privileged(*rules: dict[str, object]) -> bool:
         return Spec({"linux": {"resources": {"devices": list(rules)}}}).is_privileged()
 

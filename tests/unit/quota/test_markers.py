@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.quota.dialects import DIALECTS, Row
+from gpushare.quota.dialects import DIALECTS, VendorKey
 from gpushare.quota.keys import KEYS, is_quota
-from gpushare.quota.visible import VISIBLE_DEVICES
+from gpushare.quota.request import VISIBLE_DEVICES
 
 MARKERS = Path(__file__).parents[3] / "runtime/markers.inc"
 #: Rows of other systems that a runtime may see.
@@ -17,7 +17,7 @@ ROWS = [
     pytest.param(row, id=f"{name}: {row.name}")
     for name, dialect in DIALECTS.items()
     for row in dialect.rows
-    if row.reaches
+    if row.is_visible
 ]
 PLACES = {"{card}": "1", "{container}": "main", "{model}": "a10_24g", "{any}": "CUDA"}
 LINE = re.compile(r'^MARKER\((\w+), (\w+), "([^"]*)", (\w+)\)', re.MULTILINE)
@@ -72,7 +72,7 @@ def test_a_misspelt_key_reaches_the_daemon_to_be_refused() -> None:
         "GPUSHARE_PORTION",
     ],
 )
-def test_the_launcher_and_the_quotas_agree_on_what_asks(name: str) -> None:
+def test_the_launcher_and_the_daemon_agree_on_the_markers_of_a_request(name: str) -> None:
     assert (strength("ENV", name) == "STRONG") == is_quota(name)
 
 
@@ -92,7 +92,7 @@ def test_an_images_visible_devices_is_a_weak_marker() -> None:
     assert strength("ENV", VISIBLE_DEVICES) == "WEAK"
 
 
-def written(row: Row) -> str:
+def written(row: VendorKey) -> str:
     """Return a key that `row` is for."""
     name = row.name
     for place, text in PLACES.items():
@@ -101,18 +101,20 @@ def written(row: Row) -> str:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_what_asks_as_another_system_does_is_a_strong_marker_and_nothing_else_is(row: Row) -> None:
+def test_a_request_of_another_system_is_a_strong_marker_and_nothing_else_is(
+    row: VendorKey,
+) -> None:
     found = strength({"env": "ENV", "annotation": "ANNOTATION"}[row.where], written(row))
-    assert (found == "STRONG") == (row.use == "asks")
+    assert (found == "STRONG") == (row.role == "request")
 
 
-def test_every_strong_marker_that_is_not_ours_is_what_a_table_asks_by() -> None:
-    """Where the tables know of no such key the daemon would give nothing for it."""
+def test_every_other_strong_marker_is_a_request_key_of_a_table() -> None:
+    """Where the tables know of unknown key the daemon would give nothing for it."""
     asking = {
         ({"env": "ENV", "annotation": "ANNOTATION"}[row.where], written(row))
         for dialect in DIALECTS.values()
         for row in dialect.rows
-        if row.reaches and row.use == "asks"
+        if row.is_visible and row.role == "request"
     }
     theirs = [
         (where, shape, text)

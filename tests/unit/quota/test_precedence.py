@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is above whom: each source beneath each other, for each key."""
+"""Precedence: each source beneath each other, for each key."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpushare.quota import Cards, Defaults, Given, Quota, QuotaError, give, read_quota
+from gpushare.quota import (
+    Defaults,
+    EffectiveRequest,
+    EngineCards,
+    QuotaError,
+    QuotaRequest,
+    parse_request,
+    resolve_request,
+)
 from gpushare.quota.keys import KEYS, POLICIES
-from gpushare.quota.sources import Trust
+from gpushare.quota.request_policy import EnvTrust
 
 GIB = 1 << 30
 POD = {"io.kubernetes.cri.container-name": "train", "io.kubernetes.cri.sandbox-id": "5a4d"}
@@ -50,13 +58,16 @@ class Words:
     env: Mapping[str, str]
 
     def read(
-        self, trust: Trust = "ask", cards: Cards | None = None, defaults: Defaults | None = None
-    ) -> Quota:
+        self,
+        trust: EnvTrust = "request",
+        cards: EngineCards | None = None,
+        defaults: Defaults | None = None,
+    ) -> QuotaRequest:
         of_pod = {f"gpushare.io/container.train.{key}": text for key, text in self.scoped.items()}
         of_pod |= {f"gpushare.io/{key}": text for key, text in self.pod.items()}
         # What both say in the same words is the pod's; another byte makes it the container's own.
         own = {f"gpushare.io/{key}": f" {text}" for key, text in self.own.items()}
-        return read_quota(
+        return parse_request(
             {**POD, **of_pod, **own},
             {KEYS[key].env: text for key, text in self.env.items()},
             of_pod=of_pod,
@@ -64,7 +75,7 @@ class Words:
             cards=cards,
             defaults=defaults,
             trust=trust,
-        )
+        ).valid()
 
 
 SOURCES = ("operator", "own", "scoped", "pod", "env")
@@ -78,7 +89,7 @@ PAIRS = [
 ]
 
 
-def value(quota: Quota, key: str) -> object:
+def value(quota: QuotaRequest, key: str) -> object:
     return getattr(quota, KEYS[key].field)
 
 
@@ -93,7 +104,7 @@ def test_a_lower_source_does_not_enlarge_a_key(higher: str, lower: str, key: str
     both = Words(**{**SILENT, higher: {key: modest}, lower: {key: greedy}}).read()
     assert value(both, key) == alone(higher, key, modest)
     assert len(both.notes) == 1
-    assert "is above it" in both.notes[0]
+    assert "takes precedence" in both.notes[0]
 
 
 NARROWED = [key for key in KEYS if key not in {"policy", "placement", "backend"}]
@@ -110,20 +121,20 @@ def test_a_lower_source_shrinks_a_key(higher: str, lower: str, key: str) -> None
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("lower", SOURCES[1:])
-def test_what_the_operator_set_stands_be_it_the_larger(lower: str, key: str) -> None:
+def test_an_override_stands_even_if_it_is_larger(lower: str, key: str) -> None:
     modest, greedy = VALUES[key]
     both = Words(**{**SILENT, "operator": {key: greedy}, lower: {key: modest}}).read()
     assert value(both, key) == alone("operator", key, greedy)
-    assert "is above it" in both.notes[0]
+    assert "takes precedence" in both.notes[0]
 
 
 @pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("trust", ["shrink", "ignore"])
-def test_an_environment_that_may_not_ask_sets_no_key(key: str, trust: Trust) -> None:
+@pytest.mark.parametrize("trust", ["reduce", "ignore"])
+def test_an_environment_that_may_not_ask_sets_no_key(key: str, trust: EnvTrust) -> None:
     quota = Words(**{**SILENT, "env": {key: VALUES[key][1]}}).read(trust)
-    assert not quota.asked
+    assert not quota.requested
     assert "trust.env" in quota.notes[0]
-    assert give(quota).kind == "none"
+    assert resolve_request(quota).kind == "none"
 
 
 @pytest.mark.parametrize(
@@ -134,27 +145,27 @@ def test_an_environment_may_make_whole_cards_a_share_of_them(
     memory: str, cores: str | None, kind: str, bytes_: int
 ) -> None:
     env = {"memory": memory} | ({"cores": cores} if cores else {})
-    cards = Cards("CDI", devices=("GPU-1",))
+    cards = EngineCards("CDI", devices=("GPU-1",))
     for words, given_cards in (
         (Words(**{**SILENT, "env": env}), cards),
         (Words(**{**SILENT, "env": env, "own": {"count": "1"}}), None),
     ):
-        given_ = give(words.read("shrink", given_cards), cards=given_cards)
+        given_ = resolve_request(words.read("reduce", given_cards), cards=given_cards)
         assert (given_.kind, given_.memory_bytes, given_.cores) == (kind, bytes_, int(cores or 0))
 
 
 def test_an_environment_does_not_add_cards_to_those_of_the_engine() -> None:
-    cards = Cards("docker run --gpus", count=2)
+    cards = EngineCards("docker run --gpus", count=2)
     for env in ({"devices": "0,1,2"}, {"count": "3"}):
         with pytest.raises(QuotaError, match="docker run --gpus"):
-            give(Words(**{**SILENT, "env": env}).read("ask", cards), cards=cards)
+            resolve_request(Words(**{**SILENT, "env": env}).read("request", cards), cards=cards)
 
 
-def test_an_environment_shrinks_what_the_node_gives_by_default_and_does_not_enlarge_it() -> None:
+def test_an_environment_reduces_the_nodes_default_and_never_raises_it() -> None:
     defaults = Defaults(memory_bytes=4 * GIB, cores=20)
     for text, expected in (("2GiB", 2 * GIB), ("40GiB", 4 * GIB)):
         words = Words(**{**SILENT, "pod": {"cores": "10"}, "env": {"memory": text}})
-        assert words.read("shrink", None, defaults).memory_bytes == expected
+        assert words.read("reduce", None, defaults).memory_bytes == expected
 
 
 # --- any words at all ---
@@ -184,31 +195,33 @@ SAID = st.fixed_dictionaries({}, optional=TEXTS)
 ENGINE = st.sampled_from(
     [
         None,
-        Cards("CDI", count=1),
-        Cards("CDI", devices=("0", "1")),
-        Cards("CDI", minors=(1,)),
-        Cards("CDI", all_cards=True),
+        EngineCards("CDI", count=1),
+        EngineCards("CDI", devices=("0", "1")),
+        EngineCards("CDI", minors=(1,)),
+        EngineCards("CDI", all_cards=True),
     ]
 )
 NODE = st.sampled_from(
     [
         Defaults(),
         Defaults(memory_bytes=8 * GIB, cores=20, policy="burst-share"),
-        Defaults(memory_bytes=8 * GIB, whole_is_share=True),
+        Defaults(memory_bytes=8 * GIB, shared_by_default=True),
     ]
 )
 
 
-def most(quota: Quota, cards: Cards | None) -> Given | None:
+def most(quota: QuotaRequest, cards: EngineCards | None) -> EffectiveRequest | None:
     """Return what is given, None for a request that is refused."""
     try:
-        return give(quota, cards=cards)
+        return resolve_request(quota, cards=cards)
     except QuotaError:
         return None
 
 
-def assert_at_most(low: Given, high: Given, quota: Quota, above: Quota) -> None:
-    kinds = ("none", "shared", "whole")
+def assert_at_most(
+    low: EffectiveRequest, high: EffectiveRequest, quota: QuotaRequest, above: QuotaRequest
+) -> None:
+    kinds = ("none", "shared", "exclusive")
     assert kinds.index(low.kind) <= kinds.index(high.kind)
     assert (math.inf if low.count is None else low.count) <= (
         math.inf if high.count is None else high.count
@@ -235,31 +248,31 @@ def assert_at_most(low: Given, high: Given, quota: Quota, above: Quota) -> None:
 
 
 @given(st.tuples(SAID, SAID, SAID), ENGINE)
-def test_an_environment_that_may_ask_never_enlarges_what_others_granted(
-    said: tuple[Mapping[str, str], ...], cards: Cards | None
+def test_a_trusted_environment_never_exceeds_the_other_sources(
+    said: tuple[Mapping[str, str], ...], cards: EngineCards | None
 ) -> None:
     own, scoped, env = said
-    check_env(Words({}, own, scoped, {}, {}), env, "ask", cards, None)
+    check_env(Words({}, own, scoped, {}, {}), env, "request", cards, None)
 
 
 @given(st.tuples(SAID, SAID, SAID), ENGINE, NODE)
 def test_an_environment_that_may_shrink_never_enlarges_anything(
-    said: tuple[Mapping[str, str], ...], cards: Cards | None, defaults: Defaults
+    said: tuple[Mapping[str, str], ...], cards: EngineCards | None, defaults: Defaults
 ) -> None:
     own, scoped, env = said
-    check_env(Words({}, own, scoped, {}, {}), env, "shrink", cards, defaults)
+    check_env(Words({}, own, scoped, {}, {}), env, "reduce", cards, defaults)
 
 
 def check_env(
     words: Words,
     env: Mapping[str, str],
-    trust: Trust,
-    cards: Cards | None,
+    trust: EnvTrust,
+    cards: EngineCards | None,
     defaults: Defaults | None,
 ) -> None:
     above = words.read(trust, cards, defaults)
     high = most(above, cards)
-    assume(high is not None and (high.kind != "none" or trust == "shrink"))
+    assume(high is not None and (high.kind != "none" or trust == "reduce"))
     assert high is not None
     with_env = Words({}, words.own, words.scoped, words.pod, env).read(trust, cards, defaults)
     low = most(with_env, cards)
@@ -268,7 +281,7 @@ def check_env(
 
 
 @given(SAID, SAID)
-def test_a_pod_s_author_never_enlarges_what_the_container_was_made_with(
+def test_annotations_of_a_pod_never_exceed_the_containers_own_request(
     own: Mapping[str, str], author: Mapping[str, str]
 ) -> None:
     above = Words({}, own, {}, {}, {}).read()
@@ -282,24 +295,24 @@ def test_a_pod_s_author_never_enlarges_what_the_container_was_made_with(
             assert_at_most(low, high, with_author, above)
 
 
-@given(st.tuples(SAID, SAID, SAID, SAID), st.sampled_from(["ask", "shrink", "ignore"]))
-def test_the_operator_s_word_stands_whatever_others_say(
-    said: tuple[Mapping[str, str], ...], trust: Trust
+@given(st.tuples(SAID, SAID, SAID, SAID), st.sampled_from(["request", "reduce", "ignore"]))
+def test_the_operator_s_value_takes_precedence(
+    said: tuple[Mapping[str, str], ...], trust: EnvTrust
 ) -> None:
     operator, own, scoped, env = said
     assume(not {"memory", "memory-percent"} <= operator.keys())
     quota = Words(operator, own, scoped, {}, env).read(trust)
     for key, text in operator.items():
-        assert quota.asked[key].source.kind == "operator"
+        assert quota.requested[key].source.kind == "operator"
         assert value(quota, key) == KEYS[key].parse(text)
 
 
 @given(SAID, SAID)
-def test_what_was_not_taken_is_noted_and_nothing_else(
+def test_only_values_that_were_not_applied_are_noted(
     author: Mapping[str, str], env: Mapping[str, str]
 ) -> None:
     quota = Words({}, author, {}, {}, env).read()
-    taken = {asked.source.name for asked in quota.asked.values()}
+    taken = {asked.source.name for asked in quota.requested.values()}
     noted = " ".join(quota.notes)
     for key, text in env.items():
         same = key in author and value(quota, key) == KEYS[key].parse(text)

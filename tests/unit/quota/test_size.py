@@ -41,38 +41,38 @@ def test_units_are_binary(text: str, size: int | None) -> None:
         (
             "4G",
             (
-                "has two readings: 4 GiB = 4294967296 bytes, or 4000000000 bytes; "
+                "is ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes; "
                 "write 4GiB or 4000000000B"
             ),
         ),
         (
             "4GB",
             (
-                "has two readings: 4 GiB = 4294967296 bytes, or 4000000000 bytes; "
+                "is ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes; "
                 "write 4GiB or 4000000000B"
             ),
         ),
         (
             "512M",
             (
-                "has two readings: 512 MiB = 536870912 bytes, or 512000000 bytes; "
+                "is ambiguous: 512 MiB = 536870912 bytes, or 512000000 bytes; "
                 "write 512MiB or 512000000B"
             ),
         ),
         ("3.7GiB", "is not a whole number of bytes; write e.g. 3788MiB"),
-        ("0", "is no memory at all; write e.g. 4GiB, or leave it out for no GPU"),
-        ("4", "has no unit: 4 bytes or 4 GiB; write 4GiB, or 4B if bytes are meant"),
+        ("0", "must be greater than zero; write e.g. 4GiB, or omit the key to request no GPU"),
+        ("4", "has no unit: 4 bytes or 4 GiB; write 4GiB, or 4B for bytes"),
         ("4Q", "is not a size; write e.g. 4GiB"),
         ("", "is not a size; write e.g. 4GiB"),
         ("-4GiB", "is not a size; write e.g. 4GiB"),
         ("4GiBB", "is not a size; write e.g. 4GiB"),
         ("4e9", "is not a size; write e.g. 4GiB"),
         ("٤GiB", "is not a size; write e.g. 4GiB"),
-        ("0GiB", "is no memory at all; write e.g. 4GiB, or leave it out for no GPU"),
-        ("99999999999999999999GiB", "is more than any card has; write e.g. 4GiB"),
+        ("0GiB", "must be greater than zero; write e.g. 4GiB, or omit the key to request no GPU"),
+        ("99999999999999999999GiB", "exceeds the memory of any card; write e.g. 4GiB"),
     ],
 )
-def test_what_could_be_read_in_two_ways_or_none_is_refused(text: str, message: str) -> None:
+def test_an_ambiguous_or_invalid_size_is_refused(text: str, message: str) -> None:
     with pytest.raises(BadValue) as caught:
         parse_size(text)
     assert str(caught.value) == message
@@ -84,7 +84,7 @@ def test_an_exact_size_reads_as_the_same_bytes(size: int) -> None:
 
 
 @given(st.integers(min_value=0, max_value=1 << 50))
-def test_what_is_shown_is_at_most_a_tenth_of_its_unit_below_the_truth(size: int) -> None:
+def test_a_displayed_size_is_at_most_a_tenth_of_its_unit_too_small(size: int) -> None:
     number, unit = format_size(size).split()
     scale = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit]
     step = 1 if "." not in number and float(number) >= 10 else 0.1

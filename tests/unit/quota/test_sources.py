@@ -3,8 +3,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.quota import Quota, QuotaError, read_quota
-from gpushare.quota.keys import KEYS
+from gpushare.quota import (
+    Dialects,
+    QuotaError,
+    QuotaRequest,
+    ValueSource,
+    parse_change,
+    parse_request,
+    to_record,
+)
+from gpushare.quota.keys import KEYS, from_record
+from tests.unit.quota.records import rows
 
 GIB = 1 << 30
 POD = {"io.kubernetes.cri.container-name": "train", "io.kubernetes.cri.container-type": "container"}
@@ -12,12 +21,48 @@ POD = {"io.kubernetes.cri.container-name": "train", "io.kubernetes.cri.container
 
 def refusal(annotations: dict[str, str], env: dict[str, str]) -> str:
     with pytest.raises(QuotaError) as caught:
-        read_quota(annotations, env)
+        parse_request(annotations, env).valid()
     return str(caught.value)
 
 
-def test_nothing_asked_is_an_empty_quota() -> None:
-    assert read_quota({"other/annotation": "x"}, {"PATH": "/bin"}) == Quota()
+def test_every_problem_is_collected_with_its_source_and_the_rest_is_read() -> None:
+    annotations = {"gpushare.io/memory": "4GiB", "gpushare.io/cores": "lots"}
+    env = {"GPUSHARE_WEIGHT": "heavy", "GPUSHARE_COUNTT": "1", "CUDA_DEVICE_MEMORY_LIMIT": "4Q"}
+    parsed = parse_request(annotations, env, dialects=Dialects())
+    assert [one.source for one in parsed.diagnostics] == [
+        ValueSource("annotation", "gpushare.io/cores"),
+        ValueSource("env", "GPUSHARE_WEIGHT"),
+        ValueSource("env", "GPUSHARE_COUNTT"),
+        ValueSource("env", "CUDA_DEVICE_MEMORY_LIMIT"),
+    ]
+    assert parsed.request.memory_bytes == 4 * GIB
+    with pytest.raises(QuotaError, match=r"^annotation gpushare\.io/cores"):
+        parsed.valid()
+
+
+def test_an_error_in_an_annotation_for_another_container_refuses_nothing() -> None:
+    annotations = {**POD, "gpushare.io/container.side.memory": "1GiB", "gpushare.io/cores": "lots"}
+    parsed = parse_request(annotations, {})
+    assert [(one.source.name, one.applies) for one in parsed.diagnostics if one.source] == [
+        ("gpushare.io/cores", False)
+    ]
+    assert not parsed.valid().requested
+
+
+def test_a_share_cannot_be_changed_into_a_whole_card() -> None:
+    assert parse_change({"cores": "99"}).cores == 99
+    with pytest.raises(QuotaError, match=r"^--cores=100: a whole card.*Set 99 or less"):
+        parse_change({"cores": "100"})
+
+
+def test_a_recorded_value_keeps_its_source_apart_from_its_text() -> None:
+    record = to_record(parse_request({"gpushare.io/memory": "4GiB"}, {}).valid().requested)
+    assert record == {"memory": {"value": "4GiB", "source": "annotation"}}
+    assert from_record(record)["memory"].source == ValueSource("annotation", "memory")
+
+
+def test_no_request_is_an_empty_quota() -> None:
+    assert parse_request({"other/annotation": "x"}, {"PATH": "/bin"}).valid() == QuotaRequest()
 
 
 def test_every_key_is_read_from_annotations_and_from_env() -> None:
@@ -41,8 +86,8 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
     }
     assert set(texts) == set(KEYS)
     for asked in (
-        read_quota({KEYS[name].annotation: text for name, text in texts.items()}, {}),
-        read_quota({}, {KEYS[name].env: text for name, text in texts.items()}),
+        parse_request({KEYS[name].annotation: text for name, text in texts.items()}, {}).valid(),
+        parse_request({}, {KEYS[name].env: text for name, text in texts.items()}).valid(),
     ):
         assert (asked.memory_bytes, asked.memory_limit_bytes) == (4 * GIB, 8 * GIB)
         assert (asked.memory_percent, asked.cores, asked.count) == (50, 30, 2)
@@ -51,15 +96,15 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
         assert (asked.policy, asked.weight, asked.priority) == ("burst-share", 3, 0)
         assert (asked.class_, asked.placement) == ("offline", "spread")
         assert (asked.oversubscribe, asked.backend) == ("host", "interposer")
-        assert {name: value.text for name, value in asked.asked.items()} == texts
+        assert {name: value.text for name, value in asked.requested.items()} == texts
 
 
 def test_a_value_is_shown_with_its_source() -> None:
     annotations = {"gpushare.io/memory": "4GiB", "gpushare.io/cores": "40"}
-    asked = read_quota(annotations, {"GPUSHARE_CORES": "30"})
-    assert asked.rows() == {"memory": "4GiB annotation", "cores": "30 env"}
-    assert str(asked.asked["memory"].source) == "annotation gpushare.io/memory"
-    assert str(asked.asked["cores"].source) == "env GPUSHARE_CORES"
+    asked = parse_request(annotations, {"GPUSHARE_CORES": "30"}).valid()
+    assert rows(asked.requested) == {"memory": "4GiB annotation", "cores": "30 env"}
+    assert str(asked.requested["memory"].source) == "annotation gpushare.io/memory"
+    assert str(asked.requested["cores"].source) == "env GPUSHARE_CORES"
 
 
 @pytest.mark.parametrize(
@@ -68,105 +113,99 @@ def test_a_value_is_shown_with_its_source() -> None:
         (
             {"gpushare.io/memory": "4Q"},
             {},
-            'annotation gpushare.io/memory: "4Q" is not a size; write e.g. 4GiB',
+            "annotation gpushare.io/memory=4Q: not a size. Write e.g. 4GiB.",
         ),
         (
             {},
             {"GPUSHARE_MEMORY": "4G"},
             (
-                'env GPUSHARE_MEMORY: "4G" has two readings: 4 GiB = 4294967296 bytes, '
-                "or 4000000000 bytes; write 4GiB or 4000000000B"
+                "env GPUSHARE_MEMORY=4G: ambiguous: 4 GiB = 4294967296 bytes, "
+                "or 4000000000 bytes. Write 4GiB or 4000000000B."
             ),
         ),
         (
             {},
             {"GPUSHARE_CORES": "0"},
             (
-                'env GPUSHARE_CORES: "0" is not a share of a card in percent; '
-                "write a whole number from 1 to 100"
+                "env GPUSHARE_CORES=0: not a share of a card in percent. "
+                "Write a whole number from 1 to 100."
             ),
         ),
         (
             {"gpushare.io/cores": "101"},
             {},
             (
-                'annotation gpushare.io/cores: "101" is not a share of a card in percent; '
-                "write a whole number from 1 to 100"
+                "annotation gpushare.io/cores=101: not a share of a card in percent. "
+                "Write a whole number from 1 to 100."
             ),
         ),
         (
             {"gpushare.io/memroy": "4GiB"},
             {},
-            (
-                'annotation gpushare.io/memroy: "4GiB" is for a key that gpushare does not know; '
-                "did you mean gpushare.io/memory?"
-            ),
+            ("annotation gpushare.io/memroy=4GiB: unknown key. Did you mean gpushare.io/memory?"),
         ),
         (
             {},
             {"GPUSHARE_MEMORY_PERCENTAGE": "50"},
             (
-                'env GPUSHARE_MEMORY_PERCENTAGE: "50" is for a key that gpushare does not know; '
-                "did you mean GPUSHARE_MEMORY_PERCENT?"
+                "env GPUSHARE_MEMORY_PERCENTAGE=50: unknown key. "
+                "Did you mean GPUSHARE_MEMORY_PERCENT?"
             ),
         ),
         (
             {},
             {"GPUSHARE_memory": "4GiB"},
-            (
-                'env GPUSHARE_memory: "4GiB" is for a key that gpushare does not know; '
-                "did you mean GPUSHARE_MEMORY?"
-            ),
+            ("env GPUSHARE_memory=4GiB: unknown key. Did you mean GPUSHARE_MEMORY?"),
         ),
         (
             {"gpushare.io/policy": "fair"},
             {},
             (
-                'annotation gpushare.io/policy: "fair" is not one of its values; '
-                "write fixed-share, burst-share, best-effort or native-burst-share"
+                "annotation gpushare.io/policy=fair: not a valid value. "
+                "Write fixed-share, burst-share, best-effort or native-burst-share."
             ),
         ),
         (
             {"gpushare.io/devices": "first"},
             {},
             (
-                'annotation gpushare.io/devices: "first" is not a list of cards; '
-                "write indices or UUIDs, e.g. 0,2 or GPU-4f1c..."
+                "annotation gpushare.io/devices=first: not a list of cards. "
+                "Write indices or UUIDs, e.g. 0,2 or GPU-4f1c..."
             ),
         ),
         (
             {"gpushare.io/devices": "0,0"},
             {},
-            'annotation gpushare.io/devices: "0,0" names something twice; write each name once',
+            "annotation gpushare.io/devices=0,0: lists a name twice. Write each name once.",
         ),
         (
             {"gpushare.io/count": "17"},
             {},
             (
-                'annotation gpushare.io/count: "17" is not a number of cards; '
-                "write a whole number from 1 to 16"
+                "annotation gpushare.io/count=17: not a number of cards. "
+                "Write a whole number from 1 to 16."
             ),
         ),
         (
             {"gpushare.io/container.app.memory": "4GiB"},
             {},
             (
-                'annotation gpushare.io/container.app.memory: "4GiB" is for container "app" of '
-                "a pod, and this container is in none; write gpushare.io/memory"
+                'annotation gpushare.io/container.app.memory=4GiB: for container "app" of '
+                "a pod, and this container is not in a pod. Write gpushare.io/memory."
             ),
         ),
         (
             {"gpushare.io/container.memory": "4GiB"},
             {},
             (
-                'annotation gpushare.io/container.memory: "4GiB" names no container or no key; '
-                "write gpushare.io/container.NAME.memory"
+                "annotation gpushare.io/container.memory=4GiB: must name a container and a key. "
+                "Write gpushare.io/container.NAME.memory."
             ),
         ),
         (
             {"gpushare.io/memory": 'x"\n\x1b[31m'},
             {},
-            'annotation gpushare.io/memory: "x\\"\\n\\x1b[31m" is not a size; write e.g. 4GiB',
+            'annotation gpushare.io/memory="x\\"\\n\\x1b[31m": not a size. Write e.g. 4GiB.',
         ),
     ],
 )
@@ -177,7 +216,7 @@ def test_a_refusal_names_key_value_rule_and_fix(
 
 
 def test_a_key_like_no_other_is_answered_with_the_list_of_keys() -> None:
-    assert refusal({"gpushare.io/zzz": "1"}, {}).endswith("the keys are " + ", ".join(KEYS))
+    assert refusal({"gpushare.io/zzz": "1"}, {}).endswith(f"The keys are {', '.join(KEYS)}.")
 
 
 def test_a_refusal_is_one_line_whatever_the_key() -> None:
@@ -198,47 +237,49 @@ def test_a_refusal_is_one_line_whatever_the_key() -> None:
     ],
 )
 def test_variables_that_ask_for_nothing_are_left_alone(name: str) -> None:
-    assert read_quota({}, {name: "tcp://10.0.0.1:80"}) == Quota()
+    assert parse_request({}, {name: "tcp://10.0.0.1:80"}).valid() == QuotaRequest()
 
 
 def test_an_annotation_is_above_env_which_may_only_shrink_it() -> None:
-    smaller = read_quota({"gpushare.io/memory": "8GiB"}, {"GPUSHARE_MEMORY": "4GiB"})
+    smaller = parse_request({"gpushare.io/memory": "8GiB"}, {"GPUSHARE_MEMORY": "4GiB"}).valid()
     assert smaller.memory_bytes == 4 * GIB
-    larger = read_quota({"gpushare.io/memory": "8GiB"}, {"GPUSHARE_MEMORY": "16GiB"})
+    larger = parse_request({"gpushare.io/memory": "8GiB"}, {"GPUSHARE_MEMORY": "16GiB"}).valid()
     assert larger.memory_bytes == 8 * GIB
     assert larger.notes == (
         (
-            'env GPUSHARE_MEMORY "16GiB" was not taken: '
-            'annotation gpushare.io/memory "8GiB" is above it'
+            'env GPUSHARE_MEMORY "16GiB" was not applied: '
+            'annotation gpushare.io/memory "8GiB" takes precedence'
         ),
     )
 
 
 def test_the_operator_is_above_all() -> None:
-    asked = read_quota(
+    asked = parse_request(
         {"gpushare.io/memory": "8GiB"}, {"GPUSHARE_MEMORY": "16GiB"}, operator={"memory": "2GiB"}
-    )
+    ).valid()
     assert asked.memory_bytes == 2 * GIB
-    assert asked.asked["memory"].source.kind == "operator"
+    assert asked.requested["memory"].source.kind == "operator"
 
 
 @pytest.mark.parametrize("memory", ["GPUSHARE_MEMORY", "GPUSHARE_MEMORY_PERCENT"])
-def test_what_the_operator_set_stands_and_the_rest_stays_as_it_was_asked(memory: str) -> None:
+def test_an_override_leaves_the_rest_as_requested(memory: str) -> None:
     env = {
         memory: "4GiB" if memory == "GPUSHARE_MEMORY" else "10",
         "GPUSHARE_COUNT": "2",
         "GPUSHARE_CORES": "30",
     }
-    asked = read_quota({}, env, operator={"memory": "6GiB"})
+    asked = parse_request({}, env, operator={"memory": "6GiB"}).valid()
     assert (asked.memory_bytes, asked.memory_percent) == (6 * GIB, None)
     assert (asked.count, asked.cores) == (2, 30)
-    assert 'was not taken: operator memory "6GiB" is above it' in asked.notes[0]
+    assert 'was not applied: operator memory "6GiB" takes precedence' in asked.notes[0]
 
 
 def test_memory_in_another_form_does_not_get_around_a_grant() -> None:
-    asked = read_quota({"gpushare.io/memory": "1GiB"}, {"GPUSHARE_MEMORY_PERCENT": "100"})
+    asked = parse_request(
+        {"gpushare.io/memory": "1GiB"}, {"GPUSHARE_MEMORY_PERCENT": "100"}
+    ).valid()
     assert (asked.memory_bytes, asked.memory_percent) == (GIB, None)
-    assert "says memory in the other form" in asked.notes[0]
+    assert "sets memory in the other form" in asked.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -258,27 +299,27 @@ def test_memory_in_another_form_does_not_get_around_a_grant() -> None:
     ],
 )
 def test_env_adds_nothing_to_a_grant_that_would_enlarge_it(name: str, value: str) -> None:
-    asked = read_quota({"gpushare.io/memory": "1GiB"}, {name: value})
-    assert set(asked.asked) == {"memory"}
-    assert "it would enlarge what annotation gpushare.io/memory grants" in asked.notes[0]
+    asked = parse_request({"gpushare.io/memory": "1GiB"}, {name: value}).valid()
+    assert set(asked.requested) == {"memory"}
+    assert "it would exceed what annotation gpushare.io/memory grants" in asked.notes[0]
 
 
 def test_under_kubernetes_env_alone_asks_for_nothing() -> None:
-    asked = read_quota(POD, {"GPUSHARE_MEMORY": "4GiB"})
-    assert not asked.asked
+    asked = parse_request(POD, {"GPUSHARE_MEMORY": "4GiB"}).valid()
+    assert not asked.requested
     assert asked.notes == (
         (
-            'env GPUSHARE_MEMORY "4GiB" was not taken: '
+            'env GPUSHARE_MEMORY "4GiB" was not applied: '
             "the environment may only shrink what an annotation grants (trust.env)"
         ),
     )
 
 
-def test_trust_decides_what_env_may_do() -> None:
+def test_trust_decides_how_the_environment_is_used() -> None:
     env = {"GPUSHARE_MEMORY": "4GiB"}
-    assert read_quota({}, env, trust="ask").memory_bytes == 4 * GIB
-    assert read_quota({}, env, trust="shrink").memory_bytes is None
-    ignored = read_quota({"gpushare.io/memory": "8GiB"}, env, trust="ignore")
+    assert parse_request({}, env, trust="request").valid().memory_bytes == 4 * GIB
+    assert parse_request({}, env, trust="reduce").valid().memory_bytes is None
+    ignored = parse_request({"gpushare.io/memory": "8GiB"}, env, trust="ignore").valid()
     assert ignored.memory_bytes == 8 * GIB
     assert ignored.notes == ("GPUSHARE_MEMORY was not read: trust.env is ignore",)
 
@@ -287,7 +328,7 @@ def test_trust_decides_what_env_may_do() -> None:
 def test_any_environment_is_read_or_refused_in_one_line(env: dict[str, str]) -> None:
     fault = ""
     try:
-        read_quota({}, env)
+        parse_request({}, env).valid()
     except QuotaError as error:
         fault = str(error)
     assert fault.isprintable()

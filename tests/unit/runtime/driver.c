@@ -59,7 +59,8 @@ static void serve_args(char *bytes, size_t length)
 	} fields[] = {{"verb", args.verb}, {"id", args.id}, {"bundle", args.bundle},
 		{"log", args.log}, {"format", args.format}, {"unknown", args.unknown},
 		{"config", args.config}};
-	printf("{\"creates\":%s", args.creates ? "true" : "false");
+	printf("{\"creates\":%s,\"checkpoints\":%s", args.creates ? "true" : "false",
+		args.checkpoints ? "true" : "false");
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		printf(",\"%s\":", fields[i].name);
 		print_string(fields[i].value);

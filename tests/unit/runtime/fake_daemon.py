@@ -9,12 +9,13 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, final
 
-from gpushare import patience
+from gpushare import protocol, wait_policy
 
 STARTING: Final = b'{"starting": true}'
 ACK: Final = b'{"ack": true}'
@@ -28,19 +29,19 @@ def refusal(error: str, code: str = "refused") -> bytes:
     return json.dumps({"ok": False, "code": code, "error": error}).encode()
 
 
-class Asked(NamedTuple):
+class ReceivedRequest(NamedTuple):
     request: dict[str, Any]
     fds: list[str]  # what the descriptors that came along were open on
     flags: list[int]  # and their file status flags
 
 
 @final
-class FakeDaemon:
+class ScriptedDaemon:
     """Answers each connection with `packets`, then hangs up, or with `silent` keeps still.
 
     The first one it answers with `first`, where that is given. What is no packet is called instead.
     `act` is called with each request before it is answered. It holds the lock beside its socket, as
-    a daemon that lives does; who is not `alive` does not.
+    a running daemon does, unless it is not `alive`.
     """
 
     def __init__(
@@ -50,11 +51,11 @@ class FakeDaemon:
         *,
         silent: bool = False,
         alive: bool = True,
-        first: Sequence[bytes] | None = None,
-        act: Callable[[Asked], None] = lambda _: None,
+        first: Sequence[Packet] | None = None,
+        act: Callable[[ReceivedRequest], None] = lambda _: None,
     ) -> None:
         self.path = path
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.connections = 0
         self._packets = packets
         self._first = first
@@ -64,12 +65,14 @@ class FakeDaemon:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(path))
         self._listener.listen()
-        self._lock = os.open(path.with_name(patience.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        self._lock = os.open(
+            path.with_name(wait_policy.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        )
         if alive:
-            patience.take(self._lock)
+            wait_policy.take_lock(self._lock)
         self._thread = threading.Thread(target=self._serve)
 
-    def __enter__(self) -> FakeDaemon:
+    def __enter__(self) -> ScriptedDaemon:
         self._thread.start()
         return self
 
@@ -79,7 +82,7 @@ class FakeDaemon:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Who waits in accept(2) is woken by this, and sees EINVAL.
+        # This wakes the thread that waits in accept(2), with EINVAL.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         for kept in (*self._kept, self._listener):
@@ -88,7 +91,17 @@ class FakeDaemon:
 
     def take_lock(self) -> None:
         """Come to life."""
-        patience.take(self._lock)
+        wait_policy.take_lock(self._lock)
+
+    def serve_others_first(self) -> None:
+        """Set the socket's time, as gpushared does, for longer than a client waits in silence."""
+        self._act = self._serve_others
+
+    def _serve_others(self, _: ReceivedRequest) -> None:
+        until = time.monotonic() + 2 * protocol.ACK_SECONDS
+        while time.monotonic() < until:
+            os.utime(self.path)
+            time.sleep(wait_policy.LOOK_SECONDS / 2)
 
     def _serve(self) -> None:
         while True:
@@ -105,6 +118,9 @@ class FakeDaemon:
     def _answer(self, connection: socket.socket) -> None:
         size = array.array("i").itemsize
         text, control, _, _ = connection.recvmsg(65536, socket.CMSG_SPACE(8 * size))
+        if json.loads(text) == {"op": "hello"} and (self._packets or not self._silent):
+            connection.send(b'{"ok": true}')
+            text, control, _, _ = connection.recvmsg(65536, socket.CMSG_SPACE(8 * size))
         fds = array.array("i")
         for level, kind, data in control:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -113,7 +129,7 @@ class FakeDaemon:
         flags = [_flags(fd) for fd in fds]
         for fd in fds:
             os.close(fd)
-        self.asked.append(Asked(json.loads(text), paths, flags))
+        self.asked.append(ReceivedRequest(json.loads(text), paths, flags))
         self._act(self.asked[-1])
         with contextlib.suppress(BrokenPipeError):
             again = self._first is None or len(self.asked) > 1

@@ -15,18 +15,18 @@ Spec = dict[str, Any]
 STRENGTHS = ("none", "weak", "strong")
 
 
-class Row(NamedTuple):
+class MarkerRow(NamedTuple):
     source: str
     shape: str
     text: str
     strength: str
 
 
-def table(path: Path) -> list[Row]:
+def table(path: Path) -> list[MarkerRow]:
     """Return the rows of markers.inc."""
     pattern = re.compile(r'^MARKER\((\w+), (\w+), "([^"]+)", (\w+)\)$', re.MULTILINE)
     return [
-        Row(source, shape, text, strength.lower())
+        MarkerRow(source, shape, text, strength.lower())
         for source, shape, text, strength in pattern.findall(path.read_text())
     ]
 
@@ -117,7 +117,7 @@ def escaped(spec: Spec) -> bytes:
     ).encode()
 
 
-def marker(rows: list[Row], spec: Any) -> str:
+def marker(rows: list[MarkerRow], spec: Any) -> str:
     """Return how strongly `spec` is marked, read with Python's parser."""
     marked = [(source, _strength(rows, source, text)) for source, text in _texts(spec)]
     found = [(source, strength) for source, strength in marked if strength != "none"]
@@ -132,14 +132,14 @@ def marker(rows: list[Row], spec: Any) -> str:
     return max(strengths, key=STRENGTHS.index, default="none")
 
 
-def _strength(rows: list[Row], source: str, text: str) -> str:
+def _strength(rows: list[MarkerRow], source: str, text: str) -> str:
     for row in rows:
         if row.source == source and _fits(row, text):
             return row.strength
     return "none"
 
 
-def _fits(row: Row, text: str) -> bool:
+def _fits(row: MarkerRow, text: str) -> bool:
     if row.shape == "NAME":
         return text == row.text
     if row.shape == "PREFIX":

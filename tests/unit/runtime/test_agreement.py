@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two readers of one config.json: where the launcher saw nobody ask, the daemon would not either.
+"""Two readers of one config.json: if the launcher finds no request, neither does the daemon.
 
 The launcher's reader is C and decides whether the daemon is asked at all; the daemon's is Python
 and decides what is given. A text that the two read differently would be a way past both.
@@ -16,15 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpushare.oci import nvidia
+from gpushare.oci import injected_gpu
 from gpushare.oci import spec as specs
-from gpushare.quota import Dialects, QuotaError, keys, read_quota, visible_devices
-from gpushare.quota.dialects import DIALECTS, Where
+from gpushare.quota import Dialects, QuotaError, keys, parse_request, visible_devices
+from gpushare.quota.dialects import DIALECTS, KeyLocation
 
 from .driver import Driver
 
 
-def theirs(where: Where) -> tuple[str, ...]:
+def theirs(where: KeyLocation) -> tuple[str, ...]:
     """Return the keys of other systems that a runtime may see there, a container being `a`."""
     found = (row.name for one in DIALECTS.values() for row in one.rows if row.where == where)
     places = {"{container}": "a", "{card}": "0", "{model}": "a10", "{any}": "X"}
@@ -114,13 +114,15 @@ documents = st.lists(parts, max_size=5).map(lambda found: "{" + ",".join(found) 
 def asks(text: bytes) -> bool:
     """Whether the daemon, reading `text`, would find a request, be it one that it refuses."""
     spec = specs.parse(text)
-    if spec.is_sandbox() and not nvidia.is_placed(spec):
+    if spec.is_sandbox() and not injected_gpu.is_placed(spec):
         return False
-    if nvidia.is_placed(spec) or visible_devices(spec.variables) is not None:
+    if injected_gpu.is_placed(spec) or visible_devices(spec.variables) is not None:
         return True
     try:
-        read = read_quota(spec.annotations, spec.variables, trust="ask", dialects=Dialects())
-        return bool(read.asked)
+        read = parse_request(
+            spec.annotations, spec.variables, trust="request", dialects=Dialects()
+        ).valid()
+        return bool(read.requested)
     except QuotaError:
         return True
 
@@ -131,9 +133,7 @@ def asks(text: bytes) -> bool:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(documents)
-def test_where_the_launcher_saw_nobody_ask_the_daemon_finds_no_request(
-    driver: Driver, document: str
-) -> None:
+def test_without_a_marker_the_daemon_finds_no_request(driver: Driver, document: str) -> None:
     text = document.encode(errors="surrogateescape")
     seen = driver.spec(text)
     try:
@@ -170,8 +170,10 @@ def doubled(first: str, second: str) -> bytes:
     ],
     ids=range(11),
 )
-def test_what_asks_and_is_ambiguous_gets_nothing_from_either(driver: Driver, text: bytes) -> None:
-    """The launcher sees who asks, in whatever form, and the daemon refuses to read it."""
+def test_an_ambiguous_request_is_seen_by_the_launcher_and_refused_by_the_daemon(
+    driver: Driver, text: bytes
+) -> None:
+    """The launcher sees the request, in whatever form, and the daemon refuses to read it."""
     seen = driver.spec(text)
     assert seen["marker"] == "strong" or seen["mentioned"]
     with pytest.raises(specs.SpecError):

@@ -17,6 +17,7 @@ def test_the_call_of_containerd_is_read(driver: Driver) -> None:
     assert driver.args("gpushare-runtime", *words) == {
         "verb": "create",
         "creates": True,
+        "checkpoints": False,
         "id": "ID",
         "bundle": "/b",
         "log": "/l.json",
@@ -27,7 +28,7 @@ def test_the_call_of_containerd_is_read(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("verb", ["create", "run", "restore"])
-def test_what_makes_a_container_asks(driver: Driver, verb: str) -> None:
+def test_commands_that_create_a_container_are_detected(driver: Driver, verb: str) -> None:
     assert parse(driver, f"{verb} -b /b ID")["creates"]
 
 
@@ -53,7 +54,7 @@ def test_what_makes_a_container_asks(driver: Driver, verb: str) -> None:
         "",
     ],
 )
-def test_what_makes_no_container_asks_nothing(driver: Driver, line: str) -> None:
+def test_commands_that_create_no_container_are_passed_on(driver: Driver, line: str) -> None:
     assert not parse(driver, line)["creates"]
 
 
@@ -82,7 +83,7 @@ def test_global_flags_may_be_cut_short(driver: Driver, line: str) -> None:
 
 
 @pytest.mark.parametrize("flags", ["--p /x", "-z", "-zb/b", "--", "--=x"])
-def test_what_could_be_several_flags_or_none_is_unknown(driver: Driver, flags: str) -> None:
+def test_an_ambiguous_flag_is_unknown(driver: Driver, flags: str) -> None:
     parsed = parse(driver, f"create {flags} ID")
     assert (parsed["unknown"] is None) == (flags == "--")
     assert parsed["bundle"] == "."
@@ -98,7 +99,7 @@ def test_another_spec_of_the_bundle_is_looked_at_and_no_known_thing(
 
 
 @pytest.mark.parametrize("line", ["create ID", "create --bundle= ID", "create ID --bundle"])
-def test_the_bundle_is_the_working_directory_unless_said(driver: Driver, line: str) -> None:
+def test_the_bundle_defaults_to_the_working_directory(driver: Driver, line: str) -> None:
     assert parse(driver, line)["bundle"] == "."
 
 
@@ -133,3 +134,22 @@ def test_an_unknown_flag_of_create_is_noted(driver: Driver) -> None:
 
 def test_no_argument_at_all_is_survived(driver: Driver) -> None:
     assert driver.args()["verb"] is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "checkpoint ID",
+        "--root /run/x checkpoint --image-path /i --leave-running ID",
+        "checkpoint ID --work-path=/w --tcp-established",
+        "checkpoint --parent-path create -- ID",
+    ],
+)
+def test_a_checkpoint_is_requested_by_its_id(driver: Driver, line: str) -> None:
+    found = parse(driver, line)
+    assert (found["checkpoints"], found["creates"], found["id"]) == (True, False, "ID")
+
+
+@pytest.mark.parametrize("line", ["checkpoint --help ID", "exec ID checkpoint", "checkpoints ID"])
+def test_other_commands_are_no_checkpoint(driver: Driver, line: str) -> None:
+    assert not parse(driver, line)["checkpoints"]

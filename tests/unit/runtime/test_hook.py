@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from gpushare.oci import edits
 from gpushare.oci import spec as specs
 
 from .conftest import HOOKS
-from .fake_daemon import ACK, DONE, FakeDaemon, refusal
+from .fake_daemon import ACK, DONE, ScriptedDaemon, refusal
 from .spec import Spec, bundle, with_annotation, with_device
 
 KEY = "0011223344556677"
@@ -26,7 +27,7 @@ STATE = {
 }
 
 
-class Place:
+class HookBundle:
     def __init__(self, root: Path, hook: Path) -> None:
         self.socket = root / "control.sock"
         self.bundle = root / "bundle"
@@ -47,80 +48,70 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, hook: Path) -> Place:
-    return Place(tmp_path, hook)
+def place(tmp_path: Path, hook: Path) -> HookBundle:
+    return HookBundle(tmp_path, hook)
 
 
-def test_create_runtime_binds_the_pid(place: Place) -> None:
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+def test_create_runtime_binds_the_pid(place: HookBundle) -> None:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
         assert place.run("createRuntime", STATE) == (0, "")
     assert daemon.asked[0].request == {"op": "bind", "key": KEY, "id": "ID", "pid": 4711}
 
 
-def test_poststop_releases(place: Place) -> None:
-    state = {key: value for key, value in STATE.items() if key != "pid"} | {"status": "stopped"}
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
-        assert place.run("poststop", state) == (0, "")
-        assert place.run("poststop", state | {"pid": 0}) == (0, "")
-    assert [asked.request for asked in daemon.asked] == [
-        {"op": "release", "key": KEY, "id": "ID"}
-    ] * 2
-
-
-def test_a_refused_binding_fails_the_container(place: Place) -> None:
-    with FakeDaemon(place.socket, [ACK, refusal("no reservation of ID")]):
+def test_a_refused_binding_fails_the_container(place: HookBundle) -> None:
+    with ScriptedDaemon(place.socket, [ACK, refusal("no reservation of ID")]):
         assert place.run("createRuntime", STATE) == (1, "gpushare: no reservation of ID\n")
 
 
-def test_no_daemon_fails_the_container_with_what_to_do(place: Place) -> None:
+def test_no_daemon_fails_the_container_with_what_to_do(place: HookBundle) -> None:
     status, said = place.run("createRuntime", STATE)
     assert status == 1
     assert "systemctl start gpushared" in said
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("packets", [[], [ACK], [ACK, b"{"], [ACK, refusal("unknown key")]])
-def test_poststop_never_fails(place: Place, packets: list[bytes]) -> None:
-    assert place.run("poststop", STATE)[0] == 0
-    with FakeDaemon(place.socket, packets):
-        assert place.run("poststop", STATE)[0] == 0
+def test_a_request_in_the_daemons_queue_is_waited_for(place: HookBundle) -> None:
+    """Each acknowledgement gives the answer its whole time: CLIENT_FINAL_MS."""
+
+    def wait() -> None:
+        time.sleep(5.5)
+
+    with ScriptedDaemon(place.socket, [ACK, wait, ACK, wait, ACK, DONE]) as daemon:
+        assert place.run("createRuntime", STATE) == (0, "")
+    assert len(daemon.asked) == 1
 
 
-def test_poststop_waits_for_no_answer_that_does_not_come(place: Place) -> None:
-    with FakeDaemon(place.socket, [ACK], silent=True):
-        status, said = place.run("poststop", STATE)
-    assert status == 0
-    assert "took the request and then gave no answer" in said
+def test_an_answer_that_does_not_come_fails_the_container(place: HookBundle) -> None:
+    with ScriptedDaemon(place.socket, [ACK], silent=True):
+        status, said = place.run("createRuntime", STATE)
+    assert status == 1
+    assert "accepted the request, then sent no response" in said
 
 
 @pytest.mark.parametrize(
     ("state", "said"),
     [
         (b"", "gpushare: the container's state on stdin is empty\n"),
-        (b"{", "is not JSON at byte 1"),
-        (b"[]", "has no id"),
-        (b"{}", "has no id"),
-        ({"id": 1, "pid": 1}, "has no id"),
-        ({"id": "a\0b", "pid": 1}, "has no id"),
-        ({"id": "a" * 1024, "pid": 1}, "has no id"),
-        ({"id": "ID"}, "has no pid"),
-        ({"id": "ID", "pid": 0}, "has no pid"),
-        ({"id": "ID", "pid": -1}, "has no pid"),
-        ({"id": "ID", "pid": "4711"}, "has no pid"),
-        (b'{"id": "ID", "pid": 1.5}', "has no pid"),
-        (b'{"id": "ID", "pid": 12345678901234567}', "has no pid"),
-        (b'{"id": "' + b"x" * (1 << 20) + b'"}', "is over 1048576 bytes"),
+        (b"{", "is not valid JSON at byte 1"),
+        (b"[]", "has no ID"),
+        (b"{}", "has no ID"),
+        ({"id": 1, "pid": 1}, "has no ID"),
+        ({"id": "a\0b", "pid": 1}, "has no ID"),
+        ({"id": "a" * 1024, "pid": 1}, "has no ID"),
+        ({"id": "ID"}, "has no PID"),
+        ({"id": "ID", "pid": 0}, "has no PID"),
+        ({"id": "ID", "pid": -1}, "has no PID"),
+        ({"id": "ID", "pid": "4711"}, "has no PID"),
+        (b'{"id": "ID", "pid": 1.5}', "has no PID"),
+        (b'{"id": "ID", "pid": 12345678901234567}', "has no PID"),
+        (b'{"id": "' + b"x" * (1 << 20) + b'"}', "is larger than 1048576 bytes"),
         (b'{"a":' * 200_000, "nested too deep"),
     ],
 )
-def test_a_state_that_is_none_fails_the_container_and_not_its_end(
-    place: Place, state: Any, said: str
-) -> None:
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+def test_a_state_that_is_none_fails_the_container(place: HookBundle, state: Any, said: str) -> None:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
         status, stderr = place.run("createRuntime", state)
-        connections = daemon.connections
-        assert place.run("poststop", state)[0] == 0
-    assert (status, connections) == (1, 0)
+    assert (status, daemon.connections) == (1, 0)
     assert said in stderr
 
 
@@ -129,16 +120,17 @@ def test_a_state_that_is_none_fails_the_container_and_not_its_end(
     [
         [],
         ["prestart"],
+        ["poststop", "--socket", "/s", "--key", "k"],
         ["createRuntime", "--key"],
         ["createRuntime", "--key", "k"],
         ["createRuntime", "--socket", "/s"],
         ["createRuntime", "--other", "x"],
     ],
 )
-def test_other_words_get_the_usage(hook: Path, words: list[str]) -> None:
+def test_other_arguments_print_the_usage(hook: Path, words: list[str]) -> None:
     done = subprocess.run([hook, *words], capture_output=True, check=False, input=b"{}")
     assert done.returncode == 2
-    assert done.stderr.startswith(b"gpushare: usage: gpushare-hook createRuntime|poststop")
+    assert done.stderr.startswith(b"gpushare: usage: gpushare-hook createRuntime [")
 
 
 # --- registered by hooks.d, where no key is given ---
@@ -153,18 +145,17 @@ def annotated(**annotations: str) -> Spec:
     return spec | {"hooks": {"createRuntime": [REGISTERED]}}
 
 
-def test_an_annotated_container_must_have_gone_through_the_launcher(place: Place) -> None:
+def test_an_annotated_container_must_have_gone_through_the_launcher(place: HookBundle) -> None:
     state = STATE | {"bundle": str(bundle(place.bundle, annotated()))}
     status, said = place.run("createRuntime", state, keyed=False)
     assert status == 1
-    assert "start it with --runtime gpushare" in said
+    assert "Start it with --runtime gpushare" in said
     # An edit, or the note that there was none to make: another container of the pod may ask.
     bundle(place.bundle, dict(edits.seen(specs.Spec(annotated())).document))
     assert place.run("createRuntime", state, keyed=False) == (0, "")
-    assert place.run("poststop", state, keyed=False) == (0, "")
 
 
-def test_a_sandbox_bears_the_annotations_of_its_pod_and_starts(place: Place) -> None:
+def test_a_sandbox_bears_the_annotations_of_its_pod_and_starts(place: HookBundle) -> None:
     state = STATE | {"bundle": str(bundle(place.bundle, annotated(**SANDBOX)))}
     assert place.run("createRuntime", state, keyed=False) == (0, "")
     with_a_card = annotated(**SANDBOX)
@@ -184,8 +175,8 @@ def test_a_sandbox_bears_the_annotations_of_its_pod_and_starts(place: Place) -> 
         (["create", *["x"] * 300, "--bundle", "BUNDLE", "ID"], 1),
     ],
 )
-def test_where_the_state_calls_the_root_its_bundle_the_runtime_is_asked(
-    place: Place, hook: Path, words: list[str], status: int
+def test_the_runtime_is_queried_if_the_state_names_the_root_as_its_bundle(
+    place: HookBundle, hook: Path, words: list[str], status: int
 ) -> None:
     """Crun does under a user namespace; what it was called with has the bundle."""
     named = str(bundle(place.bundle, dict(edits.seen(specs.Spec(annotated())).document)))
@@ -201,7 +192,7 @@ def test_where_the_state_calls_the_root_its_bundle_the_runtime_is_asked(
 
 
 @pytest.mark.parametrize("text", [None, b"", b'{"x-gpushare":{},"process":'])
-def test_a_spec_that_cannot_be_read_is_no_proof(place: Place, text: bytes | None) -> None:
+def test_a_spec_that_cannot_be_read_is_no_proof(place: HookBundle, text: bytes | None) -> None:
     state = STATE | {"bundle": str(bundle(place.bundle, annotated()))}
     if text is None:
         (place.bundle / "config.json").unlink()

@@ -40,7 +40,7 @@ def test_a_document_is_read(driver: Driver, text: bytes, value: Any) -> None:
         b"\xef\xbb\xbf{}", b"'a'",
     ],
 )  # fmt: skip
-def test_what_is_no_document_is_an_error(driver: Driver, text: bytes) -> None:
+def test_malformed_json_is_an_error(driver: Driver, text: bytes) -> None:
     with pytest.raises(ValueError, match="error"):
         driver.echo(text)
 
@@ -90,7 +90,7 @@ def _text(rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(400))
-def test_what_python_writes_is_read_back_the_same(driver: Driver, seed: int) -> None:
+def test_json_written_by_python_is_read_back(driver: Driver, seed: int) -> None:
     rng = random.Random(seed)
     value = _value(rng, 5)
     text = json.dumps(value, ensure_ascii=rng.random() < 0.5, indent=rng.choice([None, 1, "\t"]))

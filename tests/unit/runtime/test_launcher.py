@@ -6,17 +6,18 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from gpushare import patience, protocol
+from gpushare import protocol, wait_policy
 
-from .fake_daemon import ACK, DONE, STARTING, Asked, FakeDaemon, Packet, refusal
+from .fake_daemon import ACK, DONE, STARTING, Packet, ReceivedRequest, ScriptedDaemon, refusal
 from .spec import Spec, bundle, go, plain, privileged, with_annotation, with_device, with_env
 
 EXECUTED = 42  # the witness's exit status: the low-level runtime ran
@@ -35,7 +36,7 @@ class Ran(NamedTuple):
         return [v.removeprefix(f"{name}=") for v in self.seen if v.startswith(f"{name}=")]
 
 
-class Place:
+class LauncherBundle:
     """A launcher with its configuration beside it, and a bundle."""
 
     def __init__(self, root: Path, launcher: Path, witness: Path) -> None:
@@ -72,20 +73,21 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, launcher: Path, witness: Path) -> Place:
-    return Place(tmp_path, launcher, witness)
+def place(tmp_path: Path, launcher: Path, witness: Path) -> LauncherBundle:
+    return LauncherBundle(tmp_path, launcher, witness)
 
 
 # --- passing through ---
 
 
-def test_argv_environment_directory_and_descriptors_arrive_untouched(place: Place) -> None:
+def test_argv_environment_directory_and_descriptors_arrive_untouched(place: LauncherBundle) -> None:
     bundle(place.bundle, plain())
     with place.conf.open() as other:
         ran = place.run("--debug", "run", "-d", "", "ID", "\n", pass_fds=[other.fileno()])
         expected = ["0", "1", "2", str(other.fileno())]
     assert ran.status == EXECUTED
-    assert ran.values("argv") == ["gpushare", "--debug", "run", "-d", "", "ID", "\n"]
+    # argv[0] is the low-level runtime's own path: its usage text names the program it is.
+    assert ran.values("argv") == [str(place.witness), "--debug", "run", "-d", "", "ID", "\n"]
     assert ran.values("env") == ["ONE=1", "EMPTY=", "LISTEN_FDS=1"]
     assert ran.values("cwd") == [str(place.bundle)]
     assert [fd.split()[0] for fd in ran.values("fd")] == expected
@@ -106,26 +108,26 @@ def test_argv_environment_directory_and_descriptors_arrive_untouched(place: Plac
         "",
     ],
 )
-def test_other_calls_pass_even_in_a_marked_bundle(place: Place, line: str) -> None:
+def test_other_calls_pass_even_in_a_marked_bundle(place: LauncherBundle, line: str) -> None:
     bundle(place.bundle, STRONG)
     words = line.split()
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
         ran = place.run(*words)
     assert (ran.status, ran.values("argv")[1:], daemon.connections) == (EXECUTED, words, 0)
 
 
-def test_a_container_with_no_marker_starts_without_asking(place: Place) -> None:
-    with FakeDaemon(place.socket, [ACK, refusal("no")]) as daemon:
+def test_a_container_with_no_marker_starts_without_a_request(place: LauncherBundle) -> None:
+    with ScriptedDaemon(place.socket, [ACK, refusal("no")]) as daemon:
         assert place.create(plain()).status == EXECUTED
     assert daemon.connections == 0
 
 
-def test_a_container_with_no_marker_starts_without_a_daemon(place: Place) -> None:
+def test_a_container_with_no_marker_starts_without_a_daemon(place: LauncherBundle) -> None:
     ran = place.create(plain())
     assert (ran.status, ran.said) == (EXECUTED, "")
 
 
-def test_a_bundle_without_config_is_the_runtimes_to_report(place: Place) -> None:
+def test_a_bundle_without_config_is_the_runtimes_to_report(place: LauncherBundle) -> None:
     assert place.create().status == EXECUTED
     place.bundle.mkdir()
     assert place.create().status == EXECUTED
@@ -135,8 +137,8 @@ def test_a_bundle_without_config_is_the_runtimes_to_report(place: Place) -> None
 
 
 @pytest.mark.parametrize("verb", ["create", "run", "restore"])
-def test_a_marked_container_is_asked_for(place: Place, verb: str) -> None:
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+def test_a_marked_container_is_sent_to_the_daemon(place: LauncherBundle, verb: str) -> None:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
         assert place.create(STRONG, verb=verb).status == EXECUTED
     (asked,) = daemon.asked
     assert asked.request == {
@@ -145,64 +147,90 @@ def test_a_marked_container_is_asked_for(place: Place, verb: str) -> None:
         "bundle": str(place.bundle),
         "verb": verb,
         "marker": "strong",
+        # Of the others the caller expects to be the low-level runtime's parent.
+        **({"bind": "launcher"} if verb == "create" else {}),
     }
     assert asked.fds == [str(place.bundle), str(place.bundle / "rootfs")]
     assert not asked.flags[0] & os.O_PATH
     assert asked.flags[1] & os.O_PATH
 
 
-def test_the_word_of_an_image_is_passed_on_as_weak(place: Place) -> None:
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+# --- checkpoints ---
+
+
+def test_the_checkpoint_of_a_container_with_a_gpu_is_refused_in_a_line(
+    place: LauncherBundle,
+) -> None:
+    with ScriptedDaemon(place.socket, [ACK, refusal("container train uses a GPU")]) as daemon:
+        ran = place.run("checkpoint", "--image-path", "/image", "ID")
+    assert (ran.status, ran.seen) == (REFUSED, [])
+    assert ran.said.endswith("container train uses a GPU\n")
+    assert daemon.asked[0].request == {"op": "checkpoint", "id": "ID"}
+
+
+@pytest.mark.parametrize("answer", [DONE, refusal("what is that", code="invalid"), None])
+def test_any_other_checkpoint_is_the_runtimes(place: LauncherBundle, answer: bytes | None) -> None:
+    """Also where the daemon does not know the request, or there is none."""
+    words = ["checkpoint", "--leave-running", "ID"]
+    with ScriptedDaemon(place.socket, [ACK, answer]) if answer else nullcontext():
+        ran = place.run(*words)
+    assert (ran.status, ran.values("argv")[1:], ran.said) == (EXECUTED, words, "")
+
+
+def test_an_images_request_is_passed_on_as_weak(place: LauncherBundle) -> None:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
         assert place.create(WEAK).status == EXECUTED
     assert daemon.asked[0].request["marker"] == "weak"
 
 
-def test_the_bundle_is_named_by_its_one_absolute_path(place: Place, tmp_path: Path) -> None:
+def test_the_bundle_is_named_by_its_one_absolute_path(
+    place: LauncherBundle, tmp_path: Path
+) -> None:
     bundle(place.bundle, STRONG)
     (tmp_path / "link").symlink_to(place.bundle)
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
         place.run("run", "ID")
         place.run("run", "--bundle", "../link/.", "ID")
     assert [asked.request["bundle"] for asked in daemon.asked] == [str(place.bundle)] * 2
 
 
-def test_a_path_and_an_id_of_any_bytes_make_a_proper_request(place: Place) -> None:
+def test_a_path_and_an_id_of_any_bytes_make_a_proper_request(place: LauncherBundle) -> None:
     place.bundle = place.bundle.with_name('a "b"\n\\\u00fc')
     bundle(place.bundle, STRONG)
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
         place.run("run", "--bundle", str(place.bundle), "--", '-"}{\t')
     assert daemon.asked[0].request["bundle"] == str(place.bundle)
     assert daemon.asked[0].request["id"] == '-"}{\t'
 
 
-def test_a_request_that_is_too_long_is_refused(place: Place) -> None:
+def test_a_request_that_is_too_long_is_refused(place: LauncherBundle) -> None:
     bundle(place.bundle, STRONG)
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
         ran = place.run("run", "i" * 4096)
     assert (ran.status, daemon.connections) == (REFUSED, 0)
-    assert "longer than the 4096 bytes of a request" in ran.said
+    assert "exceed the 4096 bytes of a request" in ran.said
 
 
-def test_a_root_elsewhere_is_opened_where_it_is(place: Place, tmp_path: Path) -> None:
+def test_a_root_elsewhere_is_opened_where_it_is(place: LauncherBundle, tmp_path: Path) -> None:
     root = tmp_path / "elsewhere"
     root.mkdir()
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
         assert place.create(STRONG | {"root": {"path": str(root)}}).status == EXECUTED
     assert daemon.asked[0].fds[1] == str(root)
 
 
-def test_rows_before_the_answer_are_read_over(place: Place) -> None:
+def test_rows_before_the_answer_are_read_over(place: LauncherBundle) -> None:
     rows = [b'{"row": {"ok": 1}}'] * 3
-    with FakeDaemon(place.socket, [ACK, *rows, DONE]):
+    with ScriptedDaemon(place.socket, [ACK, *rows, DONE]):
         assert place.create(STRONG).status == EXECUTED
 
 
 # --- being refused ---
 
 
-def test_a_refusal_is_shown_whole_on_stderr_and_in_the_log(place: Place) -> None:
-    why = 'annotation gpushare.io/memory: "4Q" is not a size; write e.g. 4GiB' + " \u00fc" * 3000
-    with FakeDaemon(place.socket, [ACK, refusal(why)]):
+def test_a_refusal_is_shown_whole_on_stderr_and_in_the_log(place: LauncherBundle) -> None:
+    why = "annotation gpushare.io/memory=4Q: not a size. Write e.g. 4GiB." + " \u00fc" * 3000
+    with ScriptedDaemon(place.socket, [ACK, refusal(why)]):
         ran = place.create(STRONG)
     assert (ran.status, ran.seen) == (REFUSED, [])
     assert ran.said == f"gpushare: {why}\n"
@@ -212,15 +240,15 @@ def test_a_refusal_is_shown_whole_on_stderr_and_in_the_log(place: Place) -> None
     assert set(entry) == {"level", "msg", "time"}
 
 
-def test_a_log_in_words_is_written_as_runc_does(place: Place) -> None:
+def test_a_text_log_is_written_as_runc_does(place: LauncherBundle) -> None:
     bundle(place.bundle, STRONG)
-    with FakeDaemon(place.socket, [ACK, refusal('a "b"')]):
+    with ScriptedDaemon(place.socket, [ACK, refusal('a "b"')]):
         assert place.run("--log", str(place.log), "run", "ID").status == REFUSED
     assert place.log.read_text().endswith('" level=error msg="gpushare: a \\"b\\""\n')
 
 
-def test_a_tenants_text_moves_no_cursor(place: Place) -> None:
-    with FakeDaemon(place.socket, [ACK, refusal("\x1b[2J\rnothing wrong\x7f")]):
+def test_a_tenants_text_moves_no_cursor(place: LauncherBundle) -> None:
+    with ScriptedDaemon(place.socket, [ACK, refusal("\x1b[2J\rnothing wrong\x7f")]):
         ran = place.create(STRONG)
     assert ran.said == "gpushare: ?[2J?nothing wrong?\n"
 
@@ -228,24 +256,24 @@ def test_a_tenants_text_moves_no_cursor(place: Place) -> None:
 @pytest.mark.parametrize(
     ("code", "status"), [("refused", REFUSED), ("forbidden", EXECUTED), ("error", EXECUTED)]
 )
-def test_the_word_of_an_image_is_refused_only_where_it_is_a_quota(
-    place: Place, code: str, status: int
+def test_an_images_request_is_refused_only_where_it_is_a_quota(
+    place: LauncherBundle, code: str, status: int
 ) -> None:
-    with FakeDaemon(place.socket, [ACK, refusal("no", code)]):
+    with ScriptedDaemon(place.socket, [ACK, refusal("no", code)]):
         assert place.create(WEAK).status == status
     place.socket.unlink()
-    with FakeDaemon(place.socket, [ACK, refusal("no", code)]):
+    with ScriptedDaemon(place.socket, [ACK, refusal("no", code)]):
         assert place.create(STRONG).status == REFUSED
 
 
-def test_who_is_not_root_is_told_so(place: Place) -> None:
-    with FakeDaemon(place.socket, [ACK, refusal("create is for root", "forbidden")]):
+def test_without_root_the_message_says_so(place: LauncherBundle) -> None:
+    with ScriptedDaemon(place.socket, [ACK, refusal("create is for root", "forbidden")]):
         ran = place.create(STRONG)
     assert (ran.status, ran.seen) == (REFUSED, [])
     assert ran.said == (
-        'gpushare: this container asks for a GPU (annotation "gpushare.io/memory"), but its engine '
-        "runs without root, and only root's containers get one; start it with sudo, or without a "
-        "container: gpushare run\n"
+        'gpushare: this container requests a GPU (annotation "gpushare.io/memory"), but '
+        "GPUs are not available to rootless engines. Start it with sudo, or without a "
+        "container: gpushare run.\n"
     )
 
 
@@ -253,11 +281,11 @@ def test_who_is_not_root_is_told_so(place: Place) -> None:
 
 
 def _says_what_to_do(ran: Ran) -> bool:
-    named = 'this container asks for a GPU (annotation "gpushare.io/memory")' in ran.said
+    named = 'this container requests a GPU (annotation "gpushare.io/memory")' in ran.said
     return named and "systemctl start gpushared" in ran.said and "gpushare doctor" in ran.said
 
 
-def test_without_a_daemon_who_asks_is_refused_and_told_what_to_do(place: Place) -> None:
+def test_without_a_daemon_a_request_is_refused_with_advice(place: LauncherBundle) -> None:
     ran = place.create(STRONG)
     assert (ran.status, ran.seen) == (REFUSED, [])
     assert _says_what_to_do(ran)
@@ -266,22 +294,24 @@ def test_without_a_daemon_who_asks_is_refused_and_told_what_to_do(place: Place) 
     assert json.loads(place.log.read_text())["msg"] == ran.said.strip()
 
 
-def test_without_a_daemon_the_word_of_an_image_starts_as_it_is(place: Place) -> None:
+def test_without_a_daemon_an_images_request_starts_unchanged(place: LauncherBundle) -> None:
     ran = place.create(WEAK)
     assert (ran.status, ran.said) == (EXECUTED, "")
 
 
-def test_a_gpu_that_is_there_already_is_not_started_unguarded(place: Place) -> None:
+def test_a_gpu_that_is_there_already_is_not_started_unguarded(place: LauncherBundle) -> None:
     assert place.create(with_device("/dev/nvidia0")).status == REFUSED
 
 
-def test_a_privileged_container_that_asks_nothing_starts_without_a_daemon(place: Place) -> None:
+def test_a_privileged_container_that_asks_nothing_starts_without_a_daemon(
+    place: LauncherBundle,
+) -> None:
     """gpushared's own pod may be one: it has the host's nodes, and must not wait for itself."""
     ran = place.create(privileged(with_device("/dev/nvidia0")))
     assert (ran.status, ran.said) == (EXECUTED, "")
 
 
-def test_a_socket_that_nobody_serves_is_no_daemon(place: Place) -> None:
+def test_a_socket_without_a_listener_is_no_daemon(place: LauncherBundle) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
         left_over.bind(str(place.socket))
     ran = place.create(STRONG)
@@ -289,14 +319,14 @@ def test_a_socket_that_nobody_serves_is_no_daemon(place: Place) -> None:
     assert "Connection refused" in ran.said
 
 
-def test_a_socket_of_another_type_is_no_daemon(place: Place) -> None:
+def test_a_socket_of_another_type_is_no_daemon(place: LauncherBundle) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.bind(str(place.socket))
         other.listen()
         assert place.create(STRONG).status == REFUSED
 
 
-def test_a_socket_path_that_is_too_long_is_said_to_be(place: Place) -> None:
+def test_a_socket_path_that_is_too_long_is_reported(place: LauncherBundle) -> None:
     place.configure(f"runtime = {place.witness}\nsocket = /{'s' * 108}\n")
     ran = place.create(STRONG)
     assert ran.status == REFUSED
@@ -311,53 +341,65 @@ def _longer_than_a_living_daemon_has() -> None:
 
 
 @contextmanager
-def hold_lock(place: Place) -> Iterator[None]:
+def hold_lock(place: LauncherBundle) -> Iterator[None]:
     """Live, as a daemon does."""
-    with place.socket.with_name(patience.LOCK).open("w") as lock:
-        patience.take(lock.fileno())
+    with place.socket.with_name(wait_policy.LOCK).open("w") as lock:
+        wait_policy.take_lock(lock.fileno())
         yield
 
 
 @pytest.mark.parametrize("spec", [STRONG, WEAK])
-def test_who_holds_the_socket_without_a_daemon_is_about_to_start_one(
-    place: Place, spec: Spec
+def test_a_locked_socket_without_a_daemon_means_a_starting_one(
+    place: LauncherBundle, spec: Spec
 ) -> None:
-    """As systemd does: whether a container has its GPU is no matter of who was faster at boot."""
+    """As systemd does: a container's GPU does not depend on the order at boot."""
 
-    def start(_: Asked) -> None:
+    def start(_: ReceivedRequest) -> None:
         _longer_than_a_living_daemon_has()
         daemon.take_lock()
 
-    daemon = FakeDaemon(place.socket, [ACK, DONE], alive=False, act=start)
+    daemon = ScriptedDaemon(place.socket, [ACK, DONE], alive=False, act=start)
     with daemon:
         ran = place.create(spec)
     assert (ran.status, ran.said, len(daemon.asked)) == (EXECUTED, "", 1)
 
 
-def test_a_daemon_that_says_that_it_is_starting_is_waited_for(place: Place) -> None:
+def test_a_daemon_that_says_that_it_is_starting_is_waited_for(place: LauncherBundle) -> None:
     said: list[Packet] = [STARTING, _longer_than_a_living_daemon_has, ACK, DONE]
-    with FakeDaemon(place.socket, said) as daemon:
+    with ScriptedDaemon(place.socket, said) as daemon:
         assert place.create(STRONG).status == EXECUTED
     assert len(daemon.asked) == 1
 
 
-@pytest.mark.parametrize("first", [[], [STARTING], [ACK], [STARTING, ACK]])
-def test_a_daemon_that_ends_over_it_is_asked_once_more(place: Place, first: list[bytes]) -> None:
-    """What was asked is asked again as it was; the daemon begins anew with it."""
-    with FakeDaemon(place.socket, [ACK, DONE], first=first) as daemon:
+@pytest.mark.parametrize(
+    "first",
+    [
+        [],
+        [STARTING],
+        [ACK],
+        [STARTING, ACK],
+        # As long as a queue is. A daemon that was killed has its lock a moment longer.
+        [ACK, _longer_than_a_living_daemon_has],
+    ],
+)
+def test_a_request_that_ends_the_daemon_is_repeated_once(
+    place: LauncherBundle, first: list[Packet]
+) -> None:
+    """The same request is sent again; the daemon begins anew with it."""
+    with ScriptedDaemon(place.socket, [ACK, DONE], first=first) as daemon:
         ran = place.create(STRONG)
     assert (ran.status, ran.said) == (EXECUTED, "")
     assert daemon.asked[0] == daemon.asked[1]
     assert len(daemon.asked) == 2
 
 
-def test_a_daemon_that_ends_over_it_twice_is_not_asked_a_third_time(place: Place) -> None:
-    with FakeDaemon(place.socket, [ACK]) as daemon:
+def test_a_request_that_ends_the_daemon_twice_is_not_repeated_again(place: LauncherBundle) -> None:
+    with ScriptedDaemon(place.socket, [ACK]) as daemon:
         assert place.create(STRONG).status == REFUSED
     assert len(daemon.asked) == 2
 
 
-def test_a_living_daemon_without_a_socket_is_not_waited_for_long(place: Place) -> None:
+def test_a_living_daemon_without_a_socket_is_not_waited_for_long(place: LauncherBundle) -> None:
     """It makes its socket anew; a moment is all that it has."""
     with hold_lock(place):
         ran = place.create(STRONG)
@@ -367,15 +409,44 @@ def test_a_living_daemon_without_a_socket_is_not_waited_for_long(place: Place) -
 
 @pytest.mark.parametrize(("spec", "status"), [(STRONG, REFUSED), (WEAK, EXECUTED)])
 def test_a_daemon_that_does_not_acknowledge_is_given_up(
-    place: Place, spec: Spec, status: int
+    place: LauncherBundle, spec: Spec, status: int
 ) -> None:
-    with FakeDaemon(place.socket, [], silent=True) as daemon:
+    with ScriptedDaemon(place.socket, [], silent=True) as daemon:
         ran = place.create(spec)
     assert (ran.status, len(daemon.asked)) == (status, 1)
     assert status == EXECUTED or "did not acknowledge" in ran.said
+    # In its queue they would keep the container's root busy, after the launcher has ended too.
+    assert daemon.asked[0].fds == []
 
 
-def test_a_stopped_daemon_with_a_full_backlog_is_given_up(place: Place) -> None:
+def test_a_daemon_that_serves_other_clients_is_waited_for(place: LauncherBundle) -> None:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
+        daemon.serve_others_first()
+        ran = place.create(STRONG)
+    assert (ran.status, ran.said, len(daemon.asked)) == (EXECUTED, "", 1)
+
+
+def test_a_killed_daemon_is_waited_for(place: LauncherBundle) -> None:
+    """It leaves its socket and its lock's file; its service manager starts the next one."""
+    lock = place.socket.with_name(wait_policy.LOCK)
+    lock.touch()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
+        left_over.bind(str(place.socket))
+    started: list[ScriptedDaemon] = []
+
+    def start() -> None:
+        place.socket.unlink()
+        started.append(ScriptedDaemon(place.socket, [ACK, DONE]).__enter__())
+
+    timer = threading.Timer(1.2 * protocol.ACK_SECONDS, start)
+    timer.start()
+    ran = place.create(STRONG)
+    timer.join()
+    started[0].__exit__(None, None, None)
+    assert (ran.status, ran.said, len(started[0].asked)) == (EXECUTED, "", 1)
+
+
+def test_a_stopped_daemon_with_a_full_backlog_is_given_up(place: LauncherBundle) -> None:
     with hold_lock(place), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(place.socket))
         listener.listen(0)
@@ -390,23 +461,23 @@ def test_a_stopped_daemon_with_a_full_backlog_is_given_up(place: Place) -> None:
 @pytest.mark.parametrize(
     ("packets", "said"),
     [
-        ([], "did not acknowledge: hung up"),
-        ([ACK], "took the request and then hung up"),
-        ([ACK, b""], "took the request and then hung up"),
-        ([ACK, b'{"ok": tr'], "answered what is no answer"),
-        ([ACK, b'{"ok": true} x'], "answered what is no answer"),
-        ([ACK, b'{"ok": false}'], "answered what is no answer"),
-        ([ACK, b'{"ok": false, "error": 1}'], "answered what is no answer"),
-        ([ACK, b'{"ok": false, "error": "a\\u0000b"}'], "answered what is no answer"),
-        ([b'{"ack": false}'], "answered what is no answer"),
-        ([b"[" * 60000], "answered what is no answer"),
+        ([], "did not acknowledge the request: closed the connection"),
+        ([ACK], "accepted the request, then closed the connection"),
+        ([ACK, b""], "accepted the request, then closed the connection"),
+        ([ACK, b'{"ok": tr'], "sent an invalid response"),
+        ([ACK, b'{"ok": true} x'], "sent an invalid response"),
+        ([ACK, b'{"ok": false}'], "sent an invalid response"),
+        ([ACK, b'{"ok": false, "error": 1}'], "sent an invalid response"),
+        ([ACK, b'{"ok": false, "error": "a\\u0000b"}'], "sent an invalid response"),
+        ([b'{"ack": false}'], "sent an invalid response"),
+        ([b"[" * 60000], "sent an invalid response"),
         ([ACK, b'{"ok": true, "x": "' + b"x" * 65536 + b'"}'], os.strerror(90)),
     ],
 )
 def test_an_answer_that_is_none_is_no_consent(
-    place: Place, packets: list[bytes], said: str
+    place: LauncherBundle, packets: list[bytes], said: str
 ) -> None:
-    with FakeDaemon(place.socket, packets):
+    with ScriptedDaemon(place.socket, packets):
         ran = place.create(STRONG)
     assert (ran.status, ran.seen) == (REFUSED, [])
     assert said in ran.said
@@ -416,13 +487,13 @@ def test_an_answer_that_is_none_is_no_consent(
 # --- a config.json that cannot be judged ---
 
 
-def test_a_config_over_four_mebibytes_is_refused(place: Place) -> None:
+def test_a_config_over_four_mebibytes_is_refused(place: LauncherBundle) -> None:
     ran = place.create(with_env("PADDING=" + "x" * (4 << 20)))
     assert ran.status == REFUSED
-    assert "config.json is over 4 MiB" in ran.said
+    assert "config.json is larger than 4 MiB" in ran.said
 
 
-def test_a_config_of_four_mebibytes_is_read(place: Place) -> None:
+def test_a_config_of_four_mebibytes_is_read(place: LauncherBundle) -> None:
     room = (4 << 20) - len(go(with_env("PADDING=")))
     assert place.create(with_env("PADDING=" + "x" * room)).status == EXECUTED
 
@@ -430,26 +501,30 @@ def test_a_config_of_four_mebibytes_is_read(place: Place) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ('"annotations":{', 'the key "annotations" is twice in config.json'),
-        ('"annotations":{]', "is not JSON at byte"),
+        ('"annotations":{', 'config.json contains the key "annotations" twice'),
+        ('"annotations":{]', "is not valid JSON at byte"),
     ],
 )
-def test_a_damaged_config_of_who_asks_is_refused(place: Place, damage: str, said: str) -> None:
+def test_a_damaged_config_with_a_request_is_refused(
+    place: LauncherBundle, damage: str, said: str
+) -> None:
     text = go(STRONG).decode().replace('"annotations":{', '"annotations":{},' + damage, 1)
     (bundle(place.bundle, STRONG) / "config.json").write_text(text)
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
         ran = place.create()
     assert (ran.status, daemon.connections) == (REFUSED, 0)
     assert said in ran.said
 
 
-def test_a_damaged_config_of_others_is_the_runtimes_to_report(place: Place) -> None:
+def test_a_damaged_config_of_others_is_the_runtimes_to_report(place: LauncherBundle) -> None:
     bundle(place.bundle, plain())
     (place.bundle / "config.json").write_text('{"process": nonsense')
     assert place.create().status == EXECUTED
 
 
-def test_a_linked_config_is_refused_only_to_who_asks(place: Place, tmp_path: Path) -> None:
+def test_a_linked_config_is_refused_only_with_a_request(
+    place: LauncherBundle, tmp_path: Path
+) -> None:
     for spec, status in ((STRONG, REFUSED), (plain(), EXECUTED)):
         bundle(place.bundle, spec)
         (place.bundle / "config.json").rename(tmp_path / "moved")
@@ -460,7 +535,7 @@ def test_a_linked_config_is_refused_only_to_who_asks(place: Place, tmp_path: Pat
         (place.bundle / "config.json").unlink()
 
 
-def test_a_config_that_is_a_pipe_is_refused_at_once(place: Place) -> None:
+def test_a_config_that_is_a_pipe_is_refused_at_once(place: LauncherBundle) -> None:
     place.bundle.mkdir()
     os.mkfifo(place.bundle / "config.json")
     assert place.create().status == REFUSED
@@ -469,20 +544,22 @@ def test_a_config_that_is_a_pipe_is_refused_at_once(place: Place) -> None:
 @pytest.mark.parametrize(
     "root", [{}, {"path": "nowhere"}, {"path": "config.json"}, {"path": "a\0"}]
 )
-def test_who_asks_without_a_root_file_system_is_refused(place: Place, root: Spec) -> None:
-    with FakeDaemon(place.socket, [ACK, DONE]) as daemon:
+def test_a_request_without_a_root_file_system_is_refused(place: LauncherBundle, root: Spec) -> None:
+    with ScriptedDaemon(place.socket, [ACK, DONE]) as daemon:
         ran = place.create(STRONG | {"root": root})
     assert (ran.status, daemon.connections) == (REFUSED, 0)
     assert "root.path" in ran.said
 
 
 @pytest.mark.parametrize("flags", [["--new-flag", "create"], ["create", "--new-flag", "x"]])
-def test_who_asks_beside_an_unknown_flag_is_refused(place: Place, flags: list[str]) -> None:
+def test_a_request_beside_an_unknown_flag_is_refused(
+    place: LauncherBundle, flags: list[str]
+) -> None:
     for spec, status in ((STRONG, REFUSED), (WEAK, EXECUTED), (plain(), EXECUTED)):
         bundle(place.bundle, spec)
         ran = place.run(*flags, "--bundle", str(place.bundle), "ID")
         assert ran.status == status
-        assert status == EXECUTED or "the flag --new-flag is unknown to gpushare" in ran.said
+        assert status == EXECUTED or "gpushare does not know the flag --new-flag" in ran.said
 
 
 # --- the launcher's own configuration ---
@@ -493,13 +570,15 @@ def test_who_asks_beside_an_unknown_flag_is_refused(place: Place, flags: list[st
     [
         ("runtime\n", "has a line without '='"),
         ("runtimes = /usr/bin/runc\n", 'has an unknown key "runtimes"'),
-        ("runtime = runc\n", 'wants an absolute path for "runtime"'),
-        ("socket =\n", 'wants an absolute path for "socket"'),
-        ("socket = /" + "x" * 5000 + "\n", 'wants an absolute path for "socket"'),
+        ("runtime = runc\n", 'requires an absolute path for "runtime"'),
+        ("socket =\n", 'requires an absolute path for "socket"'),
+        ("socket = /" + "x" * 5000 + "\n", 'requires an absolute path for "socket"'),
         ("#" * 20000, "is longer than 16 KiB"),
     ],
 )
-def test_a_broken_configuration_is_named_to_who_asks(place: Place, text: str, said: str) -> None:
+def test_a_broken_configuration_is_named_in_the_refusal_of_a_request(
+    place: LauncherBundle, text: str, said: str
+) -> None:
     place.configure(text)
     ran = place.create(STRONG)
     assert ran.status == REFUSED
@@ -508,28 +587,30 @@ def test_a_broken_configuration_is_named_to_who_asks(place: Place, text: str, sa
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646])
-def test_a_configuration_that_others_may_write_runs_nothing(place: Place, mode: int) -> None:
+def test_a_configuration_that_others_may_write_runs_nothing(
+    place: LauncherBundle, mode: int
+) -> None:
     place.conf.chmod(mode)
     ran = place.create(STRONG)
     assert (ran.status, ran.seen) == (REFUSED, [])
-    assert "may be written by others" in ran.said
+    assert "is writable by others" in ran.said
 
 
-def test_a_configuration_that_is_no_file_runs_nothing(place: Place) -> None:
+def test_a_configuration_that_is_no_file_runs_nothing(place: LauncherBundle) -> None:
     place.conf.unlink()
     place.conf.mkdir()
     assert "is not a regular file" in place.create(STRONG).said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user: needs root")
-def test_a_configuration_of_somebody_else_runs_nothing(place: Place) -> None:
+def test_a_configuration_of_another_user_runs_nothing(place: LauncherBundle) -> None:
     os.chown(place.conf, 12345, 12345)
     assert "belongs neither to root nor to you" in place.create(STRONG).said
-    os.chown(place.launcher, 12345, 12345)  # who runs the one may as well read the other
+    os.chown(place.launcher, 12345, 12345)  # its owner may be the configuration's
     assert "does not answer on" in place.create(STRONG).said
 
 
-def test_the_launcher_does_not_run_itself(place: Place, tmp_path: Path) -> None:
+def test_the_launcher_does_not_run_itself(place: LauncherBundle, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(place.launcher)
     place.configure(f"runtime = {tmp_path}/link\n")
     ran = place.create(plain())
@@ -537,9 +618,9 @@ def test_the_launcher_does_not_run_itself(place: Place, tmp_path: Path) -> None:
     assert "itself as the low-level runtime" in ran.said
 
 
-def test_a_runtime_that_is_not_there_is_named(place: Place) -> None:
+def test_a_runtime_that_is_not_there_is_named(place: LauncherBundle) -> None:
     place.configure("runtime = /nonexistent/runc\n")
     ran = place.create(plain())
     assert ran.status == REFUSED
-    assert "/nonexistent/runc cannot be run: No such file or directory" in ran.said
+    assert "cannot run /nonexistent/runc: No such file or directory" in ran.said
     assert str(place.conf) in ran.said

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.oci import edits, nvidia
+from gpushare.oci import edits, injected_gpu
 from gpushare.oci import spec as specs
 from gpushare.quota import keys
 
@@ -81,7 +81,7 @@ def test_every_canonical_key_asks(driver: Driver, key: keys.Key) -> None:
         (CONTAINERD_HOOK, 'hook with "/usr/bin/nvidia-container-cli"'),
     ],
 )
-def test_who_asks_is_strong(driver: Driver, spec: Spec, name: str | None) -> None:
+def test_a_request_is_strong(driver: Driver, spec: Spec, name: str | None) -> None:
     for text in (go(spec), escaped(spec), json.dumps(spec, indent="\t").encode()):
         read = driver.spec(text)
         assert read["marker"] == "strong"
@@ -90,7 +90,7 @@ def test_who_asks_is_strong(driver: Driver, spec: Spec, name: str | None) -> Non
         assert read["error"] is None
 
 
-def test_the_word_of_an_image_is_weak(driver: Driver) -> None:
+def test_an_images_request_is_weak(driver: Driver) -> None:
     assert driver.spec(go(with_env("NVIDIA_VISIBLE_DEVICES=all")))["marker"] == "weak"
 
 
@@ -120,7 +120,7 @@ def test_the_word_of_an_image_is_weak(driver: Driver) -> None:
         with_hook("/bin/sh", "prestart", "-c", "nvidia-smi -pm 1"),
     ],
 )
-def test_what_looks_alike_asks_nothing(driver: Driver, spec: Spec) -> None:
+def test_lookalikes_are_no_request(driver: Driver, spec: Spec) -> None:
     assert driver.spec(go(spec))["marker"] == "none"
 
 
@@ -157,10 +157,12 @@ PLACED = [
 @pytest.mark.parametrize(
     "spec", [*PLACED, plain(), with_device("/dev/fuse", 10), with_annotation("gpushare.io/memory")]
 )
-def test_the_launcher_and_the_daemon_agree_on_what_is_placed(driver: Driver, spec: Spec) -> None:
+def test_the_launcher_and_the_daemon_agree_on_which_containers_are_placed(
+    driver: Driver, spec: Spec
+) -> None:
     for told in (spec, privileged(copy.deepcopy(spec))):
         read = driver.spec(go(told))
-        assert read["placed"] == nvidia.is_placed(specs.Spec(told))
+        assert read["placed"] == injected_gpu.is_placed(specs.Spec(told))
     assert driver.spec(go(spec))["placed"] == (spec in PLACED)
 
 
@@ -187,7 +189,7 @@ def _rule(**members: object) -> dict[str, object]:
         [_rule(allow=True), _rule()],
     ],
 )
-def test_the_launcher_and_the_daemon_agree_on_who_is_privileged(
+def test_the_launcher_and_the_daemon_agree_on_privileged_containers(
     driver: Driver, rules: list[dict[str, object]]
 ) -> None:
     spec = with_device("/dev/nvidia0")
@@ -198,7 +200,9 @@ def test_the_launcher_and_the_daemon_agree_on_who_is_privileged(
     assert read["marker"] == ("weak" if read["privileged"] else "strong")
 
 
-def test_a_privileged_container_has_every_node_and_asks_by_its_words_alone(driver: Driver) -> None:
+def test_a_privileged_container_has_every_node_and_only_its_keys_are_a_request(
+    driver: Driver,
+) -> None:
     assert driver.spec(go(privileged(with_device("/dev/nvidia0"))))["marker"] == "weak"
     assert driver.spec(go(privileged(plain())))["marker"] == "none"
     asking = privileged(with_annotation("gpushare.io/memory"))
@@ -230,9 +234,7 @@ def test_the_daemons_record_is_seen_and_an_annotation_is_none(driver: Driver) ->
         (b'{"annotations":{"gpushare.io/cores":"1"},"root":{"path":"a","path":"b"}}', 'key "path"'),
     ],
 )
-def test_a_key_that_is_there_twice_hides_no_marker(
-    driver: Driver, text: bytes, name: str | None
-) -> None:
+def test_a_duplicate_key_hides_no_marker(driver: Driver, text: bytes, name: str | None) -> None:
     read = driver.spec(text)
     assert read["marker"] == "strong"
     assert read["duplicate"] == (name or 'key "gpushare.io/cores"')

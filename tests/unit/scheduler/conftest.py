@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
-from gpushare.daemon.compute.process import Command, Scheduler
+from gpushare.daemon.compute.scheduler_process import Scheduler, SchedulerCommand
 
-from .tenant import Tenant
+from .tenant import ScheduledTenant
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 SOURCES: Final = ROOT / "scheduler"
@@ -22,15 +22,15 @@ SOURCES: Final = ROOT / "scheduler"
 _PROGRAM: Final = (
     *(
         "main",
-        "bell",
+        "wakeup",
         "control",
-        "device",
+        "cards",
         "loop",
-        "page",
+        "grant_page",
         "priority",
         "privileges",
         "tenant",
-        "work",
+        "status_page",
     ),
 )
 _FLAGS: Final = (
@@ -54,12 +54,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def command(program: Path, tmp_path: Path) -> Command:
-    return Command(program, tmp_path / "scheduler.sock")
+def command(program: Path, tmp_path: Path) -> SchedulerCommand:
+    return SchedulerCommand(program, tmp_path / "scheduler.sock")
 
 
 @pytest.fixture
-def scheduler(command: Command) -> Iterator[Scheduler]:
+def scheduler(command: SchedulerCommand) -> Iterator[Scheduler]:
     started = Scheduler.start(command)
     yield started
     started.end()
@@ -67,12 +67,12 @@ def scheduler(command: Command) -> Iterator[Scheduler]:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Tenant]]:
+def make(tmp_path: Path) -> Iterator[Callable[..., ScheduledTenant]]:
     """Make tenants, with pages each."""
     with ExitStack() as stack:
 
-        def made(*uuids: str) -> Tenant:
-            tenant = Tenant.make(tmp_path, uuids or ("GPU-a",))
+        def made(*uuids: str) -> ScheduledTenant:
+            tenant = ScheduledTenant.make(tmp_path, uuids or ("GPU-a",))
             stack.callback(tenant.pages.close)
             return tenant
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A policy that can be foreseen, in the place of scheduler/card.c: of those who work or wait the
- * one who was charged least for its part has the window, for 20 ms at most, and the others' gates
- * are closed. Who is alone and not capped has an open gate.
+ * A policy that can be foreseen, in the place of scheduler/card.c: of the tenants that work or
+ * wait, the one that was charged least for its part has the window, for 20 ms at most, and the
+ * others' gates are closed. A tenant that is alone and not capped has an open gate.
  */
 #include "card.h"
 #include "gang.h"
@@ -22,15 +22,15 @@ struct card {
 	struct tenant tenants[CARD_TENANTS];
 	int holder, preferred;
 	uint64_t until_ns, decided_ns;
-	uint32_t slow;
+	uint32_t time_scale;
 };
 
-struct card *card_new(uint32_t slow)
+struct card *card_new(uint32_t time_scale)
 {
 	struct card *card = calloc(1, sizeof(*card));
 	if (card) {
 		card->holder = card->preferred = -1;
-		card->slow = slow;
+		card->time_scale = time_scale;
 	}
 	return card;
 }
@@ -104,10 +104,10 @@ static void write_gates(struct card *card, bool alone)
 		gate->mode = alone && !tenant->share.capped ? GPUSHARE_GATE_OPEN
 			     : number == card->holder	    ? GPUSHARE_GATE_WINDOW
 							    : GPUSHARE_GATE_CLOSED;
-		gate->in_flight_max_ns = 2000000 * (uint64_t)card->slow;
-		gate->marker_ns = 500000 * (uint64_t)card->slow;
-		gate->wait_max_ns = UINT64_C(1000000000) * card->slow;
-		gate->alone_permille = tenant->share.permille;
+		gate->in_flight_max_ns = 2000000 * (uint64_t)card->time_scale;
+		gate->timing_interval_ns = 500000 * (uint64_t)card->time_scale;
+		gate->wait_max_ns = UINT64_C(1000000000) * card->time_scale;
+		gate->self_throttle_permille = tenant->share.permille;
 		gate->pieces_min = 2;
 	}
 }
@@ -124,7 +124,7 @@ uint64_t card_decide(struct card *card, uint64_t now_ns)
 	if (card->holder < 0 || now_ns >= card->until_ns || !wants(&card->tenants[card->holder])) {
 		card->holder = next_holder(card);
 		card->preferred = -1;
-		card->until_ns = now_ns + WINDOW_NS * card->slow;
+		card->until_ns = now_ns + WINDOW_NS * card->time_scale;
 		if (card->holder >= 0)
 			card->tenants[card->holder].gate.windows++;
 	}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tenant as the scheduler sees one: its pages, what its processes say there, and its bell."""
+"""A tenant as the scheduler sees it: its pages, the claims of its processes, its wake-ups."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from gpushare import abi
-from gpushare.daemon.compute import message as schedule_message
-from gpushare.daemon.compute.process import Scheduler
-from gpushare.daemon.pages.grant import Granted
-from gpushare.daemon.policy.share import Share
-from gpushare.daemon.tenants import Pages
+from gpushare.daemon.compute import scheduler_process as schedule_message
+from gpushare.daemon.compute.scheduler_process import Scheduler
+from gpushare.daemon.pages.grant_page import CardGrant
+from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.policy.compute import Share
 
 PATIENCE_SECONDS: Final = 20
 HALF: Final = Share(500, capped=False, online=False, priority=0)
@@ -37,7 +37,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @dataclass
-class Tenant:
+class ScheduledTenant:
     """Pages in a directory of their own, on `uuids`."""
 
     key: str
@@ -47,20 +47,20 @@ class Tenant:
     _changes: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @classmethod
-    def make(cls, folder: Path, uuids: Sequence[str]) -> Tenant:
+    def make(cls, folder: Path, uuids: Sequence[str]) -> ScheduledTenant:
         """Make the pages beneath `folder`."""
         key = secrets.token_hex(8)
         place = folder / key
         place.mkdir()
         directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-        granted = [Granted(uuid, 1 << 30, 0, 50) for uuid in uuids]
+        granted = [CardGrant(uuid, 1 << 30, 0, 50) for uuid in uuids]
         return cls(key, tuple(uuids), place, Pages.make(directory, key, granted))
 
     def added_to(self, scheduler: Scheduler, share: Share = HALF) -> int:
         """Name it to the scheduler, and return the errno that it answers."""
         parts = [(uuid, share) for uuid in self.uuids]
-        return scheduler.tell(
-            schedule_message.tenant(self.key, parts), [self.pages.directory]
+        return scheduler.send(
+            schedule_message.tenant_message(self.key, parts), [self.pages.directory]
         ).error
 
     def say(
@@ -75,7 +75,7 @@ class Tenant:
         submitted: int = 0,
         ended: int = 0,
     ) -> None:
-        """Write the work of process `number`, and ring."""
+        """Write the work of process `number`, and wake the scheduler."""
         change = self._changes[card, number] = self._changes.get((card, number), 0) + 1
         record = abi.WORK.pack(
             *(change, waiting, busy_ns, since_ns, pending_ns, submitted, ended, 0, 0, change)
@@ -85,11 +85,11 @@ class Tenant:
         high_water = struct.unpack("<I", os.pread(status, 4, abi.STATUS_HEADER_HIGH_WATER))[0]
         if high_water <= number:
             os.pwrite(status, struct.pack("<I", number + 1), abi.STATUS_HEADER_HIGH_WATER)
-        self.ring()
+        self.wake()
 
-    def ring(self, times: int = 1) -> None:
-        """Ring the bell, as a process does that does not care whether anybody hears it."""
-        fd = os.open(self.place / abi.BELL_NAME, os.O_RDWR | os.O_NONBLOCK)
+    def wake(self, times: int = 1) -> None:
+        """Send wake-ups, like a process that does not check whether they are read."""
+        fd = os.open(self.place / abi.WAKEUP_NAME, os.O_RDWR | os.O_NONBLOCK)
         try:
             os.write(fd, bytes(times))
         except BlockingIOError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy by itself: what it decides of what it is told."""
+"""The policy alone: its decisions for given claims."""
 
 import ctypes
 import random
@@ -15,51 +15,51 @@ from tests.model.policy import (
     WINDOW,
     CardPolicy,
     GangPlace,
-    Seen,
-    Share,
+    SeenStruct,
+    ShareStruct,
     align,
 )
 
 MOST = (1 << 64) - 1
 
 
-def waiting(now: int) -> Seen:
-    return Seen(at_ns=now, idle_ns=1, waiting=1)
+def waiting(now: int) -> SeenStruct:
+    return SeenStruct(at_ns=now, idle_ns=1, waiting=1)
 
 
 def busy(
     now: int, *, since: int, pending: int, waits: int = 0, progress: int | None = None
-) -> Seen:
-    return Seen(
+) -> SeenStruct:
+    return SeenStruct(
         at_ns=now, busy_ns=now - since, pending_ns=pending, submitted=1, contexts=1, waiting=waits,
         progress_ns=since if progress is None else progress,
     )  # fmt: skip
 
 
-def add(card: CardPolicy, *shares: Share, now: int = SECOND) -> list[int]:
+def add(card: CardPolicy, *shares: ShareStruct, now: int = SECOND) -> list[int]:
     return [card.add(share, now) for share in shares]
 
 
-def test_who_is_alone_and_not_capped_has_an_open_gate_and_nobody_looks_again() -> None:
+def test_a_single_uncapped_tenant_has_an_open_gate_and_needs_no_wakeup() -> None:
     card = CardPolicy()
-    (number,) = add(card, Share(300))
+    (number,) = add(card, ShareStruct(300))
     assert card.decide(SECOND) == FOREVER
     assert card.gate(number).mode == OPEN
-    assert card.gate(number).alone_permille == 0
+    assert card.gate(number).self_throttle_permille == 0
 
 
 def test_a_second_tenant_closes_the_gate_even_if_it_does_nothing() -> None:
     card = CardPolicy()
-    first, second = add(card, Share(300), Share(700))
+    first, second = add(card, ShareStruct(300), ShareStruct(700))
     card.decide(SECOND)
     assert [card.gate(number).mode for number in (first, second)] == [CLOSED, CLOSED]
 
 
-def test_a_queue_from_before_somebody_came_is_not_taken_for_work_without_an_end() -> None:
+def test_a_queue_from_before_a_tenant_came_is_not_taken_for_endless_work() -> None:
     card = CardPolicy()
-    (first,) = add(card, Share(300))
+    (first,) = add(card, ShareStruct(300))
     card.decide(SECOND)
-    add(card, Share(700), now=2 * SECOND)
+    add(card, ShareStruct(700), now=2 * SECOND)
     hung = []
     for seconds in range(2, 15):
         now = seconds * SECOND
@@ -69,9 +69,9 @@ def test_a_queue_from_before_somebody_came_is_not_taken_for_work_without_an_end(
     assert hung == [False] * 11 + [True] * 2  # from ten seconds on it is
 
 
-def test_who_waits_has_the_window_and_keeps_it_while_nobody_else_does() -> None:
+def test_a_waiting_tenant_has_the_window_and_keeps_it_while_no_other_waits() -> None:
     card = CardPolicy()
-    first, _second = add(card, Share(300), Share(700))
+    first, _second = add(card, ShareStruct(300), ShareStruct(700))
     card.see(first, waiting(SECOND))
     card.decide(SECOND)
     assert card.gate(first).mode == WINDOW
@@ -81,9 +81,9 @@ def test_who_waits_has_the_window_and_keeps_it_while_nobody_else_does() -> None:
     assert card.gate(first).mode == WINDOW
 
 
-def test_the_gate_closes_when_what_is_pending_fills_the_window() -> None:
+def test_the_gate_closes_when_pending_work_fills_the_window() -> None:
     card = CardPolicy()
-    first, second = add(card, Share(500), Share(500))
+    first, second = add(card, ShareStruct(500), ShareStruct(500))
     card.see(first, waiting(SECOND))
     card.decide(SECOND)
     now = SECOND + 9 * MS
@@ -96,7 +96,7 @@ def test_the_gate_closes_when_what_is_pending_fills_the_window() -> None:
 
 def test_the_next_gate_opens_just_before_the_work_ends() -> None:
     card = CardPolicy()
-    first, second = add(card, Share(500), Share(500))
+    first, second = add(card, ShareStruct(500), ShareStruct(500))
     card.see(first, waiting(SECOND))
     card.decide(SECOND)
     now = SECOND + 10 * MS
@@ -112,7 +112,7 @@ def test_the_next_gate_opens_just_before_the_work_ends() -> None:
 
 def test_online_is_metered_and_its_work_closes_the_others() -> None:
     card = CardPolicy()
-    online, offline = add(card, Share(300, online=True), Share(700))
+    online, offline = add(card, ShareStruct(300, online=True), ShareStruct(700))
     card.see(offline, waiting(SECOND))
     card.decide(SECOND)
     assert (card.gate(online).mode, card.gate(offline).mode) == (METERED, WINDOW)
@@ -121,20 +121,20 @@ def test_online_is_metered_and_its_work_closes_the_others() -> None:
     card.see(online, busy(SECOND + MS, since=SECOND + MS, pending=MS))
     card.decide(SECOND + MS)
     assert (card.gate(online).mode, card.gate(offline).mode) == (METERED, CLOSED)
-    assert card.gate(online).alone_permille == 0
-    assert card.gate(offline).alone_permille == 700
+    assert card.gate(online).self_throttle_permille == 0
+    assert card.gate(offline).self_throttle_permille == 700
 
 
-def test_a_capped_tenant_waits_for_what_it_overdrew() -> None:
+def test_a_capped_tenant_waits_until_its_debt_is_paid() -> None:
     card = CardPolicy()
-    (number,) = add(card, Share(100, capped=True))
+    (number,) = add(card, ShareStruct(100, capped=True))
     card.see(number, waiting(SECOND))
     card.decide(SECOND)
     assert card.gate(number).mode == WINDOW
     end = SECOND + 500 * MS
     card.see(number, busy(end, since=SECOND, pending=0))
     card.decide(end)
-    idle = Seen(at_ns=end, busy_ns=500 * MS, idle_ns=end, submitted=1, waiting=1)
+    idle = SeenStruct(at_ns=end, busy_ns=500 * MS, idle_ns=end, submitted=1, waiting=1)
     card.see(number, idle)
     look = card.decide(end + 1)
     assert card.gate(number).mode == CLOSED
@@ -145,31 +145,31 @@ def test_a_capped_tenant_waits_for_what_it_overdrew() -> None:
 @pytest.mark.parametrize("slow", [1, 20])
 def test_slow_motion_multiplies_durations_and_nothing_else(slow: int) -> None:
     card = CardPolicy(slow)
-    first, second = add(card, Share(500), Share(500))
+    first, second = add(card, ShareStruct(500), ShareStruct(500))
     card.see(first, waiting(SECOND))
     card.see(second, waiting(SECOND))
     look = card.decide(SECOND)
     gate = card.gate(first)
     assert look - SECOND == 2 * MS * slow
     assert gate.in_flight_max_ns == 2 * MS * slow
-    assert gate.marker_ns == 500 * US * slow
+    assert gate.timing_interval_ns == 500 * US * slow
     assert gate.wait_max_ns == 5 * SECOND * slow
-    assert gate.alone_permille == 500
+    assert gate.self_throttle_permille == 500
 
 
 def test_as_many_tenants_as_there_are_places() -> None:
     card = CardPolicy()
-    assert add(card, *[Share(10)] * 64) == list(range(64))
-    assert card.add(Share(10), SECOND) == -1
+    assert add(card, *[ShareStruct(10)] * 64) == list(range(64))
+    assert card.add(ShareStruct(10), SECOND) == -1
     card.remove(17, SECOND)
-    assert card.add(Share(10), SECOND) == 17
+    assert card.add(ShareStruct(10), SECOND) == 17
 
 
-def test_numbers_of_nobody_are_nothing() -> None:
+def test_unknown_numbers_are_ignored() -> None:
     card = CardPolicy()
     for number in (-1, 0, 64, 1 << 20):
         card.see(number, waiting(SECOND))
-        card.change(number, Share(10), SECOND)
+        card.change(number, ShareStruct(10), SECOND)
         card.remove(number, SECOND)
         assert card.gate(number).mode == 0
     assert card.decide(SECOND) == FOREVER
@@ -181,17 +181,17 @@ def any_number(chance: random.Random) -> int:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nothing_that_is_said_breaks_it(seed: int) -> None:
-    """Whatever is said: one window at most, charges within the time, looks that come later."""
+def test_no_claim_breaks_it(seed: int) -> None:
+    """Whatever is claimed: one window at most, charges within the time, a later next time."""
     chance = random.Random(seed)
     card = CardPolicy(chance.choice([0, 1, 7, 1 << 31]))
-    here: dict[int, Share] = {}
+    here: dict[int, ShareStruct] = {}
     now = began = chance.choice([0, SECOND, 1 << 62])
     charged = {}
     for _ in range(1500):
         number = chance.randint(-1, 64)
         if chance.random() < 0.1:
-            share = Share(
+            share = ShareStruct(
                 permille=chance.choice([0, 1, 300, 1000, 1 << 31]),
                 capped=chance.random() < 0.5,
                 online=chance.random() < 0.2,
@@ -207,7 +207,7 @@ def test_nothing_that_is_said_breaks_it(seed: int) -> None:
         elif number in here and chance.random() < 0.05:
             card.remove(number, now)
             del here[number], charged[number]
-        seen = Seen(*[any_number(chance) for _ in range(6)], chance.randint(0, MOST >> 32), 1)
+        seen = SeenStruct(*[any_number(chance) for _ in range(6)], chance.randint(0, MOST >> 32), 1)
         card.see(chance.choice([number, *here]), seen)
         if chance.random() < 0.5:
             now = min(MOST, now + chance.choice([0, 1, 50 * US, MS, 20 * MS, SECOND]))
@@ -227,6 +227,6 @@ def test_nothing_that_is_said_breaks_it(seed: int) -> None:
             assert sum(charged.values()) <= now - began
 
 
-def test_a_gang_is_told_by_the_same_layout() -> None:
+def test_a_gang_is_identified_by_its_layout() -> None:
     assert ctypes.sizeof(GangPlace) == 16
-    assert ctypes.sizeof(Seen) == 56
+    assert ctypes.sizeof(SeenStruct) == 56

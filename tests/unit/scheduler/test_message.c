@@ -57,6 +57,9 @@ static void a_part_that_is_none_is_refused(void)
 	REFUSED(message.shares[1].permille = 1001);
 	REFUSED(message.shares[0].capped = 2);
 	REFUSED(message.shares[0].online = 2);
+	REFUSED(message.shares[0].measured = 2);
+	REFUSED(message.shares[0].correction_permille = 1001);
+	REFUSED(message.shares[1].correction_permille = -1001);
 	REFUSED(message.shares[0].uuid[0] = '\0');
 	REFUSED(memset(message.shares[0].uuid, 'x', sizeof(message.shares[0].uuid)));
 	REFUSED(memset(message.key, 'x', sizeof(message.key)));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""schedule_message.py says of scheduler/message.h what the C compiler says of it."""
+"""scheduler_process.py has the layout of scheduler/message.h, by the C compiler."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.compute import message as schedule_message
-from gpushare.daemon.policy import Share
+from gpushare.daemon.compute import scheduler_process as schedule_message
+from gpushare.daemon.policy.compute import Share
 
 from .conftest import ROOT, SOURCES
 
@@ -23,11 +23,11 @@ STRUCTS: Final = {
     ),
     "schedule_share": (
         schedule_message.SHARE,
-        ("uuid", "permille", "capped", "online", "priority"),
+        ("uuid", "permille", "capped", "online", "priority", "measured", "correction_permille"),
     ),
     "schedule_answer": (
         schedule_message.ANSWER,
-        ("version", "error", "pid", "tenants", "slow"),
+        ("version", "error", "pid", "tenants", "time_scale"),
     ),
 }
 NUMBERS: Final = ("VERSION", "HELLO", "TENANT", "REMOVE", "COMPLETE")
@@ -92,7 +92,7 @@ def split(layout: str) -> list[str]:
 
 def test_shares_stand_behind_the_head(compiled: dict[str, int]) -> None:
     part = Share(250, capped=True, online=False, priority=3)
-    packed = schedule_message.tenant("ab" * 8, [("GPU-a", part), ("GPU-b", part)])
+    packed = schedule_message.tenant_message("ab" * 8, [("GPU-a", part), ("GPU-b", part)])
     assert compiled["shares"] == schedule_message.MESSAGE.size
     assert len(packed) == compiled["shares"] + 2 * compiled["schedule_share"]
     second = packed[compiled["shares"] + compiled["schedule_share"] :]
@@ -102,4 +102,4 @@ def test_shares_stand_behind_the_head(compiled: dict[str, int]) -> None:
 
 def test_nothing_is_no_answer() -> None:
     with pytest.raises(ValueError, match="an answer of 0 bytes, not 20"):
-        schedule_message.answer(b"")
+        schedule_message.read_reply(b"")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program: who it listens to, whose gates it writes, and what it leaves behind."""
+"""The program: its messages, the gates that it writes, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing import Final
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.compute import message as schedule_message
-from gpushare.daemon.compute.process import Command, Scheduler, SchedulerLost
-from gpushare.daemon.policy.share import Share
+from gpushare.daemon.compute import scheduler_process as schedule_message
+from gpushare.daemon.compute.scheduler_process import Scheduler, SchedulerCommand, SchedulerLost
+from gpushare.daemon.policy.compute import Share
 
-from .tenant import HALF, Tenant, now, wait_until
+from .tenant import HALF, ScheduledTenant, now, wait_until
 
-Make = Callable[..., Tenant]
+Make = Callable[..., ScheduledTenant]
 CAP_DAC_OVERRIDE: Final = 1  # linux/capability.h
 CAPPED: Final = Share(300, capped=True, online=False, priority=0)
 
@@ -48,7 +48,7 @@ def test_one_that_is_alone_finds_its_gate_open(scheduler: Scheduler, make: Make)
     assert tenant.mode() == abi.GATE_OPEN
 
 
-def test_of_two_who_wait_one_has_the_window_and_then_the_other(
+def test_two_waiting_tenants_have_the_window_one_after_the_other(
     scheduler: Scheduler, make: Make
 ) -> None:
     tenants = [make(), make()]
@@ -61,7 +61,7 @@ def test_of_two_who_wait_one_has_the_window_and_then_the_other(
     wait_until(lambda: all(tenant.gate(abi.GATE_WINDOWS) > 1 for tenant in tenants))
 
 
-def test_a_closed_gate_that_opens_wakes_who_waits_at_it(scheduler: Scheduler, make: Make) -> None:
+def test_a_gate_that_opens_wakes_its_waiters(scheduler: Scheduler, make: Make) -> None:
     tenant = make()
     tenant.added_to(scheduler, CAPPED)
     wait_until(lambda: tenant.mode() == abi.GATE_CLOSED)
@@ -93,7 +93,7 @@ def abi_futex() -> int:
     return {"x86_64": 202, "aarch64": 98}[os.uname().machine]
 
 
-def test_a_gate_that_is_not_open_is_beaten_before_anybody_takes_us_for_dead(
+def test_a_closed_gate_gets_a_heartbeat_before_the_scheduler_counts_as_dead(
     scheduler: Scheduler, make: Make
 ) -> None:
     tenant = make()
@@ -110,8 +110,8 @@ def test_a_gate_that_is_not_open_is_beaten_before_anybody_takes_us_for_dead(
     assert tenant.gate(abi.GATE_BUSY_NS) == 7
 
 
-def test_who_does_nothing_costs_nothing(scheduler: Scheduler, make: Make) -> None:
-    """Twenty closed gates of which nobody asks anything: what is said of them lasts for longer."""
+def test_an_idle_tenant_costs_nothing(scheduler: Scheduler, make: Make) -> None:
+    """Twenty closed idle gates: what is decided of them holds for longer."""
     tenants = [make() for _ in range(20)]
     for tenant in tenants:
         assert tenant.added_to(scheduler, Share(50, capped=True, online=False, priority=0)) == 0
@@ -137,7 +137,7 @@ def test_a_tenant_that_rings_without_end_takes_no_core(scheduler: Scheduler, mak
     quiet, noisy = make(), make()
     for tenant in (quiet, noisy):
         assert tenant.added_to(scheduler) == 0
-    fd = os.open(noisy.place / abi.BELL_NAME, os.O_RDWR | os.O_NONBLOCK)
+    fd = os.open(noisy.place / abi.WAKEUP_NAME, os.O_RDWR | os.O_NONBLOCK)
     flood = subprocess.Popen(
         ["python3", "-c", f"import os\nwhile True:\n os.write({fd}, b'1')"], pass_fds=[fd]
     )
@@ -171,8 +171,8 @@ def test_work_of_several_cards_has_its_windows_together(scheduler: Scheduler, ma
         wait_until(lambda: not together())
 
 
-def test_what_was_charged_goes_on_after_a_crash(
-    scheduler: Scheduler, make: Make, command: Command
+def test_charges_continue_after_a_crash(
+    scheduler: Scheduler, make: Make, command: SchedulerCommand
 ) -> None:
     tenant, other = make(), make()
     for each in (tenant, other):
@@ -201,10 +201,12 @@ def test_an_end_leaves_every_gate_as_it_is(scheduler: Scheduler, make: Make) -> 
     scheduler.end()
     assert select.select([scheduler.pidfd], [], [], 0)[0]
     assert tenant.mode() == abi.GATE_CLOSED
-    assert tenant.gate(abi.GATE_ALONE_PERMILLE, wide=False) == 300
+    assert tenant.gate(abi.GATE_SELF_THROTTLE_PERMILLE, wide=False) == 300
 
 
-def test_it_outlives_who_started_it(scheduler: Scheduler, make: Make, command: Command) -> None:
+def test_it_outlives_its_parent(
+    scheduler: Scheduler, make: Make, command: SchedulerCommand
+) -> None:
     tenant, other = make(), make()
     for each in (tenant, other):
         assert each.added_to(scheduler) == 0
@@ -213,39 +215,39 @@ def test_it_outlives_who_started_it(scheduler: Scheduler, make: Make, command: C
     wait_until(lambda: tenant.mode() == abi.GATE_WINDOW)
     again = Scheduler.connect(command.socket)
     assert again.pid == scheduler.pid
-    assert again.tell(schedule_message.hello()).tenants == 2
+    assert again.send(schedule_message.hello_message()).tenants == 2
     again.close()
 
 
 def test_without_tenants_it_ends_with_its_last_client(
-    scheduler: Scheduler, make: Make, command: Command
+    scheduler: Scheduler, make: Make, command: SchedulerCommand
 ) -> None:
     tenant = make()
     tenant.added_to(scheduler)
-    scheduler.tell(schedule_message.remove(tenant.key))
+    scheduler.send(schedule_message.remove_message(tenant.key))
     scheduler._socket.close()
     assert select.select([scheduler.pidfd], [], [], 20)[0]
     assert not command.socket.exists()
 
 
-def test_who_is_not_named_again_is_forgotten(scheduler: Scheduler, make: Make) -> None:
+def test_a_tenant_that_is_not_named_again_is_forgotten(scheduler: Scheduler, make: Make) -> None:
     stays, goes = make(), make()
     for tenant in (stays, goes):
         assert tenant.added_to(scheduler) == 0
-    scheduler.tell(schedule_message.hello())
+    scheduler.send(schedule_message.hello_message())
     assert stays.added_to(scheduler) == 0
-    assert scheduler.tell(schedule_message.complete()).tenants == 1
+    assert scheduler.send(schedule_message.complete_message()).tenants == 1
     wait_until(lambda: stays.mode() == abi.GATE_OPEN)  # alone now
 
 
 def test_nothing_is_decided_before_all_have_been_named(scheduler: Scheduler, make: Make) -> None:
-    """Who is named first is not alone: an open gate would let a whole queue through."""
+    """The first tenant is not alone: an open gate would let a whole queue through."""
     first, second = make(), make()
-    scheduler.tell(schedule_message.hello())
+    scheduler.send(schedule_message.hello_message())
     for tenant in (first, second):
         assert tenant.added_to(scheduler) == 0  # answered after what came of the message before
     assert first.gate(abi.GATE_HEARTBEAT_NS) == 0
-    scheduler.tell(schedule_message.complete())
+    scheduler.send(schedule_message.complete_message())
     for tenant in (first, second):
         wait_until(lambda: tenant.gate(abi.GATE_HEARTBEAT_NS) > 0)  # noqa: B023 - called at once
         assert tenant.mode() == abi.GATE_CLOSED
@@ -259,31 +261,33 @@ def test_the_same_key_with_other_pages_is_another_tenant(scheduler: Scheduler, m
         os.pwrite(file.fileno(), before.key.encode(), abi.GRANT_HEADER_KEY)
     after.key = before.key
     assert after.added_to(scheduler, CAPPED) == 0
-    assert scheduler.tell(schedule_message.hello()).tenants == 1
+    assert scheduler.send(schedule_message.hello_message()).tenants == 1
     wait_until(lambda: after.mode() == abi.GATE_CLOSED)
 
 
 def test_a_share_that_changes_is_taken_over(scheduler: Scheduler, make: Make) -> None:
     tenant = make()
     tenant.added_to(scheduler, CAPPED)
-    wait_until(lambda: tenant.gate(abi.GATE_ALONE_PERMILLE, wide=False) == 300)
+    wait_until(lambda: tenant.gate(abi.GATE_SELF_THROTTLE_PERMILLE, wide=False) == 300)
     parts = [("GPU-a", HALF)]
     # Without its descriptor: it is known.
-    assert scheduler.tell(schedule_message.tenant(tenant.key, parts)).error == 0
-    wait_until(lambda: tenant.gate(abi.GATE_ALONE_PERMILLE, wide=False) == 500)
+    assert scheduler.send(schedule_message.tenant_message(tenant.key, parts)).error == 0
+    wait_until(lambda: tenant.gate(abi.GATE_SELF_THROTTLE_PERMILLE, wide=False) == 500)
 
 
 def test_a_second_scheduler_does_not_write_the_same_gates(
-    scheduler: Scheduler, command: Command
+    scheduler: Scheduler, command: SchedulerCommand
 ) -> None:
     done = subprocess.run(command.argv, check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "another gpushare-scheduler serves it" in done.stderr
-    assert scheduler.tell(schedule_message.hello()).error == 0
+    assert "another gpushare-scheduler uses it" in done.stderr
+    assert scheduler.send(schedule_message.hello_message()).error == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
-def test_another_user_is_not_heard(scheduler: Scheduler, command: Command) -> None:
+def test_another_users_messages_are_ignored(
+    scheduler: Scheduler, command: SchedulerCommand
+) -> None:
     command.socket.chmod(0o777)
     for folder in command.socket.parents:
         if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
@@ -299,7 +303,7 @@ def test_another_user_is_not_heard(scheduler: Scheduler, command: Command) -> No
         ["python3", "-c", said, str(command.socket)], check=False, capture_output=True, text=True
     )
     assert done.stdout == "b''\n", done.stderr
-    assert scheduler.tell(schedule_message.hello()).error == 0
+    assert scheduler.send(schedule_message.hello_message()).error == 0
 
 
 def test_pages_of_another_version_are_refused(scheduler: Scheduler, make: Make) -> None:
@@ -308,10 +312,10 @@ def test_pages_of_another_version_are_refused(scheduler: Scheduler, make: Make) 
         version = struct.pack("<I", abi.ABI_VERSION - 1)
         os.pwrite(file.fileno(), version, abi.GRANT_HEADER_ABI_VERSION)
     assert tenant.added_to(scheduler) == errno.EPROTO
-    assert scheduler.tell(schedule_message.hello()).tenants == 0
+    assert scheduler.send(schedule_message.hello_message()).tenants == 0
 
 
-@pytest.mark.parametrize("name", [abi.GRANT_NAME, abi.STATUS_NAME, abi.BELL_NAME])
+@pytest.mark.parametrize("name", [abi.GRANT_NAME, abi.STATUS_NAME, abi.WAKEUP_NAME])
 def test_a_link_in_the_place_of_a_file_is_not_followed(
     scheduler: Scheduler, make: Make, name: str
 ) -> None:
@@ -328,31 +332,32 @@ def test_more_tenants_than_a_card_has_room_for_are_refused(
     assert answers == [0] * 64 + [errno.EUSERS]
 
 
-def test_in_slow_motion_it_says_so(command: Command, make: Make) -> None:
-    slow = Command(command.program, command.socket, slow=20)
+def test_in_slow_motion_it_says_so(command: SchedulerCommand, make: Make) -> None:
+    slow = SchedulerCommand(command.program, command.socket, time_scale=20)
     started = Scheduler.start(slow)
     try:
-        assert started.tell(schedule_message.hello()).slow == 20
+        assert started.send(schedule_message.hello_message()).time_scale == 20
         tenant = make()
         tenant.added_to(started, CAPPED)
-        started.tell(schedule_message.complete())
-        wait_until(lambda: tenant.gate(abi.GATE_MARKER_NS) == 500_000 * 20)
+        started.send(schedule_message.complete_message())
+        wait_until(lambda: tenant.gate(abi.GATE_TIMING_INTERVAL_NS) == 500_000 * 20)
     finally:
         started.end()
         started.close()
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("--socket",), ("--slow", "2"), ("--socket", "x", "--slow", "0"), ("-h", "x")]
+    "words",
+    [(), ("--socket",), ("--time-scale", "2"), ("--socket", "x", "--time-scale", "0"), ("-h", "x")],
 )
-def test_a_call_that_is_none_is_told_how(program: Path, words: tuple[str, ...]) -> None:
+def test_an_invalid_command_line_prints_the_usage(program: Path, words: tuple[str, ...]) -> None:
     done = subprocess.run([program, *words], check=False, capture_output=True, text=True)
     assert done.returncode == 2
     assert "usage: gpushare-scheduler --socket PATH" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it has nothing to give up otherwise")
-def test_it_keeps_what_it_needs_and_nothing_else(scheduler: Scheduler) -> None:
+def test_the_scheduler_keeps_only_the_capability_that_it_needs(scheduler: Scheduler) -> None:
     status = Path(f"/proc/{scheduler.pid}/status").read_text().splitlines()
     found = dict(line.split(":\t", 1) for line in status)
     assert int(found["CapEff"], 16) == int(found["CapPrm"], 16) == 1 << CAP_DAC_OVERRIDE
@@ -368,9 +373,9 @@ def test_it_goes_before_other_programs_and_is_ended_where_it_loops(scheduler: Sc
 
 def test_one_that_cannot_listen_is_lost(program: Path, tmp_path: Path) -> None:
     with pytest.raises(SchedulerLost, match=r"did not start \(exit status 1\)"):
-        Scheduler.start(Command(program, tmp_path / "nowhere" / "scheduler.sock"))
+        Scheduler.start(SchedulerCommand(program, tmp_path / "nowhere" / "scheduler.sock"))
     with pytest.raises(SchedulerLost, match="No such file"):
-        Scheduler.start(Command(tmp_path / "nothing", tmp_path / "scheduler.sock"))
+        Scheduler.start(SchedulerCommand(tmp_path / "nothing", tmp_path / "scheduler.sock"))
     (tmp_path / "plain").touch()
     with pytest.raises(SchedulerLost):
         Scheduler.connect(tmp_path / "plain")
@@ -380,7 +385,7 @@ def test_one_that_hangs_is_lost_and_can_be_ended(scheduler: Scheduler) -> None:
     scheduler._socket.settimeout(0.05)
     signal.pidfd_send_signal(scheduler.pidfd, signal.SIGSTOP)
     with pytest.raises(SchedulerLost, match="does not answer"):
-        scheduler.tell(schedule_message.hello())
+        scheduler.send(schedule_message.hello_message())
     scheduler.end()
     assert select.select([scheduler.pidfd], [], [], 0)[0]
 
@@ -394,6 +399,6 @@ def test_a_packet_without_an_answer_is_none(tmp_path: Path) -> None:
         accepted, _ = listener.accept()
         accepted.send(b"what?")
         with pytest.raises(SchedulerLost, match="an answer of 5 bytes"):
-            found.tell(schedule_message.hello())
+            found.send(schedule_message.hello_message())
         accepted.close()
         found.close()

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from tests.model import measure
 from tests.model.clock import MS, SECOND, US
-from tests.model.machine import Machine
-from tests.model.policy import Gate, Share
+from tests.model.machine import MachineModel
+from tests.model.policy import GateStruct, ShareStruct
 from tests.model.programs import on_and_off, training
-from tests.model.tenant import Tenant
+from tests.model.tenant import ModelTenant
 
 SECONDS = 3
 
 
 @dataclass(frozen=True)
-class Asked:
+class GeneratedTenant:
     """A tenant that runs iterations of kernels, with pauses, and maybe phases of doing nothing."""
 
     weight: int
@@ -40,7 +40,7 @@ class Asked:
 
 
 ASKED = st.builds(
-    Asked,
+    GeneratedTenant,
     weight=st.integers(1, 10),
     capped=st.booleans(),
     kernel_us=st.sampled_from([20, 100, 500, 2000, 5000, 20000]),
@@ -51,7 +51,7 @@ ASKED = st.builds(
 )
 
 
-def start(machine: Machine, asked: Asked, name: str, permille: int) -> Tenant:
+def start(machine: MachineModel, asked: GeneratedTenant, name: str, permille: int) -> ModelTenant:
     program = training(
         asked.kernel_us * US,
         sigma=0.8 if asked.kernel_us < 2000 else 0.3,
@@ -60,11 +60,11 @@ def start(machine: Machine, asked: Asked, name: str, permille: int) -> Tenant:
     )
     if asked.sleeps_ms:
         program = on_and_off(program, 200 * MS, asked.sleeps_ms * MS)
-    share = Share(permille, capped=asked.capped)
+    share = ShareStruct(permille, capped=asked.capped)
     return machine.tenant(name, program, share, processes=asked.processes)
 
 
-def gate(machine: Machine, tenant: Tenant) -> Gate:
+def gate(machine: MachineModel, tenant: ModelTenant) -> GateStruct:
     policy = machine.devices[0].policy
     assert policy is not None
     return policy.gate(tenant.places[0].number)
@@ -72,11 +72,11 @@ def gate(machine: Machine, tenant: Tenant) -> Gate:
 
 @settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ASKED, min_size=1, max_size=5), st.sampled_from([1000, 1000, 700]))
-def test_shares_hold_whatever_tenants_do(asked: list[Asked], promised: int) -> None:
-    machine = Machine()
+def test_shares_hold_whatever_tenants_do(asked: list[GeneratedTenant], allocated: int) -> None:
+    machine = MachineModel()
     weights = sum(each.weight for each in asked)
     tenants = [
-        start(machine, each, f"t{at}", max(10, promised * each.weight // weights))
+        start(machine, each, f"t{at}", max(10, allocated * each.weight // weights))
         for at, each in enumerate(asked)
     ]
     machine.run(SECONDS)
@@ -100,8 +100,10 @@ def test_shares_hold_whatever_tenants_do(asked: list[Asked], promised: int) -> N
 
 @settings(max_examples=15, derandomize=True, deadline=None)
 @given(st.lists(ASKED, min_size=2, max_size=4), st.integers(0, 3), st.integers(0, 1000))
-def test_what_is_stopped_stops_nobody(asked: list[Asked], which: int, when_ms: int) -> None:
-    machine = Machine()
+def test_a_stopped_tenant_stops_no_other(
+    asked: list[GeneratedTenant], which: int, when_ms: int
+) -> None:
+    machine = MachineModel()
     tenants = [start(machine, each, f"t{at}", 1000 // len(asked)) for at, each in enumerate(asked)]
     machine.run(when_ms / 1000)
     stopped = tenants[which % len(tenants)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tenants get of a card, in simulated time: tests/model/scenarios.py says who runs what."""
+"""Shares of a card, in simulated time: tests/model/scenarios.py has the tenants."""
 
 import functools
 
@@ -7,19 +7,19 @@ import pytest
 
 from tests.model import measure
 from tests.model.clock import MS, SECOND, US
-from tests.model.machine import Machine
-from tests.model.policy import Share
+from tests.model.machine import MachineModel
+from tests.model.policy import ShareStruct
 from tests.model.programs import inference, training
-from tests.model.scenarios import SCENARIOS, Outcome, play
+from tests.model.scenarios import SCENARIOS, ModelResult, play
 
 
 @functools.cache
-def outcome(key: str) -> Outcome:
+def outcome(key: str) -> ModelResult:
     return play(SCENARIOS[key], seconds=min(10, SCENARIOS[key].seconds))
 
 
 @functools.cache
-def native(key: str) -> Outcome:
+def native(key: str) -> ModelResult:
     return play(SCENARIOS[key], gated=False, seconds=5)
 
 
@@ -55,7 +55,7 @@ def test_sixteen_tenants_get_nearly_as_much_done_as_one() -> None:
     assert of_solo("J") >= 96
 
 
-def test_who_is_alone_loses_nothing() -> None:
+def test_a_single_tenant_loses_nothing() -> None:
     alone, bare = outcome("F"), native("F")
     assert alone.got["a"] >= bare.got["a"] - 0.1
     assert alone.machine.devices[0].decisions == 1  # when it was added
@@ -76,7 +76,7 @@ def test_requests_are_answered_nearly_as_fast_as_alone(key: str, times: float) -
 
 
 @pytest.mark.parametrize("key", ["I", "I2", "I20"])
-def test_who_comes_back_has_the_card_within_10_ms(key: str) -> None:
+def test_a_returning_tenant_has_the_card_within_10_ms(key: str) -> None:
     returns = outcome(key).machine.tenants[1]
     assert len(returns.latencies) > 10
     assert max(returns.latencies[1:]) < 3 * MS  # at the first all begin together
@@ -85,7 +85,7 @@ def test_who_comes_back_has_the_card_within_10_ms(key: str) -> None:
 def test_work_on_two_cards_gets_its_share_of_both() -> None:
     both = outcome("N").machine.tenants[0]
     end = outcome("N").machine.clock.now
-    alone = Machine(cards=2)
+    alone = MachineModel(cards=2)
     runs = SCENARIOS["N"].tenants[0]
     alone.tenant("both", runs.program, runs.share, processes=2, cards=(0, 1))
     alone.run(2)
@@ -103,27 +103,27 @@ def test_decisions_are_few() -> None:
 
 
 def test_priorities_are_strict_among_those_that_are_not_online() -> None:
-    machine = Machine()
-    first = machine.tenant("first", training(100 * US), Share(100, priority=1))
-    second = machine.tenant("second", training(100 * US), Share(900, priority=2))
+    machine = MachineModel()
+    first = machine.tenant("first", training(100 * US), ShareStruct(100, priority=1))
+    second = machine.tenant("second", training(100 * US), ShareStruct(900, priority=2))
     machine.run(3)
     assert measure.share(first, SECOND, machine.clock.now) > 92
     assert measure.share(second, SECOND, machine.clock.now) < 7
 
 
 def test_a_lower_priority_works_while_the_higher_one_pauses() -> None:
-    machine = Machine()
-    machine.tenant("first", training(100 * US, per=50, gap_ns=5 * MS), Share(100, priority=1))
-    second = machine.tenant("second", training(100 * US), Share(100, priority=2))
+    machine = MachineModel()
+    machine.tenant("first", training(100 * US, per=50, gap_ns=5 * MS), ShareStruct(100, priority=1))
+    second = machine.tenant("second", training(100 * US), ShareStruct(100, priority=2))
     machine.run(3)
     assert measure.share(second, SECOND, machine.clock.now) > 35
 
 
 def test_two_online_tenants_share_as_the_hardware_does() -> None:
-    machine = Machine()
+    machine = MachineModel()
     for name in ("one", "other"):
-        machine.tenant(name, inference(30), Share(100, online=True))
-    offline = machine.tenant("offline", training(100 * US), Share(800))
+        machine.tenant(name, inference(30), ShareStruct(100, online=True))
+    offline = machine.tenant("offline", training(100 * US), ShareStruct(800))
     machine.run(10)
     for online in machine.tenants[:2]:
         assert online.places[0].forced == 0

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import Config, ConfigError, parse
-from gpushare.quota import QuotaError, read_quota
+from gpushare.quota import QuotaError, parse_request
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
 
 
-def test_without_a_word_who_is_above_is_frozen_and_nobody_is_ended() -> None:
+def test_by_default_a_container_over_quota_is_frozen_and_never_killed() -> None:
     plain = Config()
     assert (plain.terms.over, plain.terms.compute, plain.unknown) == ("freeze", "warn", "warn")
 
 
 def test_a_namespace_stands_above_the_node_key_by_key() -> None:
     text = """
-audit: {over: observe, compute: observe, unknown: kill}
+audit: {over_quota: observe, gate_bypass: observe, unallocated: kill}
 namespaces:
   team-a:
-    audit: {over: kill}
+    audit: {over_quota: kill}
   "dev-*": {}
 """
     found = parse(text, FILE)
@@ -38,22 +38,25 @@ namespaces:
     ("text", "told"),
     [
         (
-            "audit: {over: freze}",
-            'audit.over: "freze" is not one of its values; write one of observe, warn, freeze',
+            "audit: {over_quota: freze}",
+            ('audit.over_quota: "freze" is not a valid value; write one of observe, warn, freeze'),
         ),
-        ("audit: {unknown: freeze}", 'audit.unknown: "freeze" is not one of its values'),
-        ("namespaces: {a: {audit: {unknown: kill}}}", "namespaces.a.audit.unknown: no such key"),
-        ("users: {audit: {over: kill}}", "users.audit: no such key"),
+        ("audit: {unallocated: freeze}", 'audit.unallocated: "freeze" is not a valid value'),
+        (
+            "namespaces: {a: {audit: {unallocated: kill}}}",
+            "namespaces.a.audit.unallocated: unknown key",
+        ),
+        ("users: {audit: {over_quota: kill}}", "users.audit: unknown key"),
     ],
 )
-def test_what_is_no_choice_is_told(text: str, told: str) -> None:
+def test_an_unknown_action_is_reported(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text, FILE)
     assert told in str(caught.value)
 
 
 def test_no_annotation_and_no_variable_chooses() -> None:
-    with pytest.raises(QuotaError, match="does not know"):
-        read_quota({"gpushare.io/on-over": "observe", "gpushare.io/memory": "4GiB"}, {})
-    with pytest.raises(QuotaError, match="does not know"):
-        read_quota({}, {"GPUSHARE_ON_OVER": "observe", "GPUSHARE_MEMORY": "4GiB"})
+    with pytest.raises(QuotaError, match="unknown key"):
+        parse_request({"gpushare.io/on-over": "observe", "gpushare.io/memory": "4GiB"}, {}).valid()
+    with pytest.raises(QuotaError, match="unknown key"):
+        parse_request({}, {"GPUSHARE_ON_OVER": "observe", "GPUSHARE_MEMORY": "4GiB"}).valid()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cards` and `total` in gpushare.yaml: what holds for which card, and where it is said."""
+"""`cards` and `total` in gpushare.yaml: what applies to which card, and the line that sets it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.cli.config import node_rows
 from gpushare.config import parse
-from gpushare.settings import ConfigError, checked, show
+from gpushare.settings import ConfigError, checked
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
 TEXT = """\
-max_shares: 9
+max_tenants: 9
 cards:
-  A100: {mode: shared, max_shares: 4}
-  PCIE: {mode: exclusive, max_shares: 5}
-  "1": {max_shares: 2}
+  A100: {allowed_mode: shared, max_tenants: 4}
+  PCIE: {allowed_mode: exclusive, max_tenants: 5}
+  "1": {max_tenants: 2}
   GPU-1:
-    mode: any
-  "10": {mode: exclusive}
+    allowed_mode: any
+  "10": {allowed_mode: exclusive}
 namespaces:
-  team: {total: {cards: 2, models: {A100: {memory: 8GiB}}}}
+  team: {max_per_node: {cards: 2, models: {A100: {memory: 8GiB}}}}
 """
 
 
 @pytest.mark.parametrize(
-    ("index", "uuid", "model", "mode", "max_shares"),
+    ("index", "uuid", "model", "mode", "max_tenants"),
     [
         (0, "GPU-0", "H200", "any", 9),
         (0, "GPU-0", "a100-sxm4", "shared", 4),
@@ -40,41 +41,50 @@ namespaces:
     ],
 )
 def test_the_nearest_section_holds_key_by_key(
-    index: int, uuid: str, model: str, mode: str, max_shares: int
+    index: int, uuid: str, model: str, mode: str, max_tenants: int
 ) -> None:
     rule = parse(TEXT, FILE).rule_of(index, uuid, model)
-    assert (rule.mode, rule.max_shares) == (mode, max_shares)
+    assert (rule.mode, rule.max_tenants) == (mode, max_tenants)
 
 
-def test_where_it_is_said_is_known() -> None:
+def test_the_line_of_each_value_is_known() -> None:
     where = parse(TEXT, FILE).rule_of(1, "GPU-1", "A100").where
     assert where == {
-        "mode": "cards.GPU-1.mode, /etc/gpushare/gpushare.yaml:7",
-        "max_shares": "cards.1.max_shares, /etc/gpushare/gpushare.yaml:5",
+        "allowed_mode": "cards.GPU-1.allowed_mode, /etc/gpushare/gpushare.yaml:7",
+        "max_tenants": "cards.1.max_tenants, /etc/gpushare/gpushare.yaml:5",
     }
 
 
 def test_show_has_a_row_for_each_key() -> None:
-    rows = {row.key: (row.value, row.origin) for row in show.node(checked(TEXT, FILE))}
-    assert rows["cards.A100.mode"] == ("shared", f"{FILE}:3")
-    assert rows["cards.GPU-1.mode"] == ("any", f"{FILE}:7")
-    assert rows["namespaces.team.total.cards"] == (2, f"{FILE}:10")
-    assert rows["namespaces.team.total.models.A100.memory"] == ("8GiB", f"{FILE}:10")
+    rows = {row.key: (row.value, row.origin) for row in node_rows(checked(TEXT, FILE))}
+    assert rows["cards.A100.allowed_mode"] == ("shared", f"{FILE}:3")
+    assert rows["cards.GPU-1.allowed_mode"] == ("any", f"{FILE}:7")
+    assert rows["namespaces.team.max_per_node.cards"] == (2, f"{FILE}:10")
+    assert rows["namespaces.team.max_per_node.models.A100.memory"] == ("8GiB", f"{FILE}:10")
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("cards: {A100: {mode: whole}}", 'cards.A100.mode: "whole" is not one of its values'),
-        ("cards: {A100: {max_shares: 0}}", "cards.A100.max_shares: 0 is too small"),
-        ("cards: {A100: {share: 2}}", "cards.A100.share: no such key; did you mean max_shares"),
+        (
+            "cards: {A100: {allowed_mode: whole}}",
+            'cards.A100.allowed_mode: "whole" is not a valid value',
+        ),
+        ("cards: {A100: {max_tenants: 0}}", "cards.A100.max_tenants: 0 is too small"),
+        (
+            "cards: {A100: {max_tenant: 2}}",
+            ("cards.A100.max_tenant: unknown key; did you mean max_tenants"),
+        ),
         ("cards: [A100]", "cards: a list is not a mapping"),
-        ("users: {total: {memory: 4}}", "users.total.memory: 4 has no unit"),
-        ("users: {total: {models: {T4: {memory: 4G}}}}", "users.total.models.T4.memory"),
-        ("total: {cards: 1}", "total: no such key"),
+        ("users: {max_per_node: {memory: 4}}", "users.max_per_node.memory: 4 has no unit"),
+        (
+            "users: {max_per_node: {models: {T4: {memory: 4G}}}}",
+            "users.max_per_node.models.T4.memory",
+        ),
+        ("max_per_node: {cards: 1}", "max_per_node: unknown key"),
     ],
 )
-def test_what_is_wrong_is_told_by_its_key(text: str, told: str) -> None:
+def test_an_error_is_reported_with_its_key(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as wrong:
         parse(text, FILE)
     assert told in str(wrong.value)

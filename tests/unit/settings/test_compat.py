@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""compat: what becomes of an image that does not fit, of the node and of a namespace."""
+"""compatibility: what becomes of an image that does not fit, of the node and of a namespace."""
 
 from __future__ import annotations
 
@@ -7,42 +7,45 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.cli.config import node_rows, section_rows
 from gpushare.config import Config, ConfigError, parse
-from gpushare.settings import of_namespace, show
-from gpushare.settings.read import checked
+from gpushare.settings import checked, of_namespace
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
 TEXT = """
-compat: block
+compatibility: refuse
 namespaces:
-  team-a: {compat: ignore}
+  team-a: {compatibility: ignore}
   "dev-*": {defaults: {cores: 20}}
 """
 
 
-def test_without_a_word_it_is_a_warning() -> None:
+def test_the_default_is_a_warning() -> None:
     assert Config().terms.compat == parse("", FILE).terms.compat == "warn"
 
 
 def test_a_namespace_stands_above_the_node() -> None:
     found = parse(TEXT, FILE)
-    assert found.terms.compat == "block"
+    assert found.terms.compat == "refuse"
     assert found.terms_of("team-a").compat == "ignore"
-    assert (found.terms_of("dev-x").compat, found.terms_of("other").compat) == ("block", "block")
+    assert (found.terms_of("dev-x").compat, found.terms_of("other").compat) == ("refuse", "refuse")
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         (
-            "compat: freeze",
-            'compat: "freeze" is not one of its values; write one of ignore, warn, blo',
+            "compatibility: freeze",
+            'compatibility: "freeze" is not a valid value; write one of ignore, warn, ref',
         ),
-        ("namespaces: {a: {compat: kill}}", 'namespaces.a.compat: "kill" is not one of its value'),
-        ("users: {compat: warn}", "users.compat: no such key"),
+        (
+            "namespaces: {a: {compatibility: kill}}",
+            'namespaces.a.compatibility: "kill" is not a valid value',
+        ),
+        ("users: {compatibility: warn}", "users.compatibility: unknown key"),
     ],
 )
-def test_what_is_no_choice_is_told(text: str, told: str) -> None:
+def test_an_unknown_action_is_reported(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text, FILE)
     assert told in str(caught.value)
@@ -50,9 +53,9 @@ def test_what_is_no_choice_is_told(text: str, told: str) -> None:
 
 def test_it_is_shown_with_the_line_that_says_it() -> None:
     document = checked(TEXT, FILE)
-    of_node = {row.key: row for row in show.node(document)}
-    assert of_node["compat"][1:] == ("block", f"{FILE}:2")
-    assert of_node["namespaces.team-a.compat"][1:] == ("ignore", f"{FILE}:4")
+    of_node = {row.key: row for row in node_rows(document)}
+    assert of_node["compatibility"][1:] == ("refuse", f"{FILE}:2")
+    assert of_node["namespaces.team-a.compatibility"][1:] == ("ignore", f"{FILE}:4")
     assert "namespaces.dev-*.compat" not in of_node
-    inherited = {row.key: row for row in show.section(document, of_namespace("dev-*"))}
-    assert inherited["namespaces.dev-*.compat"][1:] == ("block", f"{FILE}:2")
+    inherited = {row.key: row for row in section_rows(document, of_namespace("dev-*"))}
+    assert inherited["namespaces.dev-*.compatibility"][1:] == ("refuse", f"{FILE}:2")

@@ -12,10 +12,10 @@ import pytest
 
 from gpushare import config
 from gpushare.config import Config, ConfigError, parse
-from gpushare.quota import Ceilings, Defaults, Terms, Together
+from gpushare.quota import Defaults, MaxPerCard, MaxPerRequest, RequestPolicy
 
 DEFAULTS = Defaults(2 << 30, 10, "burst-share", True)
-CEILINGS = Ceilings(
+CEILINGS = MaxPerRequest(
     memory_bytes=8 << 30,
     memory_percent=50,
     memory_limit_bytes=16 << 30,
@@ -26,7 +26,7 @@ CEILINGS = Ceilings(
     policies=("burst-share", "best-effort"),
     classes=("offline",),
     backends=("interposer",),
-    whole_cards=False,
+    allow_exclusive=False,
 )
 FILE = Path("/etc/gpushare/gpushare.yaml")
 
@@ -47,30 +47,30 @@ def test_the_shipped_file_shows_every_key_with_a_value_that_is_accepted() -> Non
     )
     parsed = parse(told, FILE)
     assert parsed.terms.defaults.memory_bytes == 4 << 30
-    assert parsed.terms_of("team-a").ceilings.memory_bytes == 80 << 30
+    assert parsed.terms_of("team-a").max_per_request.memory_bytes == 80 << 30
     assert parsed.terms_of("dev-x").trust == "ignore"
-    whole = config.schema()
-    parts = ("defaults", "ceilings", "together", "total", "card", "dialects")
+    whole = config.load_schema()
+    parts = ("defaults", "max_per_request", "max_per_card", "max_per_node", "card", "dialects")
     for part in (whole, *(whole["$defs"][name] for name in parts)):
         for key in part["properties"]:
             assert re.search(rf"\b{key}:", told), key
 
 
-def test_the_schema_defaults_are_what_holds() -> None:
+def test_the_schemas_defaults_are_in_effect() -> None:
     plain = Config()
-    properties = config.schema()["properties"]
+    properties = config.load_schema()["properties"]
     assert properties["run_dir"]["default"] == str(plain.run_dir)
     assert properties["state_dir"]["default"] == str(plain.state_dir)
-    assert properties["libraries"]["default"] == str(plain.libraries)
-    assert properties["max_shares"]["default"] == plain.max_shares
-    assert properties["users"]["properties"]["together"]["default"] == {
-        "memory_percent": plain.users.together.memory_percent,
-        "cores": plain.users.together.cores,
-        "tenants": plain.users.together.tenants,
+    assert properties["library_dir"]["default"] == str(plain.libraries)
+    assert properties["max_tenants"]["default"] == plain.max_tenants
+    assert properties["users"]["properties"]["max_per_card"]["default"] == {
+        "memory_percent": plain.users.max_per_card.memory_percent,
+        "cores": plain.users.max_per_card.cores,
+        "tenants": plain.users.max_per_card.tenants,
     }
-    assert properties["users"]["properties"]["ceilings"]["default"] == {
-        "priority": plain.users.ceilings.priority,
-        "classes": [*(plain.users.ceilings.classes or ())],
+    assert properties["users"]["properties"]["max_per_request"]["default"] == {
+        "priority": plain.users.max_per_request.priority,
+        "classes": [*(plain.users.max_per_request.classes or ())],
     }
     for key, described in properties["timing"]["properties"].items():
         assert described["default"] == getattr(plain.timing, key)
@@ -80,15 +80,15 @@ def test_every_key_is_read() -> None:
     text = """
 run_dir: /a
 state_dir: /b
-libraries: /c/lib
+library_dir: /c/lib
 read_group: gpu
-driver: {cdi: /d.json}
-reserve: 512MiB
-max_shares: 4
-defaults: {memory: 2GiB, cores: 10, policy: burst-share, whole_is_share: true}
+driver: {cdi_spec: /d.json}
+system_reserved: 512MiB
+max_tenants: 4
+defaults: {memory: 2GiB, cores: 10, policy: burst-share, mode: shared}
 trust: {env: ignore}
-allow_uninterposed: true
-ceilings:
+allow_bypass_capabilities: true
+max_per_request:
   memory: 8GiB
   memory_percent: 50
   memory_limit: 16GiB
@@ -99,16 +99,26 @@ ceilings:
   policies: [burst-share, best-effort]
   classes: [offline]
   backends: [interposer]
-  whole_cards: false
+  allow_exclusive: false
 users:
   defaults: {memory: 1GiB}
-  ceilings: {count: 1}
-  together: {memory: 4GiB, memory_percent: 20, cores: 30, tenants: 3}
+  max_per_request: {count: 1}
+  max_per_card: {memory: 4GiB, memory_percent: 20, cores: 30, tenants: 3}
 namespaces:
-  team: {ceilings: {memory: 4GiB}, together: {tenants: 5}, trust: {env: ask}, defaults: {cores: 20}}
-engines: {docker: {sockets: [/e.sock]}}
-mount_namespace: /proc/self/ns/mnt
-timing: {bind: 1, sample: 2, reconcile: 3, foreign_half_life: 4, driver: 5}
+  team:
+    max_per_request: {memory: 4GiB}
+    max_per_card: {tenants: 5}
+    trust: {env: request}
+    defaults: {cores: 20}
+engines: {sockets: [/e.sock]}
+runtime_mount_namespace: /proc/self/ns/mnt
+timing:
+  bind_timeout_seconds: 1
+  sample_interval_seconds: 2
+  reconcile_interval_seconds: 3
+  non_tenant_half_life_seconds: 4
+  driver_timeout_seconds: 5
+  shortfall_kill_seconds: 6
 """
     assert parse(text, FILE) == Config(
         file=FILE,
@@ -118,29 +128,29 @@ timing: {bind: 1, sample: 2, reconcile: 3, foreign_half_life: 4, driver: 5}
         read_group="gpu",
         cdi=Path("/d.json"),
         reserve_bytes=512 << 20,
-        max_shares=4,
-        terms=Terms(DEFAULTS, CEILINGS, trust="ignore"),
-        users=Terms(
+        max_tenants=4,
+        terms=RequestPolicy(DEFAULTS, CEILINGS, trust="ignore"),
+        users=RequestPolicy(
             replace(DEFAULTS, memory_bytes=1 << 30),
             replace(CEILINGS, count=1),
-            Together(4 << 30, 20, 30, 3),
+            MaxPerCard(4 << 30, 20, 30, 3),
             trust="ignore",
         ),
         namespaces=(
             (
                 "team",
-                Terms(
+                RequestPolicy(
                     replace(DEFAULTS, cores=20),
                     replace(CEILINGS, memory_bytes=4 << 30, memory_limit_bytes=None),
-                    Together(tenants=5),
-                    trust="ask",
+                    MaxPerCard(tenants=5),
+                    trust="request",
                 ),
             ),
         ),
         allow_uninterposed=True,
         docker_sockets=(Path("/e.sock"),),
         mount_namespace=Path("/proc/self/ns/mnt"),
-        timing=config.Timing(1, 2, 3, 4, 5),
+        timing=config.Timing(1, 2, 3, 4, 5, 6),
     )
 
 
@@ -148,27 +158,39 @@ timing: {bind: 1, sample: 2, reconcile: 3, foreign_half_life: 4, driver: 5}
     ("text", "message"),
     [
         (
-            "max_shares: 0\n",
-            "gpushare.yaml:1: max_shares: 0 is too small; write a number from 1 to 256",
+            "max_tenants: 0\n",
+            "gpushare.yaml:1: max_tenants: 0 is too small; write a number from 1 to 256",
         ),
-        ("\nmax_share: 3\n", "gpushare.yaml:2: max_share: no such key; did you mean max_shares?"),
-        ("defaults:\n  memory: 4G\n", 'gpushare.yaml:2: defaults.memory: "4G" has two readings'),
-        ("reserve: 4Q\n", 'gpushare.yaml:1: reserve: "4Q" is not a size; write e.g. 4GiB'),
-        ("reserve: 4\n", "reserve: 4 has no unit: 4 bytes or 4 GiB; write 4GiB, or 4B if bytes"),
-        ("zzz: 4\n", "gpushare.yaml:1: zzz: no such key; the keys here are run_dir"),
+        (
+            "\nmax_tenant: 3\n",
+            ("gpushare.yaml:2: max_tenant: unknown key; did you mean max_tenants?"),
+        ),
+        ("defaults:\n  memory: 4G\n", 'gpushare.yaml:2: defaults.memory: "4G" is ambiguous'),
+        (
+            "system_reserved: 4Q\n",
+            'gpushare.yaml:1: system_reserved: "4Q" is not a size; write e.g. 4GiB',
+        ),
+        (
+            "system_reserved: 4\n",
+            "system_reserved: 4 has no unit: 4 bytes or 4 GiB; write 4GiB, or 4B for bytes",
+        ),
+        ("zzz: 4\n", "gpushare.yaml:1: zzz: unknown key; the keys here are run_dir"),
         (
             "run_dir: tmp\n",
             'gpushare.yaml:1: run_dir: "tmp" is not an absolute path; write e.g. /run/gpushare',
         ),
-        ("max_shares: 3\nmax_shares: 4\n", "gpushare.yaml:2: max_shares: is there twice"),
+        ("max_tenants: 3\nmax_tenants: 4\n", "gpushare.yaml:2: max_tenants: is a duplicate"),
         ("defaults:\n  policy: fair\n", "write one of fixed-share, burst-share"),
         ("a: [\n", "not YAML"),
         ("- a\n", "not a mapping"),
-        ("timing:\n  sample: 0\n", "gpushare.yaml:2: timing.sample: 0 is too small"),
-        ("driver: {cdi: /x, cdi: /y}\n", "driver.cdi: is there twice"),
         (
-            "engines:\n  docker:\n    sockets:\n    - relative\n",
-            "gpushare.yaml:4: engines.docker.sockets[0]: ",
+            "timing:\n  sample_interval_seconds: 0\n",
+            "gpushare.yaml:2: timing.sample_interval_seconds: 0 is too small",
+        ),
+        ("driver: {cdi_spec: /x, cdi_spec: /y}\n", "driver.cdi_spec: is a duplicate"),
+        (
+            "engines:\n  sockets:\n  - relative\n",
+            "gpushare.yaml:3: engines.sockets[0]: ",
         ),
         ("x: " + "[" * 5000 + "]" * 5000, "not YAML"),
     ],
@@ -184,14 +206,14 @@ def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
         config.load(tmp_path / "none.yaml")
 
 
-def test_a_file_that_was_written_after_it_was_read_is_told(
+def test_a_file_changed_after_it_was_read_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "gpushare.yaml"
     monkeypatch.setattr(config, "DEFAULT_FILE", file)
     without = config.load()
     assert not config.outdated(without)
-    file.write_text("max_shares: 4\n")
+    file.write_text("max_tenants: 4\n")
     os.utime(file, ns=(1, 1))
     assert config.outdated(without)
     said = config.load()

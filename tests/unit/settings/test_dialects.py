@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.cli.config import node_rows
 from gpushare.config import Config, ConfigError, parse
-from gpushare.quota import Dialects, QuotaError, read_quota
-from gpushare.settings import show
-from gpushare.settings.document import Document
+from gpushare.quota import Dialects, QuotaError, parse_request
+from gpushare.settings.document import ConfigDocument
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
 
@@ -29,7 +29,7 @@ def test_a_node_is_lenient_and_takes_all() -> None:
 
 
 def test_a_node_takes_those_that_it_names() -> None:
-    found = dialects("dialects:\n  mode: strict\n  accept: [hami]\n  others: ignore\n")
+    found = dialects("dialects:\n  mode: strict\n  accept: [hami]\n  unaccepted: ignore\n")
     assert found == Dialects("strict", frozenset({"hami"}), "ignore")
     assert dialects("dialects: {accept: []}\n").accept == frozenset()
 
@@ -42,15 +42,17 @@ def test_a_namespace_is_an_exception_key_by_key() -> None:
 
 def test_a_refusal_names_the_line_that_leaves_the_dialect_out() -> None:
     with pytest.raises(QuotaError, match=r"dialects\.accept, /etc/gpushare/gpushare\.yaml:2\)"):
-        read_quota(
+        parse_request(
             {},
             {"CUDA_DEVICE_MEMORY_LIMIT": "4g"},
             dialects=dialects("dialects:\n  accept: []\n"),
-        )
+        ).valid()
 
 
-def test_what_holds_is_shown_with_its_line() -> None:
-    rows = {row.key: row for row in show.node(Document("dialects:\n  accept: [hami]\n", FILE))}
+def test_the_effective_dialects_are_shown_with_their_line() -> None:
+    rows = {
+        row.key: row for row in node_rows(ConfigDocument("dialects:\n  accept: [hami]\n", FILE))
+    }
     assert rows["dialects.accept"].value == ["hami"]
     assert rows["dialects.accept"].origin == f"{FILE}:2"
     assert (rows["dialects.mode"].value, rows["dialects.mode"].origin) == ("lenient", "default")
@@ -59,18 +61,24 @@ def test_what_holds_is_shown_with_its_line() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("dialects: {accept: [hamy]}\n", '"hamy" is no dialect; did you mean hami?'),
-        ("dialects: {accept: [x-y-z]}\n", '"x-y-z" is no dialect; there are nvidia, hami, '),
-        ("dialects: {accept: some}\n", '"some" is not of its form; write e.g. [hami, kai], or all'),
+        ("dialects: {accept: [hamy]}\n", '"hamy" is not a dialect; did you mean hami?'),
+        (
+            "dialects: {accept: [x-y-z]}\n",
+            '"x-y-z" is not a dialect; the dialects are nvidia, hami, ',
+        ),
+        (
+            "dialects: {accept: some}\n",
+            '"some" has an invalid format; write e.g. [hami, kai], or all',
+        ),
         ("dialects: {accept: 5}\n", "5 is not a list or text; write e.g. [hami, kai], or all"),
-        ("dialects: {mode: loose}\n", '"loose" is not one of its values; write one of strict'),
-        ("users: {dialects: {mode: strict}}\n", "users.dialects: no such key"),
+        ("dialects: {mode: loose}\n", '"loose" is not a valid value; write one of strict'),
+        ("users: {dialects: {mode: strict}}\n", "users.dialects: unknown key"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_fix(text: str, said: str) -> None:
+def test_an_error_is_reported_with_its_fix(text: str, said: str) -> None:
     assert said in problem(text)
 
 
-def test_a_mistake_of_the_node_is_told_once() -> None:
-    text = "dialects: {accept: [hamy]}\nnamespaces:\n  team:\n    trust: {env: ask}\n"
+def test_a_mistake_in_the_nodes_file_is_reported_once() -> None:
+    text = "dialects: {accept: [hamy]}\nnamespaces:\n  team:\n    trust: {env: request}\n"
     assert problem(text).count("hamy") == 1

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.setup import exporter, plan
-from gpushare.setup.made import Made
+from gpushare.setup import InstallRecord, exporter, plan
 
 from .test_setup import machine, setup  # noqa: F401 - a fixture
 
@@ -18,7 +17,7 @@ UNIT = "etc/systemd/system/gpushare-exporter.service"
 LINK = "etc/systemd/system/multi-user.target.wants/gpushare-exporter.service"
 
 
-def test_it_is_made_where_it_is_asked_for_and_goes_with_the_rest(machine: Path) -> None:  # noqa: F811
+def test_the_exporters_unit_is_written_on_request_and_removed_by_undo(machine: Path) -> None:  # noqa: F811
     assert setup(machine).exit_code == 0
     assert not (machine / UNIT).exists()
     result = setup(machine, "--metrics")
@@ -46,12 +45,12 @@ def test_without_the_library_nothing_is_begun(
 
 
 @pytest.mark.parametrize("prefix", ["/root/venv", "/home/me/venv"])
-def test_what_its_user_cannot_see_it_cannot_run(
+def test_an_exporter_that_its_user_cannot_read_is_refused(
     monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
     monkeypatch.setattr(sys, "prefix", prefix)
     with pytest.raises(plan.SetupError, match="/opt/gpushare"):
-        list(exporter.steps(Made(Path("/"))))
+        list(exporter.plan_exporter(InstallRecord(Path("/"))))
 
 
 def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import pytest
 
 import gpushare
 from gpushare import install
-from gpushare.install import InstallError, Source
+from gpushare.install import InstallError, InstallSource
 
 RUNC = Path("/usr/bin/runc")
 SOCKET = Path("/run/gpushare/control.sock")
 
 
-def make_source(root: Path) -> Source:
-    """Return C parts that are told apart by their content."""
+def make_source(root: Path) -> InstallSource:
+    """Return C parts that differ by their content."""
     programs, libraries = root / "built/bin", root / "built/lib"
     for folder, names in (
         (programs, ("gpushare-runtime", "gpushare-hook", "gpushare-scheduler")),
@@ -28,7 +28,7 @@ def make_source(root: Path) -> Source:
         folder.mkdir(parents=True)
         for name in names:
             (folder / name).write_bytes(b"\x7fELF" + f"{folder.name}/{name}".encode())
-    return Source(programs, libraries)
+    return InstallSource(programs, libraries)
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, bytes | str]]:
@@ -43,7 +43,7 @@ def snapshot(root: Path) -> dict[str, tuple[int, bytes | str]]:
     return found
 
 
-def test_everything_lies_where_the_launcher_looks(tmp_path: Path) -> None:
+def test_everything_is_installed_where_the_launcher_searches(tmp_path: Path) -> None:
     made = install.install(
         tmp_path / "to", runtime=RUNC, socket=SOCKET, source=make_source(tmp_path)
     )
@@ -67,7 +67,7 @@ def test_installing_again_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["library", "socket"])
-def test_an_upgrade_leaves_what_is_mapped(tmp_path: Path, change: str) -> None:
+def test_an_upgrade_leaves_mapped_files(tmp_path: Path, change: str) -> None:
     source = make_source(tmp_path)
     old = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
     before = snapshot(old.root)
@@ -89,7 +89,7 @@ def test_a_changed_file_is_not_taken_for_ours(tmp_path: Path) -> None:
     source = make_source(tmp_path)
     made = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
     made.hook.write_bytes(b"something else")
-    with pytest.raises(InstallError, match="gpushare-hook is not what was installed"):
+    with pytest.raises(InstallError, match="gpushare-hook has changed since it was installed"):
         install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
 
 
@@ -110,8 +110,8 @@ def test_a_relative_runtime_is_refused(tmp_path: Path) -> None:
 
 def test_a_package_without_its_c_parts_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "_PROGRAMS", ("no-such-program",))
-    with pytest.raises(InstallError, match="no-such-program is in none of"):
-        Source.of_package()
+    with pytest.raises(InstallError, match="no-such-program is not in"):
+        InstallSource.of_package()
 
 
 def test_many_that_install_at_once_all_have_it(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_many_that_install_at_once_all_have_it(tmp_path: Path) -> None:
     assert names[1] == install.CURRENT
 
 
-def test_what_is_mapped_is_not_written_to_by_any_installation(tmp_path: Path) -> None:
+def test_no_installation_writes_to_mapped_files(tmp_path: Path) -> None:
     """As a node's agent did that copied its library over the old one: all its users crashed."""
     source = make_source(tmp_path)
     old = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
@@ -146,7 +146,7 @@ def test_what_is_mapped_is_not_written_to_by_any_installation(tmp_path: Path) ->
     mapped.close()
 
 
-def test_what_was_there_before_can_be_gone_back_to(tmp_path: Path) -> None:
+def test_the_previous_installation_can_be_restored(tmp_path: Path) -> None:
     source = make_source(tmp_path)
     made = []
     for content in (b"a", b"b"):

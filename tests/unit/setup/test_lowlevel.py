@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.setup import lowlevel
+from gpushare.setup import low_level_runtime
 
 
 def program(root: Path, path: str) -> Path:
@@ -42,20 +42,24 @@ def nvidia(root: Path, runtimes: str) -> None:
         ("/usr/bin/nvidia-container-runtime.cdi", "/usr/bin/runc"),
     ],
 )
-def test_it_is_what_the_engine_runs_now(root: Path, default: str | None, found: str) -> None:
-    assert str(lowlevel.find(root, default)) == found
+def test_the_low_level_runtime_is_the_engines_current_one(
+    root: Path, default: str | None, found: str
+) -> None:
+    assert str(low_level_runtime.find_runtime(root, default)) == found
 
 
-def test_beneath_nvidia_s_it_is_what_that_runs(root: Path) -> None:
+def test_beneath_nvidia_s_runtime_it_is_the_one_that_nvidia_s_runs(root: Path) -> None:
     nvidia(root, '["docker-runc", "/usr/bin/crun", "runc"]')
-    assert str(lowlevel.find(root, "nvidia-container-runtime")) == "/usr/bin/crun"
+    assert str(low_level_runtime.find_runtime(root, "nvidia-container-runtime")) == "/usr/bin/crun"
 
 
-def test_beneath_our_own_it_is_what_that_was_set_up_around(root: Path) -> None:
+def test_beneath_our_launcher_it_is_the_launchers_configured_one(root: Path) -> None:
     conf = root / "usr/local/lib/gpushare/current/bin/gpushare-runtime.conf"
     program(root, "/usr/local/lib/gpushare/current/bin/gpushare-runtime")
     conf.write_text("runtime = /usr/bin/crun\nsocket = /s\n")
-    assert str(lowlevel.find(root, "/anywhere/gpushare-runtime")) == "/usr/bin/crun"
+    assert (
+        str(low_level_runtime.find_runtime(root, "/anywhere/gpushare-runtime")) == "/usr/bin/crun"
+    )
 
 
 @pytest.mark.parametrize("wrapper", ["nvidia-container-runtime", "gpushare-runtime"])
@@ -63,7 +67,7 @@ def test_a_runc_that_is_a_link_to_a_wrapper_is_passed_over(root: Path, wrapper: 
     program(root, f"/usr/bin/{wrapper}")
     (root / "usr/bin/runc").unlink()
     (root / "usr/bin/runc").symlink_to(wrapper)
-    assert str(lowlevel.find(root)) == "/usr/bin/crun"
+    assert str(low_level_runtime.find_runtime(root)) == "/usr/bin/crun"
 
 
 @pytest.mark.parametrize(
@@ -71,16 +75,16 @@ def test_a_runc_that_is_a_link_to_a_wrapper_is_passed_over(root: Path, wrapper: 
 )
 def test_a_distribution_s_own_is_found(tmp_path: Path, path: str) -> None:
     program(tmp_path, path)
-    assert str(lowlevel.find(tmp_path)) == path
+    assert str(low_level_runtime.find_runtime(tmp_path)) == path
 
 
-def test_another_than_the_default_s_is_told(tmp_path: Path) -> None:
+def test_another_runtime_than_the_default_is_reported(tmp_path: Path) -> None:
     launcher = program(tmp_path, "/bin/gpushare-runtime")
     crun, runc = program(tmp_path, "/crun"), program(tmp_path, "/runc")
     launcher.with_name("gpushare-runtime.conf").write_text(f"runtime = {runc}\nsocket = /s\n")
-    assert lowlevel.differs(launcher, str(runc)) == []
-    assert lowlevel.differs(launcher, None) == []
-    (said,) = lowlevel.differs(launcher, str(crun))
+    assert low_level_runtime.runtime_mismatch(launcher, str(runc)) == []
+    assert low_level_runtime.runtime_mismatch(launcher, None) == []
+    (said,) = low_level_runtime.runtime_mismatch(launcher, str(crun))
     assert (
         said == f"the default runtime runs {crun}, gpushare-runtime runs {runc}: `gpushare setup`"
     )

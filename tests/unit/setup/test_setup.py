@@ -12,10 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare import install
-from gpushare.cli.group import gpushare
-from gpushare.engines import registration
-from gpushare.engines.engine import find
-from gpushare.setup import plan
+from gpushare.cli import gpushare
+from gpushare.engines import find, registration
+from gpushare.setup import low_level_runtime, plan
 
 from .machine import VERSION, make, write
 from .test_install import make_source, snapshot
@@ -23,7 +22,7 @@ from .test_install import make_source, snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PROFILES = Path(__file__).resolve().parents[3] / "libhook/simulator/profiles"
+PROFILES = Path(__file__).resolve().parents[3] / "simulator/profiles"
 UNITS = {
     "gpushared.socket": "[Install]\nWantedBy=sockets.target\n",
     "gpushared.service": "[Service]\nExecStart=/opt/venv/bin/gpushared\n",
@@ -34,8 +33,8 @@ UNITS = {
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine, and C parts of ours to set up on it."""
     source = make_source(tmp_path)
-    monkeypatch.setattr(install.Source, "of_package", classmethod(lambda _: source))
-    monkeypatch.setattr(plan, "unit_texts", lambda: UNITS)
+    monkeypatch.setattr(install.InstallSource, "of_package", classmethod(lambda _: source))
+    monkeypatch.setattr(plan, "unit_files", lambda: UNITS)
     root = tmp_path / "machine"
     root.mkdir()
     return make(root)
@@ -53,7 +52,7 @@ def test_it_makes_everything_a_container_needs(machine: Path) -> None:
     link = machine / "opt/gpushare/driver/libcuda.so.1"
     assert str(link.readlink()) == f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
     configuration = (machine / "etc/gpushare/gpushare.yaml").read_text()
-    assert "cdi: /var/lib/gpushare/driver.json" in configuration
+    assert "cdi_spec: /var/lib/gpushare/driver.json" in configuration
     units = machine / "etc/systemd/system"
     assert {name: (units / name).read_text() for name in UNITS} == UNITS
     # The machine's own path: an image is set up elsewhere.
@@ -74,7 +73,7 @@ def test_a_dry_run_says_it_all_and_does_nothing(machine: Path) -> None:
     assert snapshot(machine) == before
     assert "would copy programs and libraries to /usr/local/lib/gpushare/" in result.output
     assert '"gpushare": {"path"' in result.output
-    assert result.output.endswith("nothing was changed; next: the same without --dry-run\n")
+    assert result.output.endswith("nothing was changed; next: run it without --dry-run\n")
 
 
 def test_a_second_run_does_nothing_twice(machine: Path) -> None:
@@ -95,11 +94,11 @@ def test_undo_leaves_nothing_behind(machine: Path, runtimes: tuple[str, ...]) ->
     assert snapshot(machine) == before
 
 
-def test_undo_keeps_what_the_user_edited(machine: Path) -> None:
+def test_undo_keeps_the_users_edits(machine: Path) -> None:
     setup(machine)
     mine = machine / "etc/gpushare/gpushare.yaml"
     mine.write_text(mine.read_text() + "reserve: 1GiB\n")
-    stays = "/etc/gpushare/gpushare.yaml was edited since; it stays"
+    stays = "/etc/gpushare/gpushare.yaml was edited since setup; keep it"
     for more in (["--dry-run"], []):
         said = setup(machine, "--undo", *more).output
         assert stays in said
@@ -110,7 +109,7 @@ def test_undo_keeps_what_the_user_edited(machine: Path) -> None:
 
 
 def test_undo_of_nothing_says_so(machine: Path) -> None:
-    assert setup(machine, "--undo").output == "nothing was set up here\n"
+    assert setup(machine, "--undo").output == "gpushare is not set up on this machine\n"
 
 
 def test_an_upgrade_of_the_driver_is_followed(machine: Path) -> None:
@@ -139,16 +138,42 @@ def test_a_configuration_of_the_user_s_is_not_touched(machine: Path) -> None:
     write(machine / "etc/gpushare/gpushare.yaml", "reserve: 1GiB\n")
     result = setup(machine)
     assert result.exit_code == 1
-    assert "set it to /var/lib/gpushare/driver.json" in result.stderr
+    assert "Set it to /var/lib/gpushare/driver.json" in result.stderr
     assert (machine / "etc/gpushare/gpushare.yaml").read_text() == "reserve: 1GiB\n"
 
 
-def test_no_runtime_is_said_before_anything_is_made(machine: Path) -> None:
+def runtime_of(machine: Path) -> str:
+    """Return the low-level runtime of the installed launcher."""
+    conf = machine / "usr/local/lib/gpushare/current/bin/gpushare-runtime.conf"
+    return conf.read_text().splitlines()[0]
+
+
+def test_crun_is_offered_where_it_is_installed_and_taken_where_it_is_chosen(machine: Path) -> None:
+    assert "crun is installed" not in setup(machine, "--dry-run").stdout
+    crun = machine / "usr/bin/crun"
+    write(crun, "#!/bin/sh\n")
+    crun.chmod(0o755)
+    offer = f"ok    /usr/bin/crun is installed: {low_level_runtime.CRUN_GAIN}."
+    assert offer in setup(machine).stdout
+    assert runtime_of(machine) == "runtime = /usr/bin/runc"
+    chosen = setup(machine, "--low-level", "crun")
+    assert offer not in chosen.stdout
+    assert runtime_of(machine) == "runtime = /usr/bin/crun"
+    setup(machine)  # for another reason, later
+    assert runtime_of(machine) == "runtime = /usr/bin/crun"
+    setup(machine, "--low-level", "/usr/bin/runc")
+    assert runtime_of(machine) == "runtime = /usr/bin/runc"
+    refused = setup(machine, "--low-level", "youki")
+    assert refused.exit_code != 0
+    assert "--low-level youki: no low-level runtime in /usr/bin" in refused.stderr
+
+
+def test_a_missing_runtime_is_reported_before_any_change(machine: Path) -> None:
     (machine / "usr/bin/runc").unlink()
     before = snapshot(machine)
     result = setup(machine)
     assert result.exit_code == 1
-    assert "install runc" in result.stderr
+    assert "Install runc" in result.stderr
     assert snapshot(machine) == before
 
 
@@ -169,13 +194,13 @@ def lose_nvml(machine: Path) -> None:
     ("spoil", "words", "said"),
     [
         (spoil_docker, (), "daemon.json:1"),
-        (spoil_configuration, (), "is yours and has another driver.cdi"),
+        (spoil_configuration, (), "was edited and has another driver.cdi_spec"),
         (lose_nvml, (), "no libnvidia-ml.so.1"),
-        (None, ("--simulate", "h20"), 'profile "h20" is not known: it is one of'),
+        (None, ("--simulate", "h20"), 'profile "h20": unknown. Use one of'),
         (None, ("--simulate", "h20.json"), "h20.json"),
     ],
 )
-def test_what_is_in_the_way_is_said_before_anything_is_made(
+def test_an_obstacle_is_reported_before_any_change(
     machine: Path, spoil: Callable[[Path], None] | None, words: tuple[str, ...], said: str
 ) -> None:
     if spoil is not None:
@@ -187,24 +212,24 @@ def test_what_is_in_the_way_is_said_before_anything_is_made(
     assert snapshot(machine) == before
 
 
-def test_the_command_is_on_everybody_s_path(machine: Path) -> None:
+def test_the_command_is_on_every_user_s_path(machine: Path) -> None:
     setup(machine)
     link = machine / "usr/local/bin/gpushare"
     assert link.readlink() == Path(sys.prefix) / "bin/gpushare"
 
 
-def test_a_command_of_somebody_else_s_stays(machine: Path) -> None:
+def test_another_program_s_command_stays(machine: Path) -> None:
     write(machine / "usr/local/bin/gpushare", "theirs")
     result = setup(machine)
     assert result.exit_code == 0
-    assert "next  /usr/local/bin/gpushare is another's; call " in result.output
+    assert "next  /usr/local/bin/gpushare belongs to another program; use " in result.output
     assert (machine / "usr/local/bin/gpushare").read_text() == "theirs"
 
 
 def test_an_interrupted_setup_can_be_undone(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(machine)
     with monkeypatch.context() as broken:
-        broken.setattr(registration.Change, "apply", None)
+        broken.setattr(registration.FileChange, "apply", None)
         assert setup(machine).exit_code == 1
     assert snapshot(machine) != before
     setup(machine, "--undo")
@@ -230,14 +255,14 @@ def test_simulated_cards_are_a_driver_like_any(machine: Path, tmp_path: Path) ->
 
 
 def test_the_units_start_this_installation_s_daemon() -> None:
-    lines = plan.unit_texts()["gpushared.service"].splitlines()
+    lines = plan.unit_files()["gpushared.service"].splitlines()
     program = f"{Path(sys.prefix)}/bin/gpushared"
     assert f"ExecStart={program}" in lines
     assert f"ExecStartPre=-+{program} --make-nodes" in lines
 
 
 def test_the_unit_stops_the_daemon_and_not_the_scheduler_of_tenants_that_run() -> None:
-    lines = plan.unit_texts()["gpushared.service"].splitlines()
+    lines = plan.unit_files()["gpushared.service"].splitlines()
     assert "KillMode=process" in lines  # systemd.kill(5)
     assert "RuntimeDirectoryPreserve=yes" in lines
     # Without it there is no SCHED_FIFO for the scheduler either (systemd.exec(5)).
@@ -255,7 +280,7 @@ def test_an_engine_is_started_after_the_socket_and_never_after_the_daemon(machin
     lines = (folder / "docker.service.d/gpushare.conf").read_text().splitlines()
     assert lines[-3:] == ["[Unit]", "Wants=gpushared.socket", "After=gpushared.socket"]
     assert not (folder / "containerd.service.d").exists()  # it has no unit here
-    assert not [text for text in plan.unit_texts().values() if "\nBefore=" in text]
+    assert not [text for text in plan.unit_files().values() if "\nBefore=" in text]
     setup(machine, "--undo")
     assert snapshot(machine) == before
 
@@ -265,10 +290,10 @@ def test_a_drop_in_goes_with_the_registration(machine: Path) -> None:
     before = snapshot(machine)
     docker = find("docker")
     launcher = Path("/opt/with space/gpushare-runtime")
-    for change in registration.configure(docker.place(machine, None), launcher, default=False):
+    for change in registration.configure(docker.locate(machine, None), launcher, default=False):
         change.apply()
-    place = docker.place(machine, None)
-    assert [registration.registered(file) for file in place.files] == [launcher, launcher]
+    place = docker.locate(machine, None)
+    assert [registration.registered_launcher(file) for file in place.files] == [launcher, launcher]
     assert not any(c.needed for c in registration.configure(place, launcher, default=False))
     for change in registration.unconfigure(place):
         change.apply()
@@ -277,8 +302,8 @@ def test_a_drop_in_goes_with_the_registration(machine: Path) -> None:
     assert snapshot(machine) == before
 
 
-def test_what_setup_keeps_is_not_hidden_by_the_unit() -> None:
-    """Doctor reads the CDI spec for everybody, and systemd sets the folder's mode at each start."""
+def test_the_unit_hides_no_file_that_setup_keeps() -> None:
+    """Doctor reads the CDI spec as any user, and systemd sets the folder's mode at each start."""
     unit = (Path(__file__).resolve().parents[3] / "packaging/systemd/gpushared.service").read_text()
     assert plan.CDI.is_relative_to("/var/lib/gpushare")
     assert "StateDirectory=gpushare\n" in unit

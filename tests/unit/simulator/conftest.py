@@ -34,7 +34,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @dataclass(frozen=True)
-class Machine:
+class SimulatorMachine:
     """A machine with simulated cards."""
 
     simulator: simulator.Simulator
@@ -69,7 +69,9 @@ class Machine:
         return json.loads(printed.splitlines()[-1])
 
     @contextmanager
-    def started(self, client: str, *arguments: str, under: Sequence[str] = ()) -> Iterator[Client]:
+    def started(
+        self, client: str, *arguments: str, under: Sequence[str] = ()
+    ) -> Iterator[ClientProcess]:
         """Start a client that reads lines and answers each with one of JSON; killed at the end.
 
         `under` is a command that runs it.
@@ -82,14 +84,14 @@ class Machine:
             text=True,
         )
         try:
-            yield Client(process)
+            yield ClientProcess(process)
         finally:
             process.kill()
             process.communicate()
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientProcess:
     """A running client."""
 
     process: subprocess.Popen[str]
@@ -111,19 +113,19 @@ class Client:
 
 
 @pytest.fixture
-def simulate(tmp_path: Path) -> Callable[..., Machine]:
+def simulate(tmp_path: Path) -> Callable[..., SimulatorMachine]:
     """Return a maker of machines: `simulate("h200", cards=2)`."""
     libraries = simulator.libraries()
 
-    def make(profile: str = "h200", **options: Any) -> Machine:
+    def make(profile: str = "h200", **options: Any) -> SimulatorMachine:
         folder = tmp_path / f"machine{len(list(tmp_path.iterdir()))}"
-        return Machine(simulator.create(folder, profile, **options), libraries)
+        return SimulatorMachine(simulator.create(folder, profile, **options), libraries)
 
     return make
 
 
 @pytest.fixture
-def machine(simulate: Callable[..., Machine]) -> Machine:
+def machine(simulate: Callable[..., SimulatorMachine]) -> SimulatorMachine:
     """Return a machine with one H200."""
     return simulate()
 

@@ -25,7 +25,7 @@ void device_file_make(void)
 			  .layout = SIM_LAYOUT,
 			  .card_count = 2,
 			  .cuda_version = 13000,
-			  .slow_motion_q16 = 1 << 16}};
+			  .time_scale_q16 = 1 << 16}};
 	int fd = mkstemp(path);
 
 	EXPECT(fd >= 0);

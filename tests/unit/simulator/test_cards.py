@@ -12,7 +12,7 @@ import pytest
 
 from gpushare import simulator
 
-from .conftest import Client, Machine, wait_until
+from .conftest import ClientProcess, SimulatorMachine, wait_until
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -24,14 +24,16 @@ def _whole(size: int) -> int:
     return size // UNIT * UNIT
 
 
-def _enter(client: Client) -> int:
+def _enter(client: ClientProcess) -> int:
     """Make a context and return the client's pid."""
     assert client.ask("init") == 0
     assert client.ask("context") == 0
     return int(client.ask("pid"))
 
 
-def test_the_first_context_of_a_process_takes_what_the_profile_says(machine: Machine) -> None:
+def test_the_first_context_of_a_process_takes_the_size_in_the_profile(
+    machine: SimulatorMachine,
+) -> None:
     profile = simulator.load_profile("h200")
     with machine.started("tenant.py") as one, machine.started("tenant.py") as other:
         _enter(one)
@@ -43,7 +45,7 @@ def test_the_first_context_of_a_process_takes_what_the_profile_says(machine: Mac
         assert total - one.ask("info")[0] == 2 * profile["context_bytes"]
 
 
-def test_all_of_a_card_can_be_had_and_then_nobody_gets_more(machine: Machine) -> None:
+def test_a_card_can_be_filled_and_then_refuses(machine: SimulatorMachine) -> None:
     with machine.started("tenant.py") as one, machine.started("tenant.py") as other:
         _enter(one)
         _enter(other)
@@ -56,7 +58,9 @@ def test_all_of_a_card_can_be_had_and_then_nobody_gets_more(machine: Machine) ->
         assert other.ask(f"alloc {_whole(free)}")[0] == 0
 
 
-def test_memory_of_a_killed_process_is_free_when_anyone_next_looks(machine: Machine) -> None:
+def test_memory_of_a_killed_process_is_free_at_the_next_query(
+    machine: SimulatorMachine,
+) -> None:
     with machine.started("tenant.py") as one, machine.started("tenant.py") as other:
         _enter(one)
         before = one.ask("info")
@@ -70,7 +74,7 @@ def test_memory_of_a_killed_process_is_free_when_anyone_next_looks(machine: Mach
         assert card["free"] == before[0] % UNIT
 
 
-def test_a_process_killed_at_any_moment_of_many_leaves_nothing(machine: Machine) -> None:
+def test_a_process_killed_at_any_moment_of_many_leaves_nothing(machine: SimulatorMachine) -> None:
     """Killed while it allocates, frees and launches as fast as it can."""
     with machine.started("tenant.py") as watcher:
         _enter(watcher)
@@ -92,7 +96,7 @@ def test_a_process_killed_at_any_moment_of_many_leaves_nothing(machine: Machine)
             assert watcher.ask("info")[0] == before
 
 
-def test_a_process_is_listed_from_its_first_context_to_its_end(machine: Machine) -> None:
+def test_a_process_is_listed_from_its_first_context_to_its_end(machine: SimulatorMachine) -> None:
     profile = simulator.load_profile("h200")
     with machine.started("nvml.py", "--wait") as nvml, machine.started("tenant.py") as tenant:
         assert tenant.ask("init") == 0
@@ -109,7 +113,7 @@ def test_a_process_is_listed_from_its_first_context_to_its_end(machine: Machine)
         assert nvml.ask("look")["cards"][0]["processes"] == {}
 
 
-def test_a_process_has_the_pid_of_the_namespace_that_looks(machine: Machine) -> None:
+def test_a_process_has_the_pid_of_the_namespace_that_queries_it(machine: SimulatorMachine) -> None:
     unshare = ["unshare", "--pid", "--fork", "--kill-child"]
     if os.geteuid() != 0:
         unshare += ["--user", "--map-root-user"]
@@ -128,7 +132,9 @@ def test_a_process_has_the_pid_of_the_namespace_that_looks(machine: Machine) -> 
         assert re.search(r"^NSpid:.*\t1$", status, re.MULTILINE)
 
 
-def test_the_two_libraries_in_one_process_do_not_disturb_each_other(machine: Machine) -> None:
+def test_the_two_libraries_in_one_process_do_not_disturb_each_other(
+    machine: SimulatorMachine,
+) -> None:
     with machine.started("tenant.py") as tenant:
         pid = _enter(tenant)
         result, pointer = tenant.ask(f"alloc {GIB}")
@@ -141,7 +147,7 @@ def test_the_two_libraries_in_one_process_do_not_disturb_each_other(machine: Mac
         assert card["processes"] == {str(pid): profile["context_bytes"]}
 
 
-def test_cards_are_apart(simulate: Callable[..., Machine]) -> None:
+def test_cards_are_apart(simulate: Callable[..., SimulatorMachine]) -> None:
     machine = simulate("t4", cards=2)
     with machine.started("tenant.py") as tenant:
         assert tenant.ask("init") == 0
@@ -154,7 +160,7 @@ def test_cards_are_apart(simulate: Callable[..., Machine]) -> None:
         assert first["uuid"] != second["uuid"]
 
 
-def test_a_forked_child_of_a_started_process_has_no_driver(machine: Machine) -> None:
+def test_a_forked_child_of_a_started_process_has_no_driver(machine: SimulatorMachine) -> None:
     with machine.started("tenant.py") as tenant:
         _enter(tenant)
         free = tenant.ask("info")[0]
@@ -163,12 +169,12 @@ def test_a_forked_child_of_a_started_process_has_no_driver(machine: Machine) -> 
         assert tenant.ask(f"alloc {MIB}")[0] == 0
 
 
-def test_a_child_forked_before_the_start_starts_by_itself(machine: Machine) -> None:
+def test_a_child_forked_before_the_start_starts_by_itself(machine: SimulatorMachine) -> None:
     with machine.started("tenant.py") as tenant:
         assert tenant.ask("forked")[0] == 0
 
 
-def test_busy_time_is_told_for_the_card_and_its_process(machine: Machine) -> None:
+def test_busy_time_is_reported_for_the_card_and_its_process(machine: SimulatorMachine) -> None:
     with machine.started("nvml.py", "--wait") as nvml, machine.started("tenant.py") as tenant:
         pid = _enter(tenant)
         (card,) = nvml.ask("look")["cards"]
@@ -180,7 +186,7 @@ def test_busy_time_is_told_for_the_card_and_its_process(machine: Machine) -> Non
         assert tenant.ask("sync") == 0
 
 
-def test_two_busy_processes_share_a_card_evenly(machine: Machine) -> None:
+def test_two_busy_processes_share_a_card_evenly(machine: SimulatorMachine) -> None:
     with (
         machine.started("nvml.py", "--wait") as nvml,
         machine.started("tenant.py") as one,
@@ -195,10 +201,10 @@ def test_two_busy_processes_share_a_card_evenly(machine: Machine) -> None:
         assert all(44 <= busy[pid] <= 48 for pid in pids), busy
 
 
-@pytest.mark.parametrize("slow_motion", [1, 8])
+@pytest.mark.parametrize("time_scale", [1, 8])
 def test_slow_motion_makes_every_duration_longer(
-    simulate: Callable[..., Machine], slow_motion: int
+    simulate: Callable[..., SimulatorMachine], time_scale: int
 ) -> None:
-    machine = simulate(slow_motion=slow_motion)
+    machine = simulate(time_scale=time_scale)
     answer = machine.ask("bindings.py")
-    assert answer["elapsed_ms"] >= slow_motion * answer["kernel_ms"]
+    assert answer["elapsed_ms"] >= time_scale * answer["kernel_ms"]

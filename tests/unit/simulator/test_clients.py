@@ -11,7 +11,7 @@ import pytest
 
 from gpushare import simulator
 
-from .conftest import Machine
+from .conftest import SimulatorMachine
 
 BESIDE = Path(sys.executable).parent
 
@@ -23,7 +23,7 @@ def _program(name: str) -> Path:
     return program
 
 
-def test_cuda_bindings_copies_there_and_back_and_times_a_kernel(machine: Machine) -> None:
+def test_cuda_bindings_copies_there_and_back_and_times_a_kernel(machine: SimulatorMachine) -> None:
     answer = machine.ask("bindings.py")
     assert answer["same"]
     assert answer["pending"]
@@ -34,7 +34,7 @@ def test_cuda_bindings_copies_there_and_back_and_times_a_kernel(machine: Machine
     assert answer["kernel_name"] == "spin"
 
 
-def test_numba_arrays_are_copied(machine: Machine) -> None:
+def test_numba_arrays_are_copied(machine: SimulatorMachine) -> None:
     answer = machine.ask("arrays.py")
     assert answer["same"]
     assert answer["part"] == [10.0, 11.0, 12.0]
@@ -43,9 +43,9 @@ def test_numba_arrays_are_copied(machine: Machine) -> None:
     assert 0 < answer["free"] < answer["total"]
 
 
-@pytest.mark.parametrize("profile", ["h200", "a100-40gb", "t4"])
+@pytest.mark.parametrize("profile", ["h200", "a100-40gb", "t4", "t4-driver-520"])
 def test_nvidia_ml_py_sees_the_profiles_card(
-    simulate: Callable[..., Machine], profile: str
+    simulate: Callable[..., SimulatorMachine], profile: str
 ) -> None:
     machine = simulate(profile, cards=3)
     wanted = simulator.load_profile(profile)
@@ -62,7 +62,7 @@ def test_nvidia_ml_py_sees_the_profiles_card(
         assert card["mig"] == ([0, 0] if wanted["mig_capable"] else None)
 
 
-def test_nvitop_lists_the_card_and_its_process(machine: Machine) -> None:
+def test_nvitop_lists_the_card_and_its_process(machine: SimulatorMachine) -> None:
     with machine.started("tenant.py") as tenant:
         assert tenant.ask("init") == 0
         assert tenant.ask("context") == 0
@@ -73,14 +73,14 @@ def test_nvitop_lists_the_card_and_its_process(machine: Machine) -> None:
     assert any(f" {pid} C " in line for line in screen.splitlines()), screen
 
 
-def test_gpustat_lists_every_card(simulate: Callable[..., Machine]) -> None:
+def test_gpustat_lists_every_card(simulate: Callable[..., SimulatorMachine]) -> None:
     screen = simulate("a100-40gb", cards=2).run(_program("gpustat"), "--no-color")
     assert screen.count("NVIDIA A100-SXM4-40GB") == 2
     assert "/ 40960 MB" in screen
 
 
 def test_a_program_linked_with_lcuda_runs(
-    machine: Machine, compiled: Callable[..., Path], tmp_path: Path
+    machine: SimulatorMachine, compiled: Callable[..., Path], tmp_path: Path
 ) -> None:
     # As the packages of the toolkit's stubs do it: the name that -lcuda looks for.
     (tmp_path / "libcuda.so").symlink_to(machine.libraries / "libcuda.so.1")
@@ -90,7 +90,7 @@ def test_a_program_linked_with_lcuda_runs(
 
 @pytest.mark.parametrize("cuda_version", ["11.8", "12.0", "12.4", "12.8", "13.0"])
 def test_every_name_is_looked_up_as_the_runtime_library_does(
-    simulate: Callable[..., Machine], compiled: Callable[..., Path], cuda_version: str
+    simulate: Callable[..., SimulatorMachine], compiled: Callable[..., Path], cuda_version: str
 ) -> None:
     major, minor = cuda_version.split(".")
     number = int(major) * 1000 + int(minor) * 10
@@ -98,7 +98,7 @@ def test_every_name_is_looked_up_as_the_runtime_library_does(
     assert int(machine.run(compiled("lookups.c", "-ldl"), str(number))) > 4000
 
 
-def test_a_call_of_what_is_not_simulated_is_told_when_asked(machine: Machine) -> None:
+def test_a_call_that_is_not_simulated_is_reported_on_request(machine: SimulatorMachine) -> None:
     code = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuCheckpointProcessLock())"
     assert machine.run(sys.executable, "-c", code) == "801\n"
     told = machine.run("sh", "-c", f'"{sys.executable}" -c "{code}" 2>&1', GPUSHARE_SIM_TRACE="1")

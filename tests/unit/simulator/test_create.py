@@ -14,18 +14,35 @@ from typing import Any
 import pytest
 
 from gpushare import simulator
-from gpushare.simulator import layout
+from gpushare.simulator import device_file
 
-from .conftest import ROOT, Machine
+from .conftest import ROOT, SimulatorMachine
 
-PROFILES = sorted(path.stem for path in (ROOT / "libhook/simulator/profiles").glob("*.json"))
+PROFILES = sorted(path.stem for path in (ROOT / "simulator/profiles").glob("*.json"))
+
+
+@pytest.mark.parametrize("mig", [(), ("1g.18gb",)])
+def test_slow_motion_makes_the_cards_own_durations_longer(
+    tmp_path: Path, mig: tuple[str, ...]
+) -> None:
+    def profiles(time_scale: float) -> list[device_file.Profile]:
+        made = simulator.create(tmp_path, time_scale=time_scale, mig=mig)
+        content = made.device.read_bytes()[ctypes.sizeof(device_file.Header) :]
+        size = ctypes.sizeof(device_file.Profile)
+        return [
+            device_file.Profile.from_buffer_copy(content, at * size) for at in range(1 + len(mig))
+        ]
+
+    for real, slow in zip(profiles(1), profiles(8), strict=True):
+        for name in ("slice_ns", "switch_preempt_ns", "switch_drained_ns"):
+            assert getattr(slow, name) == 8 * getattr(real, name) > 0
 
 
 def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
     structures = {
-        "sim_header": layout.Header,
-        "sim_profile": layout.Profile,
-        "sim_faults": layout.Faults,
+        "sim_header": device_file.Header,
+        "sim_profile": device_file.Profile,
+        "sim_faults": device_file.Faults,
     }
     lines = ['#include "device.h"', "#include <stddef.h>", "#include <stdio.h>", "int main(void){"]
     wanted = {}
@@ -41,7 +58,7 @@ def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
     lines += ['printf("layout %d cards %d\\n", SIM_LAYOUT, SIM_CARDS);', "}"]
     source = tmp_path / "layout.c"
     source.write_text("\n".join(lines))
-    include = ROOT / "libhook" / "simulator"
+    include = ROOT / "simulator"
     subprocess.run(
         ["gcc", "-I", str(include), str(source), "-o", str(tmp_path / "layout")], check=True
     )
@@ -51,11 +68,11 @@ def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
     found = dict(zip(printed[::2], map(int, printed[1::2]), strict=True))
     assert found == {
         **wanted,
-        "bytes": layout.FILE_BYTES,
-        "magic": layout.MAGIC,
-        "faults": layout.FAULTS_OFFSET,
-        "layout": layout.LAYOUT,
-        "cards": layout.CARDS_MOST,
+        "bytes": device_file.FILE_BYTES,
+        "magic": device_file.MAGIC,
+        "faults": device_file.FAULTS_OFFSET,
+        "layout": device_file.LAYOUT,
+        "cards": device_file.CARDS_MOST,
     }
 
 
@@ -86,7 +103,7 @@ def _changed(tmp_path: Path, **changes: Any) -> Path:
         ({"memory_bytes": "16 GiB"}, "memory_bytes: '16 GiB' is not int"),
         ({"memory_bytes": -1}, "memory_bytes: -1 is negative"),
         ({"mig_capable": True}, "mig_capable: True is not int"),
-        ({"memory_byte": 1}, "memory_byte is not a key of a profile"),
+        ({"memory_byte": 1}, "memory_byte is not a profile key"),
     ],
 )
 def test_a_wrong_profile_is_refused_by_key_and_value(
@@ -102,16 +119,19 @@ def test_a_wrong_profile_is_refused_by_key_and_value(
     [
         (
             {"profile": "h201"},
-            'profile "h201" is not known: it is one of a100-40gb, a100-pcie-pairs, h200, t4',
+            (
+                'profile "h201": unknown. '
+                "Use one of a100-40gb, a100-pcie-pairs, h200, t4, t4-driver-520"
+            ),
         ),
-        ({"cards": 0}, "cards: 0 is not between 1 and 16"),
-        ({"cards": 17}, "cards: 17 is not between 1 and 16"),
-        ({"slow_motion": 0}, "slow_motion: 0 is not above 0"),
-        ({"driver_version": "999.1"}, "driver_version 999.1: say its cuda_version too"),
-        ({"cuda_version": "13.7"}, "cuda_version 13.7: say its driver_version too"),
+        ({"cards": 0}, "cards=0: must be between 1 and 16"),
+        ({"cards": 17}, "cards=17: must be between 1 and 16"),
+        ({"time_scale": 0}, "time_scale=0: must be above 0"),
+        ({"driver_version": "999.1"}, "driver_version=999.1: unknown. Add its cuda_version"),
+        ({"cuda_version": "13.7"}, "cuda_version=13.7: unknown. Add its driver_version"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(
+def test_an_impossible_simulation_is_refused(
     tmp_path: Path, options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(simulator.ProfileError, match=told):
@@ -127,14 +147,16 @@ def test_what_cannot_be_simulated_is_refused(
         ({"driver_version": "700.1", "cuda_version": "13.9"}, "700.1", 13090),
     ],
 )
-def test_driver_and_cuda_version_are_told_by_nvml(
-    simulate: Callable[..., Machine], options: dict[str, str], driver: str, cuda: int
+def test_nvml_reports_driver_and_cuda_version(
+    simulate: Callable[..., SimulatorMachine], options: dict[str, str], driver: str, cuda: int
 ) -> None:
     told = simulate(**options).ask("nvml.py")
     assert (told["driver"], told["cuda"]) == (driver, cuda)
 
 
-def test_the_cdi_spec_names_cards_by_index_and_uuid(simulate: Callable[..., Machine]) -> None:
+def test_the_cdi_spec_names_cards_by_index_and_uuid(
+    simulate: Callable[..., SimulatorMachine],
+) -> None:
     made = simulate(cards=2).simulator
     spec = json.loads(made.cdi.read_text())
     assert (spec["cdiVersion"], spec["kind"]) == ("0.5.0", "nvidia.com/gpu")
@@ -162,15 +184,23 @@ def test_the_cdi_spec_names_cards_by_index_and_uuid(simulate: Callable[..., Mach
         assert (node["type"], node["major"], node["minor"]) == ("c", 195, 255)
 
 
-def test_the_same_profile_makes_the_same_uuids(simulate: Callable[..., Machine]) -> None:
+def test_the_same_profile_makes_the_same_uuids(simulate: Callable[..., SimulatorMachine]) -> None:
     first, second = simulate(cards=2).simulator, simulate(cards=2).simulator
     assert first.uuids == second.uuids
     assert len(set(first.uuids)) == 2
 
 
-def test_the_device_file_costs_no_disk(machine: Machine) -> None:
+def test_a_driver_may_use_memory_of_its_own_for_a_launch(tmp_path: Path) -> None:
+    for profile, expected in (("t4", 0), ("t4-driver-520", 32768)):
+        made = simulator.create(tmp_path / profile, profile)
+        with made.device.open("rb") as file:
+            content = file.read(4096)[ctypes.sizeof(device_file.Header) :]
+        assert device_file.Profile.from_buffer_copy(content).launch_bytes == expected
+
+
+def test_the_device_file_costs_no_disk(machine: SimulatorMachine) -> None:
     status = machine.simulator.device.stat()
-    assert status.st_size == layout.FILE_BYTES
+    assert status.st_size == device_file.FILE_BYTES
     assert status.st_blocks * 512 < 1 << 20
     assert status.st_mode & 0o777 == 0o666
 
@@ -185,4 +215,4 @@ def test_the_command_prints_the_line_to_set(tmp_path: Path) -> None:
         [*command, "--profile", "none"], capture_output=True, text=True, check=False
     )
     assert failed.returncode == 1
-    assert failed.stderr.startswith('gpushare: profile "none" is not known')
+    assert failed.stderr.startswith('gpushare: profile "none": unknown')

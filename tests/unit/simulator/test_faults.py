@@ -9,7 +9,7 @@ import pytest
 
 from gpushare import simulator
 
-from .conftest import Machine
+from .conftest import SimulatorMachine
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -18,7 +18,7 @@ NVML_UNKNOWN = 999
 
 
 @pytest.mark.parametrize("error", [OUT_OF_MEMORY, UNKNOWN])
-def test_so_many_calls_fail_and_take_nothing(machine: Machine, error: int) -> None:
+def test_so_many_calls_fail_and_take_nothing(machine: SimulatorMachine, error: int) -> None:
     with machine.started("tenant.py") as tenant:
         assert tenant.ask("init") == 0
         assert tenant.ask("context") == 0
@@ -34,7 +34,7 @@ def test_so_many_calls_fail_and_take_nothing(machine: Machine, error: int) -> No
 @pytest.mark.parametrize(
     "call", ["context", f"create {GIB}", f"external {GIB}"], ids=lambda call: call.split()[0]
 )
-def test_other_calls_fail_too(machine: Machine, call: str) -> None:
+def test_other_calls_fail_too(machine: SimulatorMachine, call: str) -> None:
     with machine.started("sharing.py") as tenant:
         assert tenant.ask("init") == 0
         if call != "context":
@@ -48,7 +48,9 @@ def test_other_calls_fail_too(machine: Machine, call: str) -> None:
         assert (answer if call == "context" else answer[0]) == 0
 
 
-def test_a_fault_of_one_process_or_card_is_no_others(simulate: Callable[..., Machine]) -> None:
+def test_a_fault_of_one_process_or_card_is_no_others(
+    simulate: Callable[..., SimulatorMachine],
+) -> None:
     machine = simulate("t4", cards=2)
     with machine.started("tenant.py") as one, machine.started("tenant.py") as other:
         for client, card in ((one, 0), (other, 1)):
@@ -64,7 +66,7 @@ def test_a_fault_of_one_process_or_card_is_no_others(simulate: Callable[..., Mac
         assert other.ask(f"alloc {MIB}")[0] == 0
 
 
-def test_nvml_answers_what_it_is_told_to(machine: Machine) -> None:
+def test_nvml_answers_as_configured(machine: SimulatorMachine) -> None:
     with machine.started("limits.py", "names") as nvml:
         assert nvml.ask("name") == 0
         simulator.fail(machine.simulator.device, nvml_error=NVML_UNKNOWN)
@@ -73,7 +75,9 @@ def test_nvml_answers_what_it_is_told_to(machine: Machine) -> None:
         assert nvml.ask("name") == 0
 
 
-def test_a_lost_card_answers_nobody_and_others_do(simulate: Callable[..., Machine]) -> None:
+def test_a_lost_card_answers_no_call_and_others_do(
+    simulate: Callable[..., SimulatorMachine],
+) -> None:
     machine = simulate("t4", cards=2)
     with machine.started("tenant.py") as one, machine.started("tenant.py") as other:
         for client, card in ((one, 0), (other, 1)):
@@ -91,11 +95,11 @@ def test_a_lost_card_answers_nobody_and_others_do(simulate: Callable[..., Machin
 
 
 @pytest.mark.parametrize("version", ["new", "5" * 80, "590,1"])
-def test_what_is_no_version_is_refused(machine: Machine, version: str) -> None:
-    with pytest.raises(simulator.ProfileError, match=r"write e\.g\. 590"):
+def test_an_invalid_version_is_refused(machine: SimulatorMachine, version: str) -> None:
+    with pytest.raises(simulator.ProfileError, match=r"Use, for example, 590"):
         simulator.change_driver(machine.simulator.device, version)
 
 
-def test_what_no_card_can_be_partitioned_into_is_refused(machine: Machine) -> None:
-    with pytest.raises(simulator.ProfileError, match="is none of"):
+def test_an_impossible_partition_is_refused(machine: SimulatorMachine) -> None:
+    with pytest.raises(simulator.ProfileError, match=r"unknown\. Use one of"):
         simulator.partition(machine.simulator.device, ["9g.1gb"])

@@ -44,7 +44,7 @@ def test_a_per_thread_function_is_not_its_legacy_one_by_another_name() -> None:
 
 
 @pytest.mark.parametrize("library", TABLES)
-def test_a_library_binds_its_own_names_first_and_says_who_it_is(library: str) -> None:
+def test_a_library_binds_its_own_names_first_and_identifies_itself(library: str) -> None:
     path = simulator.libraries() / library
     dynamic = subprocess.run(
         ["readelf", "--dynamic", str(path)], capture_output=True, text=True, check=True

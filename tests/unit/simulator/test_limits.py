@@ -16,7 +16,7 @@ import pytest
 
 from gpushare import simulator
 
-from .conftest import CLIENTS, SECONDS, Client, Machine, wait_until
+from .conftest import CLIENTS, SECONDS, ClientProcess, SimulatorMachine, wait_until
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -70,9 +70,9 @@ def group(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture
-def machine(simulate: Callable[..., Machine]) -> Machine:
+def machine(simulate: Callable[..., SimulatorMachine]) -> SimulatorMachine:
     """Return a machine with one H200 under a driver that has limits."""
-    return simulate(driver_version="615.10", cuda_version="13.0")
+    return simulate(driver_version="615.10", cuda_version="13.5")
 
 
 def _within(group: Path, *command: str) -> list[str]:
@@ -80,22 +80,24 @@ def _within(group: Path, *command: str) -> list[str]:
     return ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *command]
 
 
-def _set(machine: Machine, group: Path | str, hard: int, soft: int = 0) -> int:
+def _set(machine: SimulatorMachine, group: Path | str, hard: int, soft: int = 0) -> int:
     return int(machine.ask("limits.py", "set", str(group), str(soft), str(hard)))
 
 
-def _get(machine: Machine, group: Path | str) -> list[int]:
+def _get(machine: SimulatorMachine, group: Path | str) -> list[int]:
     """Return the status, the soft and hard limits and what is used."""
     answer: list[int] = machine.ask("limits.py", "get", str(group))
     return answer
 
 
-def _enter(client: Client) -> None:
+def _enter(client: ClientProcess) -> None:
     assert client.ask("init") == 0
     assert client.ask("context") == 0
 
 
-def test_a_process_in_the_cgroup_is_refused_beyond_the_limit(machine: Machine, group: Path) -> None:
+def test_a_process_in_the_cgroup_is_refused_above_the_limit(
+    machine: SimulatorMachine, group: Path
+) -> None:
     assert _set(machine, group, CONTEXT + 2 * GIB) == SUCCESS
     with machine.started("tenant.py", under=_within(group)) as tenant:
         _enter(tenant)
@@ -109,7 +111,7 @@ def test_a_process_in_the_cgroup_is_refused_beyond_the_limit(machine: Machine, g
 
 
 def test_the_limit_is_for_all_processes_together_and_for_no_other(
-    machine: Machine, group: Path
+    machine: SimulatorMachine, group: Path
 ) -> None:
     (group / "inner").mkdir()
     assert _set(machine, group, 2 * CONTEXT + 4 * GIB) == SUCCESS
@@ -130,14 +132,14 @@ def test_the_limit_is_for_all_processes_together_and_for_no_other(
         assert _get(machine, group)[3] == CONTEXT + 4 * GIB
 
 
-def test_a_context_that_does_not_fit_is_refused(machine: Machine, group: Path) -> None:
+def test_a_context_that_does_not_fit_is_refused(machine: SimulatorMachine, group: Path) -> None:
     assert _set(machine, group, CONTEXT - 1) == SUCCESS
     with machine.started("tenant.py", under=_within(group)) as tenant:
         assert tenant.ask("init") == 0
         assert tenant.ask("context") == 2
 
 
-def test_a_limit_set_later_counts_what_is_held_already(machine: Machine, group: Path) -> None:
+def test_a_limit_set_later_counts_memory_in_use(machine: SimulatorMachine, group: Path) -> None:
     with (
         machine.started("tenant.py", under=_within(group)) as idle,
         machine.started("tenant.py", under=_within(group)) as tenant,
@@ -155,7 +157,7 @@ def test_a_limit_set_later_counts_what_is_held_already(machine: Machine, group: 
         assert tenant.ask(f"alloc {GIB}")[0] == 0
 
 
-def test_a_limit_is_raised_lowered_and_cleared(machine: Machine, group: Path) -> None:
+def test_a_limit_is_raised_lowered_and_cleared(machine: SimulatorMachine, group: Path) -> None:
     assert _set(machine, group, CONTEXT + GIB) == SUCCESS
     with machine.started("tenant.py", under=_within(group)) as tenant:
         _enter(tenant)
@@ -170,7 +172,7 @@ def test_a_limit_is_raised_lowered_and_cleared(machine: Machine, group: Path) ->
 
 
 def test_a_process_that_moves_away_is_no_longer_under_the_limit(
-    machine: Machine, group: Path
+    machine: SimulatorMachine, group: Path
 ) -> None:
     assert _set(machine, group, CONTEXT + GIB) == SUCCESS
     with machine.started("tenant.py", under=_within(group)) as tenant:
@@ -181,7 +183,7 @@ def test_a_process_that_moves_away_is_no_longer_under_the_limit(
         assert _get(machine, group)[3] == 0
 
 
-def test_with_the_cgroup_its_limit_goes(machine: Machine, group: Path) -> None:
+def test_with_the_cgroup_its_limit_goes(machine: SimulatorMachine, group: Path) -> None:
     assert _set(machine, group, CONTEXT) == SUCCESS
     group.rmdir()
     assert _get(machine, group)[0] == OPERATING_SYSTEM
@@ -192,7 +194,9 @@ def test_with_the_cgroup_its_limit_goes(machine: Machine, group: Path) -> None:
         assert tenant.ask(f"alloc {GIB}")[0] == 0
 
 
-def test_what_is_wrong_is_said(machine: Machine, group: Path, tmp_path: Path) -> None:
+def test_an_invalid_limit_is_reported(
+    machine: SimulatorMachine, group: Path, tmp_path: Path
+) -> None:
     total = simulator.load_profile("h200")["memory_bytes"]
     assert _set(machine, group, total) == SUCCESS
     assert _set(machine, group, total + 1) == INVALID_ARGUMENT
@@ -205,7 +209,7 @@ def test_what_is_wrong_is_said(machine: Machine, group: Path, tmp_path: Path) ->
 
 
 def test_only_an_administrator_sets_a_limit_and_anybody_reads_it(
-    machine: Machine, group: Path
+    machine: SimulatorMachine, group: Path
 ) -> None:
     assert _set(machine, group, GIB) == SUCCESS
     unprivileged = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all"]
@@ -220,15 +224,17 @@ def test_only_an_administrator_sets_a_limit_and_anybody_reads_it(
 
 @pytest.mark.parametrize("driver", ["580.65.06", "610.99"])
 def test_an_older_driver_has_no_limits(
-    simulate: Callable[..., Machine], group: Path, driver: str
+    simulate: Callable[..., SimulatorMachine], group: Path, driver: str
 ) -> None:
-    machine = simulate(driver_version=driver, cuda_version="13.0")
+    machine = simulate(driver_version=driver, cuda_version="13.5")
     assert _set(machine, group, GIB) == NOT_SUPPORTED
     assert _get(machine, group)[0] == NOT_SUPPORTED
 
 
 @contextmanager
-def _container(machine: Machine, folder: Path, group: str, **changes: bool) -> Iterator[Client]:
+def _container(
+    machine: SimulatorMachine, folder: Path, group: str, **changes: bool
+) -> Iterator[ClientProcess]:
     """Run the tenant in a runc container that shows the host's files, in the cgroup `group`."""
     if not shutil.which("runc"):
         pytest.fail("runc is not installed: run ./dev setup")
@@ -271,7 +277,7 @@ def _container(machine: Machine, folder: Path, group: str, **changes: bool) -> I
         text=True,
     )
     try:
-        yield Client(process)
+        yield ClientProcess(process)
     finally:
         subprocess.run(["runc", "kill", name, "KILL"], check=False, timeout=SECONDS)
         process.communicate(timeout=SECONDS)
@@ -280,7 +286,7 @@ def _container(machine: Machine, folder: Path, group: str, **changes: bool) -> I
 
 @pytest.mark.parametrize("own_namespace", [False, True], ids=["host's", "own"])
 def test_a_container_is_under_its_cgroups_limit(
-    machine: Machine, group: Path, tmp_path: Path, own_namespace: bool
+    machine: SimulatorMachine, group: Path, tmp_path: Path, own_namespace: bool
 ) -> None:
     """Whichever cgroup namespace it is in; with its own, it looks through its mount."""
     assert _set(machine, group, CONTEXT + GIB) == SUCCESS
@@ -293,7 +299,7 @@ def test_a_container_is_under_its_cgroups_limit(
 
 
 def test_a_container_that_sees_no_cgroup_is_found_by_its_kernel_or_by_nvml(
-    machine: Machine, group: Path, tmp_path: Path
+    machine: SimulatorMachine, group: Path, tmp_path: Path
 ) -> None:
     assert _set(machine, group, CONTEXT + GIB) == SUCCESS
     with _container(machine, tmp_path, f"/{group.name}", own_namespace=True) as tenant:

@@ -11,7 +11,7 @@ import pytest
 
 from gpushare import simulator
 
-from .conftest import Client, Machine
+from .conftest import ClientProcess, SimulatorMachine
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -20,7 +20,7 @@ DEVICE, HOST, HOST_NUMA = 1, 2, 3
 
 
 @contextmanager
-def entered(machine: Machine) -> Iterator[tuple[Client, int]]:
+def entered(machine: SimulatorMachine) -> Iterator[tuple[ClientProcess, int]]:
     """Start a client that has a context on card 0; give it and its pid."""
     with machine.started("sharing.py") as client:
         assert client.ask("init") == 0
@@ -34,7 +34,7 @@ def done(answer: Any) -> Any:
     return answer[1]
 
 
-def held(machine: Machine) -> dict[int, int]:
+def held(machine: SimulatorMachine) -> dict[int, int]:
     """Return what each process holds beyond its context; it must add up to the card's sum."""
     (card,) = machine.ask("nvml.py")["cards"]
     processes = {int(pid): used - CONTEXT for pid, used in card["processes"].items()}
@@ -42,7 +42,7 @@ def held(machine: Machine) -> dict[int, int]:
     return processes
 
 
-def test_exported_memory_is_counted_once_at_its_maker(machine: Machine) -> None:
+def test_exported_memory_is_counted_once_at_its_maker(machine: SimulatorMachine) -> None:
     with entered(machine) as (maker, one), entered(machine) as (holder, other):
         handle = done(maker.ask(f"create {4 * GIB}"))
         assert held(machine) == {one: 4 * GIB, other: 0}
@@ -62,7 +62,9 @@ def test_exported_memory_is_counted_once_at_its_maker(machine: Machine) -> None:
         assert held(machine) == {one: 0, other: 0}
 
 
-def test_what_outlives_its_maker_goes_over_to_who_holds_it(machine: Machine) -> None:
+def test_memory_that_outlives_its_maker_is_charged_to_its_remaining_user(
+    machine: SimulatorMachine,
+) -> None:
     with (
         entered(machine) as (maker, one),
         entered(machine) as (second, two),
@@ -82,7 +84,9 @@ def test_what_outlives_its_maker_goes_over_to_who_holds_it(machine: Machine) -> 
         assert held(machine) == {three: 0}
 
 
-def test_a_maker_that_drops_its_last_reference_no_longer_has_it_counted(machine: Machine) -> None:
+def test_a_maker_that_drops_its_last_reference_no_longer_has_it_counted(
+    machine: SimulatorMachine,
+) -> None:
     with entered(machine) as (maker, one), entered(machine) as (holder, other):
         handle = done(maker.ask(f"create {4 * GIB}"))
         descriptor = done(maker.ask(f"export {handle}"))
@@ -100,7 +104,7 @@ def test_a_maker_that_drops_its_last_reference_no_longer_has_it_counted(machine:
 
 
 def test_memory_that_is_only_a_descriptor_is_counted_again_where_it_is_imported(
-    machine: Machine,
+    machine: SimulatorMachine,
 ) -> None:
     with entered(machine) as (maker, one), entered(machine) as (holder, other):
         handle = done(maker.ask(f"create {4 * GIB}"))
@@ -114,7 +118,7 @@ def test_memory_that_is_only_a_descriptor_is_counted_again_where_it_is_imported(
         assert held(machine) == {one: 0, other: 4 * GIB}
 
 
-def test_importing_twice_holds_twice_and_counts_once(machine: Machine) -> None:
+def test_importing_twice_holds_twice_and_counts_once(machine: SimulatorMachine) -> None:
     with entered(machine) as (maker, one), entered(machine) as (holder, other):
         handle = done(maker.ask(f"create {4 * GIB}"))
         descriptor = done(maker.ask(f"export {handle}"))
@@ -127,7 +131,7 @@ def test_importing_twice_holds_twice_and_counts_once(machine: Machine) -> None:
         assert held(machine) == {other: 0}
 
 
-def test_a_handle_taken_back_from_an_address_holds_the_memory(machine: Machine) -> None:
+def test_a_handle_taken_back_from_an_address_holds_the_memory(machine: SimulatorMachine) -> None:
     with entered(machine) as (client, pid):
         handle = done(client.ask(f"create {4 * GIB}"))
         pointer = client.ask(f"map {handle} {4 * GIB}")
@@ -142,7 +146,7 @@ def test_a_handle_taken_back_from_an_address_holds_the_memory(machine: Machine) 
 
 @pytest.mark.parametrize("location", [HOST, HOST_NUMA])
 def test_physical_memory_of_the_host_takes_nothing_of_a_card(
-    machine: Machine, location: int
+    machine: SimulatorMachine, location: int
 ) -> None:
     with entered(machine) as (maker, one), entered(machine) as (holder, other):
         handle = done(maker.ask(f"create {4 * GIB} {location}"))
@@ -155,7 +159,7 @@ def test_physical_memory_of_the_host_takes_nothing_of_a_card(
         assert holder.ask(f"read {theirs}") == 5
 
 
-def test_a_process_killed_while_it_shares_leaves_nothing(machine: Machine) -> None:
+def test_a_process_killed_while_it_shares_leaves_nothing(machine: SimulatorMachine) -> None:
     with entered(machine) as (maker, one):
         handle = done(maker.ask(f"create {4 * GIB}"))
         descriptor = done(maker.ask(f"export {handle}"))
@@ -172,7 +176,9 @@ def test_a_process_killed_while_it_shares_leaves_nothing(machine: Machine) -> No
         assert held(machine) == {one: 0}
 
 
-def test_an_ipc_handle_shares_the_contents_and_counts_at_the_exporter(machine: Machine) -> None:
+def test_an_ipc_handle_shares_the_contents_and_counts_at_the_exporter(
+    machine: SimulatorMachine,
+) -> None:
     with entered(machine) as (exporter, one), entered(machine) as (opener, other):
         pointer = done(exporter.ask(f"alloc {4 * GIB}"))
         assert exporter.ask(f"write {pointer + GIB} 3") == 0
@@ -190,7 +196,9 @@ def test_an_ipc_handle_shares_the_contents_and_counts_at_the_exporter(machine: M
         assert held(machine) == {one: 0, other: 0}
 
 
-def test_an_ipc_handle_opened_twice_is_one_address_until_closed_twice(machine: Machine) -> None:
+def test_an_ipc_handle_opened_twice_is_one_address_until_closed_twice(
+    machine: SimulatorMachine,
+) -> None:
     with entered(machine) as (exporter, _), entered(machine) as (opener, _):
         pointer = done(exporter.ask(f"alloc {GIB}"))
         handle = done(exporter.ask(f"ipc_get {pointer}"))
@@ -202,7 +210,9 @@ def test_an_ipc_handle_opened_twice_is_one_address_until_closed_twice(machine: M
         assert opener.ask(f"ipc_close {opened}") != 0
 
 
-def test_small_allocations_of_a_block_are_opened_each_by_its_handle(machine: Machine) -> None:
+def test_small_allocations_of_a_block_are_opened_each_by_its_handle(
+    machine: SimulatorMachine,
+) -> None:
     with entered(machine) as (exporter, one), entered(machine) as (opener, other):
         pointers = [done(exporter.ask("alloc 4096")) for _ in range(2)]
         for value, pointer in enumerate(pointers, 7):
@@ -214,7 +224,9 @@ def test_small_allocations_of_a_block_are_opened_each_by_its_handle(machine: Mac
         assert held(machine) == {one: 2 * MIB, other: 0}
 
 
-def test_a_process_cannot_open_its_own_handle_nor_one_of_the_dead(machine: Machine) -> None:
+def test_a_process_cannot_open_its_own_handle_nor_one_of_the_dead(
+    machine: SimulatorMachine,
+) -> None:
     with entered(machine) as (exporter, _), entered(machine) as (opener, _):
         pointer = done(exporter.ask(f"alloc {GIB}"))
         handle = done(exporter.ask(f"ipc_get {pointer}"))
@@ -224,19 +236,21 @@ def test_a_process_cannot_open_its_own_handle_nor_one_of_the_dead(machine: Machi
         assert opener.ask(f"ipc_open {handle}")[0] == 400
 
 
-def test_what_was_opened_outlives_its_exporter_at_the_openers_account(machine: Machine) -> None:
+def test_imported_memory_outlives_its_exporter_and_is_charged_to_the_importer(
+    machine: SimulatorMachine,
+) -> None:
     with entered(machine) as (exporter, _), entered(machine) as (opener, other):
-        pointer = done(exporter.ask(f"alloc {4 * GIB}"))
+        pointer = done(exporter.ask(f"alloc {GIB}"))
         assert exporter.ask(f"write {pointer} 9") == 0
         opened = done(opener.ask(f"ipc_open {done(exporter.ask(f'ipc_get {pointer}'))}"))
         exporter.kill()
-        assert held(machine) == {other: 4 * GIB}
+        assert held(machine) == {other: GIB}
         assert opener.ask(f"read {opened}") == 9
         assert opener.ask(f"ipc_close {opened}") == 0
         assert held(machine) == {other: 0}
 
 
-def test_memory_allocated_after_an_exported_one_is_no_others(machine: Machine) -> None:
+def test_memory_allocated_after_an_exported_one_is_no_others(machine: SimulatorMachine) -> None:
     with entered(machine) as (exporter, _), entered(machine) as (opener, _):
         pointer = done(exporter.ask(f"alloc {GIB}"))
         opened = done(opener.ask(f"ipc_open {done(exporter.ask(f'ipc_get {pointer}'))}"))
@@ -246,7 +260,9 @@ def test_memory_allocated_after_an_exported_one_is_no_others(machine: Machine) -
         assert opener.ask(f"read {opened}") == 0
 
 
-def test_imported_memory_of_another_api_is_on_the_importers_account(machine: Machine) -> None:
+def test_imported_memory_of_another_api_is_on_the_importers_account(
+    machine: SimulatorMachine,
+) -> None:
     with entered(machine) as (client, pid):
         handle = done(client.ask(f"external {3 * GIB}"))
         assert held(machine) == {pid: 3 * GIB}

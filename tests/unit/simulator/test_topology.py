@@ -7,23 +7,24 @@ from collections.abc import Callable
 
 import pytest
 
-from gpushare.daemon.cards.topology import NO_NODE, Links, of_facts
+from gpushare.daemon.cards.validation import links_from_facts
+from gpushare.daemon.placement.model import NO_NODE, Links
 
-from .conftest import ROOT, Machine
+from .conftest import ROOT, SimulatorMachine
 
-Simulate = Callable[..., Machine]
+Simulate = Callable[..., SimulatorMachine]
 
 
 def nowhere(_address: str) -> int:
     raise AssertionError("NVML says the node")
 
 
-def links(machine: Machine) -> tuple[list[str], Links]:
+def links(machine: SimulatorMachine) -> tuple[list[str], Links]:
     facts = machine.ask("near.py", str(ROOT))["facts"]
-    return list(facts["cards"]), of_facts(facts, nowhere)
+    return list(facts["cards"]), links_from_facts(facts, nowhere)
 
 
-def test_a_machine_of_pairs_is_what_its_profile_says(simulate: Simulate) -> None:
+def test_a_machine_of_pairs_has_the_topology_of_its_profile(simulate: Simulate) -> None:
     machine = simulate("a100-pcie-pairs", cards=8)
     uuids, found = links(machine)
     kinds = [found.link(uuids[0], other).kind for other in uuids[1:]]

@@ -13,12 +13,12 @@ import pytest
 
 from gpushare import simulator
 
-from .conftest import CLIENTS, Machine
+from .conftest import CLIENTS, SimulatorMachine
 
 NO_DEVICE = 100
 
 
-def _devices(machine: Machine, visible: str | None) -> Any:
+def _devices(machine: SimulatorMachine, visible: str | None) -> Any:
     """Return cuInit's result and the devices, under a value of the variable."""
     env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
@@ -26,7 +26,7 @@ def _devices(machine: Machine, visible: str | None) -> Any:
     return json.loads(printed.splitlines()[-1])
 
 
-def _order(machine: Machine, visible: str | None) -> list[int]:
+def _order(machine: SimulatorMachine, visible: str | None) -> list[int]:
     """Return the cards' numbers in the order in which the process has them."""
     result, devices = _devices(machine, visible)
     assert result == (0 if devices else NO_DEVICE)
@@ -50,12 +50,14 @@ def _order(machine: Machine, visible: str | None) -> list[int]:
     ],
 )
 def test_cards_are_chosen_and_ordered_by_number(
-    simulate: Callable[..., Machine], visible: str | None, order: list[int]
+    simulate: Callable[..., SimulatorMachine], visible: str | None, order: list[int]
 ) -> None:
     assert _order(simulate("t4", cards=3), visible) == order
 
 
-def test_cards_are_chosen_by_uuid_whole_or_cut_short(simulate: Callable[..., Machine]) -> None:
+def test_cards_are_chosen_by_uuid_whole_or_cut_short(
+    simulate: Callable[..., SimulatorMachine],
+) -> None:
     machine = simulate("t4", cards=2)
     first, second = machine.simulator.uuids
     assert _order(machine, f"{second},{first}") == [1, 0]
@@ -64,7 +66,7 @@ def test_cards_are_chosen_by_uuid_whole_or_cut_short(simulate: Callable[..., Mac
     assert _order(machine, f"{second},0") == [1, 0]
 
 
-def test_memory_goes_to_the_card_that_was_chosen(simulate: Callable[..., Machine]) -> None:
+def test_memory_goes_to_the_card_that_was_chosen(simulate: Callable[..., SimulatorMachine]) -> None:
     machine = simulate("t4", cards=2)
     machine.run(
         *(sys.executable, "-c"),
@@ -77,7 +79,9 @@ def test_memory_goes_to_the_card_that_was_chosen(simulate: Callable[..., Machine
     )
 
 
-def test_a_partitioned_card_is_one_instance_to_a_process(simulate: Callable[..., Machine]) -> None:
+def test_a_partitioned_card_is_one_instance_to_a_process(
+    simulate: Callable[..., SimulatorMachine],
+) -> None:
     machine = simulate("h200", mig=("3g.71gb", "1g.18gb"))
     card, instances = machine.simulator.uuids[0], machine.simulator.instances
     for visible, index in ((None, 0), ("0", 0), (instances[1], 1), (f"MIG-{card}/2/0", 1)):
@@ -93,7 +97,9 @@ def test_a_partitioned_card_is_one_instance_to_a_process(simulate: Callable[...,
     assert len(_devices(machine, ",".join(instances))[1]) == 1
 
 
-def test_nvml_lists_instances_and_who_is_on_them(simulate: Callable[..., Machine]) -> None:
+def test_nvml_lists_instances_and_their_processes(
+    simulate: Callable[..., SimulatorMachine],
+) -> None:
     machine = simulate("h200", cards=2, mig=("1g.18gb", "2g.35gb"))
     first, second = machine.simulator.uuids
     printed = machine.run(
@@ -111,7 +117,7 @@ def test_nvml_lists_instances_and_who_is_on_them(simulate: Callable[..., Machine
     assert [card["mig"] for card in cards] == [[1, 1], [1, 1]]
 
 
-def test_a_card_shows_what_its_instances_hold(simulate: Callable[..., Machine]) -> None:
+def test_a_card_shows_the_use_of_its_instances(simulate: Callable[..., SimulatorMachine]) -> None:
     machine = simulate("h200", mig=("1g.18gb",))
     with machine.started("tenant.py") as tenant:
         assert tenant.ask("init") == 0
@@ -127,14 +133,14 @@ def test_a_card_shows_what_its_instances_hold(simulate: Callable[..., Machine]) 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"profile": "t4", "mig": ["1g.18gb"]}, "mig: 1g.18gb is none of no instances"),
-        ({"mig": ["1g.5gb"]}, "mig: 1g.5gb is none of 1g.18gb, 2g.35gb"),
-        ({"mig": ["7g.141gb", "1g.18gb"]}, "are 9 of 8 parts of the memory and 8 of 7 slices"),
-        ({"cards": 8, "mig": ["1g.18gb", "1g.18gb"]}, "cards and instances are more than 16"),
+        ({"profile": "t4", "mig": ["1g.18gb"]}, "mig=1g.18gb: unknown"),
+        ({"mig": ["1g.5gb"]}, "mig=1g.5gb: unknown. Use one of 1g.18gb, 2g.35gb"),
+        ({"mig": ["7g.141gb", "1g.18gb"]}, "uses 9 of 8 parts of the memory and 8 of 7 slices"),
+        ({"cards": 8, "mig": ["1g.18gb", "1g.18gb"]}, "more than 16 cards and instances"),
     ],
 )
-def test_what_no_card_can_be_partitioned_into_is_refused(
-    simulate: Callable[..., Machine], options: dict[str, Any], told: str
+def test_an_impossible_partition_is_refused(
+    simulate: Callable[..., SimulatorMachine], options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(simulator.ProfileError, match=told):
         simulate(**options)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user is told where an engine's command fails."""
+"""The message to a user when an engine's command fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.verify.engine import Containerd, Docker, EngineFailed
+from gpushare.verify.runners import Containerd, Docker, EngineFailed
 
 
 def command(folder: Path, name: str, said: str) -> dict[str, str]:
@@ -17,7 +17,7 @@ def command(folder: Path, name: str, said: str) -> dict[str, str]:
     return {"PATH": str(folder)}
 
 
-def test_a_containerd_that_is_not_there_is_said_in_words(
+def test_a_missing_containerd_is_reported_in_plain_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = "ctr: failed to dial /run/containerd/containerd.sock: context deadline exceeded"
@@ -25,7 +25,9 @@ def test_a_containerd_that_is_not_there_is_said_in_words(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(EngineFailed) as failure:
         Containerd(Path("/launcher"), env).prepare(Path("/probe"))
-    assert str(failure.value) == f"ctr reaches no daemon ({said}); start it, or see --runtime"
+    assert str(failure.value) == (
+        f"ctr cannot reach its daemon ({said}). Start it, or use another --runtime."
+    )
 
 
 def test_any_other_failure_names_the_command(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpushare-probe under the bare simulated driver: what it is told it does, and says what it got."""
+"""gpushare-probe under the bare simulated driver: its commands, and its answers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from gpushare import simulator
-from gpushare.install import Source
-from gpushare.verify import ProbeFailed, Tenant
+from gpushare.install import InstallSource
+from gpushare.verify import ProbeFailed, ProbeTenant
 
 WAYS = (
     *("cuMemAlloc", "cuMemAllocPitch", "cuMemAllocAsync"),
     *("cuMemAllocFromPoolAsync", "cuMemCreate", "cuArrayCreate", "cuGraphLaunch"),
     "cuModuleLoadData",
 )
-PROBE = Source.of_package().libraries / "gpushare-probe"
+PROBE = InstallSource.of_package().libraries / "gpushare-probe"
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("api", WAYS)
 def test_it_takes_memory_and_gives_it_back(env: dict[str, str], api: str) -> None:
-    with Tenant("probe", [str(PROBE)], env) as probe:
+    with ProbeTenant("probe", [str(PROBE)], env) as probe:
         assert probe.start()["code"] == 0
         before = probe.ask("info")
         one = probe.ask(f"alloc {api} {64 << 20}")
@@ -43,7 +43,7 @@ def test_it_takes_memory_and_gives_it_back(env: dict[str, str], api: str) -> Non
 
 
 def test_managed_memory_is_nowhere_before_it_is_used(env: dict[str, str]) -> None:
-    with Tenant("probe", [str(PROBE)], env) as probe:
+    with ProbeTenant("probe", [str(PROBE)], env) as probe:
         probe.start()
         before = probe.ask("info")
         assert probe.ask(f"alloc cuMemAllocManaged {64 << 20}")["code"] == 0
@@ -51,8 +51,8 @@ def test_managed_memory_is_nowhere_before_it_is_used(env: dict[str, str]) -> Non
         assert probe.ask("free")["bytes"] == 64 << 20
 
 
-def test_it_keeps_the_card_busy_as_long_as_it_is_told_to(env: dict[str, str]) -> None:
-    with Tenant("probe", [str(PROBE)], env) as probe:
+def test_it_keeps_the_card_busy_for_the_requested_time(env: dict[str, str]) -> None:
+    with ProbeTenant("probe", [str(PROBE)], env) as probe:
         probe.start()
         probe.tell("busy 1000000 200000000")
         done = probe.answer("busy")
@@ -63,8 +63,8 @@ def test_it_keeps_the_card_busy_as_long_as_it_is_told_to(env: dict[str, str]) ->
     assert done["asked_ns"] <= done["took_ns"]
 
 
-def test_its_kernels_take_the_time_they_are_told_to(env: dict[str, str]) -> None:
-    with Tenant("probe", [str(PROBE)], env) as probe:
+def test_its_kernels_take_the_requested_time(env: dict[str, str]) -> None:
+    with ProbeTenant("probe", [str(PROBE)], env) as probe:
         probe.start()
         spun = probe.ask("spin 1000000 20")
         assert spun["code"] == 0
@@ -78,17 +78,17 @@ def test_a_command_line_that_is_wrong_is_an_error(env: dict[str, str], words: li
     assert b"usage: gpushare-probe" in done.stderr
 
 
-def test_a_program_that_is_no_probe_is_told_by_its_words() -> None:
+def test_a_program_that_is_no_probe_is_recognized_by_its_answer() -> None:
     with (
-        Tenant("echo", ["sh", "-c", "echo nothing here; echo why >&2"]) as other,
+        ProbeTenant("echo", ["sh", "-c", "echo nothing here; echo why >&2"]) as other,
         pytest.raises(ProbeFailed, match="nothing here"),
     ):
         other.start()
 
 
-def test_a_probe_that_ends_is_told_with_what_it_said_last() -> None:
+def test_a_probe_that_ends_is_reported_with_its_last_line() -> None:
     with (
-        Tenant("gone", ["sh", "-c", "echo out of paper >&2; exit 1"]) as other,
+        ProbeTenant("gone", ["sh", "-c", "echo out of paper >&2; exit 1"]) as other,
         pytest.raises(ProbeFailed, match="out of paper"),
     ):
         other.start()

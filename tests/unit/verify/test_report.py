@@ -5,26 +5,32 @@ from __future__ import annotations
 
 import io
 
-from gpushare.verify import Check, Report
+from gpushare.verify import CheckResult, Report
 
 
-def test_a_claim_that_does_not_hold_shows_what_was_seen() -> None:
+def test_a_false_claim_is_shown_with_its_evidence() -> None:
     stream = io.StringIO()
     report = Report(stream)
     report.check("the sky is green", False, {"sky": "blue"})
-    assert stream.getvalue() == "  FAILED  the sky is green: {'sky': 'blue'}\n"
-    assert report.checks == [Check("the sky is green", False, "{'sky': 'blue'}")]
+    assert stream.getvalue() == "  FAIL    the sky is green: {'sky': 'blue'}\n"
+    assert report.checks == [CheckResult("the sky is green", False, "{'sky': 'blue'}")]
 
 
-def test_nothing_claimed_is_nothing_held() -> None:
-    assert not Report().held
-    assert Report(checks=[Check("one", held=True)]).held
-    assert not Report(checks=[Check("one", held=True), Check("two", held=False)]).held
+def test_a_report_without_claims_does_not_pass() -> None:
+    assert not Report().passed
+    assert Report(checks=[CheckResult("one", passed=True)]).passed
+    assert not Report(
+        checks=[CheckResult("one", passed=True), CheckResult("two", passed=False)]
+    ).passed
 
 
-def test_the_summary_counts_what_held() -> None:
-    checks = [Check("one", held=True), Check("two", held=False), Check("three", held=True)]
-    assert Report(checks=checks).summary == "2 of 3 claims held"
+def test_the_summary_counts_the_claims_that_hold() -> None:
+    checks = [
+        CheckResult("one", passed=True),
+        CheckResult("two", passed=False),
+        CheckResult("three", passed=True),
+    ]
+    assert Report(checks=checks).summary == "2 of 3 checks passed"
 
 
 def test_a_command_can_be_typed_as_it_is_shown() -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations, by what they are about; each module has its table `OPERATIONS`."""
+"""The operations: one module a subject, each with the table of its operations."""

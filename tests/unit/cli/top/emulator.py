@@ -115,7 +115,7 @@ class Emulator:
             return False
         try:
             found = os.read(self._fd, 65536)
-        except OSError:  # EIO: nobody has the other side any more
+        except OSError:  # EIO: no process has the other side any more
             return False
         self.raw += found
         self._stream.feed(found)

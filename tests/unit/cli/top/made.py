@@ -1,56 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of machines that are not there."""
+"""Snapshots of machines that do not exist."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from gpushare.cli.top.picture import Card, Container, Figure, Picture, Process, picture
+from gpushare.cli.top.snapshot import (
+    CardRow,
+    ContainerRow,
+    ProcessRow,
+    Reading,
+    TopSnapshot,
+    snapshot_of,
+)
 from tests.unit.cli.conftest import CARD, GIB, tenant
 
 TAKEN = 1763700000.0
 
 
-def machine() -> Picture:
+def machine() -> TopSnapshot:
     """Two cards; train and serve on the first, notebook with two processes on the second."""
-    other: Any = {**CARD, "index": 1, "uuid": "GPU-1", "model": "NVIDIA A100", "utilisation": None}
+    other: Any = {**CARD, "index": 1, "uuid": "GPU-1", "model": "NVIDIA A100", "utilization": None}
     train = tenant("train", 3.9, 4)
     serve = tenant("serve", 5.2, 8, cores=60, cores_got=41.0, policy="burst-share", throttled=0.0)
     serve |= {"key": "b" * 16, "id": "b" * 64}
     notebook = tenant("notebook", 1, 2, index=1, cores=0, cores_got=None, policy="best-effort")
     notebook |= {"key": "c" * 16, "id": "c" * 64, "online": True}
-    notebook["cards"][0]["spent"] |= {"source": "", "gate": "closed"}
+    notebook["cards"][0]["compute"] |= {"cores_source": "", "gate": "closed"}
     notebook["processes"] = [
         {
             "pid": 700 + number,
             "container_pid": 20 + number,
             "name": name,
             "bytes": number * GIB,
-            "cards": [{"index": 1, "bytes": number * GIB, "utilisation": 9 - number}],
+            "cards": [{"index": 1, "bytes": number * GIB, "utilization": 9 - number}],
         }
         for number, name in enumerate(("jupyter", "kernel"), start=1)
     ]
-    return picture([CARD, other], [train, serve, notebook], TAKEN)
+    return snapshot_of([CARD, other], [train, serve, notebook], TAKEN)
 
 
-def got(value: float | None) -> Figure:
-    """Return what a container got."""
-    return Figure(value, "-" if value is None else f"{value:.1f}")
+def reading(value: float | None) -> Reading:
+    """Return a reading."""
+    return Reading(value, "-" if value is None else f"{value:.1f}")
 
 
-def container(name: str, card: int = 0, **more: Any) -> Container:
+def container(name: str, card: int = 0, **more: Any) -> ContainerRow:
     """Return the container train of `machine`, called `name`."""
     made = replace(machine().containers[0], name=name, key=name, id=name * 3, card=card)
     made = replace(made, processes=())
     return replace(made, **more)
 
 
-def process(pid: int, name: str = "python", **more: Any) -> Process:
+def process(pid: int, name: str = "python", **more: Any) -> ProcessRow:
     """Return a process that has 1 GiB."""
-    return replace(Process(pid, pid - 1, name, GIB, 10), **more)
+    return replace(ProcessRow(pid, pid - 1, name, GIB, 10), **more)
 
 
-def card(index: int = 0, **more: Any) -> Card:
+def card(index: int = 0, **more: Any) -> CardRow:
     """Return a card."""
     return replace(machine().cards[0], index=index, **more)

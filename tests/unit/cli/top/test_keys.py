@@ -8,32 +8,41 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.cli.top.keys import Change, Do, Effect, Mode, Signal, State, press, prompt
-from gpushare.cli.top.picture import Picture
-from gpushare.cli.top.view import View, index, rows
+from gpushare.cli.top.keys import (
+    Effect,
+    InputMode,
+    ScreenAction,
+    ShareChange,
+    Signal,
+    UiState,
+    press,
+    prompt,
+)
+from gpushare.cli.top.snapshot import TopSnapshot
+from gpushare.cli.top.view import TableView, index, rows
 
 from .made import machine
 
 PAGE = 3
 
 
-def typed(*keys: str, state: State | None = None, picture: Picture | None = None) -> State:
+def typed(*keys: str, state: UiState | None = None, snapshot: TopSnapshot | None = None) -> UiState:
     """Return what `keys`, one after another, make of `state`."""
-    return typed_with_effects(*keys, state=state, picture=picture)[0]
+    return typed_with_effects(*keys, state=state, snapshot=snapshot)[0]
 
 
 def typed_with_effects(
-    *keys: str, state: State | None = None, picture: Picture | None = None
-) -> tuple[State, list[Effect]]:
-    state, effects = state or State(), list[Effect]()
+    *keys: str, state: UiState | None = None, snapshot: TopSnapshot | None = None
+) -> tuple[UiState, list[Effect]]:
+    state, effects = state or UiState(), list[Effect]()
     for key in keys:
-        state, effect = press(state, key, picture or machine(), PAGE)
+        state, effect = press(state, key, snapshot or machine(), PAGE)
         if effect is not None:
             effects.append(effect)
     return state, effects
 
 
-def at(state: State) -> int:
+def at(state: UiState) -> int:
     return index(rows(machine(), state.view), state.view)
 
 
@@ -56,7 +65,7 @@ def test_the_arrows_move_through_the_rows_and_stop_at_their_ends(keys: list[str]
 
 @pytest.mark.parametrize("key", ["q", "Q", "f10"])
 def test_q_quits(key: str) -> None:
-    assert typed_with_effects(key)[1] == [Do.QUIT]
+    assert typed_with_effects(key)[1] == [ScreenAction.QUIT]
 
 
 @pytest.mark.parametrize("key", ["enter", " "])
@@ -79,9 +88,9 @@ def test_left_folds_and_right_unfolds() -> None:
     assert not typed("right", state=folded).view.folded
 
 
-def test_s_goes_through_the_columns_and_r_turns_the_order() -> None:
+def test_s_selects_the_next_sort_column_and_r_reverses_the_order() -> None:
     assert typed("s").view.sort == "memory"
-    assert typed("o", ">").view.sort == "got"
+    assert typed("o", ">").view.sort == "cores"
     assert typed("s", "<").view.sort == "name"
     assert typed("<").view.sort == "state"
     assert typed("r").view.reverse
@@ -99,20 +108,20 @@ def test_t_shows_a_list_and_back_in_the_tree_its_order_still_stands() -> None:
 
 def test_a_filter_is_typed_and_escape_takes_it_away() -> None:
     state = typed("/", *"trax", "backspace")
-    assert (state.mode, state.view.filter, prompt(state)) == (Mode.FILTER, "tra", "/tra")
+    assert (state.mode, state.view.filter, prompt(state)) == (InputMode.FILTER, "tra", "/tra")
     kept = typed("enter", state=state)
-    assert (kept.mode, kept.view.filter) == (Mode.TABLE, "tra")
+    assert (kept.mode, kept.view.filter) == (InputMode.TABLE, "tra")
     assert typed("esc", state=state).view.filter == ""
     assert typed("esc", state=kept).view.filter == ""
-    assert typed("/", "q").mode is Mode.FILTER
+    assert typed("/", "q").mode is InputMode.FILTER
 
 
 @pytest.mark.parametrize("key", ["h", "?", "f1"])
 def test_help_is_left_with_any_key(key: str) -> None:
     shown = typed(key)
-    assert shown.mode is Mode.HELP
+    assert shown.mode is InputMode.HELP
     left, effects = typed_with_effects("q", state=shown)
-    assert (left.mode, effects) == (Mode.TABLE, [])
+    assert (left.mode, effects) == (InputMode.TABLE, [])
 
 
 def test_plus_and_minus_change_the_interval_within_bounds() -> None:
@@ -125,11 +134,11 @@ def test_plus_and_minus_change_the_interval_within_bounds() -> None:
 @pytest.mark.parametrize("key", ["k", "f9", "p"])
 def test_nothing_is_changed_unless_that_was_allowed(key: str) -> None:
     state, effects = typed_with_effects("end", key)
-    assert (state.mode, effects) == (Mode.TABLE, [])
+    assert (state.mode, effects) == (InputMode.TABLE, [])
     assert "--allow-changes" in state.message
 
 
-ALLOWED = State(may_change=True)
+ALLOWED = UiState(may_change=True)
 
 
 def test_a_signal_is_sent_after_a_yes() -> None:
@@ -145,48 +154,48 @@ def test_anything_but_a_yes_sends_nothing(key: str) -> None:
     asked = typed("end", "k", "enter", state=ALLOWED)
     assert "SIGTERM" in prompt(asked)
     state, effects = typed_with_effects(key, state=asked)
-    assert (state.mode, state.asked, effects) == (Mode.TABLE, None, [])
+    assert (state.mode, state.unconfirmed, effects) == (InputMode.TABLE, None, [])
 
 
-def test_who_is_asked_about_stays_the_same_whatever_ends_meanwhile() -> None:
+def test_a_confirmation_keeps_its_tenant_when_rows_change() -> None:
     state = typed("end", "k", state=ALLOWED)
     less = replace(machine(), containers=machine().containers[:2])
-    asked = typed("enter", state=state, picture=less)
-    assert isinstance(asked.asked, Signal)
-    assert asked.asked.process.pid == 702
+    asked = typed("enter", state=state, snapshot=less)
+    assert isinstance(asked.unconfirmed, Signal)
+    assert asked.unconfirmed.process.pid == 702
 
 
-def test_a_signal_that_is_none_and_a_row_that_is_no_process_are_said() -> None:
+def test_an_invalid_signal_and_an_invalid_row_are_reported() -> None:
     assert "TERM INT" in typed("end", "k", *"foo", "enter", state=ALLOWED).message
     assert "select" in typed("k", state=ALLOWED).message
     assert "select a process" in typed("down", "k", state=ALLOWED).message
-    assert typed("end", "k", "esc", state=ALLOWED).mode is Mode.TABLE
+    assert typed("end", "k", "esc", state=ALLOWED).mode is InputMode.TABLE
 
 
 def test_a_share_is_changed_after_a_yes() -> None:
     asked = typed("down", "p", *"burst-share 40%", "enter", state=ALLOWED)
     assert prompt(asked) == "set serve: policy burst-share cores 40? y/n"
     serve = machine().containers[1]
-    assert typed_with_effects("y", state=asked)[1] == [Change(serve, "burst-share", 40)]
+    assert typed_with_effects("y", state=asked)[1] == [ShareChange(serve, "burst-share", 40)]
     of_process = typed("end", "p", *"7", "enter", state=ALLOWED)
-    assert of_process.asked == Change(machine().containers[2], None, 7)
+    assert of_process.unconfirmed == ShareChange(machine().containers[2], None, 7)
 
 
 @pytest.mark.parametrize("entry", ["0", "101", "fastest", "-3"])
-def test_a_share_that_is_none_is_said(entry: str) -> None:
+def test_an_invalid_share_is_reported(entry: str) -> None:
     state = typed("down", "p", *entry, "enter", state=ALLOWED)
-    assert (state.mode, state.asked) == (Mode.TABLE, None)
+    assert (state.mode, state.unconfirmed) == (InputMode.TABLE, None)
     assert entry in state.message
-    assert typed("down", "p", "enter", state=ALLOWED).message == "nothing done"
+    assert typed("down", "p", "enter", state=ALLOWED).message == "canceled"
 
 
 def test_a_name_is_no_command_to_the_terminal() -> None:
     evil = replace(machine().containers[0], name="\x1b[2J")
-    state = State(mode=Mode.CONFIRM, asked=Change(evil, None, 3))
+    state = UiState(mode=InputMode.CONFIRM, unconfirmed=ShareChange(evil, None, 3))
     assert "\x1b" not in prompt(state)
 
 
 def test_keys_on_a_machine_with_nothing_do_nothing() -> None:
     for key in ("up", "end", "enter", "right", "pagedown", "s", "i"):
-        state = typed(key, picture=Picture(0.0))
-        assert replace(state.view, sort="name", detail=False) == View()
+        state = typed(key, snapshot=TopSnapshot(0.0))
+        assert replace(state.view, sort="name", detail=False) == TableView()

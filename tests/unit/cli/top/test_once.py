@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare.cli.top.plain import text
-from gpushare.cli.top.view import View
+from gpushare.cli.top.render import plain_text as text
+from gpushare.cli.top.view import TableView
 from tests.unit.cli.conftest import CARD, tenant
-from tests.unit.cli.fake_daemon import FakeDaemon, rows
+from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 
 from .made import machine
 
@@ -40,7 +40,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_once_is_the_screen_as_text(cli: Cli, daemon: FakeDaemon) -> None:
+def test_once_is_the_screen_as_text(cli: Cli, daemon: AnsweringDaemon) -> None:
     result = cli("top", "--once")
     assert result.exit_code == 0
     lines = result.output.splitlines()
@@ -51,15 +51,15 @@ def test_once_is_the_screen_as_text(cli: Cli, daemon: FakeDaemon) -> None:
 
 
 def test_once_in_ascii_is_this() -> None:
-    assert text(machine(), View(), unicode=False) + "\n" == GOLDEN.read_text()
+    assert text(machine(), TableView(), unicode=False) + "\n" == GOLDEN.read_text()
 
 
-def test_what_a_user_should_know_stands_below(cli: Cli, daemon: FakeDaemon) -> None:
+def test_warnings_stand_below_the_table(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["tenants"] = rows(tenant("train", 5, 4, warnings=["it is over\x1b[2J"]))
     assert cli("top", "--once").output.splitlines()[-2:] == ["", "it is over?[2J"]
 
 
-def test_once_as_json_is_one_document(cli: Cli, daemon: FakeDaemon) -> None:  # noqa: ARG001
+def test_once_as_json_is_one_document(cli: Cli, daemon: AnsweringDaemon) -> None:  # noqa: ARG001
     for words in (("top", "--once", "--json"), ("--json", "top", "--once")):
         document = json.loads(cli(*words).stdout)
         assert document["cards"] == [CARD]
@@ -70,7 +70,7 @@ def test_once_as_json_is_one_document(cli: Cli, daemon: FakeDaemon) -> None:  # 
 
 def test_filter_sort_and_shape_are_chosen_on_the_command_line(
     cli: Cli,
-    daemon: FakeDaemon,  # noqa: ARG001
+    daemon: AnsweringDaemon,  # noqa: ARG001
 ) -> None:
     assert "serve" not in cli("top", "--once", "--filter", "train").output
     flat = cli("top", "--once", "--flat", "--sort", "memory").output.splitlines()
@@ -86,10 +86,10 @@ def test_without_a_daemon_it_ends_as_the_others_do(cli: Cli) -> None:
     assert "gpushared is not running" in result.stderr
 
 
-def test_where_there_is_no_terminal_it_says_what_to_do(cli: Cli, daemon: FakeDaemon) -> None:
+def test_where_there_is_no_terminal_it_says_what_to_do(cli: Cli, daemon: AnsweringDaemon) -> None:
     result = cli("top")
     assert result.exit_code == 1
-    assert "use --once" in result.stderr
+    assert "Use --once" in result.stderr
     assert daemon.requests == []
 
 
@@ -103,7 +103,7 @@ def test_a_stream_has_a_document_a_line_and_goes_on_when_the_daemon_is_back(
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as stream:
         assert stream.stdout is not None
         assert "no " + str(path) in json.loads(stream.stdout.readline())["error"]
-        with FakeDaemon(path, answers).running():
+        with AnsweringDaemon(path, answers).running():
             while "error" in (document := json.loads(stream.stdout.readline())):
                 pass
         assert document["containers"][0]["name"] == "train"

@@ -15,7 +15,7 @@ import pytest
 
 from gpushare.protocol import CODE_FORBIDDEN
 from tests.unit.cli.conftest import tenant
-from tests.unit.cli.fake_daemon import FakeDaemon, refusal, rows
+from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
 
 from .emulator import Emulator
 
@@ -29,9 +29,9 @@ SHOW_CURSOR = b"\x1b[?25h"
 HIDE_CURSOR = b"\x1b[?25l"
 PROGRAM = [sys.executable, "-m", "gpushare.cli", "top", "--interval", "0.2"]
 BROKEN = """
-import gpushare.cli, gpushare.cli.top.app
+import gpushare.cli, gpushare.cli.top
 def broken(*_): raise ZeroDivisionError("boom")
-gpushare.cli.top.app.screen = broken
+gpushare.cli.top.screen = broken
 gpushare.cli.main()
 """
 
@@ -68,7 +68,7 @@ def test_it_shows_cards_containers_and_processes(start: Start) -> None:
     screen = start().until(shown).splitlines()
     assert screen[0].startswith("gpushare top")
     assert screen[1].startswith("0 NVIDIA H200  MEM ▊░")
-    assert {"NAME▲", "MEMORY", "GOT", "ASK", "THR", "POLICY"} <= {*screen[2].split()}
+    assert {"NAME▲", "MEMORY", "CORES%", "QUOTA%", "THROT%", "POLICY"} <= {*screen[2].split()}
     assert [line.split()[1] for line in screen[3:8]] == ["0", "serve", "(1)", "train", "(1)"]
 
 
@@ -88,6 +88,12 @@ def test_keys_move_fold_sort_and_filter(start: Start) -> None:
     top.until(lambda screen: "PgUp" in screen and "train" not in screen)
     top.press("x")
     top.until(shown)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_the_size_is_that_of_the_terminal_not_of_the_environment(start: Start) -> None:
+    top = start(columns=140, lines=40, COLUMNS="80", LINES="24")
+    top.until(lambda screen: "ISOLATION" in screen and "q quit" in screen.split("\n")[39])
 
 
 @pytest.mark.usefixtures("daemon")
@@ -130,7 +136,7 @@ def test_a_bug_leaves_the_terminal_as_it_was(start: Start) -> None:
     top = start(program=[sys.executable, "-c", BROKEN, "top"])
     assert top.end() == 1
     assert top.raw.rfind(SHOW_CURSOR) > top.raw.rfind(HIDE_CURSOR) > 0
-    assert "a bug in gpushare: ZeroDivisionError: boom" in top.text
+    assert "internal error: ZeroDivisionError: boom" in top.text
 
 
 @pytest.mark.usefixtures("daemon")
@@ -159,14 +165,14 @@ def test_the_last_picture_stays_while_the_daemon_is_away(start: Start, tmp_path:
     from tests.unit.cli.conftest import CARD  # noqa: PLC0415
 
     answers = {"cards": rows(CARD), "tenants": rows(tenant("train", 3.9, 4))}
-    with FakeDaemon(path, answers).running():
+    with AnsweringDaemon(path, answers).running():
         top = start()
         top.until(shown)
-    top.until(lambda screen: "the last picture" in screen and "train" in screen)
+    top.until(lambda screen: "no new data" in screen and "train" in screen)
     path.unlink()
     answers["tenants"] = rows(tenant("another", 3.9, 4))
-    with FakeDaemon(path, answers).running():
-        top.until(lambda screen: "the last picture" not in screen and "another" in screen)
+    with AnsweringDaemon(path, answers).running():
+        top.until(lambda screen: "no new data" not in screen and "another" in screen)
 
 
 @pytest.mark.usefixtures("daemon")
@@ -189,9 +195,7 @@ def test_a_terminal_with_colours_has_them(start: Start) -> None:
 
 @pytest.mark.usefixtures("daemon")
 @pytest.mark.parametrize(("term", "said"), [("dumb", "cursor"), ("nosuch", "not known")])
-def test_a_terminal_that_it_cannot_draw_on_is_told_of_once(
-    start: Start, term: str, said: str
-) -> None:
+def test_an_unsupported_terminal_is_reported_once(start: Start, term: str, said: str) -> None:
     top = start(TERM=term, columns=200)
     assert top.end() == 1
     assert said in top.text
@@ -208,7 +212,9 @@ def idle_process() -> Iterator[subprocess.Popen[bytes]]:
             made.kill()
 
 
-def test_a_signal_reaches_the_process_that_was_selected(start: Start, daemon: FakeDaemon) -> None:
+def test_a_signal_reaches_the_process_that_was_selected(
+    start: Start, daemon: AnsweringDaemon
+) -> None:
     with idle_process() as sleeping:
         train = tenant("train", 3.9, 4)
         train["processes"][0] |= {"pid": sleeping.pid}
@@ -227,7 +233,7 @@ def test_a_signal_reaches_the_process_that_was_selected(start: Start, daemon: Fa
 
 
 def test_a_process_that_took_the_number_since_gets_no_signal(
-    start: Start, daemon: FakeDaemon
+    start: Start, daemon: AnsweringDaemon
 ) -> None:
     with idle_process() as another:
         train = tenant("train", 3.9, 4)
@@ -237,15 +243,15 @@ def test_a_process_that_took_the_number_since_gets_no_signal(
         top = start("--allow-changes", columns=120)
         top.until(lambda screen: f"{another.pid} (1) python" in screen)
         top.press("end", "k", "enter", "y")
-        top.until(lambda screen: "not done: process" in screen)
+        top.until(lambda screen: "failed: process" in screen)
         assert another.poll() is None
 
 
-def test_a_change_that_the_daemon_refuses_is_said(start: Start, daemon: FakeDaemon) -> None:
+def test_a_refused_change_is_reported(start: Start, daemon: AnsweringDaemon) -> None:
     daemon.answers["set"] = refusal(CODE_FORBIDDEN, "set is for root")
     top = start("--allow-changes")
     top.until(shown)
     top.press("down", "p", *"burst-share 40", "enter", "y")
-    top.until(lambda screen: "not done: set is for root" in screen)
+    top.until(lambda screen: "failed: set is for root" in screen)
     asked = [request for request in daemon.requests if request["op"] == "set"]
     assert [(one["policy"], one["cores"]) for one in asked] == [("burst-share", "40")]

@@ -8,20 +8,20 @@ import wcwidth
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cli.table import printable
-from gpushare.cli.top.text import bar, clip, pad, to_ascii, width
+from gpushare.cli.text import printable
+from gpushare.cli.top.columns import bar, clip, pad, to_ascii, width
 
 
 @pytest.mark.parametrize(
     ("text", "columns"),
     [("train", 5), ("日本", 4), ("e\u0301", 1), ("한국어", 6), ("", 0), ("🚀", 2)],
 )
-def test_wide_letters_take_two_columns_and_marks_none(text: str, columns: int) -> None:
+def test_wide_letters_take_two_columns_and_combining_marks_none(text: str, columns: int) -> None:
     assert width(text) == columns == wcwidth.wcswidth(text)
 
 
 @given(st.text().map(printable), st.integers(0, 40))
-def test_what_is_clipped_fits_and_begins_as_it_did(text: str, most: int) -> None:
+def test_a_clipped_text_fits_and_begins_as_before(text: str, most: int) -> None:
     shown = clip(text, most)
     assert width(shown) <= most
     assert text.startswith(shown.removesuffix("…"))
@@ -29,13 +29,13 @@ def test_what_is_clipped_fits_and_begins_as_it_did(text: str, most: int) -> None
 
 
 @given(st.text(max_size=20).map(printable), st.booleans())
-def test_what_is_padded_is_as_wide_as_its_column(text: str, right: bool) -> None:
+def test_a_padded_text_is_as_wide_as_its_column(text: str, right: bool) -> None:
     shown = pad(clip(text, 12), 12, right=right)
     assert width(shown) == 12
 
 
 @given(st.integers(0, 60), st.floats(0, 2), st.floats(0, 2), st.booleans())
-def test_a_bar_is_as_long_as_it_is_told(
+def test_a_bar_has_the_requested_length(
     columns: int, full: float, half: float, ascii_only: bool
 ) -> None:
     shown = bar(columns, full, half, ascii_only=ascii_only)
@@ -43,7 +43,7 @@ def test_a_bar_is_as_long_as_it_is_told(
     assert shown.isascii() or not ascii_only
 
 
-def test_a_bar_shows_what_is_used_and_what_is_promised() -> None:
+def test_a_bar_shows_used_and_allocated_memory() -> None:
     assert bar(10, 0.5, 0.8, ascii_only=True) == "#####:::.."
     assert bar(10, 0.5, 0.8) == "█████▒▒▒░░"
     assert bar(10, 1.5) == "██████████"
@@ -51,6 +51,6 @@ def test_a_bar_shows_what_is_used_and_what_is_promised() -> None:
 
 
 @given(st.text())
-def test_what_a_terminal_of_ascii_gets_is_ascii(text: str) -> None:
+def test_an_ascii_terminal_gets_only_ascii(text: str) -> None:
     assert to_ascii(text).isascii()
     assert len(to_ascii(text)) == len(text)

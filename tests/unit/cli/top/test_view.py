@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What folds, filters and orders leave of a picture."""
+"""What folds, filters and orders leave of a snapshot."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import replace
 import pytest
 
 from gpushare.cli.top.columns import COLUMNS
-from gpushare.cli.top.picture import Card, Container, Picture
-from gpushare.cli.top.view import View, index, rows
+from gpushare.cli.top.snapshot import CardRow, ContainerRow, TopSnapshot
+from gpushare.cli.top.view import TableView, index, rows
 
-from .made import card, container, got, machine, process
+from .made import card, container, machine, process, reading
 
 
-def shown(picture: Picture, view: View) -> list[str]:
+def shown(snapshot: TopSnapshot, view: TableView) -> list[str]:
     """Return the rows as indented names."""
     lines = []
-    for row in rows(picture, view):
+    for row in rows(snapshot, view):
         one = row.shown
-        what = f"card {one.index}" if isinstance(one, Card) else one.name
+        what = f"card {one.index}" if isinstance(one, CardRow) else one.name
         lines.append("  " * row.depth + what)
     return lines
 
 
-def names(picture: Picture, view: View) -> list[str]:
-    return [row.shown.name for row in rows(picture, view) if isinstance(row.shown, Container)]
+def names(snapshot: TopSnapshot, view: TableView) -> list[str]:
+    return [row.shown.name for row in rows(snapshot, view) if isinstance(row.shown, ContainerRow)]
 
 
 TREE = [
@@ -37,18 +37,18 @@ TREE = [
 
 
 def test_containers_are_beneath_their_cards_and_processes_beneath_them() -> None:
-    assert shown(machine(), View()) == TREE
+    assert shown(machine(), TableView()) == TREE
 
 
-def test_what_is_folded_hides_what_is_beneath_it() -> None:
+def test_a_folded_row_hides_the_rows_beneath_it() -> None:
     folded = frozenset({("card", 0), ("container", "c" * 16, 1)})
-    assert shown(machine(), View(folded=folded)) == ["card 0", "card 1", "  notebook"]
-    folds = [row.folds for row in rows(machine(), View(folded=folded))]
+    assert shown(machine(), TableView(folded=folded)) == ["card 0", "card 1", "  notebook"]
+    folds = [row.folds for row in rows(machine(), TableView(folded=folded))]
     assert folds == [True, False, True]
 
 
 def test_without_the_tree_all_containers_are_one_list() -> None:
-    view = View(tree=False, sort="memory")
+    view = TableView(tree=False, sort="memory")
     assert names(machine(), view) == ["serve", "train", "notebook"]
     assert shown(machine(), view)[0] == "serve"
 
@@ -58,8 +58,8 @@ def test_without_the_tree_all_containers_are_one_list() -> None:
     [
         ("name", False, ["a", "b", "c"]),
         ("name", True, ["c", "b", "a"]),
-        ("got", False, ["b", "a", "c"]),  # the largest first, what is not known last
-        ("got", True, ["c", "a", "b"]),
+        ("cores", False, ["b", "a", "c"]),  # the largest first, what is not known last
+        ("cores", True, ["c", "a", "b"]),
         ("policy", False, ["c", "a", "b"]),
         ("state", False, ["c", "a", "b"]),
     ],
@@ -68,40 +68,40 @@ def test_a_card_s_containers_are_in_the_order_of_a_column(
     sort: str, reverse: bool, order: list[str]
 ) -> None:
     containers = (
-        container("b", got=got(30.0), policy="fixed-share"),
-        container("a", got=got(10.0), policy="fixed-share"),
-        container("c", got=got(None), policy="best-effort", over_bytes=1),
+        container("b", cores_used=reading(30.0), policy="fixed-share"),
+        container("a", cores_used=reading(10.0), policy="fixed-share"),
+        container("c", cores_used=reading(None), policy="best-effort", over_bytes=1),
     )
-    picture = Picture(0.0, (card(),), containers)
-    assert names(picture, View(sort=sort, reverse=reverse)) == order
+    snapshot = TopSnapshot(0.0, (card(),), containers)
+    assert names(snapshot, TableView(sort=sort, reverse=reverse)) == order
 
 
 def test_every_column_orders_containers_of_which_nothing_is_known() -> None:
-    nothing = container("x", got=got(None), throttled=None, processes=(process(2),))
-    picture = Picture(0.0, (card(),), (nothing, replace(nothing, key="y", name="y")))
+    nothing = container("x", cores_used=reading(None), throttled=None, processes=(process(2),))
+    snapshot = TopSnapshot(0.0, (card(),), (nothing, replace(nothing, key="y", name="y")))
     for column in COLUMNS:
-        assert sorted(names(picture, View(sort=column.key))) == ["x", "y"]
+        assert sorted(names(snapshot, TableView(sort=column.key))) == ["x", "y"]
 
 
 def test_processes_are_in_the_order_of_the_column_too() -> None:
     both = (process(5, "b", bytes=1), process(4, "a", bytes=None))
-    picture = Picture(0.0, (card(),), (container("x", processes=both),))
-    assert shown(picture, View(sort="memory"))[2:] == ["    b", "    a"]
-    assert shown(picture, View(sort="name"))[2:] == ["    a", "    b"]
-    assert shown(picture, View(sort="policy"))[2:] == ["    b", "    a"]  # as they came
+    snapshot = TopSnapshot(0.0, (card(),), (container("x", processes=both),))
+    assert shown(snapshot, TableView(sort="memory"))[2:] == ["    b", "    a"]
+    assert shown(snapshot, TableView(sort="name"))[2:] == ["    a", "    b"]
+    assert shown(snapshot, TableView(sort="policy"))[2:] == ["    b", "    a"]  # as they came
 
 
 def test_a_filter_leaves_containers_and_processes_of_that_name() -> None:
-    assert shown(machine(), View(filter="SERV")) == ["card 0", "  serve", "    python"]
-    assert shown(machine(), View(filter="kernel")) == ["card 1", "  notebook", "    kernel"]
-    assert shown(machine(), View(filter="702")) == ["card 1", "  notebook", "    kernel"]
-    assert names(machine(), View(filter="cccccc")) == ["notebook"]
-    assert names(machine(), View(filter="burst")) == ["serve"]
-    assert shown(machine(), View(filter="nobody")) == []
+    assert shown(machine(), TableView(filter="SERV")) == ["card 0", "  serve", "    python"]
+    assert shown(machine(), TableView(filter="kernel")) == ["card 1", "  notebook", "    kernel"]
+    assert shown(machine(), TableView(filter="702")) == ["card 1", "  notebook", "    kernel"]
+    assert names(machine(), TableView(filter="cccccc")) == ["notebook"]
+    assert names(machine(), TableView(filter="burst")) == ["serve"]
+    assert shown(machine(), TableView(filter="nobody")) == []
 
 
 def test_the_selected_row_is_found_wherever_it_went() -> None:
-    view = View(selected=("container", "0123456789abcdef", 0), at=3)
+    view = TableView(selected=("container", "0123456789abcdef", 0), at=3)
     found = rows(machine(), view)
     assert found[index(found, view)].ident == view.selected
     backwards = replace(view, reverse=True)
@@ -110,7 +110,7 @@ def test_the_selected_row_is_found_wherever_it_went() -> None:
 
 
 def test_when_the_selected_row_is_gone_the_one_in_its_place_is_selected() -> None:
-    view = View(selected=("process", "gone", 0, 1), at=8)
+    view = TableView(selected=("process", "gone", 0, 1), at=8)
     assert index(rows(machine(), view), view) == 8
     fewer = replace(view, filter="serve")
     assert index(rows(machine(), fewer), fewer) == 2

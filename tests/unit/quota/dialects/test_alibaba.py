@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ACK, cGPU and eGPU: what is asked, and what their own products would refuse."""
+"""ACK, cGPU and eGPU: the requests, and what their own products would refuse."""
 
 import pytest
 
 from gpushare.quota.dialects.alibaba import ALIBABA
 
-from .asking import Words, asked, note, refusal, said
+from .requesting_container import Words, asked, note, refusal, said
 
 MEM, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 COUNT, CARDS = "aliyun.com/gpu-count", "aliyun.com/gpu"
@@ -20,7 +20,7 @@ def over_cards(memory: str, cards: str, **limits: str) -> Words:
 
 def test_gpu_mem_is_whole_gib() -> None:
     assert asked({"limit": {MEM: "4"}}) == {"memory": "4GiB"}
-    assert "is not a whole number of GiB" in refusal({"limit": {MEM: "5.5"}})
+    assert "not a whole number of GiB" in refusal({"limit": {MEM: "5.5"}})
 
 
 @pytest.mark.parametrize(("memory", "cards", "each"), [("8", "2", "4GiB"), ("8", "4", "2GiB")])
@@ -31,17 +31,17 @@ def test_gpu_mem_is_divided_by_gpu_count(memory: str, cards: str, each: str) -> 
 @pytest.mark.parametrize("strict", [True, False])
 def test_gpu_mem_that_does_not_divide_is_refused(*, strict: bool) -> None:
     assert refusal(over_cards("7", "2"), strict=strict) == (
-        f'limit {MEM} (Alibaba ACK and cGPU): "7" does not divide into 2 cards; write 6 or 8'
+        f"limit {MEM}=7 (Alibaba ACK and cGPU): does not divide into 2 cards. Write 6 or 8."
     )
 
 
 def test_less_gpu_mem_than_cards_is_refused() -> None:
-    assert "does not divide into 4 cards; write 4 or 8" in refusal(over_cards("2", "4"))
+    assert "does not divide into 4 cards. Write 4 or 8." in refusal(over_cards("2", "4"))
 
 
 @pytest.mark.parametrize("cards", ["0", "17", "two", "1.5"])
 def test_a_gpu_count_that_is_none_is_refused(cards: str) -> None:
-    assert "write a whole number" in refusal(over_cards("8", cards))
+    assert "Write a whole number" in refusal(over_cards("8", cards))
 
 
 def test_a_gpu_count_alone_asks_for_nothing() -> None:
@@ -55,21 +55,21 @@ def test_cores_are_in_steps_of_5(core: str) -> None:
 
 def test_cores_between_the_steps_are_for_a_lenient_node() -> None:
     words: Words = {"limit": {MEM: "4", CORE: "2"}}
-    assert "is not a multiple of 5; write e.g. 5" in refusal(words)
+    assert "not a multiple of 5. Write e.g. 5." in refusal(words)
     assert asked(words, strict=False)["cores"] == "2"
 
 
 def test_cores_need_memory() -> None:
-    assert f"asks for no memory beside it; ask for memory too: {MEM}" in refusal(
-        {"limit": {CORE: "20"}}
-    )
+    assert f"requires memory. Request memory too: {MEM}." in refusal({"limit": {CORE: "20"}})
 
 
 def test_several_cards_share_compute_on_ack_and_may_have_a_part_of_it_here() -> None:
     words = over_cards("8", "2", **{CORE: "20"})
-    assert "is for one card, and 2 are asked for" in refusal(words)
+    assert "requires a single card, but 2 are requested" in refusal(words)
     assert asked(words, strict=False) == {"memory": "4GiB", "count": "2", "cores": "20"}
-    assert "is for one card, and 2 are asked for, as Alibaba ACK and cGPU asks" in note(words)
+    assert "requires a single card, but 2 are requested, as Alibaba ACK and cGPU requires" in note(
+        words
+    )
 
 
 def test_cards_of_topology_nodes_are_whole() -> None:
@@ -87,21 +87,21 @@ def test_memory_is_a_part_of_the_card(part: str, whole: str, percent: str) -> No
 def test_a_part_is_put_down_to_whole_percent() -> None:
     words: Words = {"env": {PART: "8", WHOLE: "22"}}
     assert asked(words) == {"memory-percent": "36"}
-    assert "is 36.36 % of a card, put down to 36" in note(words)
+    assert "36.36 % of a card, rounded down to 36" in note(words)
 
 
 def test_less_than_a_percent_is_refused() -> None:
     words: Words = {"env": {PART: "1", WHOLE: "141"}}
-    assert "is below one percent of a card; ask for more" in refusal(words, strict=False)
+    assert "less than one percent of a card. Request more." in refusal(words, strict=False)
 
 
 @pytest.mark.parametrize(
     ("env", "rule"),
     [
-        ({PART: "3"}, f"is a part of {WHOLE}, which is not said; write {WHOLE} too"),
-        ({WHOLE: "15"}, f"asks for nothing without {PART}; write {PART} too"),
-        ({PART: "16", WHOLE: "15"}, f"is more than {WHOLE}, 15; write 15 or less"),
-        ({PART: "0", WHOLE: "15"}, "is not a whole number"),
+        ({PART: "3"}, f"a fraction of {WHOLE}, which is not set. Write {WHOLE} too."),
+        ({WHOLE: "15"}, f"has no effect without {PART}. Write {PART} too."),
+        ({PART: "16", WHOLE: "15"}, f"exceeds {WHOLE}, 15. Write 15 or less."),
+        ({PART: "0", WHOLE: "15"}, "not a whole number"),
     ],
 )
 @pytest.mark.parametrize("strict", [True, False])
@@ -122,7 +122,7 @@ def test_the_part_is_of_each_card() -> None:
 
 def test_cards_without_memory_are_no_share_to_cgpu_and_whole_here() -> None:
     words: Words = {"env": {THESE: "0,1"}}
-    assert f"asks for no memory beside it; write {PART} and {WHOLE}" in refusal(words)
+    assert f"requires memory. Write {PART} and {WHOLE}." in refusal(words)
     assert asked(words, strict=False) == {"devices": "0,1"}
 
 
@@ -137,14 +137,14 @@ def test_an_images_all_is_no_choice_of_cards() -> None:
 
 
 @pytest.mark.parametrize("shared_first", [True, False])
-def test_of_shared_and_whole_cards_in_one_container_the_shared_are_given(
+def test_of_shared_and_exclusive_cards_in_one_container_shared_ones_are_used(
     *, shared_first: bool
 ) -> None:
     names = [(THESE, "2"), ("NVIDIA_VISIBLE_DEVICES", "0,1")]
     env = dict(names if shared_first else reversed(names)) | {PART: "1", WHOLE: "4"}
     spoken = said({"env": env})
     assert spoken.layer["devices"].value == ("2",)
-    assert 'NVIDIA_VISIBLE_DEVICES (Alibaba ACK and cGPU) "0,1" was not taken' in spoken.notes[0]
+    assert 'NVIDIA_VISIBLE_DEVICES (Alibaba ACK and cGPU) "0,1" was not applied' in spoken.notes[0]
 
 
 def test_a_weight_turns_on_the_policy_by_weight() -> None:
@@ -165,7 +165,7 @@ def test_high_priority_is_the_class_online(text: str, class_: str) -> None:
 def test_a_container_does_not_switch_its_own_quota_off() -> None:
     spoken = said({"env": {PART: "1", WHOLE: "4", "CGPU_DISABLE": "true"}})
     assert spoken.layer["memory-percent"].value == 25
-    assert "a quota beside it holds" in spoken.meant["CGPU_DISABLE"]
+    assert "the quota stays in effect" in spoken.meant["CGPU_DISABLE"]
 
 
 # --- eGPU ---
@@ -182,17 +182,19 @@ def test_egpus_memory_is_in_bytes_of_each_card(text: str, size: str) -> None:
 @pytest.mark.parametrize("strict", [True, False])
 def test_egpu_without_memory_is_refused(*, strict: bool) -> None:
     told = refusal({"env": {ON: "1"}}, strict=strict)
-    assert told.endswith(f'"1" asks for nothing without {BYTES}; write {BYTES} too')
+    assert told.endswith(
+        f"=1 (Alibaba PAI eGPU): has no effect without {BYTES}. Write {BYTES} too."
+    )
 
 
 @pytest.mark.parametrize("off", [{}, {ON: "0"}])
 def test_egpu_that_is_off_is_left_by_a_lenient_node(off: dict[str, str]) -> None:
     words: Words = {"env": {BYTES: "4294967296", **off}}
-    assert f"asks for nothing without {ON}; write {ON} too" in refusal(words)
+    assert f"has no effect without {ON}. Write {ON} too." in refusal(words)
     assert asked(words, strict=False) == {"memory": "4GiB"}
 
 
-def test_what_egpu_keeps_for_itself_is_the_programs() -> None:
+def test_memory_that_egpu_reserves_belongs_to_the_program() -> None:
     env = {ON: "1", BYTES: "4294967296", "ALIYUN_COM_GPU_MEM_RESERVED": "10"}
     assert asked({"env": env}) == {"memory": "4GiB"}
 
@@ -208,7 +210,7 @@ def test_compute_beside_cgpus_memory_is_cgpus() -> None:
 
 @pytest.mark.parametrize("name", ["IDX", "POD", "ASSIGNED", "ASSUME_TIME", "ASSIGN_TIME"])
 @pytest.mark.parametrize("where", ["annotation", "env"])
-def test_what_the_scheduler_writes_asks_for_nothing(name: str, where: str) -> None:
+def test_keys_of_the_scheduler_request_nothing(name: str, where: str) -> None:
     full = f"ALIYUN_COM_GPU_MEM_{name}"
     spoken = said({"env": {full: "1"}} if where == "env" else {"annotation": {full: "1"}})
     assert (spoken.layer, spoken.problems) == ({}, ())

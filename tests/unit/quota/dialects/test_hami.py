@@ -3,7 +3,7 @@
 
 import pytest
 
-from .asking import Words, asked, note, refusal, said
+from .requesting_container import Words, asked, note, refusal, said
 
 MEMORY, CORES = "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"
 POLICY, THESE = "GPU_CORE_UTILIZATION_POLICY", "NVIDIA_VISIBLE_DEVICES"
@@ -45,7 +45,8 @@ def test_a_memory_limit_is_binary_whatever_its_letter(text: str, size: str) -> N
 @pytest.mark.parametrize("text", ["4Gi", "4gb", "1.5g", "-1g", "g", "", "0x10"])
 def test_another_memory_limit_is_refused(text: str, *, strict: bool) -> None:
     told = refusal({"env": {MEMORY: text}}, strict=strict)
-    assert told == f'env {MEMORY} (HAMi): "{text}" is not a size; write e.g. 4g, 4096m or 4194304k'
+    shown = text or '""'
+    assert told == f"env {MEMORY}={shown} (HAMi): not a size. Write e.g. 4g, 4096m or 4194304k."
 
 
 @pytest.mark.parametrize("text", ["0m", "0", "0g"])
@@ -59,7 +60,7 @@ def test_a_mib_and_two_percent_are_kept_as_they_are() -> None:
     assert asked({"env": {MEMORY: "1m", CORES: "2"}}) == {"memory": "1MiB", "cores": "2"}
 
 
-def test_what_the_plugin_writes_for_two_cards() -> None:
+def test_variables_of_the_plugin_for_two_cards_are_read() -> None:
     env = {
         f"{MEMORY}_0": "4096m",
         f"{MEMORY}_1": "4096m",
@@ -82,7 +83,7 @@ def test_an_image_that_names_all_cards_chooses_none(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["101", "-1", "30%", "0.3"])
 def test_cores_that_are_no_percentage_are_refused(text: str) -> None:
-    assert "write a whole number from 1 to 100" in refusal({"env": {MEMORY: "1g", CORES: text}})
+    assert "Write a whole number from 1 to 100" in refusal({"env": {MEMORY: "1g", CORES: text}})
 
 
 @pytest.mark.parametrize(
@@ -104,9 +105,7 @@ def test_a_policy_without_cores_has_nothing_to_hold() -> None:
 
 @pytest.mark.parametrize(("text", "priority"), [("0", None), ("1", "6")])
 @pytest.mark.parametrize("name", ["CUDA_TASK_PRIORITY", "nvidia.com/priority"])
-def test_a_low_priority_is_below_who_asks_for_none(
-    name: str, text: str, priority: str | None
-) -> None:
+def test_a_low_priority_is_below_no_priority(name: str, text: str, priority: str | None) -> None:
     words: Words = (
         {"env": {MEMORY: "1g", name: text}}
         if name.isupper()
@@ -118,7 +117,7 @@ def test_a_low_priority_is_below_who_asks_for_none(
 def test_a_container_does_not_switch_its_own_quota_off() -> None:
     spoken = said({"env": {MEMORY: "1g", "CUDA_DISABLE_CONTROL": "true"}})
     assert set(spoken.layer) == {"memory"}
-    assert "a quota beside it holds" in spoken.meant["CUDA_DISABLE_CONTROL"]
+    assert "the quota stays in effect" in spoken.meant["CUDA_DISABLE_CONTROL"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_a_container_does_not_switch_its_own_quota_off() -> None:
         "CUDA_REDIRECT",
     ],
 )
-def test_what_hami_core_reads_for_itself_says_nothing_here(name: str) -> None:
+def test_variables_of_hami_core_itself_request_nothing(name: str) -> None:
     spoken = said({"env": {MEMORY: "1g", name: "true"}})
     assert set(spoken.layer) == {"memory"}
     assert spoken.meant[name]
@@ -178,7 +177,7 @@ def test_hamis_placements(text: str, placement: str | None) -> None:
     assert asked(words).get("placement") == placement
 
 
-def test_a_card_without_neighbours_is_said_to_be_cores_100() -> None:
+def test_a_card_without_neighbours_gets_cores_100() -> None:
     name = "hami.io/gpu-scheduler-policy"
     words: Words = {"limit": {"nvidia.com/gpumem": "1024"}, "annotation": {name: "mutex"}}
     assert "gpushare.io/cores=100" in said(words).meant[name]
@@ -189,7 +188,7 @@ def test_a_placement_that_hami_does_not_know_is_refused() -> None:
         "limit": {"nvidia.com/gpumem": "1024"},
         "annotation": {"hami.io/gpu-scheduler-policy": "binpack,spraed"},
     }
-    assert "did you mean spread?" in refusal(words)
+    assert "Did you mean spread?" in refusal(words)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +201,9 @@ def test_a_placement_that_hami_does_not_know_is_refused() -> None:
         ("volcano.sh/vgpu-mode", "volcano.sh/vgpu-memory"),
     ],
 )
-def test_what_divides_a_card(name: str, limit: str, text: str, backend: str) -> None:
+def test_a_key_that_divides_a_card_selects_the_backend(
+    name: str, limit: str, text: str, backend: str
+) -> None:
     assert asked({"limit": {limit: "1024"}, "annotation": {name: text}})["backend"] == backend
 
 
@@ -219,7 +220,7 @@ def test_what_divides_a_card(name: str, limit: str, text: str, backend: str) -> 
         "hami.io/device-scoring-weights",
     ],
 )
-def test_what_schedulers_write_and_read_asks_for_nothing(name: str) -> None:
+def test_keys_of_schedulers_request_nothing(name: str) -> None:
     spoken = said({"annotation": {name: "1"}})
     assert (spoken.layer, spoken.problems) == ({}, ())
     assert spoken.meant[name]
@@ -243,7 +244,7 @@ class TestLimits:
         self, names: tuple[str, ...], *, strict: bool
     ) -> None:
         words: Words = {"limit": {names[1]: "3000", names[2]: "50"}}
-        assert refusal(words, strict=strict).endswith("keep one of the two")
+        assert refusal(words, strict=strict).endswith("Keep one of the two.")
 
     def test_without_memory_it_is_all_of_the_cards(self, names: tuple[str, ...]) -> None:
         words: Words = {"limit": {names[0]: "1", names[3]: "30"}}
@@ -264,7 +265,7 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("which", "text"), [(0, "0"), (0, "17"), (1, "1.5"), (2, "101"), (3, "101"), (3, "-5")]
     )
-    def test_what_is_no_amount_is_refused(
+    def test_an_invalid_amount_is_refused(
         self, names: tuple[str, ...], which: int, text: str
     ) -> None:
         others = {names[1]: "512"} if which != 1 else {names[3]: "30"}

@@ -8,22 +8,26 @@ import pytest
 from hypothesis import strategies as st
 
 from gpushare.quota import (
-    Cards,
-    Ceilings,
     Defaults,
     Dialects,
-    Given,
-    Quota,
+    EffectiveRequest,
+    EngineCards,
+    MaxPerRequest,
     QuotaError,
-    give,
-    read_again,
-    read_quota,
+    QuotaRequest,
+    change_recorded,
+    parse_change,
+    parse_request,
+    resolve_request,
+    to_record,
 )
-from gpushare.quota.dialects import Dialect, Listener, Place, Row, Tables
+from gpushare.quota.annotations import PodIdentity
+from gpushare.quota.dialects import Dialect, Tables, Translator, VendorKey
 from gpushare.quota.dialects.units import MIBS, NAMES, TEXT
 from gpushare.quota.keys import KEYS
-from gpushare.quota.pod import Pod
-from gpushare.quota.sources import Trust
+from gpushare.quota.precedence import Precedence
+from gpushare.quota.request_policy import EnvTrust
+from tests.unit.quota.records import rows
 from tests.unit.quota.test_precedence import ENGINE, NODE, SAID, assert_at_most, most
 
 GIB = 1 << 30
@@ -36,12 +40,21 @@ ACME = Dialect(
     "acme",
     "Acme",
     rows=(
-        Row("acme.io/mem", "annotation", "asks", "Memory.", MIBS, "memory"),
-        Row("acme.io/container.{container}.mem", "annotation", "asks", "One's.", MIBS, "memory"),
-        Row("acme.io/models", "annotation", "says", "Models.", NAMES, "allow"),
-        Row("acme.io/for", "annotation", "says", "Whose.", TEXT, names_container=True),
-        Row("ACME_MEM", "env", "asks", "Memory.", MIBS, "memory"),
-        Row("ACME_COUNT", "env", "says", "Models.", NAMES, "deny"),
+        VendorKey("acme.io/mem", "Memory.", MIBS, "memory", where="annotation", role="request"),
+        VendorKey(
+            "acme.io/container.{container}.mem",
+            "One's.",
+            MIBS,
+            "memory",
+            where="annotation",
+            role="request",
+        ),
+        VendorKey("acme.io/models", "Models.", NAMES, "allow", where="annotation", role="option"),
+        VendorKey(
+            "acme.io/for", "Whose.", TEXT, where="annotation", role="option", names_container=True
+        ),
+        VendorKey("ACME_MEM", "Memory.", MIBS, "memory", where="env", role="request"),
+        VendorKey("ACME_COUNT", "Models.", NAMES, "deny", where="env", role="option"),
     ),
 )
 TABLES = Tables([ACME])
@@ -54,18 +67,18 @@ def read(
     dialects: Dialects = LENIENT,
     trust: str | None = None,
     **others: object,
-) -> Quota:
-    return read_quota(
+) -> QuotaRequest:
+    return parse_request(
         annotations or {},
         env or {},
         dialects=dialects,
         trust=trust,  # type: ignore[arg-type]
         **others,  # type: ignore[arg-type]
-    )
+    ).valid()
 
 
-def given(quota: Quota) -> Given:
-    return give(quota)
+def given(quota: QuotaRequest) -> EffectiveRequest:
+    return resolve_request(quota)
 
 
 def refusal(*sources: dict[str, str], **how: object) -> str:
@@ -77,14 +90,14 @@ def refusal(*sources: dict[str, str], **how: object) -> str:
 # --- alone ---
 
 
-def test_a_container_of_another_system_gets_what_it_asks_for() -> None:
+def test_a_container_with_another_systems_keys_gets_its_request() -> None:
     quota = read({}, HAMI)
     assert (quota.memory_bytes, quota.cores) == (4 * GIB, 30)
-    assert quota.rows() == {"memory": "4GiB env", "cores": "30 env"}
+    assert rows(quota.requested) == {"memory": "4GiB env", "cores": "30 env"}
     assert given(quota).policy == "fixed-share"
 
 
-def test_what_it_means_here_is_noted() -> None:
+def test_the_translation_is_noted() -> None:
     [note] = read({}, HAMI).notes
     assert note == (
         'HAMi: env CUDA_DEVICE_MEMORY_LIMIT "4g" is memory 4GiB, '
@@ -93,61 +106,62 @@ def test_what_it_means_here_is_noted() -> None:
 
 
 def test_without_dialects_none_is_read() -> None:
-    assert read_quota({}, HAMI) == Quota()
+    assert parse_request({}, HAMI).valid() == QuotaRequest()
 
 
 def test_a_refusal_has_the_vendors_key_and_the_text_as_it_was_written() -> None:
     quota = read({}, {"CUDA_DEVICE_MEMORY_LIMIT": "16384m"})
-    ceilings = Ceilings(memory_bytes=8 * GIB)
+    ceilings = MaxPerRequest(memory_bytes=8 * GIB)
     with pytest.raises(QuotaError) as refused:
         ceilings.refuse_above(quota, given(quota))
     assert str(refused.value) == (
-        'env CUDA_DEVICE_MEMORY_LIMIT: "16384m" is above the ceiling, 8GiB; ask for 8GiB or less'
+        "env CUDA_DEVICE_MEMORY_LIMIT=16384m: exceeds the maximum, 8GiB. Request 8GiB or less."
     )
 
 
 def test_a_value_that_is_none_is_refused_with_its_fix() -> None:
     assert refusal({}, {"CUDA_DEVICE_MEMORY_LIMIT": "4Q"}).startswith(
-        'env CUDA_DEVICE_MEMORY_LIMIT (HAMi): "4Q" is not a size; write'
+        "env CUDA_DEVICE_MEMORY_LIMIT=4Q (HAMi): not a size. Write"
     )
 
 
-def test_defaults_fill_what_it_does_not_say() -> None:
+def test_defaults_fill_missing_keys() -> None:
     quota = read({}, {"CUDA_DEVICE_MEMORY_LIMIT": "4g"}, defaults=Defaults(cores=20))
-    assert quota.rows() == {"memory": "4GiB env", "cores": "20 default"}
+    assert rows(quota.requested) == {"memory": "4GiB env", "cores": "20 default"}
 
 
-def test_what_an_operator_set_is_above_it() -> None:
+def test_overrides_take_precedence_over_dialects() -> None:
     quota = read({}, HAMI, operator={"memory": "2GiB"})
     assert quota.memory_bytes == 2 * GIB
-    assert quota.rows_beneath()["memory"] == "4GiB env"
-    assert any('CUDA_DEVICE_MEMORY_LIMIT "4g" was not taken' in note for note in quota.notes)
+    assert rows(quota.before_operator)["memory"] == "4GiB env"
+    assert any('CUDA_DEVICE_MEMORY_LIMIT "4g" was not applied' in note for note in quota.notes)
 
 
-def test_its_rows_can_be_read_again() -> None:
-    rows = read({}, HAMI).rows()
-    assert read_again(rows, {"cores": "50"}).memory_bytes == 4 * GIB
+def test_its_record_can_be_changed() -> None:
+    record = to_record(read({}, HAMI).requested)
+    change = parse_change({"cores": "50"}).requested
+    assert change_recorded(record, change).memory_bytes == 4 * GIB
 
 
 def test_cards_that_an_engine_put_in_become_shares_of_them() -> None:
-    cards = Cards("docker run --gpus", count=2)
+    cards = EngineCards("docker run --gpus", count=2)
     quota = read({}, HAMI, cards=cards)
-    shared = give(quota, cards=cards)
+    shared = resolve_request(quota, cards=cards)
     assert (shared.kind, shared.count, shared.memory_bytes) == ("shared", 2, 4 * GIB)
 
 
-def test_a_word_that_only_says_how_is_noted_where_it_counts_for_nothing() -> None:
+def test_a_modifier_without_effect_is_noted() -> None:
     env = {"GPUSHARE_MEMORY": "4GiB", "GPU_CORE_UTILIZATION_POLICY": "force"}
     quota = read({}, env)
-    assert quota.rows() == {"memory": "4GiB env"}
+    assert rows(quota.requested) == {"memory": "4GiB env"}
     [note] = quota.notes
     assert note == (
-        'env GPU_CORE_UTILIZATION_POLICY (HAMi) "force" was not taken: it only says how, and '
-        "nothing of HAMi asks"
+        'env GPU_CORE_UTILIZATION_POLICY (HAMi) "force" was not applied: it is only an option, and '
+        "no HAMi key requests a GPU"
     )
 
 
-def test_several_words_that_only_say_how_are_one_note() -> None:
+def test_several_modifiers_are_one_note() -> None:
     env = {
         "GPUSHARE_MEMORY": "4GiB",
         "GPU_CORE_UTILIZATION_POLICY": "force",
@@ -155,8 +169,8 @@ def test_several_words_that_only_say_how_are_one_note() -> None:
     }
     [note] = read({}, env).notes
     assert note == (
-        "env GPU_CORE_UTILIZATION_POLICY, env CUDA_TASK_PRIORITY (HAMi) were not taken: they only "
-        "say how, and nothing of HAMi asks"
+        "env GPU_CORE_UTILIZATION_POLICY, env CUDA_TASK_PRIORITY (HAMi) were not applied: "
+        "they are only options, and no HAMi key requests a GPU"
     )
 
 
@@ -167,48 +181,48 @@ def test_an_images_own_variable_is_not_worth_a_note() -> None:
 
 def test_cards_beside_a_request_of_the_same_dialect_are_taken() -> None:
     env = {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_VISIBLE_DEVICES": "1"}
-    assert read({}, env).rows() == {"memory": "4GiB env", "devices": "1 env"}
+    assert rows(read({}, env).requested) == {"memory": "4GiB env", "devices": "1 env"}
 
 
 def test_cards_that_an_engine_put_in_are_not_named_once_more() -> None:
     env = {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_VISIBLE_DEVICES": "0"}
-    cards = Cards("docker run --gpus (nvidia hook)", count=1)
-    assert give(read({}, env, cards=cards), cards=cards).devices == ()
+    cards = EngineCards("docker run --gpus (nvidia hook)", count=1)
+    assert resolve_request(read({}, env, cards=cards), cards=cards).devices == ()
 
 
 # --- trust ---
 
 
-def test_the_environment_of_a_pod_asks_for_nothing_in_any_words() -> None:
+def test_the_environment_of_a_pod_is_no_request_in_any_dialect() -> None:
     quota = read(POD, HAMI)
-    assert not quota.asked
+    assert not quota.requested
     assert "the environment may only shrink" in quota.notes[0]
     assert not any(note.startswith("HAMi:") for note in quota.notes)
 
 
 def test_the_environment_of_a_pod_may_ask_where_the_operator_says_so() -> None:
-    assert read(POD, HAMI, trust="ask").memory_bytes == 4 * GIB
+    assert read(POD, HAMI, trust="request").memory_bytes == 4 * GIB
 
 
-def test_what_is_smaller_shrinks_and_what_is_larger_does_not() -> None:
+def test_a_smaller_value_shrinks_and_a_larger_one_does_not_enlarge() -> None:
     annotations = {**POD, "gpushare.io/memory": "8GiB"}
     assert read(annotations, {"CUDA_DEVICE_MEMORY_LIMIT": "4g"}).memory_bytes == 4 * GIB
     larger = read(annotations, {"CUDA_DEVICE_MEMORY_LIMIT": "16g"})
     assert larger.memory_bytes == 8 * GIB
     assert (
-        'env CUDA_DEVICE_MEMORY_LIMIT "16g" was not taken: pod annotation gpushare.io/memory '
-        '"8GiB" is above it' in larger.notes
+        'env CUDA_DEVICE_MEMORY_LIMIT "16g" was not applied: pod annotation gpushare.io/memory '
+        '"8GiB" takes precedence' in larger.notes
     )
 
 
 def test_an_environment_that_is_not_read_is_named() -> None:
     quota = read({}, {**HAMI, "CUDA_TASK_PRIORITY": "0"}, trust="ignore")
-    assert not quota.asked
+    assert not quota.requested
     assert "CUDA_DEVICE_MEMORY_LIMIT was not read: trust.env is ignore" in quota.notes
 
 
 def test_an_environment_that_is_not_read_is_not_refused_either() -> None:
-    assert not read({}, {"CUDA_DEVICE_MEMORY_LIMIT": "4Q"}, trust="ignore").asked
+    assert not read({}, {"CUDA_DEVICE_MEMORY_LIMIT": "4Q"}, trust="ignore").requested
 
 
 # --- two at once ---
@@ -217,9 +231,10 @@ def test_an_environment_that_is_not_read_is_not_refused_either() -> None:
 def test_a_strict_node_refuses_two_dialects_and_names_both() -> None:
     ours = {"gpushare.io/memory": "8GiB"}
     assert refusal(ours, HAMI, dialects=STRICT) == (
-        'annotation gpushare.io/memory: "8GiB" asks as gpushare, and env CUDA_DEVICE_MEMORY_LIMIT '
-        '"4g" asks as HAMi; keep one of the two, or let dialects.mode be lenient: the smaller is '
-        "taken"
+        "annotation gpushare.io/memory=8GiB: uses gpushare keys, and env "
+        'CUDA_DEVICE_MEMORY_LIMIT "4g" uses HAMi keys. Keep one of the two, or '
+        "set dialects.mode to lenient to apply the "
+        "smaller value."
     )
 
 
@@ -228,21 +243,21 @@ def test_a_strict_node_takes_one() -> None:
     assert read({"gpushare.io/memory": "8GiB"}, dialects=STRICT).memory_bytes == 8 * GIB
 
 
-def test_what_a_binder_hands_on_of_an_annotation_is_no_second_dialect() -> None:
+def test_an_annotation_passed_on_by_a_binder_is_no_second_dialect() -> None:
     annotations = {**POD, "nvidia.com/container.train.gpu-memory.request": "4Gi"}
     env = {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_GPU_MEMORY_LIMIT": "8192"}
-    quota = read(annotations, env, dialects=STRICT, trust="ask")
+    quota = read(annotations, env, dialects=STRICT, trust="request")
     assert quota.memory_bytes == 4 * GIB
-    assert read({}, env, dialects=STRICT, trust="ask").memory_limit_bytes == 8 * GIB
+    assert read({}, env, dialects=STRICT, trust="request").memory_limit_bytes == 8 * GIB
 
 
-def test_a_strict_node_does_not_count_what_is_not_read() -> None:
+def test_a_strict_node_does_not_count_unread_keys() -> None:
     quota = read({"gpushare.io/memory": "8GiB"}, HAMI, dialects=STRICT, trust="ignore")
     assert quota.memory_bytes == 8 * GIB
 
 
 @pytest.mark.parametrize(("ours", "taken"), [("8GiB", 4), ("2GiB", 2)])
-def test_a_lenient_node_takes_what_asks_for_less_and_says_so(ours: str, taken: int) -> None:
+def test_a_lenient_node_uses_the_smaller_request_and_notes_it(ours: str, taken: int) -> None:
     quota = read({}, {"GPUSHARE_MEMORY": ours, **HAMI})
     assert (quota.memory_bytes, quota.cores) == (taken * GIB, 30)
     left, kept = (
@@ -256,21 +271,21 @@ def test_a_lenient_node_takes_what_asks_for_less_and_says_so(ours: str, taken: i
 # --- dialects that are not taken ---
 
 
-def test_a_request_in_a_dialect_that_is_not_taken_is_refused_with_our_words_for_it() -> None:
+def test_a_request_in_a_disabled_dialect_is_refused_with_our_keys_for_it() -> None:
     dialects = Dialects(accept=frozenset({"vcuda"}), where={"accept": "gpushare.yaml:3"})
     assert refusal({}, HAMI, dialects=dialects) == (
-        'env CUDA_DEVICE_MEMORY_LIMIT: "4g" asks as HAMi, which this node does not take; '
-        "write GPUSHARE_MEMORY=4GiB GPUSHARE_CORES=30, or have hami added to dialects.accept "
-        "(gpushare.yaml:3)"
+        "env CUDA_DEVICE_MEMORY_LIMIT=4g: uses HAMi keys, which this node does not accept. "
+        "Write GPUSHARE_MEMORY=4GiB GPUSHARE_CORES=30, or add hami to dialects.accept "
+        "(gpushare.yaml:3)."
     )
 
 
 def test_it_is_left_and_noted_where_the_operator_says_so() -> None:
     dialects = Dialects(accept=frozenset(), others="ignore")
     quota = read({}, {"GPUSHARE_MEMORY": "8GiB", **HAMI}, dialects=dialects)
-    assert quota.rows() == {"memory": "8GiB env"}
+    assert rows(quota.requested) == {"memory": "8GiB env"}
     assert (
-        'env CUDA_DEVICE_MEMORY_LIMIT (HAMi) "4g" was not taken: hami is not in dialects.accept'
+        'env CUDA_DEVICE_MEMORY_LIMIT (HAMi) "4g" was not applied: hami is not in dialects.accept'
         in quota.notes
     )
 
@@ -278,78 +293,80 @@ def test_it_is_left_and_noted_where_the_operator_says_so() -> None:
 @pytest.mark.parametrize(
     "env", [{"CUDA_DEVICE_MEMORY_LIMIT": "0"}, {"CUDA_TASK_PRIORITY": "1"}, {"PATH": "/bin"}]
 )
-def test_what_asks_for_nothing_is_nobodys_request(env: dict[str, str]) -> None:
-    assert not read({}, env, dialects=Dialects(accept=frozenset())).asked
+def test_a_value_without_a_request_belongs_to_no_dialect(env: dict[str, str]) -> None:
+    assert not read({}, env, dialects=Dialects(accept=frozenset())).requested
 
 
 # --- annotations of a vendor ---
 
 
-def listener(dialects: Dialects = LENIENT, of_pod: dict[str, str] | None = None) -> Listener:
-    return Listener(TABLES, dialects, Pod("train", "5a4d"), of_pod)
+def translator(dialects: Dialects = LENIENT, of_pod: dict[str, str] | None = None) -> Translator:
+    return Translator(TABLES, dialects, PodIdentity("train", "5a4d"), of_pod)
 
 
 def test_annotations_of_a_pod_are_beneath_the_containers_own() -> None:
     annotations = {"acme.io/mem": "1024", "acme.io/container.train.mem": "512"}
-    heard = listener(of_pod=annotations).hear(annotations, {})
-    [scoped] = heard.at(Place.SCOPED)
+    found = translator(of_pod=annotations).translate(annotations, {})
+    [scoped] = found.layers[Precedence.SCOPED]
     assert scoped.layer["memory"].text == "512MiB"
-    assert not heard.at(Place.OWN)
-    own = listener(of_pod={}).hear({"acme.io/mem": "1024"}, {})
-    assert own.at(Place.OWN)[0].layer["memory"].source.kind == "annotation"
+    assert Precedence.OWN not in found.layers
+    own = translator(of_pod={}).translate({"acme.io/mem": "1024"}, {})
+    assert own.layers[Precedence.OWN][0].layer["memory"].source.kind == "annotation"
 
 
 def test_one_that_names_no_container_is_for_the_only_one_that_asks() -> None:
-    heard = listener().hear({"acme.io/mem": "1024"}, {})
-    assert heard.unnamed is not None
-    assert str(heard.unnamed.source) == "pod annotation acme.io/mem"
-    scoped = listener().hear({"acme.io/container.train.mem": "512"}, {})
+    found = translator().translate({"acme.io/mem": "1024"}, {})
+    assert found.unnamed is not None
+    assert str(found.unnamed.source) == "pod annotation acme.io/mem"
+    scoped = translator().translate({"acme.io/container.train.mem": "512"}, {})
     assert scoped.unnamed is None
 
 
 def test_a_pods_requests_for_another_container_are_not_this_ones() -> None:
     annotations = {"acme.io/container.proxy.mem": "512", "acme.io/mem": "1024"}
-    heard = listener().hear(annotations, {})
-    assert not heard.said
-    [note] = heard.notes
+    found = translator().translate(annotations, {})
+    assert not found.layers
+    [note] = found.notes
     assert note == (
-        'pod annotation acme.io/mem (Acme) "1024" was not taken: its pod\'s requests are for '
+        'pod annotation acme.io/mem (Acme) "1024" was not applied: the requests of its pod are for '
         '"proxy"'
     )
 
 
 def test_one_without_a_name_is_refused_where_several_are_named() -> None:
     annotations = {f"acme.io/container.{name}.mem": "512" for name in ("train", "proxy")}
-    with pytest.raises(QuotaError, match="write it for each container"):
-        listener().hear({**annotations, "acme.io/mem": "1024"}, {})
+    found = translator().translate({**annotations, "acme.io/mem": "1024"}, {})
+    with pytest.raises(QuotaError, match="Write it for each container"):
+        found.diagnostics.raise_first()
 
 
 def test_one_with_a_name_needs_a_pod() -> None:
-    with pytest.raises(QuotaError, match=r"this one is in none; write gpushare\.io/memory"):
-        Listener(TABLES, LENIENT).hear({"acme.io/container.train.mem": "512"}, {})
+    found = Translator(TABLES, LENIENT).translate({"acme.io/container.train.mem": "512"}, {})
+    with pytest.raises(QuotaError, match=r"this one is not in a pod. Write gpushare\.io/memory."):
+        found.diagnostics.raise_first()
 
 
-@pytest.mark.parametrize(("named", "place"), [("train", Place.SCOPED), ("proxy", None)])
-def test_a_word_that_names_the_container_addresses_the_others(
-    named: str, place: Place | None
+@pytest.mark.parametrize(("named", "place"), [("train", Precedence.SCOPED), ("proxy", None)])
+def test_a_value_for_one_container_addresses_the_others(
+    named: str, place: Precedence | None
 ) -> None:
     annotations = {"acme.io/mem": "1024", "acme.io/models": "A100", "acme.io/for": named}
-    heard = listener(of_pod=annotations).hear(annotations, {})
-    assert list(heard.said) == ([] if place is None else [place])
-    assert heard.unnamed is None
+    found = translator(of_pod=annotations).translate(annotations, {})
+    assert list(found.layers) == ([] if place is None else [place])
+    assert found.unnamed is None
 
 
-def test_how_is_said_no_higher_than_what_asks() -> None:
-    heard = listener(of_pod={}).hear({"acme.io/models": "A100"}, {"ACME_MEM": "512"})
-    assert list(heard.said) == [Place.ENV]
-    assert set(heard.at(Place.ENV)[0].layer) == {"memory", "allow"}
+def test_a_modifier_has_no_more_trust_than_its_request() -> None:
+    found = translator(of_pod={}).translate({"acme.io/models": "A100"}, {"ACME_MEM": "512"})
+    assert list(found.layers) == [Precedence.ENV]
+    assert set(found.layers[Precedence.ENV][0].layer) == {"memory", "allow"}
 
 
-def test_what_is_said_of_a_pod_without_a_name_is_for_all_of_them() -> None:
+def test_a_pod_annotation_without_a_name_is_for_all_containers() -> None:
     annotations = {"acme.io/models": "A100", "acme.io/container.train.mem": "512"}
-    heard = listener().hear({**annotations, "acme.io/container.proxy.mem": "1"}, {})
-    assert heard.at(Place.OF_POD)[0].layer["allow"].value == ("A100",)
-    assert not heard.notes
+    found = translator().translate({**annotations, "acme.io/container.proxy.mem": "1"}, {})
+    assert found.layers[Precedence.OF_POD][0].layer["allow"].value == ("A100",)
+    assert not found.notes
 
 
 # --- any words at all ---
@@ -376,16 +393,16 @@ THEIRS = st.fixed_dictionaries(
 )
 
 
-@hypothesis.given(SAID, THEIRS, st.sampled_from(["ask", "shrink"]), ENGINE, NODE)
-def test_other_systems_variables_never_enlarge_what_annotations_granted(
+@hypothesis.given(SAID, THEIRS, st.sampled_from(["request", "reduce"]), ENGINE, NODE)
+def test_other_systems_variables_never_exceed_annotations(
     own: Mapping[str, str],
     theirs: Mapping[str, str],
-    trust: Trust,
-    cards: Cards | None,
+    trust: EnvTrust,
+    cards: EngineCards | None,
     defaults: Defaults,
 ) -> None:
-    if trust == "ask":
-        defaults = Defaults()  # who may ask comes before what the node gives who does not
+    if trust == "request":
+        defaults = Defaults()  # a trusted environment comes before the node's defaults
     annotations = {KEYS[key].annotation: text for key, text in own.items()}
     above = read(annotations, trust=trust, cards=cards, defaults=defaults)
     high = most(above, cards)
@@ -401,12 +418,12 @@ def test_other_systems_variables_never_enlarge_what_annotations_granted(
 
 
 @hypothesis.given(THEIRS)
-def test_what_comes_of_any_words_can_be_kept_and_read_again(theirs: Mapping[str, str]) -> None:
+def test_every_result_can_be_stored_and_read_again(theirs: Mapping[str, str]) -> None:
     try:
         quota = read({}, dict(theirs))
     except QuotaError:
         return
-    again = read_again(quota.rows(), {})
-    assert {key: one.value for key, one in again.asked.items()} == {
-        key: one.value for key, one in quota.asked.items()
+    again = change_recorded(to_record(quota.requested), {})
+    assert {key: one.value for key, one in again.requested.items()} == {
+        key: one.value for key, one in quota.requested.items()
     }

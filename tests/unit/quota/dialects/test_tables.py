@@ -20,27 +20,27 @@ TOP = {setting.partition(".")[0] for setting in SETTINGS}
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 
 
-def test_a_key_is_said_once_in_each_place(dialect: Dialect) -> None:
-    names = [(row.where, row.name, row.gives) for row in dialect.rows]
+def test_a_key_is_listed_once_per_source(dialect: Dialect) -> None:
+    names = [(row.where, row.name, row.key) for row in dialect.rows]
     assert len(set(names)) == len(names)
 
 
-def test_a_row_fills_a_key_of_ours_or_says_what_does_the_same(dialect: Dialect) -> None:
+def test_a_row_translates_to_a_key_of_ours_or_names_a_substitute(dialect: Dialect) -> None:
     for row in dialect.rows:
-        assert row.gives in KEYS or not row.gives
-        if row.use in {"kept", "node"}:
-            assert not row.gives
-        elif not row.gives:
-            assert row.instead or row.beside, row.name
+        assert row.key in KEYS or not row.key
+        if row.role in {"record", "setting"}:
+            assert not row.key
+        elif not row.key:
+            assert row.instead or row.requires, row.name
 
 
 def test_a_row_points_at_others_of_its_table(dialect: Dialect) -> None:
     names = {row.name for row in dialect.rows}
-    assert {row.over for row in dialect.rows} <= names | {""}
-    assert {row.beside for row in dialect.rows} <= names | {""}
+    assert {row.fraction_of for row in dialect.rows} <= names | {""}
+    assert {row.requires for row in dialect.rows} <= names | {""}
 
 
-def test_what_it_says_of_gpushares_settings_is_there(dialect: Dialect) -> None:
+def test_every_setting_that_a_table_names_exists(dialect: Dialect) -> None:
     for row in dialect.rows:
         for said in re.findall(r"\b[a-z_]+\.[A-Za-z_.]+[a-z_]", row.instead):
             if said.partition(".")[0] in TOP:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qGPU, vcuda and elastic GPUs: what is asked, and what their own products would refuse."""
+"""qGPU, vcuda and elastic GPUs: the requests, and what their own products would refuse."""
 
 import pytest
 
 from gpushare.quota.dialects.tencent import POLICIES
 
-from .asking import Words, asked, note, refusal, said
+from .requesting_container import Words, asked, note, refusal, said
 
 CORE, MEMORY = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
 GREEDY, CLASS = "tke.cloud.tencent.com/qgpu-core-greedy", "tke.cloud.tencent.com/app-class"
@@ -20,16 +20,16 @@ def test_qgpu_memory_is_whole_gib() -> None:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("1.5", "is not a whole number of GiB; write a whole number"),
-        ("0", "is no memory at all; write 1 or more, or leave it out for no GPU"),
-        ("-1", "is not a whole number of GiB; write a whole number"),
-        ("5Gi", "is not a whole number of GiB; write a whole number"),
+        ("1.5", "not a whole number of GiB. Write a whole number."),
+        ("0", "must be greater than zero. Write 1 or more, or omit the key to request no GPU."),
+        ("-1", "not a whole number of GiB. Write a whole number."),
+        ("5Gi", "not a whole number of GiB. Write a whole number."),
     ],
 )
 @pytest.mark.parametrize("strict", [True, False])
-def test_what_is_no_qgpu_memory_is_refused(text: str, rule: str, *, strict: bool) -> None:
+def test_an_invalid_qgpu_memory_is_refused(text: str, rule: str, *, strict: bool) -> None:
     told = refusal({"limit": {CORE: "30", MEMORY: text}}, strict=strict)
-    assert told == f'limit {MEMORY} (Tencent qGPU): "{text}" {rule}'
+    assert told == f"limit {MEMORY}={text} (Tencent qGPU): {rule}"
 
 
 @pytest.mark.parametrize("core", ["5", "30", "95", "100"])
@@ -41,14 +41,14 @@ def test_qgpu_core_is_5_to_100_in_steps_of_5(core: str) -> None:
 @pytest.mark.parametrize(
     ("core", "rule"),
     [
-        ("7", "is not a multiple of 5; write e.g. 5"),
-        ("3", "is below 5; write 5 or more"),
-        ("105", "is over one card and not N x 100"),
+        ("7", "not a multiple of 5. Write e.g. 5."),
+        ("3", "below 5. Write 5 or more."),
+        ("105", "more than one card but not N x 100"),
     ],
 )
 def test_another_qgpu_core_is_refused(core: str, rule: str) -> None:
     problems = said({"limit": {CORE: core, MEMORY: "1"}}).problems
-    assert rule in str(problems[0].error())
+    assert rule in str(problems[0].error)
 
 
 @pytest.mark.parametrize(("core", "rule"), [("7", "multiple of 5"), ("32", "multiple of 5")])
@@ -60,7 +60,7 @@ def test_a_lenient_node_gives_qgpu_cores_between_its_steps(core: str, rule: str)
 
 def test_qgpu_cores_over_one_card_are_whole_cards_everywhere() -> None:
     words: Words = {"limit": {CORE: "105", MEMORY: "1"}}
-    assert "is over one card and no number of whole cards" in refusal(words, strict=False)
+    assert "more than one card but not a number of whole cards" in refusal(words, strict=False)
 
 
 @pytest.mark.parametrize(("core", "cards"), [("200", "2"), ("400", "4"), ("1600", "16")])
@@ -70,8 +70,8 @@ def test_n_x_100_qgpu_cores_are_n_whole_cards_without_memory(core: str, cards: s
 
 def test_memory_beside_whole_qgpu_cards_is_too_much() -> None:
     words: Words = {"limit": {CORE: "200", MEMORY: "32"}}
-    assert "comes with whole cards, which have all of it; leave it out" in refusal(words)
-    assert f'{MEMORY} (Tencent qGPU) "32" comes with whole cards' in note(words)
+    assert "must not be set for whole cards, which include all of it. Omit it." in refusal(words)
+    assert f'{MEMORY} (Tencent qGPU) "32" must not be set for whole cards' in note(words)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_memory_beside_whole_qgpu_cards_is_too_much() -> None:
 def test_a_part_of_a_qgpu_card_needs_cores_and_memory(
     words: dict[str, str], missing: str, fix: str
 ) -> None:
-    assert refusal({"limit": words}).endswith(f"asks for no {missing} beside it; add {fix}")
+    assert refusal({"limit": words}).endswith(f"requires {missing}. Add {fix}.")
 
 
 def test_a_lenient_node_gives_qgpu_memory_without_cores() -> None:
@@ -99,10 +99,10 @@ def test_an_online_pod_asks_for_memory_alone() -> None:
         "class": "online",
     }
     told = refusal({"limit": {MEMORY: "5", CORE: "30"}, "annotation": words})
-    assert "is for a pod that is not online; leave it out" in told
+    assert "not allowed for an online pod. Omit it." in told
 
 
-def test_an_offline_pods_greedy_cores_are_its_weight_in_what_is_left() -> None:
+def test_an_offline_pods_greedy_cores_are_its_weight_in_the_remaining_compute() -> None:
     words: Words = {"limit": {MEMORY: "5", GREEDY: "40"}, "annotation": {CLASS: "offline"}}
     assert asked(words) == {
         "memory": "5GiB",
@@ -114,19 +114,19 @@ def test_an_offline_pods_greedy_cores_are_its_weight_in_what_is_left() -> None:
 
 def test_greedy_cores_are_of_one_card() -> None:
     words: Words = {"limit": {MEMORY: "5", GREEDY: "101"}, "annotation": {CLASS: "offline"}}
-    assert "write a whole number from 1 to 100" in refusal(words)
+    assert "Write a whole number from 1 to 100" in refusal(words)
     offline: Words = {"limit": {CORE: "200"}, "annotation": {CLASS: "offline"}}
-    assert "is for one card, and 2 are asked for; ask for one card" in refusal(offline)
+    assert "requires a single card, but 2 are requested. Request one card." in refusal(offline)
 
 
 def test_greedy_cores_are_not_beside_cores() -> None:
     words: Words = {"limit": {MEMORY: "5", CORE: "30", GREEDY: "40"}}
-    assert "is beside qgpu-core-greedy; keep one of the two" in refusal(words)
+    assert "conflicts with qgpu-core-greedy. Keep one of the two." in refusal(words)
 
 
 def test_a_class_that_is_none_is_refused() -> None:
     words: Words = {"limit": {MEMORY: "5"}, "annotation": {CLASS: "Online"}}
-    assert '"Online" is not one of its values; did you mean online?' in refusal(words)
+    assert "=Online (Tencent qGPU): not a valid value. Did you mean online?" in refusal(words)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_vcuda_core_is_1_to_100(core: str) -> None:
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("core", ["150", "220", "101"])
 def test_vcuda_core_between_cards_is_refused(core: str, *, strict: bool) -> None:
-    assert "is over one card and not N x 100: several cards are whole ones" in refusal(
+    assert "more than one card but not N x 100: several cards must be whole" in refusal(
         {"limit": {VCORE: core, VMEMORY: "1"}}, strict=strict
     )
 
@@ -175,23 +175,23 @@ def test_100_vcuda_cores_are_one_whole_card() -> None:
 
 
 def test_no_vcuda_core_at_all_is_refused() -> None:
-    assert "write a whole number from 1 to 1600" in refusal({"limit": {VCORE: "0", VMEMORY: "1"}})
+    assert "Write a whole number from 1 to 1600" in refusal({"limit": {VCORE: "0", VMEMORY: "1"}})
 
 
 def test_a_part_of_a_vcuda_card_needs_memory() -> None:
-    assert f"asks for no memory beside it; add {VMEMORY}" in refusal({"limit": {VCORE: "20"}})
+    assert f"requires memory. Add {VMEMORY}." in refusal({"limit": {VCORE: "20"}})
 
 
 def test_a_ceiling_above_vcuda_cores_is_put_down_to_them() -> None:
     words: Words = {"limit": {VCORE: "20", VMEMORY: "4"}, "annotation": {CEILING: "50"}}
     assert asked(words) == {"cores": "20", "memory": "1GiB"}
     assert note(words) == (
-        f'annotation {CEILING} (Tencent vcuda) "50" was not taken: '
-        f'limit {VCORE} (Tencent vcuda) "20" says cores too'
+        f'annotation {CEILING} (Tencent vcuda) "50" was not applied: '
+        f'limit {VCORE} (Tencent vcuda) "20" sets cores too'
     )
 
 
-def test_a_ceiling_alone_is_what_reaches_a_runtime() -> None:
+def test_a_ceiling_alone_reaches_a_runtime() -> None:
     spoken = said({"annotation": {CEILING: "50"}}, strict=False)
     assert {key: one.text for key, one in spoken.layer.items()} == {"cores": "50"}
 
@@ -221,7 +221,7 @@ def test_elastic_gpus_count_in_mib_and_cards(domain: str) -> None:
         "elasticgpu.io/egpuc-train",
     ],
 )
-def test_what_schedulers_write_asks_for_nothing(name: str) -> None:
+def test_keys_of_schedulers_request_nothing(name: str) -> None:
     spoken = said({"annotation": {name: "1"}})
     assert (spoken.layer, spoken.problems) == ({}, ())
     assert spoken.meant[name]

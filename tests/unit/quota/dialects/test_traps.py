@@ -7,16 +7,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpushare.quota import Dialects, Quota, QuotaError, give, read_quota
-from gpushare.quota.dialects import OURS, Said, together
+from gpushare.quota import Dialects, QuotaError, parse_request, request_from, resolve_request
+from gpushare.quota.dialects import OURS, DialectLayer
 from gpushare.quota.dialects.tencent import POLICIES as QGPU_POLICIES
 from gpushare.quota.dialects.units import Unit
 from gpushare.quota.dialects.volcengine import POLICIES as MGPU_POLICIES
 from gpushare.quota.errors import BadValue
 from gpushare.quota.keys import KEYS, read
-from gpushare.quota.quota import Layer, Source
+from gpushare.quota.precedence import dialect_conflict, merge_dialects
+from gpushare.quota.request import ValueSource
 
-from .asking import Words, all_said, asked, refusal, said
+from .requesting_container import Words, all_said, asked, refusal, said
 
 GIB = 1 << 30
 QCORE, QMEMORY = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
@@ -26,16 +27,12 @@ MCARDS = "vke.volcengine.com/container-multiple-gpu"
 PART, WHOLE = "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_DEV"
 
 
-def quota(layer: Layer) -> Quota:
-    """Return the request that a layer is."""
-    values = {KEYS[key].field: one.value for key, one in layer.items()}
-    return Quota(**values, asked=layer)  # type: ignore[arg-type]
-
-
-def ours(**texts: str) -> Said:
+def ours(**texts: str) -> DialectLayer:
     """Return what gpushare's own keys say."""
-    source = {key: Source("env", KEYS[key].env) for key in texts}
-    return Said(OURS, {key: read(key, source[key], text, KEYS) for key, text in texts.items()})
+    source = {key: ValueSource("env", KEYS[key].env) for key in texts}
+    return DialectLayer(
+        OURS, {key: read(key, source[key], text, KEYS) for key, text in texts.items()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,30 +97,30 @@ def test_a_number_without_a_unit_is_no_size_of_ours() -> None:
     ],
 )
 def test_100_is_a_whole_card_for_one_container(words: Words) -> None:
-    given = give(quota(said(words).layer))
-    assert (given.kind, given.count) == ("whole", 1)
+    given = resolve_request(request_from(said(words).layer))
+    assert (given.kind, given.count) == ("exclusive", 1)
 
 
 @pytest.mark.parametrize("words", [{QCORE: "200"}, {VCORE: "200"}, {MCORE: "200"}])
 def test_200_are_two_whole_cards(words: Mapping[str, str]) -> None:
-    given = give(quota(said({"limit": words}).layer))
-    assert (given.kind, given.count) == ("whole", 2)
+    given = resolve_request(request_from(said({"limit": words}).layer))
+    assert (given.kind, given.count) == ("exclusive", 2)
 
 
 def test_memory_without_cores_is_any_compute_to_hami() -> None:
     layer = said({"limit": {"nvidia.com/gpumem": "1024"}}).layer
-    given = give(quota(layer))
+    given = resolve_request(request_from(layer))
     assert (given.kind, given.cores, given.policy) == ("shared", 0, "best-effort")
 
 
 def test_memory_without_cores_is_shared_compute_to_ack() -> None:
-    given = give(quota(said({"limit": {"aliyun.com/gpu-mem": "4"}}).layer))
+    given = resolve_request(request_from(said({"limit": {"aliyun.com/gpu-mem": "4"}}).layer))
     assert (given.kind, given.cores, given.policy) == ("shared", 0, "best-effort")
 
 
 @pytest.mark.parametrize(("name", "text"), [(QMEMORY, "4"), (MMEMORY, "4096")])
 def test_memory_without_cores_is_an_error_to_qgpu_and_mgpu(name: str, text: str) -> None:
-    assert "asks for no cores beside it" in refusal({"limit": {name: text}})
+    assert "requires cores" in refusal({"limit": {name: text}})
 
 
 TWO: Words = {
@@ -132,37 +129,37 @@ TWO: Words = {
 
 
 def test_two_dialects_at_once_are_refused_by_a_strict_node() -> None:
-    both = [Said(one.dialect.title, one.layer) for one in all_said(TWO)]
-    with pytest.raises(QuotaError) as caught:
-        together(both, strict=True)
-    assert "CUDA_DEVICE_MEMORY_LIMIT" in str(caught.value)
-    assert PART in str(caught.value)
-    assert caught.value.fix.startswith("keep one of the two")
+    both = [DialectLayer(one.dialect.title, one.layer) for one in all_said(TWO)]
+    conflict = dialect_conflict(both)
+    assert conflict is not None
+    assert "CUDA_DEVICE_MEMORY_LIMIT" in str(conflict.error)
+    assert PART in str(conflict.error)
+    assert conflict.error.fix.startswith("keep one of the two")
 
 
-def test_of_two_dialects_a_lenient_node_takes_what_asks_for_less_and_says_so() -> None:
+def test_of_two_dialects_a_lenient_node_uses_the_smaller_request_and_notes_it() -> None:
     [spoken] = all_said({"env": {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_SM_LIMIT": "30"}})
-    hami = Said(spoken.dialect.title, spoken.layer)
+    hami = DialectLayer(spoken.dialect.title, spoken.layer)
     mine = ours(memory="2GiB", cores="40")
     for order in ((mine, hami), (hami, mine)):
-        both = together(order, strict=False)
+        both = merge_dialects(order)
         assert {key: one.text for key, one in both.layer.items()} == {
             "memory": "2GiB",
             "cores": "30",
         }
         assert len(both.notes) == 2
         assert any(
-            'CUDA_DEVICE_MEMORY_LIMIT "4g" was not taken: env GPUSHARE_MEMORY "2GiB" asks for less'
-            in one
+            'CUDA_DEVICE_MEMORY_LIMIT "4g" was not applied: '
+            'env GPUSHARE_MEMORY "2GiB" requests less' in one
             for one in both.notes
         )
 
 
 def test_of_a_whole_card_and_a_part_a_lenient_node_takes_the_part() -> None:
     [spoken] = all_said({"env": {"CUDA_DEVICE_SM_LIMIT": "100"}})
-    whole = Said(spoken.dialect.title, spoken.layer)
-    both = together((whole, ours(memory="2GiB")), strict=False)
-    given = give(quota(both.layer))
+    whole = DialectLayer(spoken.dialect.title, spoken.layer)
+    both = merge_dialects((whole, ours(memory="2GiB")))
+    given = resolve_request(request_from(both.layer))
     assert (given.kind, given.memory_bytes) == ("shared", 2 * GIB)
     assert both.notes
 
@@ -177,21 +174,21 @@ IMAGES = (
 
 
 @pytest.mark.parametrize("env", IMAGES, ids=lambda env: next(iter(env)))
-def test_what_an_image_asks_shrinks_a_grant_and_never_enlarges_it(env: dict[str, str]) -> None:
-    larger = read_quota({"gpushare.io/memory": "8GiB"}, env, dialects=Dialects())
+def test_variables_of_an_image_shrink_a_grant_and_never_enlarge_it(env: dict[str, str]) -> None:
+    larger = parse_request({"gpushare.io/memory": "8GiB"}, env, dialects=Dialects()).valid()
     assert larger.memory_bytes == 4 * GIB
-    smaller = read_quota({"gpushare.io/memory": "2GiB"}, env, dialects=Dialects())
+    smaller = parse_request({"gpushare.io/memory": "2GiB"}, env, dialects=Dialects()).valid()
     assert smaller.memory_bytes == 2 * GIB
-    assert any("was not taken" in note for note in smaller.notes)
+    assert any("was not applied" in note for note in smaller.notes)
 
 
 @pytest.mark.parametrize("env", IMAGES, ids=lambda env: next(iter(env)))
 def test_an_image_asks_for_nothing_where_the_environment_may_only_shrink(
     env: dict[str, str],
 ) -> None:
-    for trust in ("shrink", "ignore"):
-        quota = read_quota({}, env, trust=trust, dialects=Dialects())
-        assert not quota.asked
+    for trust in ("reduce", "ignore"):
+        quota = parse_request({}, env, trust=trust, dialects=Dialects()).valid()
+        assert not quota.requested
         assert quota.notes
 
 
@@ -202,8 +199,8 @@ def test_cards_that_a_scheduler_noted_are_no_requests_of_containers() -> None:
         "vke.volcengine.com/gpu-index-container-c2": "2",
         MCARDS: "2",
     }
-    with pytest.raises(QuotaError, match="resource limits reach no runtime"):
-        read_quota(pod, {}, dialects=Dialects())
+    with pytest.raises(QuotaError, match="Resource limits are not passed"):
+        parse_request(pod, {}, dialects=Dialects()).valid()
 
 
 @pytest.mark.parametrize("unit", [QGPU_POLICIES, MGPU_POLICIES])
@@ -219,5 +216,5 @@ def test_cards_that_a_scheduler_noted_are_no_requests_of_containers() -> None:
     ],
 )
 def test_a_policy_that_is_misspelt_or_several_is_no_policy(unit: Unit, text: str) -> None:
-    with pytest.raises(BadValue, match="is not one of its values"):
+    with pytest.raises(BadValue, match="not a valid value"):
         unit.read(text)

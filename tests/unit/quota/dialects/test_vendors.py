@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 
 import pytest
 
-from gpushare.quota.dialects import DIALECTS, Spoken, Tables, combine
-from gpushare.quota.dialects.row import KIND
+from gpushare.quota.dialects import DIALECTS, DialectRequest, Tables, combine
+from gpushare.quota.dialects.vendor_key import LOCATIONS
 
 Words: TypeAlias = "dict[str, str]"
 Expected: TypeAlias = "dict[str, str] | str"
@@ -42,11 +42,11 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     (
         "nvidia",
         {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_GPU_MEMORY_LIMIT": "2048"},
-        'NVIDIA_GPU_MEMORY_REQUEST (NVIDIA): "4096" is above the limit, 2GiB; ask for 2GiB or less',
+        "NVIDIA_GPU_MEMORY_REQUEST=4096 (NVIDIA): exceeds the limit, 2GiB. Request 2GiB or less.",
     ),
-    ("nvidia", {"NVIDIA_GPU_MEMORY_LIMIT": "4Gi"}, "is not a whole number of MiB"),
-    ("nvidia", {"NVIDIA_GPU_MEMORY_LIMIT": "0.5"}, "is not a whole number of MiB"),
-    ("nvidia", {"NVIDIA_GPU_MEMORY_LIMIT": "0"}, "is no memory at all"),
+    ("nvidia", {"NVIDIA_GPU_MEMORY_LIMIT": "4Gi"}, "not a whole number of MiB"),
+    ("nvidia", {"NVIDIA_GPU_MEMORY_LIMIT": "0.5"}, "not a whole number of MiB"),
+    ("nvidia", {"NVIDIA_GPU_MEMORY_LIMIT": "0"}, "must be greater than zero"),
     # Which cards: beside a request, and never because an image says all.
     (
         "nvidia",
@@ -79,7 +79,7 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     (
         "nvidia",
         {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_VISIBLE_DEVICES": "0:1"},
-        "is not a list of cards",
+        "not a list of cards",
     ),
     ("nvidia", {"NVIDIA_VISIBLE_DEVICES": "all"}, {}),
     ("nvidia", {"NVIDIA_VISIBLE_DEVICES": "0,1"}, {}),
@@ -104,7 +104,7 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     (
         "nvidia",
         {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G,1=512MB"},
-        '"0=1G,1=512MB" is not what other cards get',
+        "=0=1G,1=512MB (NVIDIA): differs between cards",
     ),
     (
         "nvidia",
@@ -124,12 +124,12 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     (
         "nvidia",
         {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4G", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "120"},
-        "is not percent of a card",
+        "not percent of a card",
     ),
     ("nvidia", {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}, {}),
-    ("nvidia", {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "4G"}, "is not a size for each card"),
-    ("nvidia", {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4"}, "is not a size for each card"),
-    ("nvidia", {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=0G"}, "is no size of memory"),
+    ("nvidia", {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "4G"}, "not a size for each card"),
+    ("nvidia", {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4"}, "not a size for each card"),
+    ("nvidia", {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=0G"}, "not a memory size"),
     ("nvidia", {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G,0=2G"}, "two sizes for one card"),
     (
         "nvidia",
@@ -155,8 +155,8 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     # The device plugin: whole cards, or a turn on one.
     ("nvidia", {"nvidia.com/gpu": "2"}, {"count": "2"}),
     ("nvidia", {"nvidia.com/gpu": "0"}, {}),
-    ("nvidia", {"nvidia.com/gpu": "1.5"}, "is not a number of cards"),
-    ("nvidia", {"nvidia.com/gpu": "one"}, "is not a number of cards"),
+    ("nvidia", {"nvidia.com/gpu": "1.5"}, "not a number of cards"),
+    ("nvidia", {"nvidia.com/gpu": "one"}, "not a number of cards"),
     ("nvidia", {"nvidia.com/gpu.shared": "1"}, {"policy": "best-effort"}),
     ("nvidia", {"nvidia.com/gpu.shared": "4"}, {"policy": "best-effort"}),
     ("nvidia", {"nvidia.com/mps-core": "30"}, {"cores": "30"}),
@@ -189,7 +189,7 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     ),
     ("nvidia", {"extendedResourceName": "nvidia.com/gpu"}, {}),
     ("hami-dra", {"allowMultipleAllocations": "true"}, {}),
-    ("nvidia", {"gpu.nvidia.com": "all"}, "is every card of the node"),
+    ("nvidia", {"gpu.nvidia.com": "all"}, "means every card of the node"),
     (
         "hami-dra",
         {DRA: "2", DRA_CORES: "60", DRA_MEMORY: "4Gi"},
@@ -200,7 +200,7 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
         {DRA: "1", DRA_CORES: "0", DRA_MEMORY: "8M"},
         {"count": "1", "memory": "8000000B"},
     ),
-    ("hami-dra", {DRA: "1", DRA_CORES: "101"}, "is not percent of a card"),
+    ("hami-dra", {DRA: "1", DRA_CORES: "101"}, "not percent of a card"),
     ("hami-dra", {DRA_CORES: "60", DRA_MEMORY: "4Gi"}, {}),
     # KAI and Run:ai: one of request and limit is the other too.
     (
@@ -220,12 +220,12 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
         {"memory": "4GiB", "memory-limit": "8GiB"},
     ),
     ("kai", {f"{KAI}gpu-memory.request": "1G"}, {"memory": "1000000000B"}),
-    ("kai", {f"{KAI}gpu-memory.request": "1000"}, "is below 1000000B"),
-    ("kai", {f"{KAI}gpu-memory.request": "some"}, "is not a quantity"),
+    ("kai", {f"{KAI}gpu-memory.request": "1000"}, "below 1000000B"),
+    ("kai", {f"{KAI}gpu-memory.request": "some"}, "not a quantity"),
     (
         "kai",
         {f"{KAI}gpu-memory.request": "8Gi", f"{KAI}gpu-memory.limit": "4Gi"},
-        "is above the limit, 4GiB",
+        "exceeds the limit, 4GiB",
     ),
     (
         "kai",
@@ -235,7 +235,7 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     (
         "kai",
         {f"{KAI}gpu-memory.request": "4Gi", f"{KAI}gpu-compute.mode": "sm_sharing"},
-        "did you mean sm-sharing?",
+        "Did you mean sm-sharing?",
     ),
     ("kai", {f"{KAI}gpu-compute.mode": "time-slicing"}, {}),
     (
@@ -247,10 +247,10 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     ("kai", {"gpu-fraction": "0.5"}, {"memory-percent": "50"}),
     ("kai", {"gpu-fraction": "0.125"}, {"memory-percent": "12"}),
     ("kai", {"gpu-fraction": "0.5", "gpu-fraction.limit": "0.9"}, {"memory-percent": "50"}),
-    ("kai", {"gpu-fraction": "0.001"}, "is below one percent of a card"),
-    ("kai", {"gpu-fraction": "1"}, "is not above 0 and below 1"),
-    ("kai", {"gpu-fraction": "0"}, "is not above 0 and below 1"),
-    ("kai", {"gpu-fraction": "NaN"}, "is not a part of a card"),
+    ("kai", {"gpu-fraction": "0.001"}, "less than one percent of a card"),
+    ("kai", {"gpu-fraction": "1"}, "not above 0 and below 1"),
+    ("kai", {"gpu-fraction": "0"}, "not above 0 and below 1"),
+    ("kai", {"gpu-fraction": "NaN"}, "not a part of a card"),
     (
         "kai",
         {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"},
@@ -259,8 +259,8 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     ("kai", {"gpu-fraction-num-devices": "2"}, {}),
     ("kai", {LENT: "4096"}, {"memory": "4GiB"}),
     ("kai", {LENT: "4096", "gpu-memory.limit": "8Gi"}, {"memory": "4GiB", "memory-limit": "8GiB"}),
-    ("kai", {LENT: "4Gi"}, "is not a whole number of MiB"),
-    ("kai", {LENT: "2048", "gpu-fraction": "0.5"}, "keep gpu-memory or gpu-fraction"),
+    ("kai", {LENT: "4Gi"}, "not a whole number of MiB"),
+    ("kai", {LENT: "2048", "gpu-fraction": "0.5"}, "Keep gpu-memory or gpu-fraction"),
     ("kai", {LENT: "2048", "gpu-fraction-container-name": "main"}, {"memory": "2GiB"}),
     ("kai", {LENT: "2048", "RUNAI_GPU_MEMORY_LIMIT": "0.9"}, {"memory": "2GiB"}),
     (
@@ -268,7 +268,7 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
         {LENT: "2048", "RUNAI_GPU_MEMORY_LIMIT": "4Gi"},
         {"memory": "2GiB", "memory-limit": "4GiB"},
     ),
-    ("kai", {LENT: "2048", "RUNAI_GPU_MEMORY_LIMIT": "500M"}, "is above the limit, 500000000B"),
+    ("kai", {LENT: "2048", "RUNAI_GPU_MEMORY_LIMIT": "500M"}, "exceeds the limit, 500000000B"),
     ("kai", {"RUNAI_GPU_MEMORY_LIMIT": "4Gi"}, {}),
     (
         "kai",
@@ -293,10 +293,10 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     (
         "huawei",
         {XGPU: "64", XGPU_CORE: "24", "volcano.sh/gpu-num": "2"},
-        "is 12 on each card, which is not a multiple of 5",
+        "12 on each card, which is not a multiple of 5",
     ),
-    ("huawei", {XGPU: "40", XGPU_CORE: "7"}, "is not a multiple of 5; write e.g. 5"),
-    ("huawei", {XGPU_CORE: "25"}, "asks for no memory beside it; add volcano.sh/gpu-mem.128Mi"),
+    ("huawei", {XGPU: "40", XGPU_CORE: "7"}, "not a multiple of 5. Write e.g. 5."),
+    ("huawei", {XGPU_CORE: "25"}, "requires memory. Add volcano.sh/gpu-mem.128Mi."),
     ("huawei", {"nvidia.com/gpu": "0.5"}, {"memory-percent": "50"}),
     ("huawei", {"nvidia.com/gpu": "1"}, {}),
     ("huawei", {"/proc/xgpu/0/policy": "1"}, {}),
@@ -309,17 +309,17 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     ("baidu", {CGPU: "1", f"{CGPU}_memory": "5"}, {"count": "1", "memory": "5GiB"}),
     ("baidu", {CGPU: "2", f"{CGPU}_memory_percent": "50"}, {"count": "2", "memory-percent": "25"}),
     ("baidu", {CGPU: "2"}, {"count": "2"}),
-    ("baidu", {CGPU: "2", f"{CGPU}_memory": "5"}, "does not divide into 2 cards; write 4 or 6"),
+    ("baidu", {CGPU: "2", f"{CGPU}_memory": "5"}, "does not divide into 2 cards. Write 4 or 6."),
     (
         "baidu",
         {CGPU: "2", f"{CGPU}_core": "14", f"{CGPU}_memory": "10"},
-        "is 7 on each card, which is not a multiple of 5",
+        "7 on each card, which is not a multiple of 5",
     ),
-    ("baidu", {CGPU: "1", f"{CGPU}_core": "50"}, "asks for no memory beside it"),
+    ("baidu", {CGPU: "1", f"{CGPU}_core": "50"}, "requires memory"),
     (
         "baidu",
         {CGPU: "1", f"{CGPU}_memory": "5", f"{CGPU}_memory_percent": "50"},
-        "keep one of the two",
+        "Keep one of the two",
     ),
     # Koordinator: totals over the cards that are shared.
     (
@@ -334,14 +334,14 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     ),
     ("koordinator", {f"{KOORD}-memory": "4294967296"}, {"memory": "4GiB"}),
     ("koordinator", {f"{KOORD}-memory-ratio": "200"}, {"count": "2", "memory-percent": "100"}),
-    ("koordinator", {f"{KOORD}-memory-ratio": "150"}, "no number of whole cards"),
+    ("koordinator", {f"{KOORD}-memory-ratio": "150"}, "not a number of whole cards"),
     ("koordinator", {KOORD: "50"}, {"cores": "50", "memory-percent": "50"}),
     ("koordinator", {KOORD: "200"}, {"count": "2", "cores": "100", "memory-percent": "100"}),
-    ("koordinator", {f"{KOORD}-core": "50"}, "asks for no memory beside it"),
+    ("koordinator", {f"{KOORD}-core": "50"}, "requires memory"),
     (
         "koordinator",
         {f"{KOORD}-memory": "4Gi", f"{KOORD}-memory-ratio": "50"},
-        "keep gpu-memory or gpu-memory-ratio",
+        "Keep gpu-memory or gpu-memory-ratio",
     ),
     ("koordinator", {f"{KOORD}.shared": "1"}, {}),
     ("koordinator", {f"{KOORD}-isolation-provider": "HAMi-core"}, {}),
@@ -367,12 +367,12 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
             "kubeshare/gpu_limit": "2",
             "kubeshare/gpu_mem": "1073741824",
         },
-        "is more than one card",
+        "more than one card",
     ),
     ("kubeshare", {"kubeshare/gpu_request": "1.0"}, {"cores": "100"}),
     ("kubeshare", {"kubeshare/gpu_request": "1.5", "kubeshare/gpu_mem": "1"}, "more than one card"),
-    ("kubeshare", {"kubeshare/gpu_request": "0.5"}, "asks for no memory beside it"),
-    ("kubeshare", {"kubeshare/gpu_mem": "1073741824"}, "asks for no cores beside it"),
+    ("kubeshare", {"kubeshare/gpu_request": "0.5"}, "requires memory"),
+    ("kubeshare", {"kubeshare/gpu_mem": "1073741824"}, "requires cores"),
     ("kubeshare", {"kubeshare/gpu_limit": "0.5", "kubeshare/GPUID": "abcde"}, {}),
     ("kubeshare", {"sharedgpu/gpu_limit": "0.5", "sharedgpu/GPUID": "abcde"}, {}),
     # nvshare: turns.
@@ -385,12 +385,12 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
         {"count": "2", "memory": "4GiB", "cores": "30"},
     ),
     ("orionx", {"ORION_GMEM": "4096", "ORION_RATIO": "100"}, {"memory": "4GiB"}),
-    ("orionx", {"ORION_GMEM": "4g"}, "is not a whole number of MiB"),
+    ("orionx", {"ORION_GMEM": "4g"}, "not a whole number of MiB"),
     ("orionx", {"virtaitech.com/gpu": "1", "ORION_GMEM": "1024"}, {"count": "1", "memory": "1GiB"}),
     ("orionx", {"ORION_RESERVED": "1", "ORION_CROSS_NODE": "0", "ORION_GROUP_ID": "x"}, {}),
     # AWS ECS.
     ("aws", {"resourceRequirements.GPU": "2"}, {"count": "2"}),
-    ("aws", {"resourceRequirements.GPU": "ALL"}, "is every card of the node"),
+    ("aws", {"resourceRequirements.GPU": "ALL"}, "means every card of the node"),
     (
         "aws",
         {"nvidiaMps.memory": "4096", "nvidiaMps.maxComputePercent": "30"},
@@ -406,16 +406,16 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
 )
 
 
-def spoken(dialect: str, words: Words, *, strict: bool = True, **here: object) -> Spoken:
+def spoken(dialect: str, words: Words, *, strict: bool = True, **here: object) -> DialectRequest:
     """Return what `words` say in one dialect, each where its row is."""
     tables = Tables((DIALECTS[dialect],))
-    found = [word for where in KIND for word in tables.find(where, words)]
+    found = [word for where in LOCATIONS for word in tables.find(where, words)]
     assert {word.name for word in found} == set(words), "a word that no row is for"
     [said] = combine(found, strict=strict, **here)  # type: ignore[arg-type]
     return said
 
 
-def asked(said: Spoken) -> dict[str, str]:
+def asked(said: DialectRequest) -> dict[str, str]:
     return {key: one.text for key, one in said.layer.items()}
 
 
@@ -425,12 +425,12 @@ def _id(case: tuple[str, Words, Expected]) -> str:
 
 
 @pytest.mark.parametrize("case", SAID, ids=_id)
-def test_a_vendors_words_are_what_they_mean_or_are_refused(
+def test_a_vendors_values_have_their_meaning_or_are_refused(
     case: tuple[str, Words, Expected],
 ) -> None:
     dialect, words, expected = case
     said = spoken(dialect, words)
-    refusals = [str(problem.error()) for problem in said.problems]
+    refusals = [str(problem.error) for problem in said.problems]
     if isinstance(expected, dict):
         assert not refusals
         assert asked(said) == expected
@@ -440,20 +440,20 @@ def test_a_vendors_words_are_what_they_mean_or_are_refused(
         assert DIALECTS[dialect].title in refusals[0]
 
 
-def test_every_key_of_these_vendors_is_said_once_above() -> None:
-    """A row that no case speaks would be a row that nobody tried."""
+def test_every_key_of_these_vendors_is_listed_once_above() -> None:
+    """A row that no case uses would be a row without a test."""
     mine = {dialect for dialect, _, _ in SAID}
     tried = {
         (dialect, word.row.name, word.row.where)
         for dialect, words, _ in SAID
-        for where in KIND
+        for where in LOCATIONS
         for word in Tables((DIALECTS[dialect],)).find(where, words)
     }
     rows = {(name, row.name, row.where) for name in mine for row in DIALECTS[name].rows}
     assert rows - tried == set()
 
 
-def test_a_word_that_names_a_container_is_for_no_other() -> None:
+def test_a_value_for_a_named_container_is_for_no_other() -> None:
     words = {f"{KAI}gpu-memory.request": "4Gi", "nvidia.com/container.side.gpu-memory.limit": "1Gi"}
     assert asked(spoken("kai", words, container="main")) == {"memory": "4GiB"}
     side = spoken("kai", words, container="side")
@@ -462,7 +462,7 @@ def test_a_word_that_names_a_container_is_for_no_other() -> None:
     assert asked(spoken("kai", words, container="third")) == {}
 
 
-def test_the_older_words_of_kai_are_for_the_first_container_or_the_named_one() -> None:
+def test_the_older_keys_of_kai_are_for_the_first_container_or_the_named_one() -> None:
     words = {"gpu-memory": "4096"}
     assert asked(spoken("kai", words, container="main", position=0)) == {"memory": "4GiB"}
     second = spoken("kai", words, container="side", position=1)
@@ -476,7 +476,7 @@ def test_the_older_words_of_kai_are_for_the_first_container_or_the_named_one() -
 def all_of(words: Words, *, strict: bool = True) -> dict[str, dict[str, str]]:
     """Return what each dialect that knows a name of `words` makes of them."""
     tables = Tables(DIALECTS.values())
-    found = [word for where in KIND for word in tables.find(where, words)]
+    found = [word for where in LOCATIONS for word in tables.find(where, words)]
     return {said.dialect.name: asked(said) for said in combine(found, strict=strict) if said.layer}
 
 
@@ -491,11 +491,11 @@ def test_a_part_of_nvidia_com_gpu_is_huaweis() -> None:
     assert all_of({"nvidia.com/gpu": "0.5"}) == {"huawei": {"memory-percent": "50"}}
 
 
-def test_what_nvidia_never_gives_in_parts_is_smaller_where_a_node_is_lenient() -> None:
+def test_parts_of_cards_in_nvidia_keys_shrink_on_a_lenient_node() -> None:
     words = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G,1=512MB"}
     said = spoken("nvidia", words, strict=False)
     assert asked(said) == {"memory": "512MiB", "count": "2"}
-    assert "is not what other cards get" in said.notes[0]
+    assert "differs between cards" in said.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,7 @@ def test_what_nvidia_never_gives_in_parts_is_smaller_where_a_node_is_lenient() -
         ("koordinator", {f"{KOORD}-core": "50"}),
     ],
 )
-def test_what_cannot_be_given_is_refused_by_a_lenient_node_too(dialect: str, words: Words) -> None:
+def test_an_impossible_request_is_refused_by_a_lenient_node_too(dialect: str, words: Words) -> None:
     assert len(spoken(dialect, words, strict=False).problems) == 1
 
 
@@ -529,7 +529,7 @@ def test_what_cannot_be_given_is_refused_by_a_lenient_node_too(dialect: str, wor
         ),
     ],
 )
-def test_a_rule_of_the_vendors_product_is_said_and_no_more_where_a_node_is_lenient(
+def test_a_rule_of_the_vendors_product_is_a_note_where_a_node_is_lenient(
     dialect: str, words: Words, given: dict[str, str]
 ) -> None:
     said = spoken(dialect, words, strict=False)

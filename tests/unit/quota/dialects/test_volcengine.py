@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mGPU: what is asked, and what VKE would refuse."""
+"""mGPU: the requests, and what VKE would refuse."""
 
 import pytest
 
 from gpushare.quota.dialects.volcengine import POLICIES
 
-from .asking import Words, asked, note, refusal, said
+from .requesting_container import Words, asked, note, refusal, said
 
 CORE, MEMORY = "vke.volcengine.com/mgpu-core", "vke.volcengine.com/mgpu-memory"
 CARDS = "vke.volcengine.com/container-multiple-gpu"
@@ -30,7 +30,7 @@ def test_a_console_counts_cores_in_hundredths_of_a_card(core: str, cores: str) -
 
 
 @pytest.mark.parametrize("core", ["2.0", "200"])
-def test_whole_cards_are_asked_for_without_memory(core: str) -> None:
+def test_exclusive_cards_are_requested_without_memory(core: str) -> None:
     assert asked({"limit": {CORE: core}}) == {"cores": "100", "count": "2"}
 
 
@@ -38,21 +38,22 @@ def test_whole_cards_are_asked_for_without_memory(core: str) -> None:
 @pytest.mark.parametrize("core", ["0.005", "1.234", "0.00", "-1", ".5", "3e1"])
 def test_another_fraction_of_a_card_is_refused(core: str, *, strict: bool) -> None:
     problem = said({"limit": {CORE: core, MEMORY: "4096"}}, strict=strict).problems[0]
-    assert problem.word.name == CORE
-    assert "write" in problem.fix
+    assert problem.source is not None
+    assert problem.source.name == CORE
+    assert "write" in problem.error.fix
 
 
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("core", ["120", "1.2", "250"])
 def test_cores_over_one_card_are_n_x_100(core: str, *, strict: bool) -> None:
     told = refusal({"limit": {CORE: core, MEMORY: "4096"}}, strict=strict)
-    assert "is over one card and no number of whole cards" in told
+    assert "more than one card but not a number of whole cards" in told
 
 
 @pytest.mark.parametrize("memory", ["256", "128"])
 def test_a_card_gives_more_than_256_mib(memory: str) -> None:
     words: Words = {"limit": {CORE: "30", MEMORY: memory}}
-    assert "ask for more than 256MiB" in refusal(words)
+    assert "Request more than 256MiB" in refusal(words)
     assert asked(words, strict=False)["memory"] == f"{memory}MiB"
 
 
@@ -63,7 +64,8 @@ def test_257_mib_are_enough_on_one_card() -> None:
 def test_several_cards_give_more_than_a_gib_each() -> None:
     words = over_cards("2", "60", "2048")
     assert refusal(words).endswith(
-        '"2048" is 1GiB on each of 2 cards, and more than 1GiB is needed; ask for more than 2GiB'
+        "=2048 (Volcengine mGPU): 1GiB on each of 2 cards, but must be more than 1GiB. "
+        "Request more than 2GiB."
     )
     assert asked(words, strict=False) == {"cores": "30", "memory": "1GiB", "count": "2"}
     assert asked(over_cards("2", "60", "2050")) == {
@@ -75,8 +77,8 @@ def test_several_cards_give_more_than_a_gib_each() -> None:
 
 def test_memory_beside_whole_cards_is_too_much() -> None:
     words: Words = {"limit": {CORE: "200", MEMORY: "32768"}}
-    assert "comes with whole cards, which have all of it; leave it out" in refusal(words)
-    assert f'{MEMORY} (Volcengine mGPU) "32768" comes with whole cards' in note(words)
+    assert "must not be set for whole cards, which include all of it. Omit it." in refusal(words)
+    assert f'{MEMORY} (Volcengine mGPU) "32768" must not be set for whole cards' in note(words)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_memory_beside_whole_cards_is_too_much() -> None:
     [({CORE: "30"}, "memory", MEMORY), ({MEMORY: "512"}, "cores", CORE)],
 )
 def test_a_part_needs_cores_and_memory(limits: dict[str, str], missing: str, fix: str) -> None:
-    assert f"asks for no {missing} beside it; add {fix}" in refusal({"limit": limits})
+    assert f"requires {missing}. Add {fix}." in refusal({"limit": limits})
 
 
 def test_cores_and_memory_are_of_all_cards_together() -> None:
@@ -95,12 +97,12 @@ def test_cores_and_memory_are_of_all_cards_together() -> None:
 @pytest.mark.parametrize(
     ("cards", "core", "memory", "rule"),
     [
-        ("3", "130", "9216", "does not divide into 3 cards; write a multiple of 3"),
-        ("2", "60", "8191", "does not divide into 2 cards; write 8190 or 8192"),
-        ("2", "300", "8192", "is over one card and no number of whole cards"),
+        ("3", "130", "9216", "does not divide into 3 cards. Write a multiple of 3."),
+        ("2", "60", "8191", "does not divide into 2 cards. Write 8190 or 8192."),
+        ("2", "300", "8192", "more than one card but not a number of whole cards"),
     ],
 )
-def test_what_does_not_divide_over_the_cards_is_refused(
+def test_memory_that_does_not_divide_over_the_cards_is_refused(
     cards: str, core: str, memory: str, rule: str, *, strict: bool
 ) -> None:
     assert rule in refusal(over_cards(cards, core, memory), strict=strict)
@@ -110,8 +112,8 @@ def test_each_container_has_its_place_in_the_list() -> None:
     words = over_cards("2,0,4", "100", "8192")
     assert asked(words, at=0) == {"cores": "50", "memory": "4GiB", "count": "2"}
     assert asked(words, at=2) == {"cores": "25", "memory": "2GiB", "count": "4"}
-    assert "is 0 for this container, which asks for a GPU" in refusal(words, at=1)
-    assert "and this is container 4 of its pod" in refusal(words, at=3)
+    assert "0 for this container, which requests a GPU" in refusal(words, at=1)
+    assert "but this is container 4 of its pod" in refusal(words, at=3)
 
 
 def test_a_container_without_cards_is_left_alone() -> None:
@@ -126,7 +128,7 @@ def test_a_list_of_cards_that_is_none_is_refused(cards: str) -> None:
 
 def test_parts_of_nine_cards_are_too_many() -> None:
     words = over_cards("9", "90", "18432")
-    assert "is parts of more than 8 cards; write 8 or less" in refusal(words)
+    assert "requests shares of more than 8 cards. Write 8 or less." in refusal(words)
     assert asked(words, strict=False)["count"] == "9"
     assert asked({"limit": {CORE: "900"}}) == {"cores": "100", "count": "9"}
 
@@ -134,12 +136,12 @@ def test_parts_of_nine_cards_are_too_many() -> None:
 @pytest.mark.parametrize("strict", [True, False])
 def test_the_annotation_alone_is_refused_since_limits_reach_no_runtime(*, strict: bool) -> None:
     told = refusal({"annotation": {CARDS: "2"}}, strict=strict)
-    assert "asks for no memory beside it; resource limits reach no runtime" in told
+    assert "requires memory. Resource limits are not passed" in told
 
 
 def test_where_the_containers_place_is_not_known_a_list_is_refused() -> None:
     told = refusal({"annotation": {CARDS: "2,1"}}, strict=False, at=None)
-    assert "has 2 places, and which is this container's is not known here" in told
+    assert "has 2 items, but the position of this container is unknown" in told
 
 
 @pytest.mark.parametrize(
@@ -158,8 +160,9 @@ def test_the_policies_have_names_of_their_own(text: str, policy: str) -> None:
 
 def test_parts_of_several_cards_are_under_one_policy_only() -> None:
     words = over_cards("2", "60", "8192", **{POLICY: "fixed-share"})
-    assert "is for one card, and parts of 2 are asked for; write native-burst-share" in refusal(
-        words
+    assert (
+        "requires a single card, but shares of 2 are requested. Write native-burst-share."
+        in refusal(words)
     )
     assert asked(words, strict=False)["policy"] == "fixed-share"
     assert asked(over_cards("2", "60", "8192", **{POLICY: "native-burst-share"}))["count"] == "2"
@@ -168,7 +171,7 @@ def test_parts_of_several_cards_are_under_one_policy_only() -> None:
 @pytest.mark.parametrize(
     "name", ["vke.volcengine.com/assumed", "vke.volcengine.com/gpu-index-container-train"]
 )
-def test_what_the_scheduler_writes_asks_for_nothing(name: str) -> None:
+def test_keys_of_the_scheduler_request_nothing(name: str) -> None:
     spoken = said({"annotation": {name: "1"}})
     assert (spoken.layer, spoken.problems) == ({}, ())
     assert spoken.meant[name]

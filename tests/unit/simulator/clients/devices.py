@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices that a process has, as the driver and NVML tell them, as a line of JSON each."""
+"""The devices that a process has, by the driver and by NVML, as a line of JSON each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def told(ordinal: int) -> dict[str, Any]:
 
 
 def partitions() -> list[dict[str, Any]]:
-    """Return what NVML tells of each card's instances."""
+    """Return what NVML reports of each card's instances."""
     pynvml.nvmlInit()
     found = []
     for index in range(pynvml.nvmlDeviceGetCount()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets or tells a cgroup's memory limit on card 0: `set DIRECTORY SOFT HARD`, `get DIRECTORY`."""
+"""Sets or prints a cgroup's memory limit on card 0: `set DIRECTORY SOFT HARD`, `get DIRECTORY`."""
 
 from __future__ import annotations
 

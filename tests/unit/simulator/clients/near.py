@@ -8,7 +8,7 @@ import sys
 import pynvml
 
 sys.path.insert(0, sys.argv[1])
-from gpushare.daemon.cards import near
+from gpushare.daemon.cards import nvml_topology
 
 ctypes.CDLL("libnvidia-ml.so.1", mode=ctypes.RTLD_GLOBAL)
 pynvml.nvmlInit()
@@ -21,7 +21,7 @@ switch = pynvml.NVML_TOPOLOGY_SINGLE
 print(
     json.dumps(
         {
-            "facts": near.facts(handles),
+            "facts": nvml_topology.topology_facts(handles),
             "nearest": [
                 pynvml.nvmlDeviceGetIndex(one)
                 for one in pynvml.nvmlDeviceGetTopologyNearestGpus(first, switch)

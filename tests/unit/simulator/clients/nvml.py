@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nvidia-ml-py tells of every card, as a line of JSON; with --wait, for each line read."""
+"""What nvidia-ml-py reports of every card, as a line of JSON; with --wait, for each line read."""
 
 from __future__ import annotations
 

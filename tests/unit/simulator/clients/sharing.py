@@ -15,28 +15,28 @@ DEVICE, HOST, HOST_NUMA = 1, 2, 3
 FILE_DESCRIPTOR = 1
 
 
-class Location(ctypes.Structure):
+class MemoryLocation(ctypes.Structure):
     """`CUmemLocation`."""
 
     _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
 
 
-class Properties(ctypes.Structure):
+class AllocationProperties(ctypes.Structure):
     """`CUmemAllocationProp`."""
 
     _fields_ = (
         ("type", ctypes.c_int),
         ("handle_types", ctypes.c_int),
-        ("location", Location),
+        ("location", MemoryLocation),
         ("metadata", ctypes.c_void_p),
         ("flags", ctypes.c_uint8 * 8),
     )
 
 
-class Access(ctypes.Structure):
+class AccessDescription(ctypes.Structure):
     """`CUmemAccessDesc`."""
 
-    _fields_ = (("location", Location), ("flags", ctypes.c_int))
+    _fields_ = (("location", MemoryLocation), ("flags", ctypes.c_int))
 
 
 class Handle(ctypes.Structure):
@@ -48,7 +48,7 @@ class Handle(ctypes.Structure):
 def create(size: str, location: str = str(DEVICE), number: str = "0") -> tuple[int, int]:
     """Return the result and the handle of physical memory."""
     handle = ctypes.c_uint64()
-    wanted = Properties(1, FILE_DESCRIPTOR, Location(int(location), int(number)))
+    wanted = AllocationProperties(1, FILE_DESCRIPTOR, MemoryLocation(int(location), int(number)))
     result = cuda.cuMemCreate(
         ctypes.byref(handle), ctypes.c_size_t(int(size)), ctypes.byref(wanted), ctypes.c_uint64()
     )
@@ -88,7 +88,7 @@ def map_(handle: str, size: str) -> int:
     length = ctypes.c_size_t(int(size))
     assert cuda.cuMemAddressReserve(ctypes.byref(pointer), length, none, none, none) == 0
     assert cuda.cuMemMap(pointer, length, none, ctypes.c_uint64(int(handle)), none) == 0
-    access = Access(Location(DEVICE, 0), 3)
+    access = AccessDescription(MemoryLocation(DEVICE, 0), 3)
     assert cuda.cuMemSetAccess(pointer, length, ctypes.byref(access), ctypes.c_size_t(1)) == 0
     return pointer.value
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that holds a context, memory and work as it is told, line by line, through ctypes."""
+"""A program that holds a context, memory and work on command, line by line, through ctypes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A manifest, a config.json or an image: the meaning of its keys, and the effective request."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from gpushare import config
+from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused, UnknownTenant
+from gpushare.errors import UserError
+from gpushare.host import cdi_files
+from gpushare.manifest import read, request_of, settings_of
+from gpushare.manifest.effective_request import handed_on, request_on_node
+from gpushare.oci import cdi
+from gpushare.oci.driver_files import DriverFiles, from_cdi
+from gpushare.oci.spec import SpecError
+from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, Key, is_quota
+from gpushare.quota.size import exact_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpushare.client import Client
+    from gpushare.images.engine_images import InspectedImage
+    from gpushare.manifest import (
+        Container,
+        Document,
+        ManifestFile,
+        ManifestRequest,
+        ManifestValue,
+    )
+    from gpushare.manifest.effective_request import NodeRequest
+    from gpushare.quota import EffectiveRequest
+
+OURS: Final = "gpushare"
+_SCOPE: Final = "container."
+_IMAGE: Final = re.compile(r"[A-Za-z0-9][\w./:@-]{0,254}", re.ASCII)
+_BUILT_IN: Final = "gpushare's defaults"
+_NEEDS: Final = (
+    "containerd passes only the pod annotations that its configuration lists. `gpushare runtime "
+    "configure` adds {names}."
+)
+_FIRST: Final = (
+    "{what} names no container. The first container of this pod that is created gets it, and the "
+    "others are refused."
+)
+_NO_CLASS: Final = (
+    "{what} is not set: gpushare handles this container only on nodes where it is the default "
+    "runtime"
+)
+
+
+@dataclass(frozen=True)
+class NodePolicy:
+    """The configuration of this machine and its source."""
+
+    config: config.Config
+    source: str
+    driver: DriverFiles | None
+
+
+def explain_manifest(
+    path: str, file: Path | None, *, is_named: bool = True, text: str | None = None
+) -> dict[str, Any]:
+    """Return the explanation of the manifest at `path`, by container, for a node with `file`.
+
+    `file` None is the default configuration file. A file that the user named (`is_named`) must be
+    valid; if another one cannot be read, gpushare's defaults apply. `text` replaces the content of
+    `path`.
+
+    Raises ManifestError, ConfigError, and UserError for a file without containers or settings.
+    """
+    manifest = read(path, text)
+    node = _node(file, is_named=is_named and file is not None)
+    containers = [_container(one, manifest, node) for one in manifest.containers]
+    settings = [found for document in manifest.documents for found in _settings(document)]
+    if not containers and not settings:
+        raise UserError(
+            f"{path}: no container and no GPU setting. Use a manifest of Kubernetes or docker "
+            "compose, a config.json, an ECS task definition or a device plugin's configuration."
+        )
+    return {
+        "kind": "file",
+        "file": path,
+        "node": node.source,
+        "containers": containers,
+        "settings": settings,
+    }
+
+
+def _node(file: Path | None, *, is_named: bool) -> NodePolicy:
+    try:
+        loaded = config.load(file)
+    except UserError as error:
+        if is_named:
+            raise
+        first = str(error).partition("\n")[0]
+        return NodePolicy(config.Config(), f"{_BUILT_IN} ({first})", None)
+    return NodePolicy(loaded, str(loaded.file) if loaded.file else _BUILT_IN, _driver(loaded))
+
+
+def _driver(loaded: config.Config) -> DriverFiles | None:
+    try:
+        return from_cdi(
+            cdi.load(cdi_files.driver_spec_path(loaded.cdi, loaded.state_dir), yaml.safe_load)
+        )
+    except (cdi.CdiError, OSError, yaml.YAMLError):
+        return None
+
+
+# --- a container ---
+
+
+def _container(container: Container, file: ManifestFile, node: NodePolicy) -> dict[str, Any]:
+    mode = node.config.terms_of(container.document.namespace).dialects.mode
+    request = request_of(container, strict=mode == "strict")
+    try:
+        there = request_on_node(container, file, terms_of=node.config.terms_of, driver=node.driver)
+    except SpecError as error:
+        raise UserError(f"{file.path}: {error}") from error
+    ignored = [
+        {
+            **_at(found.value),
+            **_key(found.word.source.kind, found.value, found.word.name),
+            "translated_by": found.word.dialect.translated_by,
+        }
+        for found in request.unreachable
+    ]
+    return {
+        "of": str(container.document),
+        "name": container.name,
+        "init": container.init,
+        "line": container.line,
+        "keys": [*_own(container), *_vendors(container, request)],
+        "combined": {key: value.text for key, value in request.requested.items()},
+        "ignored": ignored,
+        "cards": _cards(there),
+        "applied": _applied(there),
+        "effective": None if there.effective is None else _effective(there.effective),
+        "refused": there.refused,
+        "problems": [str(one.error) for one in request.problems],
+        "notes": list(dict.fromkeys(_notes(container, request, there))),
+    }
+
+
+def _own(container: Container) -> Iterator[dict[str, Any]]:
+    for name, value in container.annotations.items():
+        if name.startswith(ANNOTATION_PREFIX):
+            key = name[len(ANNOTATION_PREFIX) :]
+            scope = key[len(_SCOPE) :].partition(".")[0] if key.startswith(_SCOPE) else ""
+            known = KEYS.get(key.rpartition(".")[2])
+            if scope and scope != container.name:
+                means = f"nothing here: it is for {scope}"
+            else:
+                means = _canonical(known, value.text)
+            yield _explained_key("annotation", name, value, OURS, _meaning(known), means)
+    for name, value in container.env.items():
+        if is_quota(name):
+            known = BY_ENV.get(name)
+            means = _canonical(known, value.text)
+            yield _explained_key("env", name, value, OURS, _meaning(known), means)
+
+
+def _meaning(key: Key | None) -> str:
+    return "" if key is None else key.meaning
+
+
+def _canonical(key: Key | None, text: str) -> str:
+    if key is None:
+        return "not a gpushare key"
+    try:
+        key.parse(text)
+    except ValueError as error:
+        return str(error)
+    return f"{key.name}={text}"
+
+
+def _vendors(container: Container, request: ManifestRequest) -> Iterator[dict[str, Any]]:
+    for spoken in request.dialects:
+        for word in spoken.words:
+            value = container.values(word.source.kind).get(word.name)
+            means = spoken.meant.get(word.name, "")
+            if value is not None:
+                title = spoken.dialect.title
+                meaning = word.row.meaning
+                found = _explained_key(word.source.kind, word.name, value, title, meaning, means)
+                yield {**found, "reaches": word.row.is_visible}
+
+
+def _explained_key(
+    where: str, name: str, value: ManifestValue, vendor: str, meaning: str, means: str
+) -> dict[str, Any]:
+    return {
+        **_at(value),
+        **_key(where, value, name),
+        "vendor": vendor,
+        "meaning": meaning,
+        "means": means,
+        "reaches": True,
+    }
+
+
+def _at(value: ManifestValue) -> dict[str, Any]:
+    return {"line": value.line, "column": value.column}
+
+
+def _key(where: str, value: ManifestValue, name: str) -> dict[str, Any]:
+    return {"where": where, "key": name, "value": value.text}
+
+
+def _applied(there: NodeRequest) -> dict[str, Any]:
+    if there.requested is None:
+        return {}
+    return {
+        key: {"text": value.text, "written": value.shown, "source": str(value.source)}
+        for key, value in there.requested.quota.requested.items()
+    }
+
+
+def _cards(there: NodeRequest) -> dict[str, Any] | None:
+    """Return the cards that an engine passes in addition to variables and annotations."""
+    cards = None if there.requested is None else there.requested.cards
+    if cards is None:
+        return None
+    named = [*cards.devices, *(f"/dev/nvidia{minor}" for minor in cards.minors)]
+    count = None if cards.all_cards else cards.count or len(named)
+    return {"source": cards.source, "count": count, "named": named}
+
+
+def _effective(effective: EffectiveRequest) -> dict[str, Any]:
+    data: dict[str, Any] = {"kind": effective.kind, "why": effective.why, "count": effective.count}
+    if effective.kind == "shared":
+        data |= {
+            "memory": _memory(effective),
+            "cores": effective.cores,
+            "policy": effective.policy,
+            "class": effective.class_,
+            "priority": effective.priority,
+        }
+    return data
+
+
+def _memory(effective: EffectiveRequest) -> str:
+    if effective.memory_bytes is None:
+        return f"{effective.memory_percent} %"
+    return exact_size(effective.memory_bytes)
+
+
+def _notes(container: Container, request: ManifestRequest, there: NodeRequest) -> Iterator[str]:
+    if there.requested is not None:
+        yield from there.requested.quota.notes
+    elif there.refused:
+        yield from request.notes
+    yield from there.notes
+    unnamed = there.requested.quota.unnamed if there.requested is not None else None
+    if unnamed is not None and sum(not one.init for one in container.pod.containers) > 1:
+        yield _FIRST.format(what=unnamed.source)
+    passed = handed_on(container)
+    if passed:
+        yield _NEEDS.format(names=", ".join(sorted(passed)))
+    requests = bool(
+        request.requested or (there.requested is not None and there.requested.quota.requested)
+    )
+    if requests and container.document.kind != "oci" and not _named(container):
+        yield _NO_CLASS.format(what="runtimeClassName" if container.in_cluster else "runtime")
+    if container.unknown:
+        yield f"{', '.join(container.unknown)}: the value is defined elsewhere and was not read"
+
+
+def _named(container: Container) -> str:
+    """Return the runtime or runtime class of the manifest."""
+    return container.pod.runtime_class if container.in_cluster else container.runtime
+
+
+# --- an operator's settings ---
+
+
+def _settings(document: Document) -> Iterator[dict[str, Any]]:
+    for word, value in settings_of(document):
+        yield {
+            **_at(value),
+            **_key(word.source.kind, value, word.name),
+            "of": str(document),
+            "vendor": word.dialect.title,
+            "meaning": word.row.meaning,
+            "instead": word.row.instead,
+        }
+
+
+# --- an image, or a container of this node ---
+
+
+def may_be_image(text: str) -> bool:
+    """Whether `text` can be the name of an image or a container."""
+    return _IMAGE.fullmatch(text) is not None
+
+
+def explain_container(name: str, client: Client) -> dict[str, Any] | None:
+    """Return the container `name` of this node, None if there is none or no daemon responds."""
+    try:
+        tenant = client.tenant(name)
+    except (UnknownTenant, DaemonUnreachable, DaemonError, RequestRefused):
+        return None
+    return {"kind": "container", "name": tenant["name"] or name, "state": tenant["state"]}
+
+
+def explain_image(name: str, file: Path | None, *, is_named: bool) -> dict[str, Any] | None:
+    """Return the explanation of the image `name` as explain_manifest(), None if there is none.
+
+    `docker run --runtime=gpushare NAME` requests what the variables of the image request.
+    """
+    found = _inspected(name)
+    if found is None:
+        return None
+    env = [f"{variable}={text}" for variable, text in found.variables.items()]
+    spec = {"ociVersion": "1.0.2", "process": {"env": env}, "root": {"path": "rootfs"}}
+    data = explain_manifest("-", file, is_named=is_named, text=json.dumps(spec))
+    (explained_container,) = data["containers"]
+    rest = {
+        key: explained_container[key]
+        for key in ("keys", "cards", "applied", "effective", "refused", "notes", "problems")
+    }
+    toolkit = found.variables.get("CUDA_VERSION", "")
+    for row in rest["keys"]:
+        del row["line"], row["column"]  # of the generated text
+    return {"kind": "image", "name": name, "node": data["node"], "cuda": toolkit, **rest}
+
+
+def _inspected(name: str) -> InspectedImage | None:
+    # Not at the top: a manifest needs no engine.
+    from gpushare.images import NotFound, engine_images  # noqa: PLC0415
+
+    for one in engine_images.installed_engines():
+        try:
+            found = one.image(name)
+        except NotFound:
+            continue  # it does not respond to this user; another engine may
+        if found is not None:
+            return found
+    return None

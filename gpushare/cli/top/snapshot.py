@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A snapshot of gpushared's data as rows of `top`: cards, containers, processes.
+
+Only this module of the package uses field names of the protocol. A container that uses several
+cards has a `ContainerRow` for each.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from gpushare.cli import ps
+from gpushare.cli.ls import mode
+
+if TYPE_CHECKING:
+    from gpushare import protocol
+    from gpushare.client import Client
+
+
+@dataclass(frozen=True)
+class ProcessRow:
+    """A process on one card. `bytes` or `utilization` (percent) None: the driver reports none."""
+
+    pid: int
+    container_pid: int
+    name: str
+    bytes: int | None
+    utilization: int | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Percent of a card, and its text as in `gpushare ps`. `value` None: unknown."""
+
+    value: float | None
+    text: str
+
+
+UNKNOWN: Final = Reading(None, "-")
+
+
+@dataclass(frozen=True)
+class ContainerRow:
+    """A container on one card."""
+
+    key: str
+    name: str
+    id: str
+    card: int
+    used_bytes: int
+    memory_bytes: int
+    limit_bytes: int
+    over_bytes: int
+    cores: int  # requested; 0: none
+    cores_used: Reading  # in the last second
+    cores_10s: Reading
+    cores_60s: Reading
+    share: str  # as in `gpushare inspect`; empty: a whole card
+    throttled: float | None  # fraction of the last second
+    policy: str
+    level: str  # online, or offline and its priority
+    gate: str
+    isolation: str
+    hung: bool
+    run_state: str  # paused, frozen, stopping; empty: it runs
+    forced: int
+    overruns: int
+    denied: int
+    pid: int
+    engine: str
+    quota: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    processes: tuple[ProcessRow, ...] = ()
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether the container needs attention."""
+        return self.hung or bool(self.over_bytes or self.warnings)
+
+
+@dataclass(frozen=True)
+class CardRow:
+    """A card, with the sums of its containers."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int
+    used_bytes: int  # by containers and non-tenant processes
+    allocated_bytes: int
+    non_tenant_bytes: int
+    available_bytes: int
+    utilization: int | None
+    cores_allocated: int
+    cores_used: Reading  # sum of the containers
+    cores_10s: Reading
+    cores_60s: Reading
+    policy: str
+    mode: str
+    health: str
+    tenants: int
+    tenants_max: int
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether the card is unhealthy."""
+        return self.health != "ok"
+
+
+@dataclass(frozen=True)
+class TopSnapshot:
+    """The state at one time; `taken` is in seconds since the epoch."""
+
+    taken: float
+    cards: tuple[CardRow, ...] = ()
+    containers: tuple[ContainerRow, ...] = ()
+    document: dict[str, Any] = field(default_factory=dict, compare=False)  # for --json
+
+    def on(self, card: int) -> tuple[ContainerRow, ...]:
+        """Return the containers of card `card`."""
+        return tuple(one for one in self.containers if one.card == card)
+
+
+def take_snapshot(client: Client) -> TopSnapshot:
+    """Query the daemon. Raises what `client` raises."""
+    cards, tenants = client.cards(), client.tenants()
+    return snapshot_of(cards, tenants, time.time())
+
+
+def snapshot_of(
+    cards: list[protocol.CardStatus], tenants: list[protocol.TenantStatus], taken: float
+) -> TopSnapshot:
+    """Return the snapshot of `cards` and `tenants`."""
+    containers = tuple(
+        _container(tenant, part)
+        for tenant in tenants
+        if tenant["state"] != "none"
+        for part in tenant["cards"]
+    )
+    return TopSnapshot(
+        taken,
+        tuple(_card(card, containers) for card in cards),
+        containers,
+        _document(cards, tenants, taken),
+    )
+
+
+def _container(tenant: protocol.TenantStatus, part: protocol.TenantCard) -> ContainerRow:
+    usage = part["compute"]
+    return ContainerRow(
+        key=tenant["key"],
+        name=ps.tenant_name(tenant),
+        id=tenant["id"],
+        card=part["index"],
+        used_bytes=part["used_bytes"],
+        memory_bytes=part["quota_bytes"],
+        limit_bytes=part["current_limit_bytes"],
+        over_bytes=part["over_limit_bytes"],
+        cores=part["cores"],
+        cores_used=_reading(part, "1s"),
+        cores_10s=_reading(part, "10s"),
+        cores_60s=_reading(part, "60s"),
+        share="" if part["share_percent"] is None else ps.share(tenant, part),
+        throttled=usage["throttled"]["1s"],
+        policy=part["policy"],
+        level=ps.latency_class(tenant),
+        gate=usage["gate"],
+        isolation=tenant["isolation"],
+        hung=usage["is_hung"],
+        run_state=ps.run_state(tenant),
+        forced=usage["forced_launches"],
+        overruns=usage["overruns"],
+        denied=part["denied_allocations"],
+        pid=tenant["pid"],
+        engine=tenant["engine"],
+        quota=tuple(sorted(tenant["quota"].items())),
+        warnings=tuple(tenant["warnings"]),
+        notes=tuple(tenant["notes"]),
+        processes=tuple(_processes(tenant, part["index"])),
+    )
+
+
+def _processes(tenant: protocol.TenantStatus, card: int) -> list[ProcessRow]:
+    """Return the processes on `card`; one without a card is listed under the tenant's first."""
+    first = tenant["cards"][0]["index"]
+    found = []
+    for row in tenant["processes"]:
+        parts = [part for part in row["cards"] if part["index"] == card]
+        if parts or (not row["cards"] and card == first):
+            part = parts[0] if parts else None
+            found.append(
+                ProcessRow(
+                    row["pid"],
+                    row["container_pid"],
+                    row["name"],
+                    None if part is None else part["bytes"],
+                    None if part is None else part["utilization"],
+                )
+            )
+    return found
+
+
+def _card(card: protocol.CardStatus, containers: tuple[ContainerRow, ...]) -> CardRow:
+    here = [one for one in containers if one.card == card["index"]]
+    return CardRow(
+        index=card["index"],
+        uuid=card["uuid"],
+        model=card["model"],
+        memory_bytes=card["memory_bytes"],
+        used_bytes=sum(one.used_bytes for one in here) + card["non_tenant_bytes"],
+        allocated_bytes=card["allocated_bytes"],
+        non_tenant_bytes=card["non_tenant_bytes"],
+        available_bytes=card["available_bytes"],
+        utilization=card["utilization"],
+        cores_allocated=100 - card["cores_available"],
+        cores_used=_sum([one.cores_used for one in here]),
+        cores_10s=_sum([one.cores_10s for one in here]),
+        cores_60s=_sum([one.cores_60s for one in here]),
+        policy=card["policy"],
+        mode=mode(card),
+        health=card["health"],
+        tenants=card["tenants"],
+        tenants_max=card["max_tenants"],
+    )
+
+
+def _reading(part: protocol.TenantCard, window: str) -> Reading:
+    return Reading(part["compute"]["cores_used"][window], ps.cores_used(part, window))
+
+
+def _sum(parts: list[Reading]) -> Reading:
+    known = [part.value for part in parts if part.value is not None]
+    if not known:
+        return UNKNOWN
+    whole = any(part.text.startswith("~") for part in parts)  # a driver's figure is among them
+    return Reading(sum(known), f"~{sum(known):.0f}" if whole else f"{sum(known):.1f}")
+
+
+def _document(
+    cards: list[protocol.CardStatus], tenants: list[protocol.TenantStatus], taken: float
+) -> dict[str, Any]:
+    """Return the document of --json: the daemon's rows, with the processes in a separate list."""
+    processes = [
+        {"container": tenant["key"], **process}
+        for tenant in tenants
+        for process in tenant["processes"]
+    ]
+    containers = [
+        {name: value for name, value in tenant.items() if name != "processes"} for tenant in tenants
+    ]
+    return {"time": taken, "cards": cards, "containers": containers, "processes": processes}

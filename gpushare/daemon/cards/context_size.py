@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one CUDA context takes of a card: measured once per model and driver version, then kept.
+
+`gpushare-probe` makes a context against the real driver, and NVML says what its process then holds.
+Where that cannot be done (no probe installed, a card that is full) the figure is learned from the
+tenants; until the first has one it is 0 and a quota below one context is not refused.
+
+What is learned is hearsay: a tenant may claim contexts that it does not have, or memory that it
+does not hold. So each tenant has one vote, the figure is in the middle of them, and it is never
+written to disk. Too low a figure costs nothing: what contexts take beyond their price is
+overhead, and counted a second later. Too high a one would charge every tenant for it, so of two
+votes the lower counts.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare.daemon.cards.driver_client import DriverClient, DriverError
+from gpushare.daemon.core.log import log
+from gpushare.daemon.placement.model import Card
+
+_NAME: Final = "contexts.json"
+_START_SECONDS: Final = 60.0  # a first context on a machine without persistence mode takes 10 s
+_WAIT_SECONDS: Final = 6.0  # less than a launcher waits for its answer
+_LOOK_SECONDS: Final = 0.1
+_LOOKS: Final = 100
+_MOST_VOTES: Final = 63  # of the last tenants; one with fewer containers than half cannot decide
+
+
+class ContextSizes:
+    """The figures, kept in `directory`. Any thread may ask and learn."""
+
+    def __init__(self, directory: Path, driver_version: str) -> None:
+        self._file = directory / _NAME
+        self._driver_version = driver_version
+        self._lock = threading.Lock()
+        self._measured = self._read()
+        self._votes: dict[str, dict[str, int]] = {}  # by model, then by tenant
+        self._settled = threading.Event()
+        self._patience = 0.0
+
+    def renew(self, driver_version: str) -> bool:
+        """Keep the figures of another driver from now on; whether it is another."""
+        with self._lock:
+            if driver_version == self._driver_version:
+                return False
+            self._driver_version = driver_version
+            self._votes.clear()
+        self._settled.clear()
+        return True
+
+    def expect(self) -> None:
+        """Note that the missing figures are being measured."""
+        self._patience = time.monotonic() + _WAIT_SECONDS
+
+    def settle(self) -> None:
+        """Note that what could be measured has been."""
+        self._settled.set()
+
+    def wait(self) -> None:
+        """Wait for figures that are being measured; not past `_WAIT_SECONDS` from the beginning.
+
+        A tenant that does not know it could hold its contexts beside its quota.
+        """
+        self._settled.wait(max(0.0, self._patience - time.monotonic()))
+
+    def bytes_of(self, card: Card) -> int:
+        """Return what a context takes of `card`; 0 where that is not known yet."""
+        model = self._key(card)
+        with self._lock:
+            return self._measured.get(model) or _middle(self._votes.get(model, {}))
+
+    def is_measured(self, card: Card) -> bool:
+        """Whether the figure was measured, not guessed from tenants."""
+        with self._lock:
+            return self._key(card) in self._measured
+
+    def learn(self, card: Card, tenant: str, context_bytes: int) -> None:
+        """Note what each of a tenant's contexts takes; its least counts, for modules are in it."""
+        model = self._key(card)
+        with self._lock:
+            votes = self._votes.setdefault(model, {})
+            if model in self._measured or votes.get(tenant, context_bytes + 1) <= context_bytes:
+                return
+            before = _middle(votes)
+            votes.pop(tenant, None)
+            votes[tenant] = context_bytes
+            while len(votes) > _MOST_VOTES:
+                del votes[next(iter(votes))]
+            now = _middle(votes)
+        if now != before:
+            log("context-size-learned", model=card.model, bytes=now)
+
+    def keep(self, card: Card, context_bytes: int) -> None:
+        """Note a measured figure, and write it to disk."""
+        with self._lock:
+            self._measured = {**self._measured, self._key(card): context_bytes}
+            measured = dict(self._measured)
+        log("context-size-measured", model=card.model, bytes=context_bytes)
+        draft = self._file.with_name(f".{_NAME}.{secrets.token_hex(4)}")
+        try:
+            draft.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+            draft.replace(self._file)
+        except OSError as error:
+            # A cache: it is measured again next time.
+            log("context-size-write-failed", "warning", file=str(self._file), error=str(error))
+            draft.unlink(missing_ok=True)
+
+    def _key(self, card: Card) -> str:
+        return f"{card.model} {self._driver_version}"
+
+    def _read(self) -> dict[str, int]:
+        try:
+            found = json.loads(self._file.read_text(encoding="utf-8"))
+            return {str(key): int(value) for key, value in found.items() if int(value) > 0}
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+            return {}
+
+
+def _middle(votes: Mapping[str, int]) -> int:
+    """Return the middle one of `votes`, the lower of two; 0 where there is none."""
+    return statistics.median_low(votes.values()) if votes else 0
+
+
+@dataclass(frozen=True)
+class ContextProbe:
+    """How to run gpushare-probe against `library`, the driver's libcuda."""
+
+    program: Path
+    library: Path
+    env: Mapping[str, str]
+
+
+def measure_context(
+    card: Card, driver: DriverClient, probe: ContextProbe, excuse: Callable[[int], None]
+) -> int | None:
+    """Return the bytes that one context takes of `card`, None (logged) if that is not known.
+
+    `excuse` is called with the pid of the program that is run.
+    """
+    argv = [str(probe.program), "--library", str(probe.library), "--card", str(card.index)]
+    try:
+        program = subprocess.Popen(
+            [*argv, "context"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **probe.env},
+            cwd="/",
+        )
+    except OSError as error:
+        error_text = f"{probe.program}: {error.strerror}"
+        log("context-size-measurement-failed", "warning", model=card.model, error=error_text)
+        return None
+    with program:
+        excuse(program.pid)
+        watchdog = threading.Timer(_START_SECONDS, program.kill)
+        watchdog.start()
+        try:
+            return _measured(program, card, driver, excuse)
+        except (DriverError, ValueError) as error:
+            log("context-size-measurement-failed", "warning", model=card.model, error=str(error))
+            return None
+        finally:
+            watchdog.cancel()
+            program.kill()
+
+
+def _measured(
+    program: subprocess.Popen[bytes],
+    card: Card,
+    driver: DriverClient,
+    excuse: Callable[[int], None],
+) -> int:
+    """Return what the driver says of the probe once it has a context and nothing changes."""
+    answer = _read_event(program, "context")
+    if answer.get("code") != 0:
+        raise ValueError(f"gpushare-probe did not create a context: {answer}")
+    last = None
+    for _ in range(_LOOKS):
+        excuse(program.pid)
+        uses = driver.sample().uses.get(card.uuid, ())
+        now = next((use.bytes for use in uses if use.pid == program.pid), None)
+        if now and now == last:
+            return now
+        last = now
+        time.sleep(_LOOK_SECONDS)
+    raise ValueError("the driver does not report the memory of gpushare-probe")
+
+
+def _read_event(program: subprocess.Popen[bytes], event: str) -> dict[str, Any]:
+    """Return the probe's line about `event`; ValueError where it ends without one."""
+    assert program.stdout is not None
+    answer: dict[str, Any] = {}
+    for line in program.stdout:
+        answer = json.loads(line)
+        if answer.get("event") == event:
+            return answer
+    raise ValueError(f"gpushare-probe exited; its last output was {answer}")

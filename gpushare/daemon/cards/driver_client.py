@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver as the daemon sees it: plain values, never a vendor's handles.
+
+`DriverClient` is the seam: nvml_client.py implements it over a process that calls NVML, tests over
+a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from gpushare.daemon.placement.model import Card, Links
+
+
+class DriverError(Exception):
+    """The driver did not answer, or not in time; what was known before is stale."""
+
+
+class DriverTimeout(DriverError):
+    """The driver did not answer in time, or hangs since an earlier question."""
+
+
+class InvalidSample(DriverError):
+    """The driver answered with figures that cannot be; no tenant is judged by them."""
+
+
+@dataclass(frozen=True)
+class ProcessUse:
+    """What one process takes of one card, as the driver says; `bytes` None: it does not say."""
+
+    pid: int  # in the daemon's pid namespace
+    bytes: int | None
+    utilisation: int | None = None  # percent of the card's time, None: not known
+
+
+@dataclass(frozen=True)
+class DriverGeneration:
+    """What the figures of a sample are of; if it differs from the last one's, judge no tenant."""
+
+    driver: str = ""  # its version
+    cards: tuple[tuple[int, str], ...] = ()  # index and uuid, as the driver lists them
+    parts: tuple[tuple[str, tuple[str, ...]], ...] = ()  # by uuid of a card under MIG: its parts
+    loads: int = 0  # unrequested reloads of the driver's library
+
+    def changed_cards(self, before: DriverGeneration) -> frozenset[str]:
+        """Return the uuids of cards that are not what they were: all, with another driver."""
+        now_at, was_at = ({uuid: at for at, uuid in one.cards} for one in (self, before))
+        known = now_at.keys() | was_at.keys()
+        if self.driver != before.driver:
+            return frozenset(known)
+        parts, were = dict(self.parts), dict(before.parts)
+        return frozenset(
+            uuid
+            for uuid in known
+            if (now_at.get(uuid), parts.get(uuid)) != (was_at.get(uuid), were.get(uuid))
+        )
+
+
+@dataclass(frozen=True)
+class DriverSample:
+    """One look at the driver. `taken_ns` is CLOCK_MONOTONIC."""
+
+    taken_ns: int
+    uses: Mapping[str, tuple[ProcessUse, ...]] = field(default_factory=dict)  # by the card's uuid
+    health: Mapping[str, str] = field(default_factory=dict)  # uuid -> what is wrong
+    utilisation: Mapping[str, int] = field(default_factory=dict)  # percent by uuid, where known
+    generation: DriverGeneration = field(default_factory=DriverGeneration)
+    xids: tuple[tuple[str, int], ...] = ()  # uuid and number of each that came since the last look
+    used: Mapping[str, int] = field(default_factory=dict)  # bytes by uuid, of all processes
+
+    def taken_bytes(self, uuid: str) -> int:
+        """Return what is taken of a card: managed memory is in no process's figure."""
+        listed = sum(use.bytes or 0 for use in self.uses.get(uuid, ()))
+        return max(listed, self.used.get(uuid, 0))
+
+
+@dataclass(frozen=True)
+class DriverLimits:
+    """What the processes of a cgroup may have of a card: `soft` is theirs, `hard` the most."""
+
+    soft_bytes: int
+    hard_bytes: int
+
+    def __str__(self) -> str:
+        """Return `soft 4294967296, hard 8589934592 bytes`."""
+        return f"soft {self.soft_bytes}, hard {self.hard_bytes} bytes"
+
+
+NO_LIMITS: Final = DriverLimits(0, (1 << 64) - 1)  # NVML_DEVICE_MEMORY_LIMIT_MAX
+
+
+class DriverClient(Protocol):
+    """A driver that is loaded. Every method may raise DriverError, within its deadline."""
+
+    @property
+    def driver_version(self) -> str:
+        """As the driver says it."""
+        ...
+
+    @property
+    def cuda_version(self) -> str:
+        """The newest CUDA that it can do."""
+        ...
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether it can limit the memory of a cgroup; false once it has refused."""
+        ...
+
+    def renew(self, library: Path, env: Mapping[str, str]) -> None:
+        """Reload the driver's library from its current path."""
+        ...
+
+    def cards(self) -> tuple[Card, ...]:
+        """Return the cards by index."""
+        ...
+
+    def links(self) -> Links:
+        """Return how far the cards are from each other."""
+        ...
+
+    def sample(self) -> DriverSample:
+        """Return what each process takes of each card."""
+        ...
+
+    def set_limits(self, uuid: str, cgroup: Path, limits: DriverLimits) -> None:
+        """Limit what the processes of the cgroup whose directory is `cgroup` have of a card."""
+        ...
+
+    def limits(self, uuid: str, cgroup: Path) -> DriverLimits:
+        """Return the limits of a cgroup on a card, NO_LIMITS where none are set."""
+        ...

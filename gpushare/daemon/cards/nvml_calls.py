@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver through NVML: the only module that knows pynvml. It runs in the worker alone.
+
+pynvml opens `libnvidia-ml.so.1` by its name, which on the host may be another driver's, or ours. So
+the file that the CDI spec names is opened first, by its path: the loader then gives that one to
+a caller that opens it by name (dlopen(3): a library that is loaded already, by SONAME).
+
+Nothing is judged here: what the library says is handed on as it is, also where it cannot be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+import pynvml
+
+from gpushare.daemon.cards import nvml_topology
+
+NO_SUCH_CALL: Final = -1
+_UNKNOWN: Final = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE of usedGpuMemory
+_NO_INSTANCE: Final = 0xFFFFFFFF
+_SAMPLE: Final = struct.Struct("@IQII8x")  # nvmlProcessUtilizationSample_t, as far as memUtil
+_PROCESS: Final = struct.Struct("@IQI4x")  # nvmlProcessInfo_v2_t; the last is the compute instance
+_EVENTS_MOST: Final = 64  # of one look: a storm must not keep us from looking
+_GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+
+#: NVML's brands (nvml.h, nvmlBrandType_t) as NVIDIA's container toolkit names them.
+BRANDS: Final = {
+    pynvml.NVML_BRAND_QUADRO: "quadro",
+    pynvml.NVML_BRAND_TESLA: "tesla",
+    pynvml.NVML_BRAND_NVS: "nvs",
+    pynvml.NVML_BRAND_GRID: "grid",
+    pynvml.NVML_BRAND_GEFORCE: "geforce",
+    pynvml.NVML_BRAND_TITAN: "titan",
+    pynvml.NVML_BRAND_NVIDIA_VAPPS: "nvidiavapps",
+    pynvml.NVML_BRAND_NVIDIA_VPC: "nvidiavpc",
+    pynvml.NVML_BRAND_NVIDIA_VCS: "nvidiavcs",
+    pynvml.NVML_BRAND_NVIDIA_VWS: "nvidiavws",
+    pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "nvidiacloudgaming",
+    pynvml.NVML_BRAND_QUADRO_RTX: "quadrortx",
+    pynvml.NVML_BRAND_NVIDIA_RTX: "nvidiartx",
+    pynvml.NVML_BRAND_NVIDIA: "nvidia",
+    pynvml.NVML_BRAND_GEFORCE_RTX: "geforcertx",
+    pynvml.NVML_BRAND_TITAN_RTX: "titanrtx",
+}
+#: Sold for data centres: Tesla, and since Ampere plain NVIDIA.
+_DATACENTER: Final = frozenset({"tesla", "nvidia"})
+
+NvmlReply = dict[str, Any]
+
+
+class NvmlError(Exception):
+    """NVML answered with an error."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class _SetLimits(ctypes.Structure):
+    """nvmlSetMemoryLimits_v1_t; the pynvml of older drivers does not have it."""
+
+    _fields_ = (
+        ("name_space", ctypes.c_char_p),  # a cgroup's directory
+        ("soft_bytes", ctypes.c_ulonglong),
+        ("hard_bytes", ctypes.c_ulonglong),
+    )
+
+
+class _GetLimits(ctypes.Structure):
+    """nvmlGetMemoryLimits_v1_t."""
+
+    _fields_ = (*_SetLimits._fields_, ("used_bytes", ctypes.c_ulonglong))
+
+
+class Devices:
+    """NVML as the library at `library`. Refused where it answers with an error."""
+
+    def __init__(self, library: str) -> None:
+        try:
+            self._library = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise NvmlError(NO_SUCH_CALL, f"{error}; is the driver installed?") from error
+        _call(pynvml.nvmlInit)
+        self._uuids: dict[int, str] = {}  # by index, as last reported
+        self._seen: dict[str, int] = {}  # newest utilisation sample by uuid, microseconds
+        self._handles: dict[str, Any] = {}
+        self._events: Any = None
+        self._lists = {kind: self._list(kind) for kind in ("Compute", "Graphics")}
+        self._room = ctypes.create_string_buffer(64 * _SAMPLE.size)
+        self._reported: NvmlReply = {}  # by the last look
+
+    def describe(self) -> NvmlReply:
+        """Return the versions and the cards; a lost card has only its index."""
+        cuda = _call(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+        cards = [self._card(index) for index in range(_call(pynvml.nvmlDeviceGetCount))]
+        found = [card for card in cards if "uuid" in card]
+        self._listen()
+        return {
+            "driver": _call(pynvml.nvmlSystemGetDriverVersion),
+            "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
+            "cards": found,
+            "lost": [card for card in cards if "uuid" not in card],
+            "limits": bool(found) and self._has_limits(found[0]["uuid"]),
+            "topology": nvml_topology.topology_facts(
+                {card["uuid"]: self._handles[card["uuid"]] for card in found}
+            ),
+        }
+
+    def look(self, *, known: bool) -> NvmlReply:
+        """Return what each process takes of each card, and what has happened since the last.
+
+        Only the latter if all else is as in the last look, and the caller has `known` that one.
+        """
+        cards = [self._look(index) for index in range(_call(pynvml.nvmlDeviceGetCount))]
+        found = {"driver": _call(pynvml.nvmlSystemGetDriverVersion), "cards": cards}
+        is_new = not known or found != self._reported
+        self._reported = found
+        return {**(found if is_new else {}), "xids": self._xids()}
+
+    def set_limits(self, uuid: str, cgroup: str, soft_bytes: int, hard_bytes: int) -> NvmlReply:
+        """Limit what a cgroup has of a card."""
+        limits = _SetLimits(os.fsencode(cgroup), soft_bytes, hard_bytes)
+        self._limits("nvmlDeviceSetMemoryLimits_v1", uuid, limits)
+        return {}
+
+    def limits(self, uuid: str, cgroup: str) -> NvmlReply:
+        """Return what a cgroup may have of a card."""
+        found = _GetLimits(os.fsencode(cgroup))
+        self._limits("nvmlDeviceGetMemoryLimits_v1", uuid, found)
+        return {"soft": found.soft_bytes, "hard": found.hard_bytes}
+
+    def _has_limits(self, uuid: str) -> bool:
+        """Whether the driver has limits (615 is the first), found by a request for impossible ones.
+
+        A library may have the call and the driver behind it, or the card (MIG), not what it takes.
+        """
+        if not hasattr(self._library, "nvmlDeviceSetMemoryLimits_v1"):
+            return False
+        try:
+            self.limits(uuid, "/sys/fs/cgroup")
+        except NvmlError as error:
+            return error.code not in NO_LIMITS
+        return True
+
+    def _limits(self, name: str, uuid: str, argument: ctypes.Structure) -> None:
+        function = getattr(self._library, name, None)
+        if function is None:
+            raise NvmlError(NO_SUCH_CALL, f"the driver's library has no {name}")
+        handle = _call(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        code = function(handle, ctypes.byref(argument))
+        if code != pynvml.NVML_SUCCESS:
+            raise NvmlError(code, f"NVML: {pynvml.NVMLError(code)}")
+
+    def _card(self, index: int) -> NvmlReply:
+        try:
+            handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
+            uuid = _call(pynvml.nvmlDeviceGetUUID, handle)
+            total, reserved = _memory(handle)[:2]
+            card = {
+                "index": index,
+                "uuid": uuid,
+                "model": _call(pynvml.nvmlDeviceGetName, handle).removeprefix("NVIDIA "),
+                "total": total,
+                "memory": total - reserved,
+                "minor": _call(pynvml.nvmlDeviceGetMinorNumber, handle),
+                "brand": (brand := _brand(handle)),
+                "datacenter": brand in _DATACENTER,
+                "capability": _capability(handle),
+                "parts": _parts(handle),
+            }
+        except NvmlError as error:
+            return {"index": index, "code": error.code, "error": str(error)}
+        self._uuids[index] = uuid
+        self._handles[uuid] = handle
+        return card
+
+    def _look(self, index: int) -> NvmlReply:
+        """Return one card's figures; of one that does not answer, why, under the name it had."""
+        seen: NvmlReply = {"index": index, "uuid": self._uuids.get(index, "")}
+        try:
+            handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
+            seen["uuid"] = uuid = _call(pynvml.nvmlDeviceGetUUID, handle)
+            seen["parts"] = _parts(handle)
+            before = _memory(handle)
+            seen["compute"] = self._processes("Compute", handle)
+            seen["graphics"] = self._graphics(handle)
+            total, _, used = _memory(handle)
+            # Taken before and after the list: what changed between is no contradiction.
+            seen["total"], seen["used"] = total, max(used, before[2])
+        except NvmlError as error:
+            return {
+                "index": index,
+                "uuid": seen["uuid"],
+                "code": error.code,
+                "error": str(error),
+                "lost": error.code in _GONE,
+            }
+        seen["shares"] = self._shares(handle, uuid)
+        with contextlib.suppress(pynvml.NVMLError):  # NOT_SUPPORTED: under MIG
+            seen["busy"] = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        return seen
+
+    def _processes(self, kind: str, handle: Any) -> list[list[int | None]]:
+        """Return pid, bytes and MIG instance of each; None: not reported, or not of one."""
+        function = self._lists[kind]
+        if function is None:
+            raise NvmlError(NO_SUCH_CALL, f"the driver's library has no list of {kind} processes")
+        found = self._fill(_PROCESS.size, lambda count, room: int(function(handle, count, room)))
+        return [
+            [pid, None if size == _UNKNOWN else size, None if part == _NO_INSTANCE else part]
+            for pid, size, part in _PROCESS.iter_unpack(found)
+        ]
+
+    def _fill(self, size: int, call: Callable[[Any, Any], int]) -> memoryview:
+        """Return the items, of `size` bytes each, that `call` lists by their count and an array.
+
+        pynvml makes an object of each and asks twice: too dear for what is done all day.
+        """
+        while True:
+            count = ctypes.c_uint(len(self._room) // size)
+            code = call(ctypes.byref(count), self._room)
+            if code == pynvml.NVML_SUCCESS:
+                return memoryview(self._room)[: count.value * size]
+            if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+                raise NvmlError(code, f"NVML: {pynvml.NVMLError(code)}")
+            self._room = ctypes.create_string_buffer((2 * count.value + 8) * size)
+
+    def _graphics(self, handle: Any) -> list[list[int | None]]:
+        try:
+            return self._processes("Graphics", handle)
+        except NvmlError as error:
+            if error.code in _GONE:
+                raise
+            return []  # NOT_SUPPORTED: a card without graphics
+
+    def _list(self, kind: str) -> Any:
+        """Return the newest call that lists processes; 2 and 3 are of drivers from 470 on."""
+        name = f"nvmlDeviceGet{kind}RunningProcesses"
+        return getattr(self._library, f"{name}_v3", getattr(self._library, f"{name}_v2", None))
+
+    def _shares(self, handle: Any, uuid: str) -> list[list[int]]:
+        """Return pid and percent of the card's time since the last look, where it is known."""
+        function = getattr(self._library, "nvmlDeviceGetProcessUtilization", None)
+        if function is None:
+            return []
+        since = ctypes.c_ulonglong(self._seen.get(uuid, 0))
+        try:
+            samples = self._fill(
+                _SAMPLE.size, lambda count, room: int(function(handle, room, count, since))
+            )
+        except NvmlError:
+            return []  # NOT_FOUND: nothing ran; NOT_SUPPORTED: before Maxwell, or under MIG
+        newest: dict[int, tuple[int, int]] = {}
+        for pid, moment, kernels, memory in _SAMPLE.iter_unpack(samples):
+            # Copies run on engines of their own: only the memory shows them (nvml.h).
+            newest[pid] = max(newest.get(pid, (0, 0)), (moment, max(kernels, memory)))
+        if newest:
+            self._seen[uuid] = max(moment for moment, _ in newest.values())
+        return [[pid, percent] for pid, (_, percent) in newest.items()]
+
+    def _listen(self) -> None:
+        """Register for XIDs; a driver or a card that cannot report any is healthy without."""
+        with contextlib.suppress(pynvml.NVMLError):
+            self._events = pynvml.nvmlEventSetCreate()
+            for handle in self._handles.values():
+                with contextlib.suppress(pynvml.NVMLError):
+                    pynvml.nvmlDeviceRegisterEvents(
+                        handle, pynvml.nvmlEventTypeXidCriticalError, self._events
+                    )
+
+    def _xids(self) -> list[list[Any]]:
+        """Return uuid and number of what has come; "" for a card that is not known."""
+        found: list[list[Any]] = []
+        while self._events is not None and len(found) < _EVENTS_MOST:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._events, 0)
+            except pynvml.NVMLError as error:
+                if error.value != pynvml.NVML_ERROR_TIMEOUT:
+                    self._events = None  # GPU_IS_LOST: until the library is reloaded
+                break
+            if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
+                found.append([self._uuid_of(event.device), int(event.eventData)])
+        return found
+
+    def _uuid_of(self, handle: Any) -> str:
+        address = ctypes.cast(handle, ctypes.c_void_p).value
+        for uuid, known in self._handles.items():
+            if ctypes.cast(known, ctypes.c_void_p).value == address:
+                return uuid
+        return ""
+
+
+#: What a driver answers that will never hold a limit.
+NO_LIMITS: Final = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION})
+
+
+def _call(function: Any, *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        raise NvmlError(error.value, f"NVML: {error}") from error
+
+
+def _parts(handle: Any) -> list[str] | None:
+    """Return the uuids of the parts of a card under MIG, None of one that is whole."""
+    try:
+        if pynvml.nvmlDeviceGetMigMode(handle)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+            return None
+        most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except pynvml.NVMLError as error:
+        if error.value in _GONE:
+            raise NvmlError(error.value, f"NVML: {error}") from error
+        return None  # NOT_SUPPORTED
+    found = []
+    for index in range(most):
+        with contextlib.suppress(pynvml.NVMLError):  # NOT_FOUND: none at that place
+            part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            found.append(str(pynvml.nvmlDeviceGetUUID(part)))
+    return found
+
+
+def _brand(handle: Any) -> str:
+    """Return the brand as NVIDIA_REQUIRE_ variables name it, "" where it is not known."""
+    try:
+        return BRANDS.get(pynvml.nvmlDeviceGetBrand(handle), "")
+    except pynvml.NVMLError:
+        return ""
+
+
+def _capability(handle: Any) -> list[int] | None:
+    """Return the compute capability, None where it is not known."""
+    try:
+        return list(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    except pynvml.NVMLError:
+        return None
+
+
+def _memory(handle: Any) -> tuple[int, int, int]:
+    """Return the card's total, what of it the driver keeps (only v2 tells), and what is used."""
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError_FunctionNotFound:
+        memory = _call(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        return int(memory.total), 0, int(memory.used)
+    except pynvml.NVMLError as error:
+        raise NvmlError(error.value, f"NVML: {error}") from error
+    return int(memory.total), int(memory.reserved), int(memory.used)

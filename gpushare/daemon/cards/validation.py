@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NVML worker's answers as samples: the one place where its figures are validated.
+
+A figure that cannot be invalidates the whole sample: InvalidSample, and no tenant is judged by it.
+What real drivers do is accepted: a process whose memory the driver does not know, one that is
+listed though it has ended (its memory is still taken), the same one in both lists.
+
+Links between cards and their NUMA nodes are gathered once each time that the driver is loaded:
+nothing of them changes beneath a driver. The kinds are those that `nvidia-smi topo -m` prints, the
+distances NVML's own levels (nvml.h, nvmlGpuTopologyLevel_t: 0 on one board, 10 one switch, 20
+several, 30 a host bridge, 40 one NUMA node, 50 across) with a ten added, so that NVLink, which no
+level has, is nearer than any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from gpushare import xid
+from gpushare.daemon.cards.driver_client import (
+    DriverGeneration,
+    DriverSample,
+    InvalidSample,
+    ProcessUse,
+)
+from gpushare.daemon.core.log import log
+from gpushare.daemon.placement.model import NO_LINKS, NO_NODE, UNKNOWN, Card, Link, Links
+from gpushare.host.numa import Numa
+
+_PID_MOST: Final = 1 << 22  # Linux, include/linux/threads.h: PID_MAX_LIMIT
+#: What the sum over processes may be beyond the card's own figure: rounding, and what one of them
+#: gave back while the driver was counting.
+_SUM_SLACK_BYTES: Final = 1 << 30
+_PERCENT: Final = 100
+
+
+@dataclass(frozen=True)
+class DriverDescription:
+    """The driver as its library described it when it was loaded."""
+
+    driver_version: str
+    cuda_version: str
+    cards: tuple[Card, ...]
+    generation: DriverGeneration
+    limits: bool
+    totals: Mapping[str, int]  # bytes in all, by uuid
+    lost: tuple[str, ...] = ()  # of cards without an identity: why
+    links: Links = NO_LINKS
+
+
+def driver_description(answer: Mapping[str, Any]) -> DriverDescription:
+    """Return the answer to `load`; InvalidSample."""
+    try:
+        cards = tuple(_card(reported) for reported in answer["cards"])
+        parts = tuple(
+            (str(reported["uuid"]), _parts(reported))
+            for reported in answer["cards"]
+            if reported["parts"] is not None
+        )
+        generation = DriverGeneration(
+            str(answer["driver"]), tuple((card.index, card.uuid) for card in cards), parts
+        )
+        lost = tuple(str(reported["error"]) for reported in answer["lost"])
+        totals = {str(reported["uuid"]): int(reported["total"]) for reported in answer["cards"]}
+        found = DriverDescription(
+            generation.driver,
+            str(answer["cuda"]),
+            cards,
+            generation,
+            bool(answer["limits"]),
+            totals,
+            lost,
+            _links(answer),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidSample(
+            f"the driver reports its cards in an unknown format: {error!r}"
+        ) from error
+    if len({card.uuid for card in cards}) < len(cards):
+        raise InvalidSample("the driver reports two cards with the same UUID")
+    return found
+
+
+def _links(answer: Mapping[str, Any]) -> Links:
+    """Return how far the cards are from each other; unknown where the answer has another format.
+
+    Only the quality of a placement depends on it, so no driver is refused for it.
+    """
+    try:
+        return links_from_facts(answer["topology"], Numa().node_of)
+    except (KeyError, TypeError, ValueError):
+        return NO_LINKS
+
+
+def driver_sample(answer: Mapping[str, Any], of: DriverDescription) -> DriverSample:
+    """Return a look at the cards `of` a loaded library; InvalidSample.
+
+    Its generation is of what is there now: where that is another one, the caller loads anew.
+    """
+    taken_ns = time.monotonic_ns()
+    uses: dict[str, tuple[ProcessUse, ...]] = {}
+    health: dict[str, str] = {}
+    busy: dict[str, int] = {}
+    used: dict[str, int] = {}
+    try:
+        cards = [reported for reported in answer["cards"] if reported["uuid"]]
+        for reported in cards:
+            uuid = str(reported["uuid"])
+            if "error" in reported:
+                health[uuid] = str(reported["error"])
+                continue
+            uses[uuid] = _uses(reported, of.totals.get(uuid))
+            used[uuid] = int(reported["used"])
+            percent = reported.get("busy")
+            if isinstance(percent, int) and 0 <= percent <= _PERCENT:
+                busy[uuid] = percent
+        generation = DriverGeneration(
+            str(answer["driver"]),
+            tuple((int(reported["index"]), str(reported["uuid"])) for reported in cards),
+            _parts_now(cards, of.generation),
+            of.generation.loads,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidSample(
+            f"the driver sent a response in an unknown format: {error!r}"
+        ) from error
+    return DriverSample(taken_ns, uses, health, busy, generation, used=used)
+
+
+def new_xids(answer: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Return uuid and number of each XID that has come; InvalidSample."""
+    try:
+        return tuple((str(uuid), int(number)) for uuid, number in answer["xids"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidSample(f"the driver reports XIDs in an unknown format: {error!r}") from error
+
+
+def _parts_now(
+    cards: list[Mapping[str, Any]], before: DriverGeneration
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the parts of each card under MIG; one that does not answer has what it had."""
+    known = dict(before.parts)
+    found = []
+    for reported in cards:
+        uuid = str(reported["uuid"])
+        if "error" in reported:
+            if uuid in known:
+                found.append((uuid, known[uuid]))
+        elif reported["parts"] is not None:
+            found.append((uuid, _parts(reported)))
+    return tuple(found)
+
+
+def _card(reported: Mapping[str, Any]) -> Card:
+    return Card(
+        index=int(reported["index"]),
+        uuid=str(reported["uuid"]),
+        model=str(reported["model"]),
+        memory_bytes=int(reported["memory"]),
+        minor=int(reported["minor"]),
+        datacenter=bool(reported["datacenter"]),
+        brand=str(reported["brand"]),
+        capability=_capability(reported["capability"]),
+    )
+
+
+def _capability(reported: Any) -> tuple[int, int] | None:
+    if reported is None:
+        return None
+    major, minor = reported
+    return int(major), int(minor)
+
+
+def _parts(reported: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(part) for part in reported["parts"])
+
+
+def _uses(reported: Mapping[str, Any], was: int | None) -> tuple[ProcessUse, ...]:
+    """Return what each process holds; InvalidSample where that cannot be."""
+    name = f"card {reported['index']}"
+    total, used = int(reported["total"]), int(reported["used"])
+    if not 0 <= used <= total:
+        raise InvalidSample(f"{name}: {used} bytes of {total} are used")
+    if was is not None and total != was:
+        raise InvalidSample(f"{name}: it has {total} bytes in all, and had {was}")
+    lists = [_held(reported[kind], name, total) for kind in ("compute", "graphics")]
+    shares = {int(pid): int(percent) for pid, percent in reported["shares"]}
+    held: dict[int, int | None] = {}
+    for one in lists:
+        for pid, size in one.items():
+            before = held.get(pid)
+            # In both lists with the same figure, or with what it took between the two.
+            held[pid] = size if before is None else max(before, size or 0)
+    together = sum(size or 0 for size in held.values())
+    if together > used + _SUM_SLACK_BYTES:
+        raise InvalidSample(f"{name}: its processes hold {together} bytes, and it {used}")
+    known = {pid: share for pid, share in shares.items() if 0 <= share <= _PERCENT}
+    return tuple(ProcessUse(pid, size, known.get(pid)) for pid, size in sorted(held.items()))
+
+
+def _held(records: Any, name: str, total: int) -> dict[int, int | None]:
+    """Return the bytes by pid of one list; a process in several parts of a card holds their sum."""
+    by_place: dict[tuple[int, int | None], int | None] = {}
+    for pid, size, part in records:
+        if not 0 < pid <= _PID_MOST:
+            raise InvalidSample(f"{name}: there is no process {pid}")
+        if size is not None and not 0 <= size <= total:
+            raise InvalidSample(f"{name}: process {pid} holds {size} bytes of {total}")
+        if by_place.get((pid, part), size) != size:
+            raise InvalidSample(
+                f"{name}: process {pid} is listed with {by_place[pid, part]} bytes and with {size}"
+            )
+        by_place[pid, part] = size
+    held: dict[int, int | None] = {}
+    for (pid, _), size in by_place.items():
+        before = held.get(pid, 0)
+        held[pid] = None if size is None or before is None else before + size
+    return held
+
+
+_NEAREST: Final = 1
+_ONE_NVLINK: Final = 9
+_KINDS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_BELOW_NVLINK: Final = 10
+
+
+def nvlink_link(count: int) -> Link:
+    """Return what `count` NVLinks between two cards are; of more, the cards are nearer."""
+    return Link(f"NV{count}", max(_NEAREST, _ONE_NVLINK + 1 - count))
+
+
+def pcie_link(level: int) -> Link:
+    """Return what a common ancestor of NVML's `level` is; UNKNOWN for one that is none of its."""
+    if level not in _KINDS:
+        return UNKNOWN
+    return Link(_KINDS[level], level + _BELOW_NVLINK)
+
+
+def links_from_facts(facts: Mapping[str, Any], node_of: Callable[[str], int]) -> Links:
+    """Return the links of `topology_facts`; `node_of` has a PCI address's node where NVML has none.
+
+    KeyError, TypeError: the facts have another format.
+    """
+    cards: Mapping[str, Any] = facts["cards"]
+    between = {
+        frozenset((pair["one"], pair["other"])): _link(pair, cards) for pair in facts["pairs"]
+    }
+    nodes = {}
+    for uuid, card in cards.items():
+        node = card["node"]
+        if node is None and card["address"] is not None:
+            node = node_of(card["address"])
+        nodes[uuid] = NO_NODE if node is None else int(node)
+    return Links(between, nodes)
+
+
+def _link(pair: Mapping[str, Any], cards: Mapping[str, Any]) -> Link:
+    one, other = cards[pair["one"]], cards[pair["other"]]
+    count = Counter(one["ends"])[other["address"]]
+    if not count and pair["nvlink"]:
+        # Through switches: as many links as the one with fewer has to what is no card.
+        addresses = {card["address"] for card in cards.values()}
+        count = min(sum(end not in addresses for end in card["ends"]) or 1 for card in (one, other))
+    if count:
+        return nvlink_link(count)
+    return UNKNOWN if pair["level"] is None else pcie_link(int(pair["level"]))
+
+
+OK: Final = "ok"
+_MIG: Final = (
+    "MIG is enabled, and gpushare cannot share MIG instances: nvidia-smi -i {index} -mig 0"
+)
+
+
+class Health:
+    """What is wrong with each card. `observe` is the truth thread's; `xids` anybody's."""
+
+    def __init__(self) -> None:
+        self.xids: Mapping[tuple[str, int], int] = MappingProxyType({})  # by uuid and number
+        self._fatal: dict[str, int] = {}
+        self._failed: set[str] = set()  # of the fatal ones: those that have not answered since
+        self._driver = ""
+        self._last: dict[str, str] = {}
+
+    def note(self, sample: DriverSample, cards: Mapping[str, Card]) -> None:
+        """Log and count the XIDs that have come, also those of a sample that is not used.
+
+        One of the processes on the card may have caused it: NVML does not say which.
+        """
+        if sample.generation.driver != self._driver:
+            self._driver = sample.generation.driver
+            self._fatal.clear()
+            self._failed.clear()
+        for uuid, number in sample.xids:
+            pids = [use.pid for use in sample.uses.get(uuid, ())]
+            self._note(uuid, number, cards.get(uuid), pids)
+
+    def observe(self, sample: DriverSample, cards: Mapping[str, Card]) -> Mapping[str, str]:
+        """Return what is wrong by uuid, "ok" of a healthy card, after one more sample."""
+        found = {uuid: self._of(card, sample) for uuid, card in cards.items()}
+        for uuid, text in found.items():
+            before = self._last.get(uuid, OK)
+            fields = {"card": uuid, "model": cards[uuid].model}
+            if before == OK and text != OK:
+                log("card-unhealthy", "error", **fields, reason=text)
+            elif before != OK and text == OK:
+                log("card-recovered", **fields, previous=before)
+        self._last = found
+        return found
+
+    def _note(self, uuid: str, number: int, card: Card | None, pids: list[int]) -> None:
+        count = self.xids.get((uuid, number), 0) + 1
+        self.xids = MappingProxyType({**self.xids, (uuid, number): count})
+        fatal = number in xid.FATAL
+        log(
+            "card-xid-reported",
+            "error" if fatal else "warning",
+            card=uuid,
+            model=card.model if card else "",
+            xid=number,
+            meaning=xid.meaning(number),
+            processes=pids,
+        )
+        if fatal:
+            self._fatal[uuid] = number
+            self._failed.discard(uuid)
+
+    def _of(self, card: Card, sample: DriverSample) -> str:
+        reported = sample.health.get(card.uuid)
+        if reported is None and card.uuid not in sample.uses:
+            reported = "not seen"
+        if reported is not None:
+            self._failed.add(card.uuid)
+        elif card.uuid in self._failed:
+            self._failed.discard(card.uuid)
+            self._fatal.pop(card.uuid, None)
+        number = self._fatal.get(card.uuid)
+        if number is not None:
+            meaning, act = xid.FATAL[number]
+            return f"XID {number}: {meaning}; {act}"
+        if reported is not None:
+            return reported
+        if card.uuid in dict(sample.generation.parts):
+            return _MIG.format(index=card.index)
+        return OK

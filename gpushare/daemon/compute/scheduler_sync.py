@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the scheduler running, and sends it the share of each tenant on each card.
+
+The shares are recomputed from the ledger after each change, and only differences are sent: a share
+may change because of another tenant. All of it happens on a thread of its own, so that no container
+waits for it. When the scheduler ends, it is started again at once; until then, each process limits
+its container to the share recorded at its gate.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from gpushare.daemon.compute import scheduler_process as schedule_message
+from gpushare.daemon.compute import shares
+from gpushare.daemon.compute.scheduler_process import Scheduler, SchedulerCommand, SchedulerLost
+from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import Worker
+from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.policy.compute import Share
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+
+PROGRAM: Final = "gpushare-scheduler"
+SOCKET: Final = "scheduler.sock"
+# Between attempts: at once, and longer each time where it ends again soon.
+_FIRST_WAIT_SECONDS: Final = 0.1
+_LONGEST_WAIT_SECONDS: Final = 5.0
+_STEADY_SECONDS: Final = 10.0
+
+TenantShares = tuple[tuple[str, Share], ...]  # by the tenant's card number: UUID, and what it gets
+
+
+def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
+    """Return the shares of every running tenant that has a gate, by its key.
+
+    Whole cards have no gate. A tenant that is only reserved takes no time yet, and a frozen one no
+    more: the others get its share, and it does not count as hung.
+    """
+    running = [record for record in state.ledger.entries.values() if _is_scheduled(record, state)]
+    uuids = {allocation.uuid for record in running for allocation in record.allocations}
+    by_card = {uuid: _corrected_shares(uuid, state) for uuid in uuids}
+    return {
+        record.key: tuple((one.uuid, by_card[one.uuid][record.key]) for one in record.allocations)
+        for record in running
+        # The ledger may have changed meanwhile: then we are called again.
+        if all(record.key in by_card[one.uuid] for one in record.allocations)
+    }
+
+
+def _corrected_shares(uuid: str, state: DaemonState) -> dict[str, Share]:
+    """Return the shares on a card with the corrections of what was charged lately."""
+    card = state.observed.usage.cards.get(uuid)
+    measured = card is not None and card.utilisation is not None
+    return {
+        key: replace(
+            share,
+            measured=measured,
+            correction_permille=10 * state.observed.compute_of(key, uuid).correction_percent,
+        )
+        for key, share in shares.shares_on_card(uuid, state).items()
+    }
+
+
+def _is_scheduled(record: TenantRecord, state: DaemonState) -> bool:
+    return record.shared and record.state == "bound" and not state.is_frozen(record.key)
+
+
+class SchedulerSync:
+    """Keeps a scheduler running and up to date. Any thread may call `changed` and `check`."""
+
+    def __init__(self, state: DaemonState) -> None:
+        self._state = state
+        self._worker = Worker("schedule")
+        self._is_queued = False  # further changes are sent with it
+        # All below is that thread's.
+        self._scheduler: Scheduler | None = None
+        self._sent: dict[str, tuple[Pages, TenantShares]] = {}
+        self._rejected: dict[str, str] = {}  # by key, why the scheduler rejected it
+        self._started = 0.0
+        self._wait_seconds = 0.0  # before it is started again
+        self._waits = False
+        self._closed = False
+
+    def changed(self) -> None:
+        """Send the changes; returns at once."""
+        if not self._is_queued:
+            self._is_queued = True
+            self._worker.submit(self._send_changed)
+
+    def check(self) -> None:
+        """Make sure that a scheduler answers, and send it everything; returns at once."""
+        self._worker.submit(lambda: self._do(self._send_all))
+
+    def close(self, seconds: float) -> None:
+        """Send nothing more; the scheduler keeps running."""
+        self._worker.submit(self._leave)
+        self._worker.finish(seconds)
+
+    def _leave(self) -> None:
+        self._closed = True
+        self._disconnect()
+
+    def _do(self, job: Callable[[], None]) -> None:
+        if self._closed or self._waits:
+            return
+        try:
+            job()
+        except SchedulerLost as error:
+            self._lost(str(error))
+        else:
+            self._state.scheduler_fault = self._fault()
+
+    def _send_changed(self) -> None:
+        self._is_queued = False
+        self._do(self._send_or_connect)
+
+    def _send_or_connect(self) -> None:
+        if self._scheduler is None:
+            self._send_all()
+        else:
+            self._send(self._scheduler)
+
+    def _send_all(self) -> None:
+        """Name every tenant to a scheduler, from HELLO to COMPLETE."""
+        scheduler = self._connected()
+        scheduler.send(schedule_message.hello_message())
+        self._sent = {}
+        self._send(scheduler)
+        answer = scheduler.send(schedule_message.complete_message())
+        if answer.error:
+            raise SchedulerLost(f"process {scheduler.pid} speaks another version")
+
+    def _send(self, scheduler: Scheduler) -> None:
+        """Send what differs from what was sent."""
+        wanted = self._wanted()
+        for key in [key for key in self._sent if key not in wanted]:
+            scheduler.send(schedule_message.remove_message(key))
+            self._sent.pop(key)
+            self._rejected.pop(key, None)
+        for key, (pages, found) in wanted.items():
+            before = self._sent.get(key)
+            # The same key comes again with other pages: a container that is started once more.
+            # A correction applies for some seconds.
+            is_same = before is not None and before[0] is pages and before[1] == found
+            if not is_same or any(share.correction_permille for _, share in found):
+                self._send_tenant(scheduler, key, pages, found)
+
+    def _send_tenant(
+        self, scheduler: Scheduler, key: str, pages: Pages, found: TenantShares
+    ) -> None:
+        message = schedule_message.tenant_message(key, found)
+
+        def send(pages: Pages) -> int:
+            return scheduler.send(message, [pages.directory]).error
+
+        error = pages.look(send, None)
+        if error is None:
+            return  # it has just ended
+        self._sent[key] = pages, found
+        if not error:
+            self._rejected.pop(key, None)
+            return
+        why = os.strerror(error)
+        if self._rejected.get(key) != why:
+            log("share-rejected", "error", tenant=key, error=why)
+        self._rejected[key] = why
+
+    def _wanted(self) -> dict[str, tuple[Pages, TenantShares]]:
+        found, pages = scheduled_shares(self._state), self._state.tenants.pages
+        return {key: (pages[key], found[key]) for key in found if key in pages}
+
+    def _fault(self) -> str:
+        if not self._rejected:
+            return ""
+        records = self._state.ledger.entries
+        key, why = next(iter(self._rejected.items()))
+        name = records[key].title if key in records else key
+        return f"the scheduler does not enforce the share of {name}: {why}"
+
+    def _connected(self) -> Scheduler:
+        """Return a current scheduler: the connected one, an earlier daemon's, or a new one."""
+        command = self._command()
+        scheduler = self._scheduler or self._adopt(command)
+        if scheduler is not None and not self._is_current(scheduler, command):
+            log("scheduler-replaced", pid=scheduler.pid, program=str(command.program))
+            scheduler.end()
+            self._disconnect(scheduler)
+            scheduler = None
+        if scheduler is None:
+            self._started = time.monotonic()
+            scheduler = Scheduler.start(command)
+            log("scheduler-started", pid=scheduler.pid, time_scale=command.time_scale)
+        if scheduler is not self._scheduler:
+            self._scheduler = scheduler
+            self._state.scheduler_pid = scheduler.pid
+            self._watch(scheduler)
+        return scheduler
+
+    def _adopt(self, command: SchedulerCommand) -> Scheduler | None:
+        """Return the scheduler that an earlier daemon left, None if there is none."""
+        try:
+            scheduler = Scheduler.connect(command.socket)
+        except SchedulerLost:
+            return None
+        self._started = time.monotonic()
+        log("scheduler-adopted", pid=scheduler.pid)
+        return scheduler
+
+    def _is_current(self, scheduler: Scheduler, command: SchedulerCommand) -> bool:
+        if not scheduler.runs(command.program):
+            return False
+        try:
+            answer = scheduler.send(schedule_message.hello_message())
+        except SchedulerLost:
+            return False
+        return (
+            answer.version == schedule_message.VERSION and answer.time_scale == command.time_scale
+        )
+
+    def _command(self) -> SchedulerCommand:
+        state = self._state
+        time_scale = 1 if state.driver is None else max(1, round(state.driver.time_scale))
+        program = state.libraries.parent / "bin" / PROGRAM
+        return SchedulerCommand(program, state.config.run_dir / SOCKET, time_scale)
+
+    def _watch(self, scheduler: Scheduler) -> None:
+        """Start another one when it ends."""
+        loop, pidfd = self._state.loop, scheduler.pidfd
+
+        def ended() -> None:
+            loop.forget(pidfd)
+            self._worker.submit(lambda: self._ended(scheduler))
+
+        loop.call(lambda: loop.read(pidfd, ended))
+
+    def _ended(self, scheduler: Scheduler) -> None:
+        if scheduler is self._scheduler and not self._closed:
+            self._lost(f"process {scheduler.pid} has ended")
+
+    def _lost(self, why: str) -> None:
+        """Start another one: at once, unless that was just tried."""
+        log("scheduler-lost", "error", reason=why)
+        self._state.scheduler_pid = 0
+        self._state.scheduler_fault = f"no scheduler enforces compute shares: {why}"
+        if self._scheduler is not None:
+            self._scheduler.end()  # it may hang
+            self._disconnect()
+        if time.monotonic() - self._started > _STEADY_SECONDS:
+            self._wait_seconds = 0.0
+        wait = self._wait_seconds
+        self._wait_seconds = min(max(_FIRST_WAIT_SECONDS, 2 * wait), _LONGEST_WAIT_SECONDS)
+        self._waits = True
+        self._state.loop.call(lambda: self._state.loop.later(wait, self._again))
+
+    def _again(self) -> None:
+        def again() -> None:
+            self._waits = False
+            self._do(self._send_all)
+
+        self._worker.submit(again)
+
+    def _disconnect(self, scheduler: Scheduler | None = None) -> None:
+        """Close the connection; on the loop's thread, which may be watching the process."""
+        leaving = scheduler or self._scheduler
+        if leaving is self._scheduler:
+            self._scheduler = None
+        if leaving is None:
+            return
+
+        def close() -> None:
+            self._state.loop.forget(leaving.pidfd)
+            leaving.close()
+
+        self._state.loop.call(close)

@@ -1,1 +1,0 @@
-"""What an operator changes of a running tenant."""

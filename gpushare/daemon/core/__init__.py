@@ -1,0 +1,1 @@
+"""The event loop, worker threads, the log, the clock and privileges."""

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log: one JSON object a line on stderr, each with a stable `event` name.
+
+Values may come from a tenant; json escapes every control character, so none can forge a line.
+
+Tenants and local users cause events, so each event is charged to its source, which has an allowance
+in bytes. An event above the allowance is counted, neither written nor kept. `log-lines-suppressed`
+reports how many there were. What a tenant's processes send, the audit's events of a tenant and its
+other events have separate allowances: no message suppresses evidence. Events of root's own commands
+are not charged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gpushare.daemon.core.allowance import Allowance, Allowances
+from gpushare.events import LASTING, SENT_BY_TENANTS, UNCHARGED
+from gpushare.metrics_schema import BOUNDS, OperationMetrics
+
+#: Called with (seconds since the epoch, event, level, fields) of each; they return at once.
+Sink = Callable[[float, str, str, Mapping[str, Any]], None]
+
+_LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
+_STDERR: Final = 2
+_encode: Final = json.JSONEncoder(separators=(",", ":"), default=str).encode
+_sinks: tuple[Sink, ...] = ()
+_lock = threading.RLock()  # a signal's handler logs in the midst of another line
+_counts: Counter[str] = Counter()
+
+
+def attach_listener(sink: Sink) -> None:
+    """Tell `sink` of every event from now on."""
+    global _sinks  # noqa: PLW0603 - there is one log
+    _sinks = (*_sinks, sink)
+
+
+def detach_listener(sink: Sink) -> None:
+    """Tell `sink` no more."""
+    global _sinks  # noqa: PLW0603 - as above
+    _sinks = tuple(one for one in _sinks if one != sink)
+
+
+def event_count(event: str) -> int:
+    """Return how often `event` was logged, since this process began."""
+    return _counts[event]
+
+
+def count_event(event: str) -> None:
+    """Count `event` without logging it."""
+    with _lock:
+        _counts[event] += 1
+
+
+class LogBudget:
+    """What each source may still log, in bytes. `owner_of` returns the owner of a tenant's key.
+
+    An owner is "uid N" for a host process of a user other than root, "namespace NAME" for a
+    container of a pod, and "" otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.owner_of: Callable[[str], str] = lambda _key: ""
+        self.suppressed: Counter[str] = Counter()  # lines by source, since the last report
+        self._owners: OrderedDict[str, str] = OrderedDict()  # also of tenants that have ended
+        self._sources = Allowances(256 << 10, 128.0)
+        self._own = Allowances(1 << 20, 1024.0)  # of the daemon's own events, and of root's
+        # A user may have many uids (subuid(5)): all users together have one more allowance.
+        self._users = Allowance(1 << 20, 512.0)
+
+    def admits(self, event: str, fields: Mapping[str, Any], size: int) -> bool:
+        """Whether a line of `size` bytes may be written; False counts it as suppressed."""
+        if event in UNCHARGED:
+            return True
+        now, owner = time.monotonic(), self.owner(fields)
+        is_users, is_lasting = owner.startswith("uid "), event in LASTING
+        source = owner if is_users else str(fields.get("tenant", ""))
+        kind = "audit" if is_lasting else "sent" if event in SENT_BY_TENANTS else "event"
+        name = f"{kind} {source}" if source else f"{event} {owner}"
+        admitted = (self._sources if source else self._own).take(name, now, size)
+        if admitted and is_users and not is_lasting:
+            admitted = self._users.take(now, size)
+        if not admitted:
+            self.suppressed[name if len(self.suppressed) < _MOST_SUPPRESSED else "others"] += 1
+        return admitted
+
+    def owner(self, fields: Mapping[str, Any]) -> str:
+        """Return what the history charges an event to: an owner, a tenant's key, or a card."""
+        uid, key = fields.get("uid", 0), str(fields.get("tenant", ""))
+        if uid:
+            return f"uid {uid}"
+        if key:
+            return self._owner_of(key) or key
+        return str(fields.get("container", "") or fields.get("card", ""))
+
+    def _owner_of(self, key: str) -> str:
+        found = self.owner_of(key)
+        if found:
+            self._owners[key] = found
+            if len(self._owners) > _MOST_OWNERS:
+                self._owners.popitem(last=False)
+        return found or self._owners.get(key, "")
+
+
+_MOST_OWNERS: Final = 4096
+_MOST_SUPPRESSED: Final = 1024
+_MOST_NAMED: Final = 8
+_budget = LogBudget()
+
+
+def set_owner_lookup(owner_of: Callable[[str], str]) -> None:
+    """Have tenants' events charged to the owner that `owner_of` returns for a tenant's key."""
+    _budget.owner_of = owner_of
+
+
+def event_owner(fields: Mapping[str, Any]) -> str:
+    """Return what an event with `fields` is charged to; "" for one of the daemon's own."""
+    with _lock:
+        return _budget.owner(fields)
+
+
+def report_suppressed() -> None:
+    """Log how many lines were suppressed since the last report, if there were any."""
+    with _lock:
+        found, _budget.suppressed = _budget.suppressed, Counter()
+    if found:
+        named = dict(found.most_common(_MOST_NAMED))
+        level = "info" if all(name.startswith("sent ") for name in found) else "warning"
+        log("log-lines-suppressed", level, lines=found.total(), sources=named)
+
+
+def log(event: str, level: str = "info", **fields: Any) -> None:
+    """Write one line; `event` is a noun and a verb, `tenant-bound`, that never changes.
+
+    A full or closed stderr loses the line: the daemon continues.
+    """
+    assert level in _LEVELS
+    now = time.time()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03}Z"
+    line = _encode({"time": stamp, "level": level, "event": event, **fields})
+    with _lock:
+        _counts[event] += 1
+        if not _budget.admits(event, fields, len(line)):
+            return
+    with contextlib.suppress(OSError):
+        os.write(_STDERR, line.encode() + b"\n")
+    for sink in _sinks:
+        sink(now, event, level, fields)
+
+
+#: What launcher, hook and `gpushare run` ask.
+TIMED: Final = ("create", "bind", "release", "open")
+
+
+@dataclass
+class _Row:
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    seconds: float = 0.0
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+class Durations:
+    """Counts since the daemon's start. Any thread may note and ask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows = {op: _Row() for op in TIMED}
+
+    def note(self, op: object, seconds: float, failure: str | None = None) -> None:
+        """Note that `op` was answered after `seconds`; `failure` is the code of a refusal."""
+        row = self._rows.get(op) if isinstance(op, str) else None
+        if row is None:
+            return
+        with self._lock:
+            row.buckets[bisect_left(BOUNDS, seconds)] += 1
+            row.seconds += seconds
+            if failure is not None:
+                row.failures[failure] = row.failures.get(failure, 0) + 1
+
+    def figures(self) -> dict[str, OperationMetrics]:
+        """Return what was noted."""
+        with self._lock:
+            return {
+                op: OperationMetrics(
+                    buckets=list(row.buckets), seconds=row.seconds, failures=dict(row.failures)
+                )
+                for op, row in self._rows.items()
+            }

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads: the main thread's loop, workers that do one job after another, and a pool of threads.
+
+The loop serves descriptors, timers and calls from other threads. A callback that fails is logged
+and the loop continues: every tenant depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import queue
+import selectors
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+from gpushare.daemon.core.log import log
+
+_CHECK_SECONDS: Final = 0.1
+_SHORT_SECONDS: Final = 0.5
+Call = Callable[[], Any]
+T = TypeVar("T")
+
+
+class Loop:
+    """Runs callbacks until `stop`. Other threads use `call`, `first`, `soon` and `stop` only."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, int, Call]] = []
+        self._order = itertools.count()
+        self._calls: deque[Call] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stopped = False
+        self._signals, self._signalled = socket.socketpair()
+        for end in (self._signals, self._signalled):
+            end.setblocking(False)
+        self.read(self._wake, self._drain)
+        self.read(self._signals.fileno(), lambda: self._signals.recv(64))
+
+    @property
+    def signal_fd(self) -> int:
+        """For signal.set_wakeup_fd: a signal wakes the loop, and its handler runs."""
+        return self._signalled.fileno()
+
+    def call(self, function: Call) -> None:
+        """Run `function` on the loop's thread, soon; in the order of the calls."""
+        self._calls.append(function)
+        os.eventfd_write(self._wake, 1)
+
+    def first(self, function: Call) -> None:
+        """As `call`, before what is queued: for an answer, which a client waits for."""
+        self._calls.appendleft(function)
+        os.eventfd_write(self._wake, 1)
+
+    def soon(self, function: Call) -> None:
+        """As `call`, with the next thing that wakes the loop: for what follows an answer."""
+        self._calls.append(function)
+
+    def later(self, seconds: float, function: Call) -> None:
+        """Run `function` after `seconds`."""
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), function))
+
+    def every(self, seconds: float | Callable[[], float], function: Call) -> None:
+        """Run `function` every `seconds`, first after that time; a callable is called each time."""
+
+        def wait() -> float:
+            return seconds() if callable(seconds) else seconds
+
+        def again() -> None:
+            self.later(wait(), again)
+            function()
+
+        self.later(wait(), again)
+
+    def read(self, fd: int, function: Call) -> None:
+        """Run `function` whenever `fd` can be read."""
+        self._selector.register(fd, selectors.EVENT_READ, {selectors.EVENT_READ: function})
+
+    def write(self, fd: int, function: Call | None) -> None:
+        """Run `function` whenever `fd`, which is read already, can be written; None: no more."""
+        callbacks = dict(self._selector.get_key(fd).data)
+        if function is None:
+            callbacks.pop(selectors.EVENT_WRITE, None)
+        else:
+            callbacks[selectors.EVENT_WRITE] = function
+        self._selector.modify(fd, sum(callbacks), callbacks)
+
+    def forget(self, fd: int) -> None:
+        """Watch `fd` no more. One that is not watched is fine."""
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
+
+    def watches(self, fd: int) -> bool:
+        """Whether `fd` is watched."""
+        return fd in self._selector.get_map()
+
+    def run(self) -> None:
+        """Run callbacks until `stop`."""
+        while not self._stopped:
+            for key, events in self._selector.select(self._timeout()):
+                for event, function in list(key.data.items()):
+                    # An earlier callback of this round may have closed it, and given its number
+                    # to another.
+                    if events & event and self._is_current(key.fd, event, function):
+                        _run(function)
+            self._run_due()
+
+    def settle(self) -> None:
+        """Run what `call` has queued so far; after `run`."""
+        for _ in range(len(self._calls)):
+            _run(self._calls.popleft())
+
+    def stop(self) -> None:
+        """End `run` after the callbacks of this round."""
+        self._stopped = True
+        os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        """Close what the loop itself has open; after `run`."""
+        self._selector.close()
+        os.close(self._wake)
+        self._signals.close()
+        self._signalled.close()
+
+    def _timeout(self) -> float | None:
+        if self._calls:
+            return 0.0
+        if not self._timers:
+            return None
+        return max(0.0, self._timers[0][0] - time.monotonic())
+
+    def _run_due(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _run(heapq.heappop(self._timers)[2])
+        self.settle()
+
+    def _is_current(self, fd: int, event: int, function: Call) -> bool:
+        key = self._selector.get_map().get(fd)
+        return key is not None and key.data.get(event) is function
+
+    def _drain(self) -> None:
+        try:
+            os.eventfd_read(self._wake)
+        except BlockingIOError:
+            return
+
+
+def _run(function: Call) -> None:
+    try:
+        function()
+    except Exception:  # noqa: BLE001 - a fault with one tenant is not the others'
+        log("callback-failed", "error", traceback=traceback.format_exc())
+
+
+class Worker:
+    """Runs the submitted jobs, in order, on a thread called `name`."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], Any]) -> None:
+        """Run `job` after those that were submitted before; what it raises is logged."""
+        self._jobs.put(job)
+
+    def run(self, job: Callable[[], T]) -> T:
+        """Return what `job` returns, or raise what it raises, once it has had its turn."""
+        if threading.current_thread() is self._thread:
+            return job()
+        done = threading.Event()
+        results: list[T] = []
+        failed: list[BaseException] = []
+
+        def noted() -> None:
+            try:
+                results.append(job())
+            except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
+                failed.append(error)
+            finally:
+                done.set()
+
+        self._jobs.put(noted)
+        done.wait()
+        if failed:
+            raise failed[0]
+        return results[0]
+
+    def finish(self, seconds: float) -> None:
+        """Wait at most `seconds` until everything submitted so far is done; nothing runs after."""
+        self._jobs.put(None)
+        self._thread.join(seconds)
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            _run_job(job)
+
+
+class WorkerPool:
+    """Runs the submitted jobs on up to `most` threads: a job that hangs delays no other.
+
+    For work whose duration a tenant, an image or a file system chooses. Of the jobs that began less
+    than _SHORT_SECONDS ago, no more than `short` run at a time: most of a job is Python, and more
+    threads would only have each other, and those of other work, wait for the interpreter.
+    """
+
+    def __init__(self, name: str, most: int, short: int | None = None) -> None:
+        self._name, self._most = name, most
+        self._short = most if short is None else short
+        self._jobs: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._unfinished = 0  # jobs that wait or run
+        self._next = threading.Lock()  # of the one job whose turn it is next
+        self._changed = threading.Condition()
+        self._begun: dict[int, float] = {}  # by thread, when its job began
+
+    def submit(self, job: Callable[[], Any]) -> None:
+        """Run `job` soon; what it raises is logged."""
+        with self._lock:
+            self._unfinished += 1
+            if self._unfinished > len(self._threads) < self._most:
+                number = len(self._threads)
+                thread = threading.Thread(
+                    target=self._serve, name=f"{self._name}-{number}", daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+        self._jobs.put(job)
+
+    def finish(self, seconds: float) -> None:
+        """Wait at most `seconds` until everything submitted so far is done; nothing runs after."""
+        until = time.monotonic() + seconds
+        with self._lock:
+            threads = list(self._threads)
+        for _ in threads:
+            self._jobs.put(None)
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _serve(self) -> None:
+        thread = threading.get_ident()
+        while True:
+            with self._next:
+                job = self._jobs.get()
+                if job is None:
+                    return
+                self._begin(thread)
+            _run_job(job)
+            with self._changed:
+                del self._begun[thread]
+                self._changed.notify()
+            with self._lock:
+                self._unfinished -= 1
+
+    def _begin(self, thread: int) -> None:
+        """Wait until fewer than `short` jobs have begun a short time ago."""
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                short = [begun for begun in self._begun.values() if now < begun + _SHORT_SECONDS]
+                if len(short) < self._short:
+                    self._begun[thread] = now
+                    return
+                self._changed.wait(min(short) + _SHORT_SECONDS - now)
+
+
+class KeyLocks:
+    """One lock for each key that is in use: jobs of one container come one after another."""
+
+    def __init__(self) -> None:
+        self._held: set[str] = set()
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def lock(self, key: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold the lock of `key`; `check` ends the wait for it by an exception."""
+        with self._changed:
+            while not self._changed.wait_for(lambda: key not in self._held, _CHECK_SECONDS):
+                check()
+            self._held.add(key)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held.discard(key)
+                self._changed.notify_all()
+
+
+def _run_job(job: Callable[[], Any]) -> None:
+    try:
+        job()
+    except Exception:  # noqa: BLE001 - the next job is unrelated
+        log("job-failed", "error", traceback=traceback.format_exc())

@@ -1,0 +1,1 @@
+"""Freeze and thaw containers through their cgroups."""

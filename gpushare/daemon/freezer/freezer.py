@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freezes, thaws and kills tenants, for an operator or for the audit.
+
+A tenant is frozen while at least one decision freezes it. The truth is the state of its cgroup and
+the memory of this process; the decisions are also written to the ledger, by the decide thread, but
+no freeze or kill waits for that write or needs it to succeed. At the next start, a tenant that the
+audit froze is thawed and its escalation restarts; a tenant that an operator paused stays paused; a
+tenant that was to be killed is killed. A tenant whose cgroup is frozen without a written decision
+stays frozen, as "unknown", until an operator resumes it or the program that froze it thaws it. The
+memory of a frozen tenant stays allocated and used. Its part of the compute goes to the others
+meanwhile.
+
+A tenant that bypasses the launch gate may run in a duty cycle (`start_duty_cycle`): a thread
+freezes and thaws its cgroup in turn. This is journaled too, but it is not a freeze: the tenant
+keeps its share, and a freeze ends the cycle first. No other program may have the cgroup frozen when
+a cycle begins, and it is thawed however the cycle ends. If another program freezes it meanwhile (an
+engine pauses it through the same hierarchy), the cycle sees that by its write and leaves it alone,
+but for the moment in which it freezes the cgroup itself.
+
+A cgroup that an engine has paused is not thawed here. A tenant that an engine thaws although it is
+frozen here is frozen again at the next look. All of this is the freeze thread's
+(`DaemonState.freezing`), but for `is_frozen`, `freezes_of` and `set_duty_cycle`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Final
+
+from gpushare.daemon.core import clock
+from gpushare.daemon.core.log import log
+from gpushare.daemon.freezer.tenant_cgroup import SharedCgroup, cgroup_freezer, freezable_groups
+from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.processes import Cgroups
+from gpushare.daemon.policy import escalation
+from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.record import NOT_FREEZES, By, FreezeRecord, TenantRecord
+from gpushare.errors import UserError
+from gpushare.host.cgroup_freezer import CgroupFreezer, WriteWatch
+
+_PERIOD_SECONDS: Final = escalation.PERIOD_NS / 1e9
+_ANOTHERS: Final = "another program froze it"
+_END_SECONDS: Final = 1.0  # a freeze waits for a fifth of that at most
+
+
+class DutyCycle:
+    """Has `group` run for `runs` (0..1) of each period, which any thread may set; 0: not at all.
+
+    `failed` is called with the reason, by the thread, if it ends by itself.
+    """
+
+    def __init__(self, group: CgroupFreezer, runs: float, failed: Callable[[str], None]) -> None:
+        self.runs = runs
+        self._group = group
+        self._failed = failed
+        self._ends = threading.Event()
+        self._frozen = False
+        self._thread = threading.Thread(target=self._run, name="duty-cycle", daemon=True)
+        self._thread.start()
+
+    def end(self) -> bool:
+        """Have it run all the time from now on; False where it could not be thawed."""
+        self._ends.set()
+        self._thread.join(_END_SECONDS)
+        return not self._frozen
+
+    def _run(self) -> None:
+        why = "it ended for a fault of its own"
+        try:
+            why = self._run_cycle()
+        except OSError as error:
+            why = str(error)
+        finally:
+            if not self._ends.is_set():
+                self._failed(why)
+
+    def _run_cycle(self) -> str:
+        with closing(WriteWatch(self._group.file)) as written:
+            return self._alternate(written)
+
+    def _alternate(self, written: WriteWatch) -> str:
+        while not self._ends.wait(_PERIOD_SECONDS * self.runs):
+            if self.runs >= 1.0:
+                continue
+            if self._group.is_set():
+                return _ANOTHERS
+            self._frozen = True
+            try:
+                self._group.freeze()
+                written.was_written()  # that was us
+                self._ends.wait(_PERIOD_SECONDS * (1.0 - self.runs))
+                while not self.runs and not self._ends.wait(_PERIOD_SECONDS):
+                    pass
+                is_anothers = written.was_written() and self._group.is_set()
+            except BaseException:
+                self._group.thaw()
+                self._frozen = False
+                raise
+            if not is_anothers:
+                self._group.thaw()
+            self._frozen = False
+            if is_anothers:
+                return _ANOTHERS
+        return ""
+
+
+_FOUND: Final = "its cgroup was frozen when gpushared started, without a record of the reason"
+_KILL_SECONDS: Final = 0.3  # then others are served, and it is tried again
+
+
+class CannotFreeze(UserError):
+    """The tenant cannot be frozen, thawed or killed; the text says why."""
+
+
+class Freezer:
+    """Freezes the tenants of `ledger`; `changed` is called after the set of frozen ones changed."""
+
+    def __init__(self, ledger: Ledger, changed: Callable[[], None]) -> None:
+        self._ledger = ledger
+        self._changed = changed
+        self._cycles: dict[str, DutyCycle] = {}
+        self._killed: dict[str, Callable[[], None]] = {}  # to be called when a kill is complete
+        self._closed = False
+
+    def is_frozen(self, key: str) -> bool:
+        """Whether tenant `key` is frozen, or is about to be."""
+        return self._ledger.is_frozen(key)
+
+    def freezes_of(self, key: str) -> tuple[FreezeRecord, ...]:
+        """Return the decisions on tenant `key`."""
+        return self._ledger.freezes.of(key)
+
+    def freeze(self, key: str, by: By, why: str) -> None:
+        """Freeze tenant `key`; CannotFreeze: nothing was changed."""
+        record = self._running(key)
+        before = self.freezes_of(key)
+        cgroup, group = self._group(record, before)
+        if any(freeze.by == by for freeze in before) and group.is_set():
+            return
+        self._end_duty_cycle(key)
+        before = tuple(freeze for freeze in before if freeze.by != "duty")
+        freeze = FreezeRecord(
+            key, by, why, time.time(), cgroup=cgroup, thaws=_thaws(before, cgroup, group)
+        )
+        self._note(record, freeze)
+        try:
+            still = group.freeze()
+        except OSError as error:
+            self._ledger.freezes.drop(key, by)
+            raise CannotFreeze(f"{record.title} cannot be frozen: {error}") from error
+        log("tenant-frozen", **_identity(record), by=by, reason=why, cgroup=cgroup, still=still)
+        self._ledger.freezes.drop(key, "duty")
+        self._changed()
+
+    def start_duty_cycle(
+        self, key: str, why: str, runs: float, failed: Callable[[str], None]
+    ) -> None:
+        """Have tenant `key` run for `runs` (0..1) of the time until `release` of "duty".
+
+        `failed` is called with the reason, by any thread, if that ends by itself. CannotFreeze,
+        OSError: as it was; so is a tenant that is frozen, or that its engine paused.
+        """
+        record = self._running(key)
+        if key in self._cycles:
+            self.set_duty_cycle(key, runs)
+            return
+        if self._closed or any(freeze.by != "duty" for freeze in self.freezes_of(key)):
+            raise CannotFreeze(f"{record.title} is already paused or frozen")
+        cgroup, group = self._group(record, ())
+        if group.is_set():
+            raise CannotFreeze(f"{record.title} is paused by its engine")
+        self._note(record, FreezeRecord(key, "duty", why, time.time(), cgroup=cgroup))
+        log("duty-cycle-started", "warning", **_identity(record), reason=why, cgroup=cgroup)
+        self._cycles[key] = DutyCycle(group, runs, failed)
+
+    def set_duty_cycle(self, key: str, runs: float) -> bool:
+        """Have tenant `key` run for `runs` of the time; False where it has no duty cycle."""
+        cycle = self._cycles.get(key)
+        if cycle is not None:
+            cycle.runs = runs
+        return cycle is not None
+
+    def end_duty_cycles(self) -> None:
+        """End all duty cycles, and let none begin."""
+        self._closed = True
+        for key in list(self._cycles):
+            try:
+                self.release(key, "duty")
+            except OSError as error:
+                log("tenant-freeze-failed", "error", tenant=key, error=str(error))
+
+    def thaw_duty_cycles(self) -> None:
+        """Thaw what a duty cycle froze, whatever is recorded: nothing decides any more."""
+        for cycle in list(self._cycles.values()):
+            cycle.end()
+
+    def _end_duty_cycle(self, key: str) -> bool:
+        """Have it run all the time; False where it may still be frozen."""
+        cycle = self._cycles.pop(key, None)
+        return cycle is not None and cycle.end()
+
+    def release(self, key: str, by: By) -> bool:
+        """Take back the decision of `by` on tenant `key`: it runs, unless another froze it too.
+
+        False where `by` had not decided anything.
+        """
+        runs = by == "duty" and self._end_duty_cycle(key)
+        own = next((freeze for freeze in self.freezes_of(key) if freeze.by == by), None)
+        if own is None:
+            return False
+        kept = (freeze for freeze in self.freezes_of(key) if freeze.by != by)
+        others = [freeze for freeze in kept if freeze.by not in {"stop", "duty"}]
+        thaws = not others and own.thaws and not runs
+        if thaws:
+            _thaw(own)
+        self._ledger.freezes.drop(key, by)
+        record = self._ledger.entries.get(key)
+        if record is not None and by == "duty":
+            log("duty-cycle-ended", **_identity(record))
+        elif record is not None:
+            log(
+                "tenant-thawed",
+                **_identity(record),
+                by=by,
+                left=[one.by for one in others],
+                ours=thaws,
+            )
+        self._changed()
+        return True
+
+    def kill(self, key: str, why: str, killed: Callable[[], None] = lambda: None) -> None:
+        """End all processes of tenant `key`, frozen or not; CannotFreeze where it cannot be.
+
+        `killed` is called when that has happened: processes that are in the kernel may end later,
+        and it is tried again. The release follows when the end is seen.
+        """
+        self.promise_kill(key, why, 0.0)
+        self._killed[key] = killed
+        self._kill(self._running(key), why)
+
+    def promise_kill(self, key: str, why: str, after_seconds: float) -> None:
+        """Have `enforce` end tenant `key`, when `after_seconds` have passed; CannotFreeze.
+
+        A second promise never postpones the first.
+        """
+        record = self._running(key)
+        cgroup, _ = self._group(record, ())
+        earlier = (freeze.due for freeze in self.freezes_of(key) if freeze.by == "stop")
+        due = min([clock.boottime() + after_seconds, *earlier])
+        self._note(record, FreezeRecord(key, "stop", why, time.time(), due, cgroup))
+
+    def adopt(self) -> None:
+        """Set right what an earlier daemon left: see the top."""
+        for key in list(self._ledger.freezes.all):
+            try:
+                self.release(key, "audit")
+                self.release(key, "duty")
+            except OSError as error:
+                log("tenant-freeze-failed", "error", tenant=key, error=str(error))
+        for record in self._ledger.entries.values():
+            if record.state == "bound" and not self.freezes_of(record.key):
+                self._adopt_frozen(record)
+        self.enforce()
+
+    def _adopt_frozen(self, record: TenantRecord) -> None:
+        """Note that a tenant is frozen, where its cgroup is and no record says why."""
+        try:
+            cgroup, group = self._group(record, ())
+        except CannotFreeze:
+            return
+        if group.is_set():
+            freeze = FreezeRecord(record.key, "unknown", _FOUND, time.time(), cgroup=cgroup)
+            self._note(record, freeze)
+            log("tenant-found-frozen", "warning", **_identity(record), cgroup=cgroup)
+
+    def enforce(self) -> None:
+        """Freeze tenants again that another thawed, and kill those that are to be killed."""
+        for key in self._killed.keys() - self._ledger.entries.keys():
+            self._killed.pop(key)()
+        for key, freezes in self._ledger.freezes.all.items():
+            record = self._ledger.entries.get(key)
+            if record is None:
+                self._ledger.freezes.forget(key)
+                continue
+            try:
+                ends = next((freeze for freeze in freezes if freeze.by == "stop"), None)
+                if ends is not None and ends.due <= clock.boottime():
+                    self._kill(record, ends.why)
+                elif self.is_frozen(key):
+                    self._freeze_again(record, freezes)
+                elif any(freeze.by == "unknown" for freeze in freezes):
+                    self._forget_thawed(record)
+            except (CannotFreeze, OSError) as error:
+                log("tenant-freeze-failed", "error", **_identity(record), error=str(error))
+
+    def _running(self, key: str) -> TenantRecord:
+        record = self._ledger.entries.get(key)
+        if record is None:
+            raise CannotFreeze(f"tenant {key} no longer exists: it has exited")
+        if record.state == "none":
+            raise CannotFreeze(f"{record.title} has no share of a GPU: {record.why}")
+        if record.state == "reserved" or _is_being_started(record.pid):
+            raise CannotFreeze(f"{record.title} is still starting; try again when it is running")
+        return record
+
+    def _group(
+        self, record: TenantRecord, freezes: tuple[FreezeRecord, ...]
+    ) -> tuple[str, CgroupFreezer]:
+        """Return the cgroup to freeze: that which is frozen already, where it is."""
+        found = self._own(record)
+        named = next(
+            (freeze.cgroup for freeze in freezes if freeze.cgroup in found), next(iter(found))
+        )
+        return named, found[named]
+
+    def _own(self, record: TenantRecord) -> dict[str, CgroupFreezer]:
+        try:
+            return freezable_groups(record, self._ledger.entries, Cgroups.mounted())
+        except SharedCgroup as error:
+            if processes.find_process(record.pid) is None:
+                raise CannotFreeze(f"{record.title} has ended") from error
+            raise CannotFreeze(str(error)) from error
+
+    def _note(self, record: TenantRecord, freeze: FreezeRecord) -> None:
+        """Record `freeze`, unless the tenant was released meanwhile, which forgets its freezes."""
+        self._ledger.freezes.put(freeze)
+        now = self._ledger.entries.get(record.key)
+        if now is None or (now.pid, now.starttime) != (record.pid, record.starttime):
+            self._ledger.freezes.forget(record.key)
+
+    def _forget_thawed(self, record: TenantRecord) -> None:
+        """Forget a freeze of unknown origin that has ended: another program thawed the tenant."""
+        _, group = self._group(record, self.freezes_of(record.key))
+        if not group.is_set():
+            self._ledger.freezes.drop(record.key, "unknown")
+
+    def _freeze_again(self, record: TenantRecord, freezes: tuple[FreezeRecord, ...]) -> None:
+        cgroup, group = self._group(record, freezes)
+        left = Cgroups.mounted().processes(cgroup)
+        # Under v1 they would be kept from ending.
+        if group.is_set() or all(map(processes.is_being_killed, left)):
+            return
+        for freeze in freezes:
+            # The program that froze it before us has thawed it: from now on it is ours to thaw.
+            if freeze.by not in NOT_FREEZES and (not freeze.thaws or freeze.cgroup != cgroup):
+                self._note(record, replace(freeze, cgroup=cgroup, thaws=True))
+        group.freeze()
+        log("tenant-refrozen", "warning", **_identity(record), cgroup=cgroup)
+
+    def _kill(self, record: TenantRecord, why: str) -> None:
+        """End it, in whichever of its groups that can be done; the others are thawed for it."""
+        self._end_duty_cycle(record.key)
+        group, *others = self._own(record).values()
+        ended = group.kill(0.0)
+        if not ended:
+            for other in others:
+                other.thaw()
+            ended = group.kill(_KILL_SECONDS)
+        if ended:
+            log("tenant-killed", "warning", **_identity(record), reason=why)
+            self._killed.pop(record.key, lambda: None)()
+        else:
+            log("tenant-kill-retried", "warning", **_identity(record), reason=why)
+
+
+def _is_being_started(pid: int) -> bool:
+    """Whether it still runs its runtime's code, which a caller waits for."""
+    try:
+        return processes.is_nobodys_program(pid)
+    except OSError:
+        return False
+
+
+def _thaws(before: tuple[FreezeRecord, ...], cgroup: str, group: CgroupFreezer) -> bool:
+    """Whether the group is ours to thaw: no other program has it frozen."""
+    ours = next((freeze.thaws for freeze in before if freeze.cgroup == cgroup), None)
+    return not group.is_set() if ours is None else ours
+
+
+def _thaw(freeze: FreezeRecord) -> None:
+    group = cgroup_freezer(freeze.cgroup, Cgroups.mounted())
+    if group is not None:
+        group.thaw()
+
+
+def _identity(record: TenantRecord) -> dict[str, str]:
+    return {"tenant": record.key, "id": record.id, "name": record.title}

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bind operation: a reservation gets its process and lasts as long as it.
+
+The hook sends it while the runtime waits for the hook, so the process cannot have ended and its PID
+cannot have been reused. A launcher that has created a container sends a pidfd, and waits itself.
+
+gpushared asks an engine for a container's name after it was bound, and when a client shows it. The
+ledger keeps the answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from gpushare.daemon.core.log import log
+from gpushare.daemon.identity import container_names, processes
+from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.limits import driver_limits
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.errors import UserError
+
+_LEARN_SECONDS: Final = 5.0
+_ENGINE_SECONDS: Final = 0.5  # one engine about one container, while a user waits
+_SHOW_SECONDS: Final = 1.0  # after which the rest is shown by id
+_AGAIN_SECONDS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def learn_name(key: str, state: DaemonState, attempt: int = 0) -> None:
+    """Ask what tenant `key` is called, and again for a while where no engine says; names thread."""
+    record = state.ledger.entries.get(key)
+    if record is None or record.name:
+        return
+    found = _found(record, state, _LEARN_SECONDS)
+    if found is not None:
+        _keep(key, found, state)
+    elif attempt < len(_AGAIN_SECONDS):
+
+        def again() -> None:
+            state.names.submit(lambda: learn_name(key, state, attempt + 1))
+
+        state.loop.call(lambda: state.loop.later(_AGAIN_SECONDS[attempt], again))
+
+
+def with_names(records: Sequence[TenantRecord], state: DaemonState) -> list[TenantRecord]:
+    """Return `records` with the names that engines return at once.
+
+    Those that are only reserved are being started: an engine would not answer.
+    """
+    found = []
+    until = time.monotonic() + _SHOW_SECONDS
+    for record in records:
+        asks = not record.name and record.state != "reserved" and time.monotonic() < until
+        found.append(_with_name(record, state) if asks else record)
+    return found
+
+
+def _found(
+    record: TenantRecord, state: DaemonState, seconds: float
+) -> container_names.ContainerName | None:
+    found = container_names.stored_name(record.id, record.bundle)
+    found = found or container_names.ask_engines(record.id, state.config.docker_sockets, seconds)
+    if found is None:
+        return None
+    other = container_names.find_conflict(found.name, record.key, state.ledger.entries)
+    if other is None:
+        return found
+    log(
+        "tenant-name-refused",
+        "warning",
+        tenant=record.key,
+        id=record.id,
+        refused_name=found.name,
+        other=other.key,
+    )
+    return replace(found, name=record.id[:12])  # so that no engine is asked again
+
+
+def _with_name(record: TenantRecord, state: DaemonState) -> TenantRecord:
+    found = _found(record, state, _ENGINE_SECONDS)
+    if found is None:
+        return record
+    _keep(record.key, found, state)
+    return replace(record, name=found.name, engine=found.engine)
+
+
+def _keep(key: str, name: container_names.ContainerName, state: DaemonState) -> None:
+    def rename() -> None:
+        if key in state.ledger.entries:
+            state.ledger.rename(key, name.name, name.engine)
+
+    state.decide.submit(rename)
+
+
+class ReservationNotFound(UserError):
+    """There is no reservation by that key, or it is another's."""
+
+
+class BackendFailed(UserError):
+    """The requested backend does not enforce the quota."""
+
+
+def bind(  # noqa: PLR0913 - as the request has them
+    key: str,
+    identity: str,
+    pid: int,
+    peer_pid: int,
+    state: DaemonState,
+    *,
+    pidfd: int | None = None,
+) -> TenantRecord:
+    """Bind tenant `key` to process `pid`; a second time for the same process changes nothing.
+
+    `pidfd` is of that process, and was sent by the launcher that created the container.
+
+    ReservationNotFound: it expired, or `identity` or `pid` is not its own. BackendFailed: see
+    there.
+    """
+    record = owned_record(key, identity, state)
+    process = processes.find_outer(pid) if pid > 0 else None
+    if process is None:
+        raise ReservationNotFound(f"there is no process {pid} to bind {record.title} to")
+    if record.state == "bound":
+        if (record.pid, record.starttime) != (pid, process.starttime):
+            raise ReservationNotFound(f"{record.title} is already bound to process {record.pid}")
+        return record
+    if record.cgroup or pidfd is not None:
+        _refuse_unmade(record, process, peer_pid, pidfd)
+    _refuse_forged(record, process, state)
+    cgroup = _cgroup(record, pid, peer_pid)
+    bound = state.ledger.bind(key, pid=pid, starttime=process.starttime, cgroup=cgroup)
+    release.watch_process(bound, state)
+    bound = _hold(bound, state)
+    if key in state.tenants.pages:
+        state.tenants.pages[key].grant.set_bound()
+    # With the answer: a thread that is woken now takes the interpreter from us.
+    state.loop.soon(lambda: _follow(bound, state))
+    return bound
+
+
+def _follow(bound: TenantRecord, state: DaemonState) -> None:
+    """Do what the container's start need not wait for, on the main thread after the answer."""
+    state.shares_changed()
+    log(
+        "tenant-bound",
+        tenant=bound.key,
+        id=bound.id,
+        name=bound.title,
+        pid=bound.pid,
+        cgroup=bound.cgroup,
+        isolation=bound.isolation,
+    )
+    if not bound.name:
+        state.names.submit(lambda: learn_name(bound.key, state))
+
+
+def _refuse_unmade(
+    record: TenantRecord, process: Process, peer_pid: int, pidfd: int | None
+) -> None:
+    """Refuse a process that the launcher of the reservation has not made; ReservationNotFound.
+
+    The kernel shows the launcher: it made the reservation, and as long as it waits it is the parent
+    of the container's init process, which no other process reaps.
+    """
+    refused = f"process {process.pid} is not of {record.title}: "
+    if pidfd is None or not record.cgroup:
+        raise ReservationNotFound(
+            f"{refused}its {'launcher' if record.cgroup else 'hook'} binds it"
+        )
+    if peer_pid != record.maker or processes.start_time(peer_pid) != record.maker_starttime:
+        raise ReservationNotFound(f"{refused}process {record.maker} reserved it, not {peer_pid}")
+    if process.parent != record.maker:
+        raise ReservationNotFound(f"{refused}it is not a child of process {record.maker}")
+    if processes.has_ended(pidfd):  # what was read may be of another process of that number
+        raise ReservationNotFound(f"{refused}it has ended")
+
+
+def _refuse_forged(record: TenantRecord, process: Process, state: DaemonState) -> None:
+    """Refuse a process that a state on a hook's stdin cannot truly name; ReservationNotFound.
+
+    What another tenant's process uses would be charged to both, and freezing one would freeze both.
+    """
+    refused = f"process {process.pid} is not of {record.title}: "
+    # The runtime that made the reservation starts the container's process.
+    if record.engine != "host" and process.starttime < record.maker_starttime:
+        raise ReservationNotFound(f"{refused}it is older than the reservation")
+    paths = processes.cgroups_of(process.pid) if record.engine == "host" else {}
+    for other in state.ledger.entries.values():
+        is_nested_run = other.engine == record.engine == "host"
+        if other.key == record.key or other.state != "bound" or is_nested_run:
+            continue
+        hierarchy, _, path = other.cgroup.partition(":")
+        if (other.pid, other.starttime) == (process.pid, process.starttime) or (
+            path and f"{paths.get(hierarchy, '')}/".startswith(f"{path}/")
+        ):
+            raise ReservationNotFound(f"{refused}it belongs to {other.title}")
+
+
+def _hold(record: TenantRecord, state: DaemonState) -> TenantRecord:
+    """Have the driver hold the quota, where it can; BackendFailed where it must and does not.
+
+    The tenant is bound by then: what was set is cleared with it, whatever happens in between.
+    """
+    isolation = driver_limits.set_driver_limits(record, state)
+    if isolation != record.isolation:
+        record = state.ledger.isolate(record.key, isolation)
+    if isolation != driver_limits.DRIVER == driver_limits.requested_backend(record):
+        raise BackendFailed(
+            f"{record.title} requests backend driver, and the driver does not enforce its limits "
+            "(see driver-limits-failed in the gpushared log); remove backend: the interposer "
+            "library then enforces them"
+        )
+    return record
+
+
+def owned_record(key: str, identity: str, state: DaemonState) -> TenantRecord:
+    """Return the record of `key`, if it is of container `identity`; ReservationNotFound."""
+    record = state.ledger.entries.get(key)
+    if record is None or record.state == "none" or record.id != identity:
+        raise ReservationNotFound(
+            f"the reservation of {identity} does not exist or has expired: starting took longer "
+            "than "
+            f"{state.config.timing.bind_timeout_seconds:g} s (timing.bind_timeout_seconds), or "
+            "gpushared was reinstalled"
+        )
+    return record
+
+
+def _cgroup(record: TenantRecord, pid: int, peer_pid: int) -> str:
+    """Return the cgroup that is the tenant's alone, "" where it has none."""
+    if record.engine == "host":
+        # Made by `gpushare run` itself; any other is shared with the user's other programs.
+        own = f"/gpushare/{record.id}"
+        found = processes.cgroups_of(pid)
+        return next((f"{name}:{path}" for name, path in found.items() if path == own), "")
+    others = processes.cgroups_of(peer_pid) if peer_pid != pid else {}
+    return processes.own_cgroup(pid, others)

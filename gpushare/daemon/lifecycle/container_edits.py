@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is put into a container's spec, and into its image's layer.
+
+What was worked out for an image is kept (oci/prepared_image.py) if nothing had to be noted of the
+container, it has no driver of its own, and no volume is in the way: that is nearly every container.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare.daemon.core.log import log
+from gpushare.daemon.lifecycle import driver_files
+from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.oci import container, ldcache, library_tree, loader, mount_points
+from gpushare.oci.driver_files import CUDA, NVML
+from gpushare.oci.edits import Edits, Hook
+from gpushare.oci.image_view import ImageView
+from gpushare.oci.library_tree import LibraryTree
+from gpushare.oci.mount_points import OURS
+from gpushare.oci.prepared_image import PreparedImage
+from gpushare.oci.spec import Spec
+
+# Each container has its own, and no program finds the driver by it.
+_HOSTNAME: Final = "HOSTNAME="
+
+
+def edits_of(
+    original: Spec,
+    image: ImageView,
+    record: TenantRecord,
+    state: DaemonState,
+    check: Callable[[], None],
+) -> Edits:
+    """Return the edits for the container of `record`; its mount points are made, and its cache.
+
+    IncompatibleImage, CoveredPath, CdiError, OSError: it cannot have its cards.
+    """
+    driver = state.loaded()
+    libraries = state.libraries
+    program = str(libraries.parent / "bin" / "gpushare-hook")
+    hook = container.binding_hook(program, str(state.config.socket), record.key)
+    tenant = _TenantParts(
+        record.shared,
+        _cards(record, driver),
+        () if record.cgroup else (hook,),  # else its launcher binds it
+        str(state.mounts.path(record.key)),
+        libraries,
+        mount_libraries(state) if _can_have_tree(original, record) else None,
+    )
+    made_under = (driver.files, driver.cards, driver.nvml, state.config)
+    request = _request(original, image, record, tenant, driver)
+    if request is not None:
+        known = state.prepared_images.find(made_under, request, image)
+        if known is not None:
+            with suppress(OSError):  # it is not as it was any more: looked at again
+                return _as_prepared(known, image, tenant, state)
+    chosen = driver_files.choose_files(original, image, record, state, check)
+    wanted = _wanted(chosen, image, tenant, state)
+    placed = mount_points.place(wanted, original, image, chosen.files)
+    if tenant.tree is not None:
+        placed = library_tree.with_tree(placed, tenant.tree)
+    driver_files.keep_notes(record, placed.notes, state)
+    cache = mount_points.merged_cache(placed, image, state.platform)
+    seen = image.seen()
+    is_plain = chosen.is_plain and not placed.notes and not placed.volume
+    if request is not None and seen is not None and is_plain:
+        prepared = PreparedImage(seen, image.created, placed.wanted, cache, tenant.directory)
+        state.prepared_images.keep(made_under, request, prepared)
+    return mount_points.with_cache(placed, cache, image, _kept_caches(state))
+
+
+@dataclass(frozen=True)
+class _TenantParts:
+    """What a container gets that is not its image's. `cards` are their names in the CDI spec."""
+
+    shared: bool
+    cards: list[tuple[str, str]]
+    hooks: tuple[Hook, ...]
+    directory: str
+    libraries: Path
+    tree: LibraryTree | None
+
+
+def _filters(libraries: Path) -> container.Filters:
+    return container.Filters(str(libraries / CUDA), str(libraries / NVML))
+
+
+def mount_libraries(state: DaemonState) -> LibraryTree | None:
+    """Return the libraries of every share, mounted as one tree; None: they cannot be."""
+    files = library_tree.files(state.loaded().files, _filters(state.libraries))
+    try:
+        return LibraryTree(str(state.mounts.library_tree(OURS, files)), files)
+    except OSError as error:
+        log("library-tree-failed", "warning", error=str(error))
+        return None
+
+
+def _can_have_tree(original: Spec, record: TenantRecord) -> bool:
+    """Whether the container can have the tree of libraries; else they are mounted singly.
+
+    A tree cannot have the SELinux label of one container. In a user namespace, crun (1.8.1) binds
+    the topmost mount only, and the names of the libraries would be empty files. With CAP_SYS_ADMIN,
+    a container could make the file system of the tree writable, for all containers that have it.
+    """
+    namespaces = original.entries("linux", "namespaces")
+    has_users = any(namespace.get("type") == "user" for namespace in namespaces)
+    is_alike = not original.mount_label and not has_users and not original.may_mount()
+    return record.shared and is_alike
+
+
+def _wanted(
+    chosen: driver_files.DriverFileChoice,
+    image: ImageView,
+    tenant: _TenantParts,
+    state: DaemonState,
+) -> container.ContainerEdits:
+    host = container.HostFiles(chosen.files, _filters(tenant.libraries), state.platform)
+    if not tenant.shared:
+        return container.whole(
+            host, tenant.cards, rootfs=image, hooks=tenant.hooks, wanted=chosen.wanted
+        )
+    return container.shared(
+        host,
+        tenant.cards,
+        rootfs=image,
+        hooks=tenant.hooks,
+        tenant_directory=tenant.directory,
+        extra=chosen.extra,
+    )
+
+
+def _as_prepared(
+    known: PreparedImage, image: ImageView, tenant: _TenantParts, state: DaemonState
+) -> Edits:
+    edits = known.edits_of(tenant.directory, tenant.hooks)
+    image.create(known.created)
+    if known.cache is None:
+        return edits
+    mount = loader.put_cache(image, known.cache, _kept_caches(state))
+    return container.ContainerEdits(edits).with_mount(mount)
+
+
+def _request(
+    original: Spec,
+    image: ImageView,
+    record: TenantRecord,
+    tenant: _TenantParts,
+    driver: LoadedDriver,
+) -> Hashable:
+    """Return all that decides, beside the image, what the container gets; None: nothing is kept.
+
+    With the bytes of the loader's cache, by which two images have two entries.
+    """
+    if image.is_hosts():
+        return None
+    try:
+        cache = image.read(loader.CACHE, ldcache.MAX_BYTES)
+    except OSError:
+        return None
+    if cache is not None and len(cache) > ldcache.KEPT_BYTES:
+        return None
+    process = original.at("process") or {}
+    parts = (
+        [entry for entry in original.env if not entry.startswith(_HOSTNAME)],
+        [process.get(name) for name in ("args", "cwd")],
+        [[mount.get(name) for name in _OF_A_MOUNT] for mount in original.entries("mounts")],
+        [tenant.shared, record.namespace, str(tenant.libraries), driver.files.served()],
+        [tenant.cards, tenant.tree and tenant.tree.path],
+    )
+    # A digest: an environment may be large, and have secrets in it.
+    return hashlib.sha256(json.dumps(parts).encode()).digest(), cache
+
+
+_OF_A_MOUNT: Final = ("destination", "type", "options")
+
+
+def _cards(record: TenantRecord, driver: LoadedDriver) -> list[tuple[str, str]]:
+    return [
+        (card.uuid, str(card.index))
+        for allocation in record.allocations
+        if (card := driver.card(allocation.uuid)) is not None
+    ]
+
+
+def _kept_caches(state: DaemonState) -> Path:
+    return state.config.state_dir / "ldcache"

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The create operation: a bundle in, a bundle with its allocation out, and a reservation.
+
+Nothing is half done: until the spec is replaced, in one rename at the very end, the bundle is as
+the engine wrote it, and any failure before that releases the reservation.
+
+The bundle and the image choose how long it takes to read them, and may never answer (a FUSE file
+system). So each create has a thread of its own, of `DaemonState.creates`, and the decide thread
+does only what needs the ledger. Creates of one container come one after another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from gpushare.daemon.core.log import log
+from gpushare.daemon.identity import container_cgroup, container_names, processes
+from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.lifecycle import container_edits, pods, release
+from gpushare.daemon.lifecycle.reserve import (
+    BIND,
+    TenantIdentity,
+    log_reserved,
+    numa_binding,
+    release_earlier,
+    reserve,
+    truncated_notes,
+)
+from gpushare.daemon.limits import driver_version
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import ReservationLost
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.errors import UserError
+from gpushare.oci import edits, injected_gpu, spec
+from gpushare.oci.image_view import ImageView
+from gpushare.oci.request import (
+    is_of_kubelet,
+    parse_spec_request,
+    requests_gpu,
+    sandbox_annotations,
+    trusted_annotations,
+)
+from gpushare.oci.spec import Spec
+from gpushare.quota import (
+    EffectiveRequest,
+    PodIdentity,
+    QuotaRequest,
+    RequestPolicy,
+    pod_of,
+    whole_cards_refused,
+)
+from gpushare.quota.keys import KEYS
+
+STRONG: Final = "strong"
+LAUNCHER: Final = "launcher"
+
+
+class RestoreRefused(UserError):
+    """The container requests a GPU and would be restored from a checkpoint."""
+
+
+class CreateAbandoned(UserError):
+    """The program that requested a container has gone, or its time is over."""
+
+
+@dataclass(frozen=True)
+class NewContainer:
+    """A container about to be made; the descriptors are of its bundle and its root filesystem.
+
+    `maker` is the process that makes it: the launcher, which becomes the low-level runtime. 0 is
+    one that cannot be seen from here, and `binds` if it can bind the container itself.
+    `is_restore`: from a checkpoint.
+    """
+
+    identity: str
+    path: str
+    marker: str
+    bundle_fd: int
+    rootfs_fd: int
+    maker: int = 0
+    binds: bool = False
+    is_restore: bool = False
+    is_abandoned: Callable[[], bool] = lambda: False  # no client waits for the container any more
+
+    def check(self) -> None:
+        """Raise CreateAbandoned once no client waits for the container."""
+        if self.is_abandoned():
+            raise CreateAbandoned(f"container {self.identity}: its runtime does not wait any more")
+
+    @property
+    def key(self) -> str:
+        """The tenant's key: the same for every start of the same container."""
+        name = f"{self.path}\0{self.identity}".encode()
+        return hashlib.sha256(name).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class ContainerRequest:
+    """The devices in a container's spec (`placed`), its request, and what is effective of it."""
+
+    placed: injected_gpu.InjectedGpu
+    quota: QuotaRequest
+    effective: EffectiveRequest
+    pod: PodIdentity | None
+    terms: RequestPolicy
+
+
+def create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
+    """Give the container what it requests: `{"mode": "none" | "shared" | "exclusive", "key": ...}`.
+
+    QuotaError, NoRoom, NoSuchCard, NoDriver, SpecError, CdiError, OSError, CreateAbandoned,
+    ReservationLost: it gets nothing, and the bundle is as it was.
+    """
+    with state.creating.lock(bundle.key, bundle.check):
+        bundle.check()
+        return _create(bundle, state)
+
+
+def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
+    _refuse_second_maker(bundle, state)  # and again by the decide thread, which reserves
+    loaded = spec.load(bundle.bundle_fd)
+    original = edits.strip(loaded)
+    # Annotations are a user's: any container can be marked as a sandbox, with a card in it.
+    if original.is_sandbox() and not injected_gpu.is_placed(original):
+        return _nothing(bundle, original, loaded, None, state)
+    request = _read_request(bundle, original, state)
+    if request.effective.kind == "none":
+        stripped = edits.apply(original, edits.Edits(), request.placed.taken)
+        return _nothing(bundle, stripped, loaded, request.effective, state)
+    if bundle.is_restore:
+        raise RestoreRefused(
+            f"container {bundle.identity} requests a GPU, and a checkpoint has no state of the "
+            "driver. Create the container instead."
+        )
+    applicant = replace(
+        _applicant(bundle, original),
+        terms=request.terms,
+        maker=_maker_process(bundle),
+        cgroup=_cgroup(bundle, original, state),
+        shows_holders=state.config.read_group is None and not is_of_kubelet(original, bundle.path),
+    )
+    has_spare = request.effective.kind == "shared" and not applicant.label
+    with state.mounts.claimed() if has_spare else nullcontext():
+        record = state.decide.run(lambda: _reserve(bundle, applicant, request, state))
+    try:
+        edited = _edited(bundle, original, request, record, state)
+        bundle.check()
+        state.ledger.require(record)
+        spec.store(bundle.bundle_fd, edited, loaded)
+    except BaseException:
+        log_reserved(record, state)
+        state.decide.run(lambda: _release_failed(record, state))
+        raise
+    state.loop.soon(lambda: _follow(record, state))
+    binder = LAUNCHER if record.cgroup else "hook"
+    return {"mode": request.effective.kind, "key": record.key, "bind": binder}
+
+
+def _follow(record: TenantRecord, state: DaemonState) -> None:
+    """Do what the container's start need not wait for, on the main thread after the answer.
+
+    If gpushared is killed before, the next one watches the maker of each reservation.
+    """
+    if record.maker:
+        state.decide.submit(lambda: _watch_maker(record, state))
+    log_reserved(record, state)
+
+
+def _watch_maker(record: TenantRecord, state: DaemonState) -> None:
+    """See that the reservation goes with its maker, unless it is another's by now, or bound."""
+    now = state.ledger.entries.get(record.key)
+    if now is not None and (now.state, now.maker, now.created) == (
+        "reserved",
+        record.maker,
+        record.created,
+    ):
+        release.watch_maker(record, state)
+
+
+def _release_failed(record: TenantRecord, state: DaemonState) -> None:
+    """Release a reservation whose container could not be set up, unless it is another's now."""
+    try:
+        state.ledger.require(record)
+    except ReservationLost:
+        return
+    release.release_tenant(record.key, state, "its container could not be set up")
+
+
+def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> ContainerRequest:
+    """Return what the container requests, from whatever source, and the effective request."""
+    placed = (
+        injected_gpu.InjectedGpu()
+        if state.driver is None
+        else injected_gpu.find(original, state.driver.files)
+    )
+    annotations = trusted_annotations(bundle.path, original.annotations)
+    parsed = parse_spec_request(
+        annotations,
+        original.variables,
+        of_pod=sandbox_annotations(annotations, bundle.path),
+        cards=placed.cards,
+        terms_of=state.config.terms_of,
+        operator=_of_quota(state.overrides.of(bundle.identity)),
+    )
+    if parsed.quota.requested or bundle.marker == STRONG:
+        state.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
+    return ContainerRequest(placed, parsed.quota, parsed.effective(), parsed.pod, parsed.terms)
+
+
+def _of_quota(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return what an operator set that a request could contain."""
+    return {key: text for key, text in overrides.items() if key in KEYS}
+
+
+def _maker_process(bundle: NewContainer) -> Process | None:
+    """Return the process that makes the container; the end of the create finds one that is gone."""
+    if not bundle.maker:
+        return None
+    return Process(bundle.maker, processes.start_time(bundle.maker) or 0, 0, bundle.maker)
+
+
+def _cgroup(bundle: NewContainer, original: Spec, state: DaemonState) -> str:
+    """Return the cgroup of a container that its launcher is to bind; "" if the hook is."""
+    if not bundle.binds or state.config.bind != LAUNCHER:
+        return ""
+    path = original.at("linux", "cgroupsPath")
+    return container_cgroup.expected_cgroup(path, bundle.identity, bundle.maker)
+
+
+def _reserve(
+    bundle: NewContainer, applicant: TenantIdentity, request: ContainerRequest, state: DaemonState
+) -> TenantRecord:
+    """Reserve what the container requests, where the node's terms and its pod allow it."""
+    bundle.check()
+    _refuse_second_maker(bundle, state)
+    driver_version.take_over_changed_driver(state)
+    request.terms.max_per_request.refuse_above(
+        request.quota, request.effective, request.placed.cards
+    )
+    if request.pod is not None:
+        pods.release_ended(request.pod, state)
+        pods.refuse_second_container(request.pod, request.quota, state)
+    try:
+        return reserve(applicant, request.quota, request.effective, state)
+    except NoRoom as error:
+        if request.effective.kind != "exclusive":
+            raise
+        why = f"cannot be allocated: {error}"
+        raise whole_cards_refused(request.quota, request.placed.cards, why) from error
+
+
+def _refuse_second_maker(bundle: NewContainer, state: DaemonState) -> None:
+    """Raise NoRoom while another runtime is at the same container.
+
+    It may have mounted the pages by now: replaced, they would belong to no tenant, and the
+    container that is bound in the end would have pages that the daemon does not know.
+    """
+    record = state.ledger.entries.get(bundle.key)
+    if record is None or record.state != "reserved" or record.maker in (0, bundle.maker):
+        return
+    if not release.is_abandoned(record):
+        raise NoRoom(
+            f"container {record.title} is being created by process {record.maker}; wait for it, or "
+            "end it"
+        )
+
+
+def _nothing(
+    bundle: NewContainer,
+    wanted: Spec,
+    loaded: Spec,
+    effective: EffectiveRequest | None,
+    state: DaemonState,
+) -> dict[str, Any]:
+    """Take out what an earlier start put in, and note why the container got no GPU."""
+    applicant = _applicant(bundle, wanted)
+    state.decide.run(lambda: release_earlier(applicant, state))
+    if requests_gpu(wanted.annotations):
+        wanted = edits.seen(wanted)  # else gpushare-hook would take it for one that came past us
+    spec.store(bundle.bundle_fd, wanted, loaded)
+    if effective is not None:
+        notes = truncated_notes(effective.notes)
+        record = TenantRecord(
+            key=bundle.key,
+            state="none",
+            id=bundle.identity,
+            name=applicant.name,
+            engine=applicant.engine,
+            bundle=bundle.path,
+            why=effective.why,
+            notes=notes,
+        )
+        state.decide.run(lambda: state.ledger.add(record))
+        log(
+            "tenant-not-allocated",
+            tenant=bundle.key,
+            id=bundle.identity,
+            reason=effective.why,
+            notes=notes,
+        )
+    return {"mode": "none", "key": bundle.key}
+
+
+def _applicant(bundle: NewContainer, original: Spec) -> TenantIdentity:
+    annotations = trusted_annotations(bundle.path, original.annotations)
+    name = container_names.name_from_spec(bundle.identity, bundle.path, annotations)
+    return TenantIdentity(
+        key=bundle.key,
+        identity=bundle.identity,
+        name=name.name,
+        engine=name.engine,
+        bundle=bundle.path,
+        label=original.mount_label,
+        owner=_root_of(original),
+        pod=pod_of(annotations),
+    )
+
+
+def _root_of(original: Spec) -> int:
+    """Return the host's uid of the container's root: it opens the sources of its own mounts."""
+    for mapping in original.entries("linux", "uidMappings"):
+        if mapping.get("containerID") == 0 and isinstance(mapping.get("hostID"), int):
+            return int(mapping["hostID"])
+    return 0
+
+
+def _edited(
+    bundle: NewContainer,
+    original: Spec,
+    request: ContainerRequest,
+    record: TenantRecord,
+    state: DaemonState,
+) -> Spec:
+    """Return the spec with the cards of `record`; the image's loader cache names the libraries."""
+    with closing(ImageView(bundle.rootfs_fd)) as image:
+        made = container_edits.edits_of(original, image, record, state, bundle.check)
+    if request.quota.numa == BIND:
+        cpuset = numa_binding(original, record, state)
+        made = replace(made, cpus=cpuset.cpus, mems=cpuset.mems)
+    return edits.apply(original, made, request.placed.taken)

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver files that a container gets, and whether its image fits the driver and the cards.
+
+The files depend on NVIDIA_DRIVER_CAPABILITIES, on the cuda-compat package of the image and on the
+program that the container starts. Nothing that was requested is dropped silently: it is noted, and
+`inspect`, `ps` and the log show it.
+
+The configuration's `compatibility`, or that of the namespace, decides what happens to an image that
+does not fit: nothing is checked, the finding is noted, or the container is refused. Only containers
+that get a GPU are checked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare import compatibility
+from gpushare.compatibility import driver as compat_driver
+from gpushare.compatibility import image as images
+from gpushare.compatibility.facts import parse_version, strip_zeros
+from gpushare.config import Config
+from gpushare.daemon.core.log import log
+from gpushare.daemon.limits import driver_limits
+from gpushare.daemon.placement.model import Card
+from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.errors import UserError
+from gpushare.oci import cuda_compat, driver_capabilities, entrypoint
+from gpushare.oci.cdi import CdiError
+from gpushare.oci.cuda_compat import Compat, CompatError
+from gpushare.oci.driver_capabilities import DriverCapabilities
+from gpushare.oci.driver_files import DriverFiles, with_compat
+from gpushare.oci.rootfs import Rootfs
+from gpushare.oci.spec import Spec
+
+IGNORE: Final = "ignore"
+REFUSE: Final = "refuse"
+
+_MOST_NOTES: Final = 6
+
+
+class IncompatibleImage(UserError):
+    """The image does not fit, and the node's policy refuses such a container."""
+
+
+def compatibility_notes(
+    original: Spec, rootfs: Rootfs, package: Compat | None, record: TenantRecord, state: DaemonState
+) -> list[str]:
+    """Return what is noted of the container of `record`; IncompatibleImage where it is refused.
+
+    `package` is the image's own libcuda, which `parts` has looked for.
+    """
+    policy = state.config.terms_of(record.namespace).compat
+    if policy == IGNORE:
+        return []
+    image = images.inspect_image(
+        rootfs, original.variables, _args(original), state.platform, package
+    )
+    found = compatibility.evaluate_image(image, machine_facts(record, state.loaded()))
+    ill = [one for one in found if one.level != "ok" and one.rule != compat_driver.PACKAGE]
+    for one in ill:
+        _log(one, record, refused=policy == REFUSE and one.level == "refuse")
+    if policy == REFUSE and ill and ill[0].level == "refuse":
+        where = f"compatibility: {REFUSE} of gpushare.yaml"
+        raise IncompatibleImage(
+            f"the image is incompatible with this node: {ill[0]}. The node's policy refuses it "
+            f"({where}); for details, run gpushare compat"
+        )
+    return [str(one) for one in ill[:_MOST_NOTES]]
+
+
+def machine_facts(record: TenantRecord, driver: LoadedDriver) -> compatibility.Machine:
+    """Return what the container of `record` gets: the driver, its cards and what holds them."""
+    return compatibility.Machine(
+        driver=parse_version(driver.nvml.driver_version) or (),
+        cuda=parse_version(driver.nvml.cuda_version) or (),
+        cards=tuple(_cards(record, driver)),
+        backend="interposer" if record.shared else "exclusive",
+    )
+
+
+def _cards(record: TenantRecord, driver: LoadedDriver) -> Iterator[compatibility.CardFacts]:
+    for allocation in record.allocations:
+        card = driver.card(allocation.uuid)
+        if card is not None:
+            capability = None if card.capability is None else strip_zeros(card.capability)
+            yield compatibility.CardFacts(
+                card.model, capability, card.brand, datacenter=card.datacenter
+            )
+
+
+def _args(original: Spec) -> list[str]:
+    words = original.at("process", "args")
+    return [arg for arg in words if isinstance(arg, str)] if isinstance(words, list) else []
+
+
+def _log(
+    finding: compatibility.CompatibilityFinding, record: TenantRecord, *, refused: bool
+) -> None:
+    figures: Mapping[str, str] = finding.numbers
+    log(
+        "tenant-image-incompatible",
+        "warning",
+        tenant=record.key,
+        name=record.title,
+        rule=finding.rule,
+        what=finding.what,
+        figures=dict(figures),
+        refused=refused,
+    )
+
+
+_COPY_SECONDS: Final = 6.0  # of a launcher's patience of ten
+_KNOWN: Final = ", ".join((*driver_capabilities.ALL, "all"))
+_UNMEDIATED: Final = (
+    "calls that reach the card without libcuda are not refused, and the audit charges their memory"
+)
+
+
+@dataclass(frozen=True)
+class DriverFileChoice:
+    """What of the driver a container gets.
+
+    `wanted` are the capabilities of whole cards, `extra` those of a share past the interposer.
+    `is_plain`: nothing is noted of this container, and it has no driver of its own.
+    """
+
+    files: DriverFiles
+    wanted: frozenset[str]
+    extra: frozenset[str]
+    is_plain: bool = False
+
+
+def choose_files(
+    original: Spec,
+    rootfs: Rootfs,
+    record: TenantRecord,
+    state: DaemonState,
+    check: Callable[[], None] = lambda: None,
+) -> DriverFileChoice:
+    """Return the driver files of a container, and keep the notes in the ledger.
+
+    It reads the image, so it is never the decide thread's; `check` ends it by an exception.
+    IncompatibleImage if the image is incompatible with this node and the policy refuses it.
+    """
+    requested = driver_capabilities.requested_capabilities(original.variables)
+    notes = list(_of_capabilities(requested, record, state.config))
+    extra = frozenset[str]()
+    if record.shared:
+        notes += _of_program(original, rootfs, state)
+        if state.config.allow_uninterposed:
+            extra = frozenset(requested.uninterposed)
+    package = cuda_compat.find(rootfs)
+    notes += compatibility_notes(original, rootfs, package, record, state)
+    files, copy, compat_notes = _of_compat(rootfs, package, record, state, check)
+    notes += compat_notes
+    is_plain = not (notes or extra or copy)
+    if not is_plain:
+        state.decide.run(lambda: _keep(record, notes, extra, copy, state))
+    return DriverFileChoice(files, requested.wanted, extra, is_plain)
+
+
+def keep_notes(record: TenantRecord, notes: Sequence[str], state: DaemonState) -> None:
+    """Add `notes` to those of the tenant, after `choose_files`."""
+
+    def keep() -> None:
+        known = state.ledger.require(record)
+        _keep(known, list(notes), frozenset(known.uninterposed), known.compat, state)
+
+    if notes:
+        state.decide.run(keep)
+
+
+def sweep_compat(state: DaemonState) -> None:
+    """Remove the copies of cuda-compat packages that no container has had for a day."""
+    try:
+        for name in cuda_compat.sweep(compat_folder(state.config), _used(state)):
+            log("cuda-compat-removed", copy=name)
+    except OSError as error:
+        log("cuda-compat-removal-failed", "warning", error=str(error))
+
+
+def compat_folder(config: Config) -> Path:
+    """Return where copies of cuda-compat packages are."""
+    return config.state_dir / "compat"
+
+
+def _keep(
+    record: TenantRecord, notes: list[str], extra: frozenset[str], copy: str, state: DaemonState
+) -> None:
+    state.ledger.require(record)
+    state.ledger.describe(record.key, notes, sorted(extra), copy)
+    if extra and record.isolation == driver_limits.INTERPOSER:
+        state.ledger.isolate(record.key, driver_limits.AUDITED)
+    for note in notes:
+        log("tenant-request-adjusted", tenant=record.key, name=record.title, note=note)
+
+
+def _of_capabilities(
+    requested: DriverCapabilities, record: TenantRecord, config: Config
+) -> Iterator[str]:
+    if requested.unknown:
+        words = ", ".join(requested.unknown)
+        yield f"{driver_capabilities.VARIABLE}: no such capability: {words} (there are {_KNOWN})"
+    past = ", ".join(requested.uninterposed)
+    if not past or not record.shared:
+        return
+    if config.allow_uninterposed:
+        yield f"{past}: bypasses the interposer library; the audit charges its memory afterwards"
+    else:
+        yield (
+            f"not given: {past} ({driver_capabilities.VARIABLE}); a share has compute and utility. "
+            "For more, request a whole card, or set allow_bypass_capabilities in gpushare.yaml"
+        )
+
+
+def _of_program(original: Spec, rootfs: Rootfs, state: DaemonState) -> Iterator[str]:
+    words = original.at("process", "args")
+    args = [arg for arg in words if isinstance(arg, str)] if isinstance(words, list) else []
+    directory = original.at("process", "cwd")
+    process = (args, original.variables, directory if isinstance(directory, str) else "/")
+    found = entrypoint.entry(rootfs, process, state.platform)
+    if found.kind == "musl":
+        yield (
+            f"{found.path} uses musl, and the driver requires glibc: CUDA cannot be "
+            f"loaded in it; {_UNMEDIATED}"
+        )
+    elif found.kind == "static":
+        yield (
+            f"{found.path} is statically linked: no library can be loaded into it, including the "
+            f"interposer library; {_UNMEDIATED}. Programs that it starts are mediated if they are "
+            "not static"
+        )
+    elif found.kind == "foreign":
+        yield (
+            f"{found.path} is built for another architecture or for 32 bits: this machine has no "
+            "driver for it; "
+            f"{_UNMEDIATED}"
+        )
+
+
+def _of_compat(
+    rootfs: Rootfs,
+    found: Compat | None,
+    record: TenantRecord,
+    state: DaemonState,
+    check: Callable[[], None],
+) -> tuple[DriverFiles, str, list[str]]:
+    """Return the driver with a newer libcuda of the image's, the name of its copy, and notes."""
+    driver = state.loaded()
+    files = driver.files
+    if found is None or found.version <= cuda_compat.version(driver.nvml.driver_version):
+        return files, "", []
+    what = f"cuda-compat {found.text} of the image"
+    than = f"is newer than the driver {driver.nvml.driver_version}"
+    cards = [driver.card(allocation.uuid) for allocation in record.allocations]
+    other = next(
+        (card.model for card in cards if isinstance(card, Card) and not card.datacenter), ""
+    )
+    if other:
+        why = f"it requires data center cards, and {other} is not one"
+        return files, "", [f"{what} {than} and is not used: {why}"]
+    until = time.monotonic() + _COPY_SECONDS
+
+    def check_time() -> None:
+        check()
+        if time.monotonic() > until:
+            raise CompatError(f"takes longer than {_COPY_SECONDS:g} s to copy")
+
+    try:
+        store = compat_folder(state.config)
+        folder = cuda_compat.keep(rootfs, found, store, _used(state), check_time)
+        newer = with_compat(files, folder)
+    except (CompatError, CdiError, OSError) as error:
+        return files, "", [f"{what} {than} and is not used: it {error}"]
+    log(
+        "cuda-compat-selected",
+        tenant=record.key,
+        name=record.title,
+        version=found.text,
+        copy=folder.name,
+    )
+    return newer, folder.name, [f"{what} {than}: its libcuda is the container's"]
+
+
+def _used(state: DaemonState) -> set[str]:
+    return {record.compat for record in state.ledger.entries.values()}

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The open operation: a share for a process of the host, `gpushare run`.
+
+It gets the same reservation, pages and ledger row as a container. Root may; another user too, for
+processes of its own, and then its pages are its alone: it is `advice`, for nothing but the user's
+own good will keeps the filter in front of the driver.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpushare import abi
+from gpushare.daemon.identity.container_names import NAME, find_conflict
+from gpushare.daemon.lifecycle.reserve import BIND, TenantIdentity, log_reserved, reserve
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.oci import container
+from gpushare.oci.driver_files import CUDA, NVML
+from gpushare.oci.edits import Mount
+from gpushare.protocol import HostProcessGrant, MountRow
+from gpushare.quota import QuotaError, parse_request, resolve_request
+
+_NOT_BOUND = (
+    "--numa bind was not applied: it is only for containers. Put numactl(8) before the command"
+)
+FILTER_DIR = Path("/opt/gpushare/lib")
+
+
+@dataclass(frozen=True)
+class HostCommand:
+    """A command that `gpushare run` starts; `uid` is the caller's."""
+
+    name: str
+    uid: int
+    rootless: bool
+
+
+def open_tenant(
+    command: HostCommand, requested: Mapping[str, str], state: DaemonState
+) -> HostProcessGrant:
+    """Reserve `requested` (canonical key to text); QuotaError and reserve()'s errors."""
+    driver = state.loaded()
+    terms = state.config.users if command.rootless else state.config.terms
+    quota = parse_request({}, {}, options=requested, defaults=terms.defaults).valid()
+    effective = resolve_request(quota)
+    if quota.numa == BIND and quota.requested["numa"].source.kind == "option":
+        effective = replace(effective, notes=(*effective.notes, _NOT_BOUND))
+    if effective.kind == "none":
+        raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
+    if effective.kind == "exclusive" and command.rootless:
+        # gpushare could not keep others off the card, and would refuse the card to all of them.
+        raise QuotaError("run", None, "whole cards require root", "use sudo, or add --memory 4GiB")
+    terms.max_per_request.refuse_above(quota, effective)
+    key = secrets.token_hex(8)
+    identity = f"host-{key[:8]}"
+    name = command.name if NAME.fullmatch(command.name) else identity
+    other = find_conflict(name, key, state.ledger.entries)
+    if other is not None:
+        rule = f"is the ID of {other.title}, or its beginning"
+        raise QuotaError("--name", name, rule, "use another name")
+    own = command.uid if command.rootless else None
+    applicant = TenantIdentity(
+        key=key,
+        identity=identity,
+        name=_free_name(name, key, state),
+        engine="host",
+        uid=command.uid,
+        owner=own or 0,
+        status_owner=own,
+        isolation="advisory" if command.rootless else "interposer",
+        terms=terms,
+        shows_holders=True,  # a caller that reaches the socket may read all of it
+    )
+    record = reserve(applicant, quota, effective, state)
+    log_reserved(record, state)
+    return HostProcessGrant(
+        key=key,
+        id=identity,
+        directory=str(state.mounts.path(key)) if record.shared else "",
+        mounts=_mounts(record, state),
+        env={**driver.env, **_cards(record)},
+        isolation=record.isolation,
+    )
+
+
+def _cards(record: TenantRecord) -> dict[str, str]:
+    """Return what makes the command number its own cards from 0, as a container does.
+
+    All the host's device nodes are there; the filter refuses the others, and most programs try
+    card 0 and no other.
+    """
+    return {"CUDA_VISIBLE_DEVICES": ",".join(allocation.uuid for allocation in record.allocations)}
+
+
+def _free_name(name: str, key: str, state: DaemonState) -> str:
+    """Return `name`, with a part of the key where another tenant goes by it."""
+    taken = {record.name for record in state.ledger.entries.values() if record.state != "none"}
+    return f"{name}-{key[:4]}" if name in taken else name
+
+
+def _mounts(record: TenantRecord, state: DaemonState) -> list[MountRow]:
+    if not record.shared:
+        return []
+    rows = [_row(mount) for mount in container.driver_mounts(state.loaded().files)]
+    rows += [
+        MountRow(
+            source=str(state.libraries / name), destination=str(FILTER_DIR / name), read_only=True
+        )
+        for name in (CUDA, NVML)
+    ]
+    rows += [_row(mount) for mount in container.tenant_mounts(str(state.mounts.path(record.key)))]
+    assert rows[-1]["destination"] == f"{abi.TENANT_DIR}/{abi.STATUS_NAME}"
+    return rows
+
+
+def _row(mount: Mount) -> MountRow:
+    return MountRow(source=mount.source, destination=mount.destination, read_only=mount.read_only)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tenant that is not in the ledger: restored from its pages and the processes that use them.
+
+The grant page contains the tenant's quota, and no tenant can write to it. The processes with the
+tmpfs of the pages in their mount namespace are the tenant's: the kernel says so, not the tenant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from gpushare.abi import TENANT_DIR
+from gpushare.daemon.core.log import log
+from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.limits import driver_limits
+from gpushare.daemon.pages.grant_page import GrantPage
+from gpushare.daemon.pages.status_page import StatusPage
+from gpushare.daemon.pages.tenant_socket import TenantSocket
+from gpushare.daemon.policy.compute import FIXED
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.oci.bounded_read import read_at_most
+
+#: A container's id as systemd's cgroups have it, ENGINE-ID.scope; cgroupfs has it as it is.
+_SCOPE: Final = re.compile(r"(?:cri-containerd|[a-z]+)-(.+)\.scope")
+_ID: Final = re.compile(r"[A-Za-z0-9_][\w+.-]{0,127}", re.ASCII)
+_BEST_EFFORT: Final = "best-effort"
+_WHY: Final = "its ledger record was lost; restored from its pages"
+_PROC: Final = Path("/proc")
+_MOST_BYTES: Final = 1 << 20  # of a mountinfo
+
+
+def is_used(directory: int) -> bool:
+    """Whether any process has the pages at `directory` open or mounted."""
+    return _is_held(directory) or bool(users_of(os.fstat(directory).st_dev))
+
+
+def recovered(key: str, directory: int, state: DaemonState) -> TenantRecord | None:
+    """Add the record that the pages at `directory` show to the ledger; None if they do not suffice.
+
+    Never less than was reserved: cores count as guaranteed, because the policy is not known.
+    """
+    process = _first(users_of(os.fstat(directory).st_dev))
+    try:
+        allocations = _allocations(GrantPage.adopt(directory))
+    except (OSError, ValueError) as error:
+        log("tenant-pages-lost", "error", tenant=key, name=key, error=str(error))
+        return None
+    if process is None or not allocations:
+        return None
+    cgroup = processes.own_cgroup(process.pid, processes.cgroups_of(os.getpid()))
+    entry = TenantRecord(
+        key=key,
+        state="bound",
+        id=_id(cgroup) or key,
+        name="",
+        engine="host" if cgroup.partition(":")[2].startswith("/gpushare/host-") else "runc",
+        uid=processes.owner_of(process.pid) or 0,
+        policy=FIXED if allocations[0].cores else _BEST_EFFORT,
+        isolation=driver_limits.INTERPOSER,
+        notes=(_WHY,),
+        created=time.time(),
+        pid=process.pid,
+        starttime=process.starttime,
+        cgroup=cgroup,
+        allocations=allocations,
+    )
+    log(
+        "tenant-recovered",
+        "warning",
+        tenant=key,
+        id=entry.id,
+        pid=entry.pid,
+        memory_bytes=allocations[0].memory_bytes,
+        cards=len(allocations),
+    )
+    state.ledger.add(entry)
+    return entry
+
+
+def refuse_unknown(recovered_keys: Mapping[str, bool], state: DaemonState) -> None:
+    """Refuse new reservations if existing ones are not known.
+
+    `recovered_keys`: the keys of used pages that had no record, and whether they have one now.
+    """
+    for key, is_known in recovered_keys.items():
+        if not is_known:
+            state.integrity.add(f"the pages {key} are in use, and do not show what was reserved")
+    for key, why in state.ledger.unknown.items():
+        if key not in state.ledger.entries:
+            state.integrity.add(f"the record of tenant {key} and its copy are lost ({why})")
+    if recovered_keys and not state.ledger.is_complete:
+        state.integrity.add("the ledger and its copies were removed: whole cards may be in use")
+    if state.integrity.is_kept:
+        # On a full disk this fails, and the next daemon finds the same state.
+        with contextlib.suppress(OSError):
+            state.ledger.confirm()
+
+
+def listen_again(state: DaemonState) -> None:
+    """Create the socket of a tenant again if it was removed."""
+    for key, pages in state.tenants.pages.items():
+        if TenantSocket.is_there(pages.directory):
+            continue
+        log("socket-recreated", "warning", tenant=key)
+        try:
+            tenant_socket = TenantSocket.listen(key, pages.directory)
+        except OSError as error:
+            log("tenant-pages-lost", "error", tenant=key, name=key, error=str(error))
+            continue
+        state.loop.call(lambda made=tenant_socket: state.watch.listen(made))  # type: ignore[misc]
+
+
+def users_of(device: int) -> list[Process]:
+    """Return the processes that have the file system `device` (st_dev) as a tenant's pages.
+
+    The mounts that the daemon itself made do not count.
+    """
+    known: dict[int, bool] = {}  # by mount namespace
+    found = []
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            namespace = (entry / "ns/mnt").stat().st_ino
+            if namespace not in known:
+                known[namespace] = _is_mounted(entry / "mountinfo", device)
+        except OSError:
+            continue  # it has ended
+        if known[namespace] and (process := processes.find_process(int(entry.name))) is not None:
+            found.append(process)
+    return found
+
+
+def _is_mounted(mountinfo: Path, device: int) -> bool:
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with mountinfo.open("rb") as file:
+        lines = os.fsdecode(read_at_most(file.fileno(), _MOST_BYTES)).splitlines()
+    # number, parent, device, root, mount point (proc(5))
+    fields = (line.split(" ", 5) for line in lines)
+    return any(len(line) > 4 and line[2] == wanted and TENANT_DIR in line[4] for line in fields)
+
+
+def _is_held(directory: int) -> bool:
+    try:
+        status = StatusPage(directory)
+    except OSError:
+        return False
+    try:
+        return status.is_held()
+    finally:
+        status.close()
+
+
+def _allocations(grant: GrantPage) -> tuple[CardAllocation, ...]:
+    """Return the allocations on a grant page; ValueError if it is not one."""
+    return tuple(_allocation(grant, number) for number in range(grant.card_count))
+
+
+def _allocation(grant: GrantPage, number: int) -> CardAllocation:
+    memory_bytes, limit_bytes = grant.memory_bytes(number), grant.limit_bytes(number)
+    if not 0 < memory_bytes <= limit_bytes < 1 << 53:
+        raise ValueError(f"{memory_bytes} of {limit_bytes} bytes is not a valid allocation")
+    cores = min(100, grant.cores(number))
+    more = limit_bytes if limit_bytes > memory_bytes else None
+    return CardAllocation(grant.uuid(number), memory_bytes, cores, memory_limit_bytes=more)
+
+
+def _first(found: Iterable[Process]) -> Process | None:
+    """Return the first process of a container, or the oldest."""
+    order = sorted(found, key=lambda one: (one.namespaced_pid != 1, one.starttime, one.pid))
+    return order[0] if order else None
+
+
+def _id(cgroup: str) -> str:
+    """Return the container's id from the name of its cgroup, "" if it has none."""
+    name = cgroup.rpartition("/")[2]
+    scope = _SCOPE.fullmatch(name)
+    identity = scope[1] if scope else name
+    return identity if _ID.fullmatch(identity) else ""

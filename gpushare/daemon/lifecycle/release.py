@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tenant's end: its allocation becomes available again.
+
+The process *and* the cgroup decide: a tenant is released when its process has ended and its cgroup
+is empty or gone. No message says so, for a runtime that was killed sends none.
+All of this runs on the decide thread, and doing it twice has the effect of doing it once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from gpushare.daemon.core import clock
+from gpushare.daemon.core.log import log
+from gpushare.daemon.freezer.freezer import Freezer
+from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle import driver_files, recover, unbound
+from gpushare.daemon.limits import driver_limits, driver_version
+from gpushare.daemon.limits.burst import forget_shortfalls
+from gpushare.daemon.pages.grant_page import LayoutMismatch
+from gpushare.daemon.pages.tenant_socket import TenantSocket
+from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.host import cgroups
+
+_KILLED_SECONDS: Final = 1.0  # for the kernel to end a process that only waits
+# After which what looked stranded is looked at again: much longer than crun takes between deleting
+# a pipe and its last use.
+_STRANDED_SECONDS: Final = 2.0
+# Seconds between checks of a tenant's cgroup after its process exited; then `reconcile_tenants`
+# takes over.
+_AGAIN_SECONDS: Final = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
+
+
+def is_gone(record: TenantRecord, state: DaemonState) -> bool:
+    """Whether nothing of a bound tenant runs any more."""
+    pidfd = processes.open_pidfd(record.pid, record.starttime)
+    if pidfd is not None:
+        os.close(pidfd)
+        return False
+    if record.cgroup:
+        return not processes.Cgroups.mounted().is_populated(record.cgroup)
+    # Without a cgroup of its own a tenant lives on in any process that still holds its pages.
+    pages = state.tenants.pages.get(record.key)
+    return pages is None or not pages.look(lambda held: held.status.is_held(), False)
+
+
+def kill_abandoned_init(record: TenantRecord) -> None:
+    """Kill a container's init process whose runtime was killed during `create`.
+
+    No runtime knows of such a process, so nothing else would ever end it.
+    """
+    pidfd = processes.open_pidfd(record.pid, record.starttime)
+    if pidfd is None:
+        return
+    try:
+        if processes.is_stranded(record.pid):
+            log(
+                "tenant-start-abandoned", "warning", tenant=record.key, id=record.id, pid=record.pid
+            )
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            select.select([pidfd], [], [], _KILLED_SECONDS)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(pidfd)
+
+
+def sweep_refusals(state: DaemonState) -> threading.Event:
+    """Release containers that got no GPU and are no more: their bundles have gone with them.
+
+    A bundle may be on a file system that never answers, so neither the decide thread looks there,
+    nor more than one other thread. The event that is returned is set when they are released.
+    """
+    done = threading.Event()
+    if not state.sweeping.acquire(blocking=False):
+        return done
+
+    def sweep() -> None:
+        try:
+            refusals = [one for one in state.ledger.entries.values() if one.state == "none"]
+            stale = [one for one in refusals if not Path(one.bundle).is_dir()]
+        finally:
+            state.sweeping.release()
+        if stale:
+            state.decide.submit(lambda: release(stale))
+        else:
+            done.set()
+
+    def release(stale: list[TenantRecord]) -> None:
+        for record in stale:
+            if state.ledger.entries.get(record.key) is record:
+                state.ledger.release(record.key)
+        done.set()
+
+    state.requests.submit(sweep)
+    return done
+
+
+def release_tenant(key: str, state: DaemonState, why: str) -> None:
+    """Release tenant `key`, whatever its state."""
+    record = state.ledger.entries.get(key)
+    state.loop.call(lambda: state.watch.forget(key))
+    if record is not None:
+        driver_limits.clear_driver_limits(record, state)
+    state.tenants.remove(key)
+    # The record last: as long as the directory is there its memory counts as taken.
+    state.mounts.remove(key)
+    state.ledger.release(key)
+    forget_shortfalls(key, state)
+    if record is None:
+        return
+    state.shares_changed()
+    if record.engine == "host":
+        cgroups.remove(record.id)
+    if record.state != "none":
+        log("tenant-released", tenant=key, id=record.id, name=record.title, reason=why)
+
+
+def release_if_gone(key: str, state: DaemonState, why: str) -> bool:
+    """Release a bound tenant of which nothing runs; False while something does."""
+    record = state.ledger.entries.get(key)
+    if record is None or record.state != "bound":
+        return True
+    if not is_gone(record, state):
+        return False
+    release_tenant(key, state, why)
+    return True
+
+
+def release_ended(state: DaemonState) -> bool:
+    """Release what has ended and was not released yet; whether anything was.
+
+    For a request that finds no room: the end of a process arrives on another thread, and the next
+    container may be created first.
+    """
+    before = len(state.ledger.entries)
+    for record in state.ledger.entries.values():
+        with suppress(OSError):  # it keeps its allocation, and `reconcile_tenants` looks again
+            if record.state == "bound":
+                release_if_gone(record.key, state, "its process has ended")
+            elif is_abandoned(record) and not unbound.runs_unbound(record):
+                release_tenant(record.key, state, "its runtime has ended")
+    return len(state.ledger.entries) < before
+
+
+def watch_process(record: TenantRecord, state: DaemonState) -> None:
+    """See that the end of a bound tenant's process is noticed, be it in the past."""
+    pidfd = processes.open_pidfd(record.pid, record.starttime)
+    if pidfd is None:
+        state.decide.submit(lambda: handle_process_end(record.key, state))
+    else:
+        state.loop.soon(lambda: state.watch.process(record.key, pidfd))
+
+
+def watch_maker(record: TenantRecord, state: DaemonState) -> None:
+    """See that a reservation goes with its maker, the runtime that is to make its container.
+
+    It is bound before that runtime ends, or its launcher: afterwards nothing binds it, and the
+    reservation need not wait for `timing.bind_timeout_seconds`. A restarted daemon knows it too.
+    """
+    pidfd = processes.open_pidfd(record.maker, record.maker_starttime)
+    if pidfd is None:
+        handle_process_end(record.key, state)
+        return
+    state.loop.call(lambda: state.watch.process(record.key, pidfd))
+
+
+def is_abandoned(record: TenantRecord) -> bool:
+    """Whether the runtime that was to make a reservation's container has ended."""
+    return record.maker != 0 and processes.start_time(record.maker) != record.maker_starttime
+
+
+def _end_if_abandoned(record: TenantRecord, state: DaemonState, attempt: int) -> None:
+    """Release an abandoned reservation, or have ended first what was created for it."""
+    if not is_abandoned(record):
+        return
+    if not unbound.runs_unbound(record):
+        release_tenant(record.key, state, "its runtime has ended")
+    elif attempt < len(_AGAIN_SECONDS):
+
+        def again() -> None:
+            state.decide.submit(lambda: handle_process_end(record.key, state, attempt + 1))
+
+        unbound.kill_unbound(record, state, again)
+
+
+def handle_process_end(key: str, state: DaemonState, attempt: int = 0) -> None:
+    """Release tenant `key`, whose process has ended, as soon as its cgroup is empty too.
+
+    Of one that is only reserved the process is its runtime.
+    """
+    record = state.ledger.entries.get(key)
+    if record is not None and record.state == "reserved":
+        _end_if_abandoned(record, state, attempt)
+        return
+    try:
+        if release_if_gone(key, state, "its process has ended") or attempt >= len(_AGAIN_SECONDS):
+            return
+    except OSError as error:
+        log("tenant-release-failed", "error", tenant=key, error=str(error))
+        return  # `reconcile_tenants` tries again
+
+    def again() -> None:
+        state.decide.submit(lambda: handle_process_end(key, state, attempt + 1))
+
+    state.loop.call(lambda: state.loop.later(_AGAIN_SECONDS[attempt], again))
+
+
+def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
+    """Look at every entry: release what is gone, expire what was never bound, set right the rest.
+
+    One that cannot be released keeps its allocation, and is looked at again; the others do not
+    wait.
+    """
+    for record in state.ledger.entries.values():
+        try:
+            _look_again(record, state)
+        except OSError as error:
+            log(
+                "tenant-release-failed",
+                "error",
+                tenant=record.key,
+                name=record.title,
+                error=str(error),
+            )
+    state.freezing.submit(freezer.enforce)
+    state.ledger.settle()
+    state.integrity.look()
+    recover.listen_again(state)
+    driver_limits.retry_driver_limits(state)
+    state.names.submit(lambda: driver_files.sweep_compat(state))
+    sweep_refusals(state)
+    driver_version.watch_driver(state)
+
+
+def _look_again(record: TenantRecord, state: DaemonState) -> None:
+    if record.state == "bound":
+        if processes.is_stranded(record.pid):
+            _kill_if_still_stranded(record, state)
+        release_if_gone(record.key, state, "it is gone")
+    elif record.state == "reserved" and is_abandoned(record):
+        _end_if_abandoned(record, state, 0)
+    # The cgroup is read last: for each of 200 reservations, all starts would wait for seconds.
+    elif (
+        record.state == "reserved"
+        and clock.boottime() >= record.expires
+        and not unbound.runs_unbound(record)
+    ):
+        release_tenant(record.key, state, "it did not start in time")
+
+
+def _kill_if_still_stranded(record: TenantRecord, state: DaemonState) -> None:
+    """Kill a stranded init process, unless it turns out that it was just being started."""
+
+    def again() -> None:
+        state.decide.submit(lambda: kill_abandoned_init(record))
+
+    state.loop.call(lambda: state.loop.later(_STRANDED_SECONDS, again))
+
+
+def adopt_tenants(state: DaemonState, freezer: Freezer) -> None:
+    """Take over the tenants that an earlier daemon left running, and remove leftover folders."""
+    for record in state.ledger.entries.values():
+        if record.state == "none" or not _adopt_pages(record, state):
+            continue
+        if record.state == "bound":
+            watch_process(record, state)
+            _hold_again(record, state)
+        elif record.maker:
+            watch_maker(record, state)
+        log(
+            "tenant-adopted", tenant=record.key, id=record.id, name=record.title, state=record.state
+        )
+    unallocated = {
+        key: _recover(key, state)
+        for key in state.mounts.made()
+        if key not in state.ledger.entries and not _sweep(key, state)
+    }
+    recover.refuse_unknown(unallocated, state)
+    state.freezing.run(freezer.adopt)
+
+
+def _hold_again(record: TenantRecord, state: DaemonState) -> None:
+    """Set the limits in the driver again: the driver, or its limits, may have changed."""
+    isolation = driver_limits.set_driver_limits(record, state)
+    if isolation != record.isolation:
+        state.ledger.isolate(record.key, isolation)
+
+
+def _sweep(key: str, state: DaemonState) -> bool:
+    """Remove a directory that the ledger does not know; False if it is still in use."""
+    try:
+        directory = state.mounts.open(key)
+    except OSError:
+        used = False  # a start that was interrupted before anything was mounted
+    else:
+        used = recover.is_used(directory)
+        os.close(directory)
+    log("directory-orphan-removed", "error" if used else "warning", tenant=key, used=used)
+    if used:
+        return False
+    try:
+        state.mounts.remove(key)
+    except OSError as error:
+        log("directory-removal-failed", "error", tenant=key, error=str(error))
+    return True
+
+
+def _recover(key: str, state: DaemonState) -> bool:
+    """Take over a tenant that has only its pages left; False if they are not enough."""
+    directory = state.mounts.open(key)
+    try:
+        record = recover.recovered(key, directory, state)
+    finally:
+        os.close(directory)
+    if record is None or not _adopt_pages(record, state):
+        return False
+    watch_process(record, state)
+    return True
+
+
+def _adopt_pages(record: TenantRecord, state: DaemonState) -> bool:
+    """Open a tenant's pages again; an entry without its pages is kept, for its memory is in use."""
+    if not record.shared:
+        return True
+    try:
+        pages = Pages.adopt(state.mounts.open(record.key))
+        state.tenants.add(record.key, pages)
+        _write_again(record, pages)
+        tenant_socket = TenantSocket.listen(record.key, pages.directory)
+    except LayoutMismatch as error:
+        # A daemon that knows them may come back. Until then their allocations stay.
+        log(
+            "tenant-pages-incompatible",
+            "warning",
+            tenant=record.key,
+            name=record.title,
+            error=str(error),
+        )
+        return True
+    except OSError as error:
+        log("tenant-pages-lost", "error", tenant=record.key, name=record.title, error=str(error))
+        state.tenants.remove(record.key)
+        if record.state == "reserved":
+            release_tenant(record.key, state, "its pages are lost")
+            return False
+        return True
+    state.loop.call(lambda: state.watch.listen(tenant_socket))
+    return True
+
+
+def _write_again(record: TenantRecord, pages: Pages) -> None:
+    """Have the pages say what the ledger does: a daemon may have ended between the two."""
+    if record.state == "bound":
+        pages.grant.set_bound()
+    for number, allocation in enumerate(record.allocations):
+        found = pages.grant.memory_bytes(number), pages.grant.limit_bytes(number)
+        limit_bytes = max(allocation.memory_bytes, min(found[1], allocation.most_bytes))
+        if found != (allocation.memory_bytes, limit_bytes):
+            pages.write_limit(number, allocation.memory_bytes, limit_bytes)
+        pages.grant.set_cores(number, allocation.cores)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which backend holds a tenant's quota, and the limits that the driver itself holds.
+
+| backend | what enforces the quota | where |
+|---|---|---|
+| exclusive | the whole card belongs to one tenant | nothing to do |
+| driver | the driver's own limits on the cgroup, behind the interposer library | here |
+| interposer | the interposer library, with the audit of the driver's figures | libhook/ |
+| audit | the same, for a tenant with capabilities that bypass the library | observe/sampler.py |
+| advice | the same, for a process that could bypass them | `gpushare run` |
+| mps | not written | a module with the functions of the driver's limits below |
+
+A backend below the interposer is set when a tenant is bound, changed with its quota, and cleared
+when it ends. It says whether it holds; if it does not, the interposer does. For MPS one line of
+`check_supported` goes, and one of `driver_backend` comes.
+
+The driver's limits are on the container's cgroup, for each card: soft is the quota, hard is what
+the tenant may use now (NVML: nvmlDeviceSetMemoryLimits_v1, drivers from 615 on). They hold for
+every process of the cgroup, also for one that bypasses the interposer library. The library stays in
+front: it shows the container its quota, and it counts what the driver does not.
+
+A tenant's isolation is `driver` once its limits are set and were read back unchanged. If the driver
+refuses them or reports others, the interposer holds the quota alone, as with every older driver;
+that is logged and shown as the tenant's isolation. Removing a cgroup clears its limits. Limits of a
+driver that does not answer are corrected when it does. All of this is the decide thread's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gpushare.daemon.cards.driver_client import NO_LIMITS, DriverError, DriverLimits
+from gpushare.daemon.core.log import log
+from gpushare.daemon.identity.processes import Cgroups
+from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.quota import QuotaRequest
+
+DRIVER: Final = "driver"
+INTERPOSER: Final = "interposer"
+AUDITED: Final = "audited"
+EXCLUSIVE: Final = "exclusive"
+MPS: Final = "mps"
+MIG: Final = "mig"
+
+_INSTEAD: Final = "remove it: the interposer library then enforces the quota"
+_NOT_YET: Final[Mapping[str, tuple[str, str]]] = {
+    MPS: ("is not in this version: no MPS server is started for tenants", _INSTEAD),
+    MIG: ("is not in this version: cards are not partitioned", _INSTEAD),
+    EXCLUSIVE: (
+        "applies to a whole card, and this request is for a share",
+        "for a whole card, remove memory and cores; for a share, remove backend",
+    ),
+}
+
+
+def check_supported(quota: QuotaRequest, driver: LoadedDriver, *, whole: bool) -> None:
+    """Raise QuotaError for a backend that cannot hold `quota` here."""
+    requested = quota.backend
+    if requested is None or (whole and requested == EXCLUSIVE):
+        return
+    if requested == DRIVER and not driver.nvml.has_limits:
+        rule = f"needs memory limits, which driver {driver.nvml.driver_version} does not have"
+        raise quota.refuse("backend", rule, _INSTEAD)
+    if requested in _NOT_YET:
+        raise quota.refuse("backend", *_NOT_YET[requested])
+
+
+def initial_isolation(isolation: str, *, whole: bool) -> str:
+    """Return what holds a quota until its tenant is bound, whose applicant comes with `isolation`.
+
+    That is interposer, or advice for a process that may bypass it.
+    """
+    return EXCLUSIVE if whole else isolation
+
+
+def driver_backend(record: TenantRecord, driver: LoadedDriver | None) -> str:
+    """Return the backend below the interposer that may hold a bound tenant, "" where none does."""
+    if not record.shared or record.isolation not in {DRIVER, INTERPOSER, AUDITED}:
+        return ""
+    if driver is None:
+        return DRIVER if record.isolation == DRIVER else ""  # what was imposed holds on
+    return DRIVER if driver.nvml.has_limits and requested_backend(record) != INTERPOSER else ""
+
+
+def effective_isolation(record: TenantRecord) -> str:
+    """Return what holds a shared tenant's quota where nothing below the interposer does.
+
+    What it has that goes past the interposer only the audit sees.
+    """
+    if not record.shared or record.isolation not in {DRIVER, INTERPOSER, AUDITED}:
+        return record.isolation
+    return AUDITED if record.uninterposed else INTERPOSER
+
+
+def requested_backend(record: TenantRecord) -> str:
+    """Return the backend that a tenant requested, "" for none."""
+    return record.quota["backend"]["value"] if "backend" in record.quota else ""
+
+
+# A driver may round to what it allocates in: 2 MiB on every card since Pascal (cuMemGetAllocation-
+# Granularity), and no limit is meant to the byte.
+_ROUNDING_BYTES: Final = 2 << 20
+
+
+def set_driver_limits(record: TenantRecord, state: DaemonState) -> str:
+    """Set the limits of a bound tenant, and return what holds its quota from now on.
+
+    An isolation other than the interposer's or the driver's stays as it is.
+    """
+    otherwise, driver = effective_isolation(record), state.driver
+    if driver_backend(record, driver) != DRIVER:
+        return otherwise
+    if driver is None:
+        state.tenants.limits_left.add(record.key)  # by an earlier daemon: they hold on
+        return DRIVER
+    directory = _directory(record)
+    if directory is None:
+        return otherwise
+    try:
+        for number in range(len(record.allocations)):
+            _set(record, number, _limit_bytes(record, number, state), directory, driver)
+    except DriverError as error:
+        _give_up(record, directory, error, state, driver)
+        return otherwise
+    state.tenants.limits_left.discard(record.key)
+    return DRIVER
+
+
+def retry_driver_limits(state: DaemonState) -> None:
+    """Set again the limits of the driver that differ, or may differ, from the pages."""
+    if state.driver is None:
+        return
+    for key in list(state.tenants.limits_left):
+        record = state.ledger.entries.get(key)
+        if record is None or record.state != "bound":
+            state.tenants.limits_left.discard(key)
+            continue
+        isolation = set_driver_limits(record, state)
+        if isolation != record.isolation:
+            state.ledger.isolate(key, isolation)
+
+
+def mark_limits_lost(state: DaemonState) -> None:
+    """Set all limits of the driver again: a replaced driver knows none of them."""
+    held = (key for key, record in state.ledger.entries.items() if record.isolation == DRIVER)
+    state.tenants.limits_left.update(held)
+
+
+def change_limit(record: TenantRecord, number: int, limit_bytes: int, state: DaemonState) -> None:
+    """Let a tenant use `limit_bytes` of its card `number`, in its page and in the driver.
+
+    Neither ever allows what the other still refuses for long: the driver is told first of more, and
+    the page of less. OSError where the ledger cannot note that the driver does not hold it any
+    more.
+    """
+    pages = state.tenants.pages.get(record.key)
+    if pages is None:
+        return
+    memory_bytes = record.allocations[number].memory_bytes
+    if limit_bytes > pages.grant.limit_bytes(number):
+        _follow(record, number, limit_bytes, state)
+        pages.write_limit(number, memory_bytes, limit_bytes)
+    else:
+        # Noted before the limit falls, for the audit reads them in the opposite order.
+        kept = pages.kept[number] = max(pages.grant.limit_bytes(number), pages.kept.get(number, 0))
+        pages.write_limit(number, memory_bytes, limit_bytes)
+        # Read after it has fallen: a process publishes what it takes before it reads the limit.
+        used_bytes, _ = state.use_of(record, number)
+        pages.kept[number] = min(kept, used_bytes)
+        _follow(record, number, limit_bytes, state)
+
+
+def clear_driver_limits(record: TenantRecord, state: DaemonState) -> None:
+    """Clear the limits of a tenant that is released, where its cgroup is still there."""
+    if record.isolation == DRIVER and state.driver is not None:
+        directory = _directory(record)
+        if directory is not None and directory.is_dir():
+            _clear(record, directory, state, state.driver)
+
+
+def _follow(record: TenantRecord, number: int, limit_bytes: int, state: DaemonState) -> None:
+    """Have the driver hold the new limit too, where it holds this tenant's."""
+    if record.isolation != DRIVER or state.driver is None:
+        return
+    directory = _directory(record)
+    if directory is None:
+        return
+    try:
+        _set(record, number, limit_bytes, directory, state.driver)
+    except DriverError as error:
+        _give_up(record, directory, error, state, state.driver)
+        state.ledger.isolate(record.key, effective_isolation(record))
+
+
+def _set(
+    record: TenantRecord, number: int, limit_bytes: int, directory: Path, driver: LoadedDriver
+) -> None:
+    """Set the limits of one card and compare what the driver then says; DriverError."""
+    allocation = record.allocations[number]
+    wanted = DriverLimits(allocation.memory_bytes, limit_bytes)
+    driver.nvml.set_limits(allocation.uuid, directory, wanted)
+    found = driver.nvml.limits(allocation.uuid, directory)
+    if not _is_close(found, wanted):
+        raise DriverError(f"its limit for {directory} was set to {wanted}, but reads {found}")
+
+
+def _is_close(found: DriverLimits, wanted: DriverLimits) -> bool:
+    pairs = ((found.soft_bytes, wanted.soft_bytes), (found.hard_bytes, wanted.hard_bytes))
+    return all(abs(one - other) < _ROUNDING_BYTES for one, other in pairs)
+
+
+def _give_up(
+    record: TenantRecord,
+    directory: Path,
+    error: DriverError,
+    state: DaemonState,
+    driver: LoadedDriver,
+) -> None:
+    """Log that the driver did not take a limit, and clear the others of the tenant."""
+    log(
+        "driver-limit-set-failed",
+        "warning",
+        tenant=record.key,
+        name=record.title,
+        reason=str(error),
+    )
+    _clear(record, directory, state, driver)
+
+
+def _clear(record: TenantRecord, directory: Path, state: DaemonState, driver: LoadedDriver) -> None:
+    """Clear the limits, now or, where the driver does not do it, as soon as it does."""
+    state.tenants.limits_left.discard(record.key)
+    for allocation in record.allocations:
+        try:
+            driver.nvml.set_limits(allocation.uuid, directory, NO_LIMITS)
+        except DriverError as error:
+            state.tenants.limits_left.add(record.key)
+            log(
+                "driver-limit-removal-failed",
+                "warning",
+                tenant=record.key,
+                card=allocation.uuid,
+                reason=str(error),
+            )
+
+
+def _limit_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
+    pages = state.tenants.pages.get(record.key)
+    return (
+        record.allocations[number].memory_bytes
+        if pages is None
+        else pages.grant.limit_bytes(number)
+    )
+
+
+def _directory(record: TenantRecord) -> Path | None:
+    """Return the directory of the tenant's cgroup; None where it has none of its own."""
+    return Cgroups.mounted().directory(record.cgroup) if record.cgroup else None

@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each tenant got of each of its cards over the last second, the last ten, the last sixty.
+
+Where the gate counts, the scheduler's charge is what it got, and what it wanted beyond that is what
+it waited. An open gate counts nothing (a tenant alone on a card pays nothing for being measured),
+and whole cards have none: there the driver's own figure stands in, in whole percent. Where a
+scheduler should have written and has not for `_SILENT_NS`, nothing is known.
+
+The driver's figure is compared with the tenant's own claims: clearly more is work that bypasses the
+gate. What others claim never matters for that. A tenant also bypasses the gate if it submits work
+while the gate is closed, or if it used the card and had no window: claims can be forged, and a
+tenant that claims more than its share gets no windows.
+
+Where the driver's figure and the charge differ, the charge is corrected: what a tenant got beyond
+its charge counts as its own, and the tenants that were charged for it get it back
+(policy/compute.py).
+
+All of this is the truth thread's.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from gpushare import abi
+from gpushare.daemon.core.log import log
+from gpushare.daemon.pages.grant_page import Gate
+from gpushare.daemon.pages.status_page import GateWaits
+from gpushare.daemon.pages.tenants import Pages, Tenants
+from gpushare.daemon.policy.compute import charge_corrections
+from gpushare.daemon.state import NO_FIGURES, WINDOWS, ComputeUsage, Observations, UsageView
+from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
+
+GATE: Final = "gate"
+DRIVER: Final = "driver"
+
+_SECOND: Final = 10**9
+_SILENT_NS: Final = 5 * abi.GATE_STALE_NS  # two looks of ours
+_APART_NS: Final = _SECOND // 5  # of the points that are kept, and the least that says something
+LATELY: Final = 2  # seconds: one has a figure of a real card, or none
+CHECKED: Final = 10  # seconds, and of them must have been counted
+_CHECKED_LEAST_NS: Final = 9 * _SECOND
+_MORE_PERCENT: Final = 10.0  # what the driver measured above the claims, and
+_MORE_TIMES: Final = 1.3  # how many times as much: less may be rounding, and sampling
+_CORRECTED_LEAST_NS: Final = 3 * _SECOND  # for which the figures are known
+_SEND_NS: Final = 2 * _SECOND  # a correction applies for some seconds after it was sent
+
+_MODES: Final = {
+    abi.GATE_OPEN: "open",
+    abi.GATE_METERED: "metered",
+    abi.GATE_WINDOW: "window",
+    abi.GATE_CLOSED: "closed",
+}
+_NO_WAITS: Final = GateWaits()
+
+
+@dataclass(frozen=True)
+class _Point:
+    """Sums up to a moment."""
+
+    at_ns: int
+    known_ns: int = 0  # time in which it was known what the tenant got:
+    got_ns: int = 0
+    missed_ns: int = 0  # wanted, and not had
+    counted_ns: int = 0  # time in which the gate counted
+    driver_ns: int = 0  # what the tenant got as the driver says
+    claimed_ns: int = 0  # what its processes claim
+    windows: int = 0  # that were opened for it
+    ungated_ns: int = 0  # of that, with work that was submitted at a closed gate
+
+
+class _Course:
+    """One tenant on one card over the last minute."""
+
+    def __init__(self, at_ns: int, waits: Mapping[int, GateWaits] | None = None) -> None:
+        """Begin at `at_ns`; `waits` is what an earlier daemon had read already."""
+        self._points = [_Point(at_ns)]
+        self._last = self._points[0]
+        self._gate: Gate | None = None
+        self._figure_ns = at_ns
+        self._waits = dict(waits or {})
+        self._waited = _NO_WAITS
+        self._active = time.time()
+
+    def add_waits(self, waits: Mapping[int, GateWaits]) -> None:
+        """Note what the processes claim, by their number; one with less than before is another."""
+        for number, now in waits.items():
+            before = self._waits.get(number, _NO_WAITS)
+            if now.throttled_ns < before.throttled_ns or now.forced < before.forced:
+                before = _NO_WAITS
+            self._waited += now - before
+        self._waits = dict(waits)
+
+    def look(
+        self, at_ns: int, gate: Gate | None, percent: int | None, *, says: bool
+    ) -> ComputeUsage:
+        """Return what there is to say at `at_ns`.
+
+        `gate` is None for a whole card; `percent` the driver's figure, where there is a new one;
+        `says` whether the driver has such figures of this card.
+        """
+        is_open = gate is None or gate.mode == abi.GATE_OPEN
+        silent = gate is not None and not is_open and at_ns - gate.heartbeat_ns > _SILENT_NS
+        source = ("" if silent else GATE) if not is_open else (DRIVER if says else "")
+        got_ns = self._last.got_ns
+        self._step(at_ns, gate, percent, source)
+        self._keep()
+        if percent or self._last.got_ns > got_ns:
+            self._active = time.time()
+        since = {seconds: self._since(seconds) for seconds in WINDOWS}
+        checked = since[CHECKED]
+        driver = {one: self._driver(since[one]) for one in WINDOWS} if says else NO_FIGURES
+        lately = self._since(LATELY)
+        lately_ns = self._last.driver_ns - lately.driver_ns
+        return ComputeUsage(
+            source=source,
+            gate="" if gate is None else _MODES.get(gate.mode, ""),
+            got={one: self._got(since[one]) for one in WINDOWS} if source else NO_FIGURES,
+            throttled=(
+                {one: self._throttled(since[one]) for one in WINDOWS} if source else NO_FIGURES
+            ),
+            charged_ns=0 if gate is None else gate.charged_ns,
+            windows=0 if gate is None else gate.windows,
+            overruns=0 if gate is None else gate.overruns,
+            forced=self._waited.forced,
+            waited_ns=self._waited.throttled_ns,
+            hung=gate is not None and gate.hung and not silent,
+            silent=silent,
+            driver=driver,
+            driver_ns=self._last.driver_ns,
+            ungated_percent=self._ungated(checked),
+            claimed_percent=self._claimed(checked),
+            charged_percent=self._got(checked) if source == GATE else None,
+            is_compared=says and source == GATE and at_ns - checked.at_ns >= _CORRECTED_LEAST_NS,
+            lately_percent=_percent(lately_ns, at_ns - lately.at_ns) if says else None,
+            bypassed=self._is_bypassed(checked, driver[CHECKED]),
+            got_ns=self._last.got_ns,
+            active=self._active,
+        )
+
+    def _step(self, at_ns: int, gate: Gate | None, percent: int | None, source: str) -> None:
+        """Add what came since the last look."""
+        last, before = self._last, self._gate
+        step_ns = at_ns - last.at_ns
+        charged_ns = demand_ns = claimed_ns = ungated_ns = windows = 0
+        if gate is not None and before is not None:
+            # A scheduler that was started again counts from 0.
+            charged_ns = max(0, gate.charged_ns - before.charged_ns)
+            demand_ns = max(0, gate.demand_ns - before.demand_ns)
+            claimed_ns = max(0, gate.claimed_ns - before.claimed_ns)
+            ungated_ns = max(0, gate.ungated_ns - before.ungated_ns)
+            windows = max(0, gate.windows - before.windows)
+        driver_ns = self._driver_ns(at_ns, percent)
+        counts = source == GATE
+        all_counted = counts and before is not None and before.mode != abi.GATE_OPEN
+        missed_ns = min(step_ns, max(0, demand_ns - charged_ns))
+        self._last = _Point(
+            at_ns,
+            last.known_ns + (step_ns if source else 0),
+            last.got_ns + (charged_ns if counts else driver_ns if source else 0),
+            last.missed_ns + (missed_ns if counts else 0),
+            last.counted_ns + (step_ns if all_counted else 0),
+            last.driver_ns + driver_ns,
+            last.claimed_ns + claimed_ns,
+            last.windows + windows,
+            last.ungated_ns + ungated_ns,
+        )
+        self._gate = gate
+
+    def _driver_ns(self, at_ns: int, percent: int | None) -> int:
+        """Return the card's time that a new figure of the driver stands for.
+
+        A look may find none: a real card makes one a second at the latest.
+        """
+        if percent is None:
+            return 0
+        since_ns = min(at_ns - self._figure_ns, _SECOND)
+        self._figure_ns = at_ns
+        return since_ns * percent // 100
+
+    def _keep(self) -> None:
+        points, last = self._points, self._last
+        if last.at_ns - points[-1].at_ns >= _APART_NS:
+            points.append(last)
+            del points[: self._place(max(WINDOWS))]
+
+    def _since(self, seconds: int) -> _Point:
+        """Return the point that is so long ago, the oldest where there is none."""
+        return self._points[self._place(seconds)]
+
+    def _place(self, seconds: int) -> int:
+        wanted_ns = self._last.at_ns - seconds * _SECOND
+        return max(0, bisect_right(self._points, wanted_ns, key=lambda point: point.at_ns) - 1)
+
+    def _got(self, since: _Point) -> float | None:
+        return _percent(self._last.got_ns - since.got_ns, self._last.known_ns - since.known_ns)
+
+    def _throttled(self, since: _Point) -> float | None:
+        last = self._last
+        percent = _percent(last.missed_ns - since.missed_ns, last.known_ns - since.known_ns)
+        return None if percent is None else percent / 100
+
+    def _driver(self, since: _Point) -> float | None:
+        last = self._last
+        return _percent(last.driver_ns - since.driver_ns, last.at_ns - since.at_ns)
+
+    def _claimed(self, since: _Point) -> float | None:
+        last = self._last
+        return _percent(last.claimed_ns - since.claimed_ns, last.counted_ns - since.counted_ns)
+
+    def _ungated(self, since: _Point) -> float | None:
+        last = self._last
+        return _percent(last.ungated_ns - since.ungated_ns, last.counted_ns - since.counted_ns)
+
+    def _is_bypassed(self, since: _Point, driver: float | None) -> bool:
+        counted_ns = self._last.counted_ns - since.counted_ns
+        claimed = self._claimed(since)
+        if driver is None or claimed is None or counted_ns < _CHECKED_LEAST_NS:
+            return False
+        return (
+            driver > max(claimed + _MORE_PERCENT, claimed * _MORE_TIMES)
+            or min(driver, self._ungated(since) or 0.0) > _MORE_PERCENT
+            or (driver > _MORE_PERCENT and self._has_no_window(since))
+        )
+
+    def _has_no_window(self, since: _Point) -> bool:
+        """Whether it cannot have launched anything since then, whatever it claims."""
+        gate = self._gate
+        return (
+            gate is not None
+            and gate.mode == abi.GATE_CLOSED
+            and not gate.hung
+            and self._last.windows == since.windows
+        )
+
+
+class ComputeMeter:
+    """Samples the gates of all tenants into `observed.compute`.
+
+    `corrected` is called when the corrections of the charges have changed, and again from time to
+    time while there are any.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        tenants: Tenants,
+        observed: Observations,
+        corrected: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._ledger = ledger
+        self._tenants = tenants
+        self._observed = observed
+        self._corrected = corrected
+        self._courses: dict[tuple[str, str], _Course] = {}
+        self._corrections: dict[tuple[str, str], int] = {}
+        self._sent_ns = 0
+
+    def look(self, now_ns: int | None = None) -> None:
+        """Sample once, after the driver was sampled. `now_ns` is CLOCK_MONOTONIC.
+
+        An error makes everything unknown and does not end the sampling: nothing else samples.
+        """
+        try:
+            self._look(self._observed.usage, time.monotonic_ns() if now_ns is None else now_ns)
+        except Exception:  # noqa: BLE001 - see above
+            log("driver-sample-failed", "error", traceback=traceback.format_exc())
+            self._observed.compute = MappingProxyType({})
+
+    def _look(self, usage: UsageView, at_ns: int) -> None:
+        view: dict[tuple[str, str], ComputeUsage] = {}
+        for record in self._ledger.entries.values():
+            for number, allocation in enumerate(record.allocations):
+                found = self._look_at(record, number, allocation, usage, at_ns)
+                if found is not None:
+                    place = record.key, allocation.uuid
+                    view[place] = found
+        view = _with_corrections(view)
+        for record in self._ledger.entries.values():
+            for uuid in {allocation.uuid for allocation in record.allocations}:
+                if (found := view.get((record.key, uuid))) is not None:
+                    before = self._observed.compute_of(record.key, uuid)
+                    _log_changes(record, uuid, before, found)
+        self._courses = {place: self._courses[place] for place in view}
+        self._observed.compute = MappingProxyType(view)
+        self._send_corrections(at_ns)
+
+    def _send_corrections(self, at_ns: int) -> None:
+        before = self._corrections
+        self._corrections = {
+            place: found.correction_percent
+            for place, found in self._observed.compute.items()
+            if found.correction_percent
+        }
+        if self._corrections != before or (self._corrections and at_ns - self._sent_ns >= _SEND_NS):
+            self._sent_ns = at_ns
+            self._corrected()
+
+    def _look_at(
+        self,
+        record: TenantRecord,
+        number: int,
+        allocation: CardAllocation,
+        usage: UsageView,
+        at_ns: int,
+    ) -> ComputeUsage | None:
+        """Return what `record` got of its card `number`; None where its pages are gone."""
+        place = record.key, allocation.uuid
+        course = self._courses.get(place)
+        gate = None
+        if not allocation.whole:
+            pages = self._tenants.pages.get(record.key)
+            found = None if pages is None else pages.look(_gate_and_waits(number), None)
+            if pages is None or found is None:
+                return None
+            gate, waits = found
+            if course is None:
+                course = self._courses[place] = _Course(at_ns, waits if pages.adopted else None)
+            course.add_waits(waits)
+        if course is None:
+            course = self._courses[place] = _Course(at_ns)
+        card = usage.cards.get(allocation.uuid)
+        percent = None if usage.stale else usage.utilisation.get(place)
+        says = not usage.stale and card is not None and card.utilisation is not None
+        return course.look(at_ns, gate, percent, says=says or percent is not None)
+
+
+def _gate_and_waits(number: int) -> Callable[[Pages], tuple[Gate, Mapping[int, GateWaits]] | None]:
+    def read(pages: Pages) -> tuple[Gate, Mapping[int, GateWaits]] | None:
+        if number >= pages.grant.card_count:
+            return None
+        return pages.grant.gate(number), pages.status.waits(number)
+
+    return read
+
+
+def _with_corrections(
+    view: Mapping[tuple[str, str], ComputeUsage],
+) -> dict[tuple[str, str], ComputeUsage]:
+    """Compare the charges of each card's tenants with the driver's figures."""
+    corrected = dict(view)
+    for uuid in {uuid for _, uuid in view}:
+        compared = {
+            key: found for (key, card), found in view.items() if card == uuid and found.is_compared
+        }
+        is_bypassed = any(found.bypassed for found in compared.values())
+        corrections = charge_corrections(
+            {
+                key: (found.driver_percent or 0.0, found.got[CHECKED] or 0.0)
+                for key, found in compared.items()
+            }
+        )
+        for key, percent in corrections.items():
+            found = replace(compared[key], correction_percent=round(percent))
+            if not found.bypassed and abs(percent) > _MORE_PERCENT:
+                # The charge contains another tenant's work, or lacks what another one claims.
+                found = replace(found, source=DRIVER, got=found.driver)
+            overcharged = is_bypassed and percent < -_MORE_PERCENT
+            corrected[key, uuid] = replace(found, overcharged=overcharged)
+    return corrected
+
+
+def _log_changes(record: TenantRecord, uuid: str, before: ComputeUsage, now: ComputeUsage) -> None:
+    tenant = {"tenant": record.key, "name": record.title, "card": uuid}
+    if now.bypassed and not before.bypassed:
+        figures = {"charged": now.got[CHECKED], "driver": now.driver_percent}
+        log("gate-bypass-detected", "warning", **tenant, **figures)
+    if now.hung and not before.hung:
+        log("tenant-hung", "warning", **tenant)
+
+
+def _percent(part: int, whole: int) -> float | None:
+    return None if whole < _APART_NS else min(100.0, 100 * part / whole)

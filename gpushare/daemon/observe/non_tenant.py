@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of a card that belongs to no tenant: processes, and what no process has.
+
+A process is a non-tenant once it was in two samples, but not while a tenant or the daemon has just
+left it behind. Its container is found by the names that engines give to cgroups, for people and to
+tell a container from the host's own programs; no tenant is identified by it. Sources: cgroup names
+of dockerd, containerd's CRI, CRI-O, podman and runc, of either cgroup driver: `/docker/ID`,
+`/system.slice/docker-ID.scope`, `/kubepods/.../podUID/ID`,
+`/kubepods.slice/.../cri-containerd-ID.scope`, `/machine.slice/libpod-ID.scope`, `/NAMESPACE/NAME`.
+
+Memory that the driver lists for no process is managed memory, memory that outlives its process, and
+the driver's own. No tenant is held responsible for it: it is shown, and logged if it is much for
+long, for a tenant may lack it. Managed memory that tenants claim is not counted in it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from gpushare import abi
+from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.core.log import log
+from gpushare.daemon.identity import processes
+from gpushare.daemon.placement.model import NonTenantProcess
+from gpushare.daemon.state import AuditInput, CardUsage, Observations
+
+_GRACE_SECONDS: Final = 10.0  # a process that was a tenant's may take this long to leave the card
+
+
+class NonTenantUse:
+    """Which processes of a card belong to no tenant, over time."""
+
+    def __init__(self, half_life: float) -> None:
+        self._half_life = half_life
+        self._marks: dict[str, HighWater] = {}
+        self._suspects: dict[str, frozenset[int]] = {}
+        self._known: dict[int, float] = {}  # pid of a tenant or ours -> when last seen as such
+        self._lock = threading.Lock()  # of _known: the probe is excused by the thread that runs it
+
+    def excuse(self, pid: int, now: float) -> None:
+        """Note that `pid` is a tenant's, or the daemon's own. Any thread may."""
+        with self._lock:
+            self._known[pid] = now
+
+    def observe(
+        self, now: float, card: str, unallocated: tuple[ProcessUse, ...], *, first: bool
+    ) -> CardUsage:
+        """Return the card's non-tenant use after `unallocated` were in the sample at `now`.
+
+        In the `first` sample they count at once: a process from before the daemon is a non-tenant.
+        """
+        with self._lock:
+            self._known = {
+                pid: seen for pid, seen in self._known.items() if now - seen < _GRACE_SECONDS
+            }
+            unexcused = [use for use in unallocated if use.pid not in self._known]
+        before = self._suspects.get(card, frozenset())
+        self._suspects[card] = frozenset(use.pid for use in unexcused)
+        non_tenant = tuple(
+            NonTenantProcess(
+                use.pid,
+                processes.name_of(use.pid),
+                use.bytes,
+                container_of(processes.cgroups_of(use.pid)),
+            )
+            for use in unexcused
+            if use.bytes and (first or use.pid in before)
+        )
+        mark = self._marks.setdefault(card, HighWater(self._half_life))
+        return CardUsage(
+            non_tenant, mark.observe(now, sum(process.bytes for process in non_tenant))
+        )
+
+
+@dataclass
+class HighWater:
+    """The most that was seen, halving its distance to what is seen now every `half_life` seconds.
+
+    Within `granule` bytes of what is seen now it is that, so that it arrives.
+    """
+
+    half_life: float
+    granule: int = 1 << 20
+    _bytes: int = field(default=0, init=False)
+    _at: float = field(default=0.0, init=False)
+
+    def observe(self, now: float, seen: int) -> int:
+        """Return the mark after `seen` bytes were seen at `now` (seconds of a monotonic clock)."""
+        distance = self._bytes - seen
+        if distance > 0:
+            distance = int(distance * 0.5 ** (max(0.0, now - self._at) / self.half_life))
+        self._bytes = seen if distance < self.granule else seen + distance
+        self._at = now
+        return self._bytes
+
+
+_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_SCOPE: Final = re.compile(r"([a-z][a-z-]*)-([0-9a-f]{64})(\.scope)?", re.ASCII)
+_ENGINES: Final = {"libpod": "podman", "crio": "cri-o", "cri-containerd": "containerd"}
+_HOSTS: Final = frozenset({"user.slice", "system.slice", "init.scope", "gpushare"})
+
+
+def container_of(cgroups: Mapping[str, str]) -> str:
+    """Return "docker 4f5e6d7c8b9a", empty where `cgroups`, by hierarchy, are no container's."""
+    for path in dict.fromkeys(cgroups.values()):
+        found = _named(path)
+        if found:
+            return found
+    return _unnamed(cgroups)
+
+
+def _named(path: str) -> str:
+    parts = path.strip("/").split("/")
+    for place, part in reversed(list(enumerate(parts))):
+        scope = _SCOPE.fullmatch(part)
+        if scope is not None:
+            return f"{_ENGINES.get(scope[1], scope[1])} {scope[2][:12]}"
+        if _ID.fullmatch(part):
+            above = parts[place - 1] if place else ""
+            engine = "docker" if above == "docker" else "containerd"
+            return f"{engine} {part[:12]}"
+    return ""
+
+
+def _unnamed(cgroups: Mapping[str, str]) -> str:
+    """Return what a runtime was told to call it: the same group in every hierarchy of v1.
+
+    Two words, as runc's own and those of containerd's `ctr` are, and none of systemd's.
+    """
+    own = {name: path for name, path in cgroups.items() if name in {"devices", "freezer", "pids"}}
+    paths = set(own.values())
+    if len(own) < 3 or len(paths) != 1:
+        return ""
+    [path] = paths
+    parts = path.strip("/").split("/")
+    if len(parts) < 2 or parts[0] in _HOSTS:
+        return ""
+    return f"container {'/'.join(parts[-2:])}"
+
+
+_LOOKS: Final = 4  # the least of them, as with overhead: one look may race
+_LONG_NS: Final = 10 * 10**9
+_MUCH_BYTES: Final = 1 << 30  # or a twentieth of the card
+
+
+class Unattributed:
+    """Bytes by the card's uuid, in `observed.unattributed`; the truth thread's."""
+
+    def __init__(self, observed: Observations) -> None:
+        self._observed = observed
+        self._looks: dict[str, deque[int]] = {}
+        self._much_since_ns: dict[str, int | None] = {}
+        self._told: set[str] = set()
+
+    def look(self, now_ns: int, look: AuditInput, memory: Mapping[str, int]) -> None:
+        """Take a look in; `memory` is what each card has, by uuid."""
+        found = dict(self._observed.unattributed)
+        for uuid, used in look.sample.used.items():
+            uses = look.sample.uses.get(uuid)
+            if uses is None or any(use.bytes is None for use in uses):
+                continue
+            known = sum(use.bytes or 0 for use in uses) + _managed(look, uuid)
+            looks = self._looks.setdefault(uuid, deque(maxlen=_LOOKS))
+            looks.append(max(0, used - known))
+            found[uuid] = min(looks)
+            self._note(now_ns, uuid, found[uuid], memory.get(uuid, 0))
+        self._observed.unattributed = MappingProxyType(found)
+
+    def _note(self, now_ns: int, uuid: str, size: int, memory_bytes: int) -> None:
+        """Tell once of much that lasts, and again after it was less."""
+        if size <= max(_MUCH_BYTES, memory_bytes // 20):
+            self._much_since_ns[uuid] = None
+            self._told.discard(uuid)
+            return
+        since = self._much_since_ns.get(uuid)
+        if since is None:
+            self._much_since_ns[uuid] = now_ns
+        elif now_ns - since >= _LONG_NS and uuid not in self._told:
+            self._told.add(uuid)
+            log("memory-unattributed-detected", "warning", card=uuid, used_bytes=size)
+
+
+def _managed(look: AuditInput, uuid: str) -> int:
+    """Return what the tenants of a card claim of managed memory, some of which is on it.
+
+    No tenant has more than it was ever allowed, so that none can hide the memory of the others.
+    """
+    return sum(
+        min(
+            allocation.most_bytes,
+            sum(
+                claim.held[number].kinds[abi.KIND_MANAGED]
+                for claim in look.after.get(key, ())
+                if number < len(claim.held)
+            ),
+        )
+        for key, record in look.entries.items()
+        for number, allocation in enumerate(record.allocations)
+        if allocation.uuid == uuid
+    )

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of the driver beside the tenants' claims: overhead, utilization, non-tenant use.
+
+Every look reads the tenants' accounts, then the driver, then the accounts again. What it has above
+the larger of the two accounts is overhead: what contexts and modules take beyond their price, what
+the driver keeps, what no account knows of. The three reads are not one moment, so a single look may
+be wrong by what was allocated between them; the least of the last few is published, and a race
+never refuses what there is room for.
+
+A process belongs to the tenant of its cgroup, or of its ancestors if the tenant has none of its
+own. A PID whose process has ended belongs to the tenant that it belonged to
+(identity/pid_resolver.py). A process of no tenant is a non-tenant once it was in two samples, and
+never while it is one that a tenant, or the daemon, has just left behind.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from gpushare import abi
+from gpushare.daemon.cards.driver_client import (
+    DriverClient,
+    DriverError,
+    DriverGeneration,
+    DriverSample,
+    InvalidSample,
+    ProcessUse,
+)
+from gpushare.daemon.cards.validation import Health
+from gpushare.daemon.core.log import log
+from gpushare.daemon.identity.pid_resolver import ListedPid, PidResolver, ProcessOwners
+from gpushare.daemon.observe.dead_records import DeadRecords
+from gpushare.daemon.observe.non_tenant import NonTenantUse
+from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims
+from gpushare.daemon.pages.tenants import Pages, Tenants
+from gpushare.daemon.placement.model import Card
+from gpushare.daemon.state import AuditInput, CardUsage, Observations, TenantOnCard, UsageView
+from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.record import TenantRecord
+
+_REAP_SECONDS: Final = 1.0
+_NO_USES: Final[Mapping[str, list[ProcessUse]]] = MappingProxyType({})
+_UNSETTLED: Final = "it has just changed and is being sampled again"
+
+
+class UsageSampler:
+    """Samples the driver into `observed.usage` and `observed.last`; the truth thread's."""
+
+    def __init__(  # noqa: PLR0913 - several use what is found
+        self,
+        driver: DriverClient,
+        ledger: Ledger,
+        tenants: Tenants,
+        observed: Observations,
+        *,
+        non_tenant_half_life: float,
+        learned: Callable[[Card, str, int], None],
+        holds: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        self.observed = observed
+        self.resolver = PidResolver(holds)
+        self.health = Health()
+        # Called where the driver or its cards are others than before; `settle` is the answer.
+        self.changed: Callable[[DriverGeneration], None] = lambda _: None
+        self._driver = driver
+        self._ledger = ledger
+        self._tenants = tenants
+        self._cards = {card.uuid: card for card in driver.cards()}
+        self._non_tenants = NonTenantUse(non_tenant_half_life)
+        self._overheads: dict[tuple[str, int], Overhead] = {}
+        self._learned = learned
+        self._generation: DriverGeneration | None = None
+        self._unsettled: frozenset[str] = frozenset()  # cards that are not understood yet
+        self._fault = ""  # of the driver: what was logged last
+        self._first = True
+        self._dead = DeadRecords()
+        self._reaped = 0.0
+
+    def excuse(self, pid: int) -> None:
+        """Never count `pid`, a program of the daemon's own, as a non-tenant."""
+        self._non_tenants.excuse(pid, time.monotonic())
+
+    def settle(self, generation: DriverGeneration) -> None:
+        """Take the cards of `generation` for understood; the next look may judge them. Any thread.
+
+        A later generation is reported by itself.
+        """
+        if generation == self._generation:
+            self._unsettled = frozenset()
+
+    def peek(self) -> DriverSample | None:
+        """Ask the driver alone; None where it does not answer, which a look says in full."""
+        try:
+            sample = self._driver.sample()
+        except DriverError:
+            return None
+        self._note_health(sample)
+        return sample
+
+    def _note_health(self, sample: DriverSample) -> None:
+        self.health.note(sample, self._cards)
+        self.observed.xids = self.health.xids
+
+    def look(self) -> None:
+        """Look once, and write what was found into the tenants' grant pages.
+
+        An error makes the usage stale and does not end the sampling: nothing else samples.
+        """
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - see above
+            if not self.observed.usage.stale:
+                log("driver-sample-failed", "error", traceback=traceback.format_exc())
+            self._go_stale(
+                f"gpushared could not sample the driver ({type(error).__name__}); see its log"
+            )
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        records = self._ledger.entries
+        pages = dict(self._tenants.pages)
+        if now - self._reaped >= _REAP_SECONDS:
+            self._reaped = now
+            self._dead.look(records, pages)
+        before, claimed = _accounts(pages)
+        unread = _unread(pages)
+        try:
+            sample = self._driver.sample()
+        except InvalidSample as error:
+            if self._fault != "implausible":
+                log("driver-sample-rejected", "error", reason=str(error))
+            self._fault = "implausible"
+            self._go_stale(str(error))
+            return
+        except DriverError as error:
+            if self._fault != "silent":
+                log("driver-timed-out", "error", reason=str(error))
+            self._fault = "silent"
+            self._go_stale(str(error))
+            return
+        if self._fault:
+            self._fault = ""
+            log("driver-recovered", "info")
+        self._note_health(sample)
+        if self._is_other(sample.generation):
+            return
+        after, claimed_after = _accounts(pages)
+        unread |= _unread(pages)
+        resolver = self._sighted(sample, records)
+        seen = {
+            uuid: tuple((resolver.get(use.pid), use) for use in uses)
+            for uuid, uses in sample.uses.items()
+        }
+        owned = {uuid: _owned(uses, records) for uuid, uses in seen.items()}
+        used: dict[tuple[str, str], int] = {}
+        by_tenant = _by_tenant(owned)
+        for key, held in pages.items():
+            if key in records:
+                uses = by_tenant.get(key, _NO_USES)
+                used |= self._measure(records[key], held, owned, uses, before[key], after[key])
+        self._forget(pages)
+        self._publish(now, sample, owned, used)
+        judged = {uuid: uses for uuid, uses in seen.items() if uuid not in self._unsettled}
+        self.observed.last = AuditInput(
+            records, pages, sample, judged, claimed, claimed_after, unread
+        )
+
+    def _sighted(
+        self, sample: DriverSample, records: Mapping[str, TenantRecord]
+    ) -> Mapping[int, ListedPid]:
+        pids = {use.pid for uses in sample.uses.values() for use in uses}
+        return self.resolver.look(pids, ProcessOwners(records).all_of, records)
+
+    def _is_other(self, now: DriverGeneration) -> bool:
+        """Whether the driver or its cards have changed: then judge no tenant."""
+        before, self._generation = self._generation, now
+        if before is None or before == now:
+            return False
+        self._cards = {card.uuid: card for card in self._driver.cards()}
+        changed = now.changed_cards(before)
+        self._unsettled |= changed
+        log(
+            "driver-cards-changed",
+            "warning",
+            driver=now.driver,
+            before=before.driver,
+            cards=sorted(changed),
+            loads=now.loads,
+        )
+        what = f"card {', '.join(sorted(changed))}" if changed else "its library was reloaded"
+        self._go_stale(f"the driver has changed since the last sample ({what})")
+        self.changed(now)
+        return True
+
+    def _measure(  # noqa: PLR0913, PLR0917 - the tenant, and what was read of it
+        self,
+        record: TenantRecord,
+        pages: Pages,
+        answered: Container[str],
+        by_card: Mapping[str, list[ProcessUse]],
+        before: tuple[TenantClaims, ...],
+        after: tuple[TenantClaims, ...],
+    ) -> dict[tuple[str, str], int]:
+        """Write what the driver has of a tenant into its page; return what it uses in all."""
+        used: dict[tuple[str, str], int] = {}
+        for number, allocation in enumerate(record.allocations):
+            uses = by_card.get(allocation.uuid, [])
+            if number >= len(after) or number >= len(before):
+                continue
+            overhead = self._overheads.get((record.key, number))
+            if overhead is None:
+                overhead = Overhead(pages.look(_published(number), 0))
+                self._overheads[record.key, number] = overhead
+            if allocation.uuid in answered and all(use.bytes is not None for use in uses):
+                driver_bytes = sum(use.bytes or 0 for use in uses)
+                measured = overhead.observe(driver_bytes, before[number], after[number])
+            else:  # no figure is not a figure of 0
+                measured = pages.look(_published(number), 0)
+            share = min(100, sum(use.utilisation or 0 for use in uses))
+            pages.look(_write(number, measured, share), None)
+            if _shows_contexts(overhead, after[number], measured, len(uses)):
+                contexts = after[number].contexts
+                price = pages.look(_priced(number), 0)  # no context is charged at more than that
+                each = measured // contexts + min(
+                    after[number].kinds[abi.KIND_CONTEXT] // contexts, price
+                )
+                self._learned(self._cards[allocation.uuid], record.key, each)
+            used[record.key, allocation.uuid] = after[number].used_bytes(measured)
+        return used
+
+    def _publish(
+        self,
+        now: float,
+        sample: DriverSample,
+        owned: Mapping[str, tuple[tuple[str | None, ProcessUse], ...]],
+        used: Mapping[tuple[str, str], int],
+    ) -> None:
+        cards: dict[str, CardUsage] = {}
+        by_tenant: dict[str, list[tuple[str, ProcessUse]]] = {}
+        utilisation: dict[tuple[str, str], int] = {}
+        health = dict(self.health.observe(sample, self._cards))
+        health |= dict.fromkeys(self._unsettled & health.keys(), _UNSETTLED)
+        for uuid in self._cards:
+            if uuid not in owned:
+                known = self.observed.usage.cards.get(uuid, CardUsage())
+                cards[uuid] = replace(known, health=health[uuid], utilisation=None)
+                continue
+            unallocated = []
+            for key, use in owned[uuid]:
+                if key is None:
+                    unallocated.append(use)
+                    continue
+                self._non_tenants.excuse(use.pid, now)
+                by_tenant.setdefault(key, []).append((uuid, use))
+                if use.utilisation is not None:
+                    compute = utilisation.get((key, uuid), 0) + use.utilisation
+                    utilisation[key, uuid] = min(100, compute)
+            found = self._non_tenants.observe(now, uuid, tuple(unallocated), first=self._first)
+            busy = sample.utilisation.get(uuid)
+            cards[uuid] = CardUsage(found.non_tenants, found.non_tenant_bytes, health[uuid], busy)
+        self._first = False
+        self.observed.usage = UsageView(
+            MappingProxyType(cards),
+            MappingProxyType({key: tuple(uses) for key, uses in by_tenant.items()}),
+            MappingProxyType(utilisation),
+            MappingProxyType(dict(used)),
+        )
+
+    def _go_stale(self, why: str) -> None:
+        """Keep what was known, marked as stale; cards that have changed are not allocated."""
+        self.observed.last = None
+        view = self.observed.usage
+        cards = {
+            uuid: replace(known, health=_UNSETTLED) if uuid in self._unsettled else known
+            for uuid, known in view.cards.items()
+        }
+        self.observed.usage = replace(view, cards=MappingProxyType(cards), stale=why)
+
+    def _forget(self, pages: Mapping[str, Pages]) -> None:
+        for key, number in [slot for slot in self._overheads if slot[0] not in pages]:
+            del self._overheads[key, number]
+
+
+def _shows_contexts(
+    overhead: Overhead, account: TenantClaims, measured: int, processes: int
+) -> bool:
+    """Whether what is beside a tenant's account is its contexts, as far as that can be seen."""
+    return bool(measured) and overhead.is_settled and 0 < account.contexts <= processes
+
+
+def _accounts(
+    pages: Mapping[str, Pages],
+) -> tuple[dict[str, tuple[TenantClaims, ...]], dict[str, tuple[ProcessClaim, ...]]]:
+    """Return what all tenants say now: summed by card, and by process."""
+    sums = {key: held.accounts() for key, held in pages.items()}
+    return sums, {key: held.last_claims() for key, held in pages.items()}
+
+
+def _unread(pages: Mapping[str, Pages]) -> frozenset[str]:
+    return frozenset(key for key, held in pages.items() if not held.is_current)
+
+
+def _owned(
+    uses: tuple[tuple[ListedPid | None, ProcessUse], ...], records: Mapping[str, TenantRecord]
+) -> tuple[tuple[str | None, ProcessUse], ...]:
+    """Return the uses with their tenants. That of an ended process may be gone as well."""
+
+    def key_of(sighting: ListedPid | None) -> str | None:
+        key = None if sighting is None else sighting.key
+        return key if key in records else None
+
+    return tuple((key_of(sighting), use) for sighting, use in uses)
+
+
+def _by_tenant(
+    owned: Mapping[str, tuple[tuple[str | None, ProcessUse], ...]],
+) -> Mapping[str, Mapping[str, list[ProcessUse]]]:
+    """Return the uses by tenant and card."""
+    found: dict[str, dict[str, list[ProcessUse]]] = {}
+    for uuid, uses in owned.items():
+        for key, use in uses:
+            if key is not None:
+                found.setdefault(key, {}).setdefault(uuid, []).append(use)
+    return found
+
+
+def _published(number: int) -> Callable[[Pages], int]:
+    return lambda pages: pages.grant.overhead_bytes(number)
+
+
+def _priced(number: int) -> Callable[[Pages], int]:
+    return lambda pages: pages.grant.context_bytes(number)
+
+
+def _write(number: int, overhead_bytes: int, utilisation: int) -> Callable[[Pages], None]:
+    def write(pages: Pages) -> None:
+        pages.grant.set_measured(number, overhead_bytes, utilisation)
+        pages.grant.beat()
+
+    return write
+
+
+_LOOKS: Final = 4
+
+
+class Overhead:
+    """What the driver has beside a tenant's account on one card: the least of the last looks.
+
+    `published_bytes` is the last published figure, of an earlier daemon: until there are enough
+    samples it stands, for otherwise each restart would give all contexts' memory to their buffers.
+    """
+
+    def __init__(self, published_bytes: int = 0) -> None:
+        self._published_bytes = published_bytes
+        self._looks: deque[int] = deque(maxlen=_LOOKS)
+
+    def observe(self, driver_bytes: int, before: TenantClaims, after: TenantClaims) -> int:
+        """Return the overhead in bytes after one more look."""
+        account = max(before.expected_bytes, after.expected_bytes)
+        self._looks.append(max(0, driver_bytes - account))
+        # Until there are enough looks one of them may be the race itself.
+        known = () if len(self._looks) == _LOOKS else (self._published_bytes,)
+        return min(*self._looks, *known)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all of the last looks agree."""
+        return len(self._looks) == _LOOKS and min(self._looks) == max(self._looks)
+
+
+def update_peaks(peaks: Mapping[TenantOnCard, int], usage: UsageView) -> Mapping[TenantOnCard, int]:
+    """Return `peaks` after a sample; a tenant that is not in it any more is forgotten."""
+    used = dict(usage.used)
+    for key, uses in usage.processes.items():
+        for uuid in {card for card, _ in uses}:
+            used.setdefault((key, uuid), usage.driver_bytes(key, uuid))  # a whole card
+    return MappingProxyType({place: max(size, peaks.get(place, 0)) for place, size in used.items()})

@@ -1,0 +1,1 @@
+"""Operations on running containers: resize, pause, stop, cordon, reload."""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration, read again while tenants run: all of what changed holds from now on, or none.
+
+Allocations stay: ceilings, defaults and the most tenants of a card are for requests
+from now on. Folders, libraries and the driver are what a daemon is made of; for those it
+takes another one, and a restart disturbs no tenant. Threads read `node.config`, which is replaced.
+"""
+
+from __future__ import annotations
+
+import grp
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Final
+
+from gpushare import config as configuration
+from gpushare.config import Config, Timing
+from gpushare.daemon.core.log import log
+from gpushare.daemon.limits.burst import update_burst_limits
+from gpushare.daemon.state import DaemonState
+from gpushare.errors import UserError
+
+#: The keys of the file that each field of Config is, "" where its own parts have names.
+LIVE: Final = {
+    "read_group": "read_group",
+    "reserve_bytes": "system_reserved",
+    "max_tenants": "max_tenants",
+    "cards": "cards",
+    "users": "users",
+    "namespaces": "namespaces",
+    "allow_uninterposed": "allow_bypass_capabilities",
+    "bind": "bind",
+    "unknown": "audit.unallocated",
+    "docker_sockets": "engines.sockets",
+}
+RESTART: Final = {
+    "run_dir": "run_dir",
+    "state_dir": "state_dir",
+    "libraries": "library_dir",
+    "cdi": "driver.cdi_spec",
+    "mount_namespace": "runtime_mount_namespace",
+    "history_days": "history.retention_days",
+    "history_bytes": "history.max_size",
+}
+LIVE_TERMS: Final = {
+    "defaults": "defaults",
+    "max_per_request": "max_per_request",
+    "max_per_card": "max_per_card",
+    "max_per_node": "max_per_node",
+    "trust": "trust",
+    "dialects": "dialects",
+    "over": "audit.over_quota",
+    "compute": "audit.gate_bypass",
+    "compat": "compatibility",
+}
+LIVE_TIMING: Final = frozenset(
+    {"bind_timeout_seconds", "sample_interval_seconds", "reconcile_interval_seconds"}
+    | {"shortfall_kill_seconds"}
+)
+RESTART_TIMING: Final = frozenset({"non_tenant_half_life_seconds", "driver_timeout_seconds"})
+
+
+class NotReloaded(UserError):
+    """What the file says now cannot hold; what was read before does."""
+
+
+class NoSuchGroup(UserError):
+    """`read_group` names a group that this machine does not have."""
+
+
+def reload_config(state: DaemonState) -> list[str]:
+    """Read the file again and return the keys that changed; the decide thread.
+
+    NotReloaded, with the reason, which `status` and doctor show until it is corrected.
+    """
+    try:
+        new = configuration.load(state.config.file)
+        gid = read_gid(new)
+        changed = sorted(_changed(state.config, new))
+        _refuse_restart(changed)
+    except UserError as error:
+        state.config_fault = (
+            f"gpushare.yaml was rejected, the previous configuration remains in effect: {error}"
+        )
+        log("config-rejected", "error", error=str(error))
+        raise NotReloaded(state.config_fault) from error
+    regroups = new.read_group != state.config.read_group
+    state.config, state.config_fault = new, ""
+    log("config-reloaded", changed=changed)
+    if regroups:
+        state.regroup(gid)
+    if "system_reserved" in changed and state.driver is not None:
+        update_burst_limits(state)
+    state.sample_now.set()  # it may be to look more often
+    return changed
+
+
+def reload_on_signal(state: DaemonState) -> None:
+    """As `reload_config`, when nothing waits for the outcome (SIGHUP): it is in the log."""
+    try:
+        reload_config(state)
+    except NotReloaded:
+        return
+
+
+def read_gid(config: Config) -> int | None:
+    """Return the group that may read, None for every user; NoSuchGroup."""
+    if config.read_group is None:
+        return None
+    try:
+        return grp.getgrnam(config.read_group).gr_gid
+    except KeyError:
+        raise NoSuchGroup(
+            f"read_group: there is no group {config.read_group}; groupadd it"
+        ) from None
+
+
+def _refuse_restart(changed: list[str]) -> None:
+    restart = {*RESTART.values(), *(f"timing.{name}" for name in RESTART_TIMING)}
+    found = [key for key in changed if key in restart]
+    if found:
+        others = [key for key in changed if key not in found]
+        beside = f"; no change was applied, including {', '.join(others)}" if others else ""
+        raise UserError(
+            f"{', '.join(found)} requires a restart{beside}: systemctl restart gpushared "
+            "(containers keep running)"
+        )
+
+
+def _changed(old: Config, new: Config) -> Iterator[str]:
+    """Yield the keys of the file that say something else now."""
+    for field, key in {**LIVE, **RESTART}.items():
+        if getattr(old, field) != getattr(new, field):
+            yield key
+    for field, key in LIVE_TERMS.items():
+        if getattr(old.terms, field) != getattr(new.terms, field):
+            yield key
+    for part in fields(Timing):
+        if getattr(old.timing, part.name) != getattr(new.timing, part.name):
+            yield f"timing.{part.name}"

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An operator pauses, resumes or stops a tenant.
+
+Stopping goes through no engine: an engine's restart policy may start the container again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare.daemon.audit.audit import Audit
+from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.core.log import log
+from gpushare.daemon.freezer.freezer import CannotFreeze, Freezer
+from gpushare.daemon.identity import processes
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import By, TenantRecord
+
+_FREEZERS: Final[tuple[By, ...]] = ("operator", "audit", "duty", "unknown")
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """The signal for the first process, how long it has to exit, and the reason for the log."""
+
+    number: signal.Signals
+    timeout_seconds: int
+    why: str
+
+
+class RunControl:
+    """Pauses, resumes and stops tenants; the freeze thread's. It overrules the audit."""
+
+    def __init__(
+        self, state: DaemonState, freezer: Freezer, audit: Audit, bypass: BypassControl
+    ) -> None:
+        self._state = state
+        self._freezer = freezer
+        self._audit = audit
+        self._bypass = bypass
+
+    def pause(self, record: TenantRecord, why: str) -> None:
+        """Freeze a tenant, through restarts of the daemon, until `resume`; CannotFreeze."""
+        if any(freeze.by == "stop" for freeze in self._freezer.freezes_of(record.key)):
+            raise CannotFreeze(f"{record.title} is being stopped and cannot be paused")
+        self._freezer.freeze(record.key, "operator", why)
+
+    def resume(self, record: TenantRecord) -> None:
+        """Let a tenant run, also if the audit froze it; CannotFreeze if it is not frozen.
+
+        The audit treats it as a tenant that has just started.
+        """
+        if not self._release(record.key):
+            raise CannotFreeze(
+                f"{record.title} is neither paused nor frozen by gpushare; if its engine paused "
+                "it, resume it there: docker unpause, podman unpause"
+            )
+
+    def stop(self, record: TenantRecord, request: StopRequest) -> None:
+        """Stop a tenant, also a frozen one; CannotFreeze: nothing was done.
+
+        The kill is recorded as well: a daemon that is killed meanwhile does it at its next start.
+        """
+        after = 0 if request.number == signal.SIGKILL else request.timeout_seconds
+        why = request.why or "stopped by an operator"
+        if after:
+            self._freezer.promise_kill(record.key, why, after)
+        else:
+            self._freezer.kill(record.key, why)
+        log(
+            "tenant-stop-requested",
+            "warning",
+            tenant=record.key,
+            id=record.id,
+            name=record.title,
+            signal=request.number.name,
+            timeout=after,
+            reason=why,
+        )
+        if after:
+            try:
+                # Before the thaw: the process runs with the signal or not at all, and one that
+                # was sent while it was frozen is the same one.
+                _send_signal(record, request.number)
+            finally:
+                self._release(record.key)
+            loop, freezing = self._state.loop, self._state.freezing
+            loop.call(lambda: loop.later(after, lambda: freezing.submit(self._freezer.enforce)))
+
+    def _release(self, key: str) -> bool:
+        """Take back what froze a tenant, and tell those that decided it; False: nothing did."""
+        released = [by for by in _FREEZERS if self._freezer.release(key, by)]
+        if "audit" in released:
+            self._audit.resumed(key)
+        if "duty" in released:
+            self._bypass.resumed(key)
+        return bool(released)
+
+
+def _send_signal(record: TenantRecord, number: signal.Signals) -> None:
+    """Send the first process `number`; where it has ended, those that it left have the timeout."""
+    pidfd = processes.open_pidfd(record.pid, record.starttime)
+    if pidfd is None:
+        return
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise CannotFreeze(
+            f"{record.title} cannot be sent {number.name} ({error.strerror}); it is killed after "
+            "its timeout"
+        ) from error
+    finally:
+        os.close(pidfd)

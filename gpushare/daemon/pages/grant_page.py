@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grant page: what is allocated, as libhook/include/gpushare_abi.h lays it out.
+
+It is ours to write: it is mapped, and each store is one aligned machine word, so that a tenant
+never reads half of one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import platform
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare import abi
+from gpushare.daemon.pages.status_page import disown_page
+
+_FUTEX_WAKE: Final = 1
+_ALL: Final = 0x7FFFFFFF
+_BEGINNING: Final = struct.Struct("<QI")  # magic and version: at this offset in every layout
+_SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+class LayoutMismatch(OSError):
+    """Pages of another version of gpushare, newer or older: whole, and not for us to read."""
+
+    def __init__(self, version: int) -> None:
+        why = f"its pages have version {version}, not {abi.ABI_VERSION}; restart the container"
+        super().__init__(errno.EPROTO, why)
+
+
+@dataclass(frozen=True)
+class CardGrant:
+    """What a tenant has of one card, for its grant page."""
+
+    uuid: str
+    memory_bytes: int
+    context_bytes: int
+    cores: int
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a card's gate says at one moment, as the scheduler wrote it; times in CLOCK_MONOTONIC.
+
+    `charged_ns` is the card's time that the tenant had since it was added, `claimed_ns` what its
+    processes claim of it, whatever others claim, `demand_ns` the time in which it had work or
+    waited for the gate, `ungated_ns` the part of `claimed_ns` with work that was submitted while
+    the gate was closed. None of them is counted while the gate is open.
+    """
+
+    mode: int  # abi.GATE_...
+    heartbeat_ns: int
+    charged_ns: int
+    windows: int
+    overruns: int
+    demand_ns: int
+    hung: bool
+    claimed_ns: int
+    ungated_ns: int
+
+
+class GrantPage:
+    """A tenant's grant file, mapped. One thread changes allocations, one the measured fields."""
+
+    def __init__(self, directory: int) -> None:
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(abi.GRANT_NAME, flags, dir_fd=directory)
+        try:
+            self._map = mmap.mmap(fd, abi.GRANT_BYTES)
+        finally:
+            os.close(fd)
+        self._generation = ctypes.c_uint32.from_buffer(self._map, abi.GRANT_HEADER_GENERATION)
+        self._most = [self.limit_bytes(number) for number in range(self.card_count)]
+
+    @classmethod
+    def adopt(cls, directory: int) -> GrantPage:
+        """Open the grant file that another daemon made; OSError, OtherLayout where it is not ours.
+
+        What is not ours is not even mapped.
+        """
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(abi.GRANT_NAME, flags, dir_fd=directory)
+        try:
+            header, size = os.pread(fd, _BEGINNING.size, 0), os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        magic, version = _BEGINNING.unpack(header.ljust(_BEGINNING.size, b"\0"))
+        if magic != abi.ABI_MAGIC:
+            raise OSError(
+                errno.EPROTO, "its pages were not written by gpushared; restart the container"
+            )
+        if version != abi.ABI_VERSION:
+            raise LayoutMismatch(version)
+        if size < abi.GRANT_BYTES:
+            raise OSError(errno.EPROTO, f"its grant page has {size} bytes; restart the container")
+        return cls(directory)
+
+    @classmethod
+    def make(cls, directory: int, key: str, cards: Sequence[CardGrant]) -> GrantPage:
+        """Write a new grant file in the directory open at `directory`."""
+        assert len(cards) <= abi.MAX_CARDS
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(abi.GRANT_NAME, flags, 0o644, dir_fd=directory)
+        try:
+            os.fchmod(fd, 0o644)
+            disown_page(fd)
+            os.ftruncate(fd, abi.GRANT_BYTES)
+        finally:
+            os.close(fd)
+        grant = cls(directory)
+        # Every page that will ever be written is written now: a tenant can fill its tmpfs later,
+        # and a store into a page that has no memory then would end the daemon (SIGBUS).
+        grant._write_header(key, len(cards))
+        grant._most = [0] * len(cards)
+        for number, card in enumerate(cards):
+            grant._write_card(number, card)
+        grant.publish()
+        return grant
+
+    @property
+    def generation(self) -> int:
+        """How often an allocation was changed."""
+        return self._generation.value
+
+    @property
+    def card_count(self) -> int:
+        """How many cards the tenant has."""
+        return self._u32(abi.GRANT_HEADER_CARD_COUNT).value
+
+    def context_bytes(self, number: int) -> int:
+        """Return the size of one context on card `number`, as the tenant reads it."""
+        return self._card64(number, abi.GRANT_CARD_CONTEXT_BYTES).value
+
+    def overhead_bytes(self, number: int) -> int:
+        """Return what the driver was found to use beside the tenant's own account."""
+        return self._card64(number, abi.GRANT_CARD_OVERHEAD_BYTES).value
+
+    def memory_bytes(self, number: int) -> int:
+        """Return the quota on card `number`."""
+        return self._card64(number, abi.GRANT_CARD_QUOTA_BYTES).value
+
+    def limit_bytes(self, number: int) -> int:
+        """Return what the tenant may use of card `number` now: its quota and burst memory."""
+        return self._card64(number, abi.GRANT_CARD_CURRENT_LIMIT_BYTES).value
+
+    def uuid(self, number: int) -> str:
+        """Return the uuid of card `number`; ValueError where there is none."""
+        offset = abi.grant_card_offset(number) + abi.GRANT_CARD_UUID
+        text = self._map[offset : offset + abi.GRANT_CARD_UUID_BYTES].partition(b"\0")[0]
+        if not text:
+            raise ValueError(f"card {number} has no uuid")
+        return text.decode("ascii")
+
+    def cores(self, number: int) -> int:
+        """Return the percent of card `number`'s compute that was requested; 0: none."""
+        return self._u32(abi.grant_card_offset(number) + abi.GRANT_CARD_CORES_PERCENT).value
+
+    def most_bytes(self, number: int) -> int:
+        """Return the largest limit of card `number` since this daemon has the file."""
+        return self._most[number]
+
+    def gate(self, number: int) -> Gate:
+        """Return what the gate of card `number` says."""
+        fields = abi.GATE.unpack_from(self._map, abi.gate_offset(number))
+        charged_ns, windows, overruns, demand_ns, hung, _, claimed_ns, ungated_ns = fields[10:]
+        return Gate(
+            mode=fields[0],
+            heartbeat_ns=fields[5],
+            charged_ns=charged_ns,
+            windows=windows,
+            overruns=overruns,
+            demand_ns=demand_ns,
+            hung=bool(hung),
+            claimed_ns=claimed_ns,
+            ungated_ns=ungated_ns,
+        )
+
+    def set_memory(self, number: int, memory_bytes: int, limit_bytes: int | None = None) -> None:
+        """Change the quota on card `number`, and what may be used; None: no more than the quota.
+
+        `publish` makes waiting tenants look.
+        """
+        wanted = memory_bytes if limit_bytes is None else limit_bytes
+        assert wanted >= memory_bytes
+        limit = self._card64(number, abi.GRANT_CARD_CURRENT_LIMIT_BYTES)
+        memory = self._card64(number, abi.GRANT_CARD_QUOTA_BYTES)
+        # A tenant that reads between the two stores must not find a limit below its quota.
+        if wanted >= memory.value:
+            limit.value, memory.value = wanted, memory_bytes
+        else:
+            memory.value, limit.value = memory_bytes, wanted
+        self._most[number] = max(self._most[number], wanted)
+
+    def set_bound(self) -> None:
+        """Let the tenant's programs start: its process is known."""
+        self._u32(abi.GRANT_HEADER_UNBOUND).value = 0
+
+    def set_context(self, number: int, context_bytes: int) -> None:
+        """Write the size of one context on card `number`."""
+        self._card64(number, abi.GRANT_CARD_CONTEXT_BYTES).value = context_bytes
+
+    def set_cores(self, number: int, percent: int) -> None:
+        """Write the requested percent of card `number`'s compute; 0: none."""
+        self._u32(abi.grant_card_offset(number) + abi.GRANT_CARD_CORES_PERCENT).value = percent
+
+    def set_measured(self, number: int, overhead_bytes: int, utilisation: int) -> None:
+        """Write what the driver reports: bytes beside the tenant's account, percent of the card."""
+        self._card64(number, abi.GRANT_CARD_OVERHEAD_BYTES).value = overhead_bytes
+        offset = abi.grant_card_offset(number) + abi.GRANT_CARD_UTILISATION_PERCENT
+        self._u32(offset).value = utilisation
+
+    def beat(self) -> None:
+        """Write the time of the last sample."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self._u64(abi.GRANT_HEADER_HEARTBEAT_NS).value = now
+
+    def publish(self) -> None:
+        """Count the generation up and wake the processes that wait for it."""
+        self._generation.value += 1
+        _libc.syscall(
+            *(ctypes.c_long(_SYS_FUTEX), ctypes.byref(self._generation)),
+            *(ctypes.c_int(_FUTEX_WAKE), ctypes.c_int(_ALL), None, None, ctypes.c_int(0)),
+        )
+
+    def _write_header(self, key: str, card_count: int) -> None:
+        self._u64(abi.GRANT_HEADER_MAGIC).value = abi.ABI_MAGIC
+        self._u32(abi.GRANT_HEADER_ABI_VERSION).value = abi.ABI_VERSION
+        self._u32(abi.GRANT_HEADER_CARD_COUNT).value = card_count
+        self._u32(abi.GRANT_HEADER_UNBOUND).value = 1
+        self._text(abi.GRANT_HEADER_KEY, abi.GRANT_HEADER_KEY_BYTES, key)
+        self.beat()
+
+    def _write_card(self, number: int, card: CardGrant) -> None:
+        offset = abi.grant_card_offset(number)
+        self._text(offset + abi.GRANT_CARD_UUID, abi.GRANT_CARD_UUID_BYTES, card.uuid)
+        self.set_memory(number, card.memory_bytes)
+        self.set_context(number, card.context_bytes)
+        self.set_cores(number, card.cores)
+        self._u32(offset + abi.GRANT_CARD_GATE + abi.GATE_MODE).value = abi.GATE_OPEN
+
+    def _text(self, offset: int, size: int, text: str) -> None:
+        encoded = text.encode("ascii")
+        if len(encoded) >= size:
+            raise ValueError(f"{text} is longer than the {size - 1} bytes of its place")
+        self._map[offset : offset + size] = encoded.ljust(size, b"\0")
+
+    def _card64(self, number: int, field: int) -> ctypes.c_uint64:
+        return self._u64(abi.grant_card_offset(number) + field)
+
+    def _u64(self, offset: int) -> ctypes.c_uint64:
+        return ctypes.c_uint64.from_buffer(self._map, offset)
+
+    def _u32(self, offset: int) -> ctypes.c_uint32:
+        return ctypes.c_uint32.from_buffer(self._map, offset)

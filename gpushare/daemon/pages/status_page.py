@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The status page: what a tenant's processes claim, as libhook/include/gpushare_abi.h lays it out.
+
+The page is the tenant's. It may contain anything, or be truncated while it is read: it is read with
+pread and never mapped, and every number in it, and every sum of them, is a claim. Each number is
+bounded where it is read, so that every sum over processes is an integer that JSON has everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import random
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare import abi
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What one process says that it holds on one card, or all processes together.
+
+    `kinds` has bytes by `abi.KIND_...`; `held_bytes` is all of them and what is pending.
+    """
+
+    held_bytes: int = 0
+    kinds: tuple[int, ...] = (0,) * abi.KINDS
+    contexts: int = 0
+    pool_kept_bytes: int = 0
+    exported_bytes: int = 0
+    imported_bytes: int = 0
+
+    def at_most(self, most_bytes: int) -> MemoryUse:
+        """Return the same for a card of `most_bytes`, of which no process holds more."""
+        return MemoryUse(
+            held_bytes=min(self.held_bytes, most_bytes),
+            kinds=tuple(min(size, most_bytes) for size in self.kinds),
+            contexts=self.contexts,
+            pool_kept_bytes=min(self.pool_kept_bytes, most_bytes),
+            exported_bytes=min(self.exported_bytes, most_bytes),
+            imported_bytes=min(self.imported_bytes, most_bytes),
+        )
+
+
+@dataclass(frozen=True)
+class ProcessClaim:
+    """What one process says of itself: `held` by card number."""
+
+    number: int
+    pid: int  # in its own pid namespace
+    starttime: int
+    denied: int
+    denied_bytes: int  # the size of the last refused allocation
+    held: tuple[MemoryUse, ...]
+
+
+@dataclass(frozen=True)
+class TenantClaims(MemoryUse):
+    """What a tenant's processes say that they hold of one card; `imported_bytes` is the most."""
+
+    @property
+    def orphaned_bytes(self) -> int:
+        """Memory that outlived its creator: processes map more than all of them export."""
+        return max(0, self.imported_bytes - self.exported_bytes)
+
+    @property
+    def expected_bytes(self) -> int:
+        """What the driver should have of it: all but managed memory."""
+        return max(0, self.held_bytes - self.kinds[abi.KIND_MANAGED]) + self.orphaned_bytes
+
+    def used_bytes(self, overhead_bytes: int) -> int:
+        """Return all that counts against the quota, as gpushare_abi.h has it."""
+        return self.held_bytes + overhead_bytes + self.orphaned_bytes
+
+
+def sum_claims(claims: Iterable[ProcessClaim], cards: int) -> tuple[TenantClaims, ...]:
+    """Return the sums of `claims` for each of `cards`."""
+    claims = tuple(claims)
+    return tuple(_account([claim.held[number] for claim in claims]) for number in range(cards))
+
+
+def _account(held: Sequence[MemoryUse]) -> TenantClaims:
+    return TenantClaims(
+        held_bytes=sum(one.held_bytes for one in held),
+        kinds=tuple(sum(one.kinds[kind] for one in held) for kind in range(abi.KINDS)),
+        contexts=sum(one.contexts for one in held),
+        pool_kept_bytes=sum(one.pool_kept_bytes for one in held),
+        exported_bytes=sum(one.exported_bytes for one in held),
+        imported_bytes=max((one.imported_bytes for one in held), default=0),
+    )
+
+
+_NOBODYS: Final = 2**32 - 3  # no process has it: not -1, and not -2, which systems call nobody
+_FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock, fcntl(2)
+_F_OFD_GETLK: Final = 36
+_F_OFD_SETLK: Final = 37
+_WORD: Final = 8
+# Imports before exports: what is freed must not look like an orphan in between.
+_READ: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_EXPORTED)
+_CLEARED: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_PENDING, abi.USAGE_EXPORTED)
+_NO_WORK: Final = bytes(abi.WORK_BYTES)
+_NO_DETAIL: Final = bytes(abi.DETAIL_BYTES)
+_NOTHING: Final = MemoryUse()
+#: Bounds of what one process claims; MAX_PROCESSES of them are at most 1 << 53 together.
+_MOST_BYTES: Final = 1 << 42  # on one card, more than any card has
+_MOST_DENIED: Final = 1 << 43
+_MOST_CONTEXTS: Final = 1 << 16
+#: What a count that adds up over time stops at: JSON has a number for it everywhere.
+MOST_COUNTED: Final = 1 << 53
+
+
+@dataclass(frozen=True)
+class GateWaits:
+    """What processes claim of their waits at a gate: threads' time, and launches that gave up."""
+
+    throttled_ns: int = 0
+    forced: int = 0
+
+    def __add__(self, other: GateWaits) -> GateWaits:
+        """Return both together, at most MOST_COUNTED."""
+        return GateWaits(
+            min(self.throttled_ns + other.throttled_ns, MOST_COUNTED),
+            min(self.forced + other.forced, MOST_COUNTED),
+        )
+
+    def __sub__(self, earlier: GateWaits) -> GateWaits:
+        """Return what came since `earlier`."""
+        return GateWaits(self.throttled_ns - earlier.throttled_ns, self.forced - earlier.forced)
+
+
+_NEVER: Final = GateWaits()
+
+
+def disown_page(fd: int) -> None:
+    """Give a file of a tenant to nobody, where we may: its root could take a lease on its own.
+
+    A process that opens the file then waits until the lease is released, or for 45 seconds
+    (fcntl(2), F_SETLEASE; /proc/sys/fs/lease-break-time), and so would a restarted daemon.
+    """
+    with contextlib.suppress(PermissionError):
+        os.fchown(fd, _NOBODYS, -1)
+
+
+class StatusPage:
+    """A tenant's status file, by descriptor."""
+
+    def __init__(self, directory: int) -> None:
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self.fd = os.open(abi.STATUS_NAME, flags, dir_fd=directory)
+        # By number of cards: the hash of what was read last, and its claims.
+        self._known: dict[int, tuple[int, tuple[ProcessClaim, ...]]] = {}
+
+    @classmethod
+    def make(cls, directory: int, *, owner: int | None = None) -> StatusPage:
+        """Write a new status file; anybody may write it, or only `owner` if there is one."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(abi.STATUS_NAME, flags, 0o600, dir_fd=directory)
+        try:
+            if owner is None:
+                os.fchmod(fd, 0o666)
+                disown_page(fd)
+            else:
+                os.fchown(fd, owner, -1)
+            os.ftruncate(fd, abi.STATUS_BYTES)
+            os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 0, 0, 0), 0)
+        finally:
+            os.close(fd)
+        return cls(directory)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.fd)
+
+    def claims(self, cards: int) -> tuple[ProcessClaim, ...]:
+        """Return what each registered process claims; fewer where the tenant broke the file.
+
+        It is the same object as before where the file says the same: most looks find nothing new.
+        """
+        header = os.pread(self.fd, abi.STATUS_HEADER_BYTES, 0)
+        if len(header) < abi.STATUS_HEADER_BYTES:
+            return ()
+        high_water = min(abi.STATUS_HEADER.unpack(header)[2], abi.MAX_PROCESSES)
+        if not high_water:
+            return ()
+        records = os.pread(self.fd, high_water * abi.PROCESS_BYTES, abi.STATUS_PROCESS_OFFSET)
+        arrays = [_read_arrays(self.fd, card, high_water) for card in range(cards)]
+        read = hash((records, *arrays))
+        known = self._known.get(cards)
+        if known is None or known[0] != read:
+            usages = [
+                _Usage(dict(zip(_READ, words, strict=True)), details) for *words, details in arrays
+            ]
+            known = self._known[cards] = read, tuple(_claims(records, usages))
+        return known[1]
+
+    def waits(self, card: int) -> dict[int, GateWaits]:
+        """Return what the processes claim of card `card`, by their number, if they ever waited."""
+        header = os.pread(self.fd, abi.STATUS_HEADER_BYTES, 0)
+        if len(header) < abi.STATUS_HEADER_BYTES:
+            return {}
+        high_water = min(abi.STATUS_HEADER.unpack(header)[2], abi.MAX_PROCESSES)
+        size = high_water * abi.WORK_BYTES
+        records = os.pread(self.fd, size, abi.status_work_offset(card))
+        whole = records[: len(records) - len(records) % abi.WORK_BYTES]
+        found = {
+            number: GateWaits(min(work[7], MOST_COUNTED), work[8])
+            for number, work in enumerate(abi.WORK.iter_unpack(whole))
+        }
+        return {number: waits for number, waits in found.items() if waits != _NEVER}
+
+    def reap(self, is_alive: Callable[[int, int], bool], cards: int) -> int:
+        """Free the records of processes that are dead, and return how many there were.
+
+        `is_alive` is called with (pid, starttime) as the process has them, for processes that hold
+        no lock on their record. Nothing is done while a process of the tenant holds the page's
+        lock: we never wait for a tenant.
+        """
+        claims = self.claims(cards)
+        # In any order: `is_alive` may give up before the end of them.
+        dead = [
+            claim
+            for claim in random.sample(claims, len(claims))
+            if not self._is_locked(claim.number) and not is_alive(claim.pid, claim.starttime)
+        ]
+        if not dead or not self._lock(0):
+            return 0
+        try:
+            # Once more, now that no other thread reaps: the record may be another process's by now.
+            now = {claim.number: claim for claim in self.claims(cards)}
+            dead = [
+                claim
+                for claim in dead
+                if (again := now.get(claim.number)) is not None
+                and (again.pid, again.starttime) == (claim.pid, claim.starttime)
+                and not self._is_locked(claim.number)
+            ]
+            for claim in dead:
+                self._clear(claim.number, cards)
+        finally:
+            self._unlock(0)
+        return len(dead)
+
+    def has_unlocked(self, cards: int, until: float) -> bool:
+        """Whether a record may have no lock, as far as that is told by `until` (thread_time)."""
+        return any(
+            time.thread_time() >= until or not self._is_locked(claim.number)
+            for claim in self.claims(cards)
+        )
+
+    @property
+    def inode(self) -> int:
+        """The file's inode number, by which it is known among what a process maps."""
+        return os.fstat(self.fd).st_ino
+
+    def is_held(self) -> bool:
+        """Whether a registered process holds the lock on its record."""
+        return any(self._is_locked(claim.number) for claim in self.claims(0))
+
+    def _clear(self, number: int, cards: int) -> None:
+        """Free a record: what it held first, or a new owner would inherit it."""
+        for card in range(cards):
+            _Usage.clear(self.fd, card, number)
+            # What was pending ended with its process: the others' turn must not wait for it.
+            os.pwrite(self.fd, _NO_WORK, abi.status_work_offset(card, number))
+        record = abi.status_process_offset(number)
+        os.pwrite(self.fd, bytes(abi.PROCESS_BYTES - 8), record + 8)
+        os.pwrite(self.fd, bytes(8), record)
+
+    def _is_locked(self, number: int) -> bool:
+        """Whether a process holds its record's lock (an OFD lock: it ends with the process)."""
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, abi.status_process_offset(number), 1, 0)
+        answer = _FLOCK.unpack(fcntl.fcntl(self.fd, _F_OFD_GETLK, query))
+        return bool(answer[0] != fcntl.F_UNLCK)
+
+    def _lock(self, offset: int) -> bool:
+        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+        try:
+            fcntl.fcntl(self.fd, _F_OFD_SETLK, wanted)
+        except OSError as error:
+            if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                raise
+            return False
+        return True
+
+    def _unlock(self, offset: int) -> None:
+        fcntl.fcntl(self.fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0))
+
+
+def _claims(records: bytes, usages: Sequence[_Usage]) -> Iterator[ProcessClaim]:
+    whole = records[: len(records) - len(records) % abi.PROCESS_BYTES]
+    for number, record in enumerate(abi.PROCESS.iter_unpack(whole)):
+        pid, _, starttime, denied, denied_bytes = record
+        if pid:
+            held = tuple(usage.of(number) for usage in usages)
+            denied, denied_bytes = min(denied, _MOST_DENIED), min(denied_bytes, _MOST_BYTES)
+            yield ProcessClaim(number, pid, starttime, denied, denied_bytes, held)
+
+
+def _read_arrays(fd: int, card: int, count: int) -> tuple[bytes, ...]:
+    """Return the arrays of one card for its first `count` processes: `_READ`, then details."""
+    base = abi.status_usage_offset(card)
+    return (
+        *(os.pread(fd, count * _WORD, base + field) for field in _READ),
+        os.pread(fd, count * abi.DETAIL_BYTES, base + abi.USAGE_DETAIL),
+    )
+
+
+@dataclass(frozen=True)
+class _Usage:
+    """The arrays of one card, as far as they are used; short where the tenant broke the file."""
+
+    words: Mapping[int, bytes]  # by USAGE_...
+    details: bytes
+
+    @staticmethod
+    def clear(fd: int, card: int, number: int) -> None:
+        base = abi.status_usage_offset(card)
+        for field in _CLEARED:
+            os.pwrite(fd, bytes(_WORD), base + field + number * _WORD)
+        detail = base + abi.USAGE_DETAIL + number * abi.DETAIL_BYTES
+        os.pwrite(fd, bytes(abi.DETAIL_BYTES), detail)
+
+    def of(self, number: int) -> MemoryUse:
+        """Return what process `number` holds; nothing where the file ends before it."""
+        detail = self.details[number * abi.DETAIL_BYTES : (number + 1) * abi.DETAIL_BYTES]
+        if len(detail) < abi.DETAIL_BYTES:
+            return _NOTHING
+        imported, held, exported = (self._word(field, number) for field in _READ)
+        if detail == _NO_DETAIL and not (imported or held or exported):
+            return _NOTHING  # most processes use one card of a tenant's
+        *kinds, kept, contexts = abi.DETAIL.unpack(detail)
+        kinds = [min(size, _MOST_BYTES) for size in kinds]
+        kinds[abi.KIND_BUFFER] = max(0, held - sum(kinds[abi.KIND_BUFFER + 1 :]))
+        return MemoryUse(
+            held_bytes=held,
+            kinds=tuple(kinds),
+            contexts=min(contexts, _MOST_CONTEXTS),
+            pool_kept_bytes=min(kept, _MOST_BYTES),
+            exported_bytes=exported,
+            imported_bytes=imported,
+        )
+
+    def _word(self, field: int, number: int) -> int:
+        word = self.words[field][number * _WORD : (number + 1) * _WORD]
+        return min(int.from_bytes(word, "little"), _MOST_BYTES)

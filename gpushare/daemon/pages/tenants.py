@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon holds open for each tenant: its pages, its socket, its process.
+
+The decide thread adds and closes; the truth and read threads read under the tenant's lock, for a
+descriptor that was closed may be another tenant's by now.
+
+A tenant's wakeup FIFO lies beside its pages: by it, its processes wake the scheduler. It outlives
+its reader. A process opens it for reading too, so that it never waits for a reader, and is never
+killed because there is none (fifo(7), SIGPIPE).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from gpushare import abi
+from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
+from gpushare.daemon.pages.status_page import (
+    MOST_COUNTED,
+    ProcessClaim,
+    StatusPage,
+    TenantClaims,
+    disown_page,
+    sum_claims,
+)
+
+
+def make_wakeup(directory: int, *, owner: int | None = None) -> None:
+    """Make the wakeup FIFO; any process that sees it may write to it, or only `owner`."""
+    os.mkfifo(abi.WAKEUP_NAME, 0o600, dir_fd=directory)
+    flags = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(abi.WAKEUP_NAME, flags, dir_fd=directory)
+    try:
+        if owner is None:
+            os.fchmod(fd, 0o666)
+            disown_page(fd)
+        else:
+            os.fchown(fd, owner, -1)
+    finally:
+        os.close(fd)
+
+
+#: What a tenant's files may take: both of them, and nothing else. The FIFO takes none.
+SIZE_BYTES: Final = abi.GRANT_BYTES + abi.STATUS_BYTES
+
+# Of the processor, for one tenant's claims: those of 300 processes take a third of it, and must be
+# new at each look.
+COSTLY_SECONDS: Final = 0.015
+_PAUSE_TIMES: Final = 10
+
+PagesResult = TypeVar("PagesResult")
+
+
+@dataclass(frozen=True)
+class LastDenial:
+    """One refused allocation; `seen` is seconds since the epoch, None where it is not known."""
+
+    bytes: int
+    pid: int  # in its own pid namespace
+    seen: float | None
+
+
+@dataclass
+class Denials:
+    """How many allocations a tenant was refused, also those of processes that have ended.
+
+    A record ends with its process. Its last count is kept in this object as long as the daemon
+    runs. `last` is the last refusal: a program seldom outlives it for long.
+    """
+
+    last: LastDenial | None = None
+    watched: bool = False  # so that what is new was refused since the last look
+    seen: int = 0  # of `total`, those of which it was looked on
+    _ended: int = 0
+    _held: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """How many it were at the last look, at most MOST_COUNTED."""
+        return min(self._ended + sum(self._held.values()), MOST_COUNTED)
+
+    def observe(self, claims: Sequence[ProcessClaim]) -> None:
+        """Note what is claimed now; one that claims less than before has ended, or called exec."""
+        before = self.total
+        held = {(claim.number, claim.pid, claim.starttime): claim.denied for claim in claims}
+        ended = sum(max(0, denied - held.get(record, 0)) for record, denied in self._held.items())
+        self._ended = min(self._ended + ended, MOST_COUNTED)
+        for claim in claims:
+            if claim.denied > self._held.get((claim.number, claim.pid, claim.starttime), 0):
+                seen = time.time() if self.watched else None
+                self.last = LastDenial(claim.denied_bytes, claim.pid, seen)
+        self._held = held
+        if self.watched:
+            self.seen += self.total - before
+        self.watched = True
+
+
+@dataclass
+class Pages:
+    """A tenant's directory and the files in it; `overhead` are the driver's figures, by card."""
+
+    directory: int
+    grant: GrantPage
+    status: StatusPage
+    denials: Denials = field(default_factory=Denials)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    closed: bool = False
+    adopted: bool = False  # an earlier daemon made them
+    # By card number: what the tenant may keep above its limit, since that was lowered. The decide
+    # thread replaces the numbers; any may read them.
+    kept: dict[int, int] = field(default_factory=dict)
+    _read_again: float = 0.0  # monotonic seconds, from which on the claims are read again
+    is_current: bool = True  # whether `accounts` has read the claims when it was last called
+    # What was claimed at the last look, and the sums of it.
+    _summed: tuple[tuple[ProcessClaim, ...] | None, tuple[TenantClaims, ...]] = (None, ())
+
+    @classmethod
+    def make(
+        cls, directory: int, key: str, cards: Sequence[CardGrant], owner: int | None = None
+    ) -> Pages:
+        """Make the files in the directory open at `directory`, which is owned from now on."""
+        try:
+            grant, status = GrantPage.make(directory, key, cards), _status(directory, owner)
+            make_wakeup(directory, owner=owner)
+            return cls(directory, grant, status, Denials(watched=True))
+        except BaseException:
+            os.close(directory)
+            raise
+
+    @classmethod
+    def adopt(cls, directory: int) -> Pages:
+        """Open the files that an earlier daemon made."""
+        try:
+            return cls(directory, GrantPage.adopt(directory), StatusPage(directory), adopted=True)
+        except BaseException:
+            os.close(directory)
+            raise
+
+    def look(self, function: Callable[[Pages], PagesResult], closed: PagesResult) -> PagesResult:
+        """Return what `function` finds in the pages, `closed` when they are gone."""
+        with self.lock:
+            return closed if self.closed else function(self)
+
+    def claims(self) -> tuple[ProcessClaim, ...]:
+        """Return what the tenant's processes say that they use."""
+        return self.look(Pages._observed, ())
+
+    def reap(self, is_alive: Callable[[int, int], bool]) -> int:
+        """Free the records of dead processes (Status.reap), and return how many there were."""
+
+        def free(pages: Pages) -> int:
+            pages._observed()  # for what they were refused
+            return pages.status.reap(is_alive, pages.grant.card_count)
+
+        return self.look(free, 0)
+
+    def has_unlocked(self, until: float) -> bool:
+        """Whether a process's record may have no lock (StatusPage.has_unlocked)."""
+        return self.look(
+            lambda pages: pages.status.has_unlocked(pages.grant.card_count, until), False
+        )
+
+    def _observed(self) -> tuple[ProcessClaim, ...]:
+        claims = self.status.claims(self.grant.card_count)
+        if claims is not self._summed[0]:
+            self.denials.observe(claims)
+            self._summed = claims, sum_claims(claims, self.grant.card_count)
+        return claims
+
+    def accounts(self) -> tuple[TenantClaims, ...]:
+        """Return the sums of the claims, by the tenant's card number.
+
+        A tenant may rewrite a thousand records all the time. Where reading them costs much, what
+        was read last stands for as long as keeps that to a tenth of the time (`is_current`).
+        """
+
+        def summed(pages: Pages) -> tuple[TenantClaims, ...]:
+            pages.is_current = time.monotonic() >= pages._read_again
+            if pages.is_current:
+                began = time.thread_time()
+                pages._observed()
+                took = time.thread_time() - began
+                if took > COSTLY_SECONDS:
+                    pages._read_again = time.monotonic() + _PAUSE_TIMES * took
+            return pages._summed[1]
+
+        found = self.look(summed, None)
+        return sum_claims((), self.grant.card_count) if found is None else found
+
+    def last_claims(self) -> tuple[ProcessClaim, ...]:
+        """Return the claims that `accounts` summed last; call it right after that."""
+        return self._summed[0] or ()
+
+    def use(self, number: int) -> tuple[int, int, int]:
+        """Return what the tenant says that it uses of card `number`, and what it may use, in bytes.
+
+        The third is the most that it was ever allowed: what it claims beyond cannot be.
+        """
+
+        def read(pages: Pages) -> tuple[int, int, int]:
+            grant = pages.grant
+            [*_, account] = sum_claims(pages.status.claims(number + 1), number + 1)
+            used = account.used_bytes(grant.overhead_bytes(number))
+            return used, grant.limit_bytes(number), grant.most_bytes(number)
+
+        return self.look(read, (0, 0, 0))
+
+    def write_limit(self, number: int, memory_bytes: int, limit_bytes: int) -> None:
+        """Write the tenant's quota on card `number`, and what it may use."""
+        self.grant.set_memory(number, memory_bytes, limit_bytes)
+        self.grant.publish()
+
+    def close(self) -> None:
+        """Close the files; the caller removes the directory."""
+        with self.lock:
+            if not self.closed:
+                self.closed = True
+                self.status.close()
+                os.close(self.directory)
+
+
+def _status(directory: int, owner: int | None) -> StatusPage:
+    return StatusPage.make(directory, owner=owner)
+
+
+class Tenants:
+    """The open tenants by key. `pages` is replaced, never changed, so any thread may read it."""
+
+    def __init__(self) -> None:
+        self.pages: Mapping[str, Pages] = MappingProxyType({})
+        # Tenants whose limits in the driver may differ from their pages; the decide thread's.
+        self.limits_left: set[str] = set()
+
+    def add(self, key: str, pages: Pages) -> None:
+        """Hold `pages` for tenant `key`."""
+        self.pages = MappingProxyType({**self.pages, key: pages})
+
+    def remove(self, key: str) -> None:
+        """Close what is held for tenant `key`. One that is not there is fine."""
+        pages = self.pages.get(key)
+        if pages is not None:
+            rest = {other: kept for other, kept in self.pages.items() if other != key}
+            self.pages = MappingProxyType(rest)
+            pages.close()

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A placement request: what it asks for, the cards that it names, and what policy leaves it; pure.
+
+A limit in the unit of the request is checked earlier (gpushare/quota/request_policy.py). `Bounds`
+checks what depends on the card: percent against bytes, and what other containers of the same
+namespace or user have of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpushare.daemon.placement.model import LESS, Card, CardCapacity, Obstacle, matches_card
+from gpushare.daemon.policy.compute import FIXED, policy_on, reserved_cores
+from gpushare.errors import UserError
+from gpushare.quota import MaxPerCard, MaxPerNode, MaxPerRequest, format_size
+
+_SHOWN = 8  # tenants that a refusal names
+
+
+@dataclass(frozen=True)
+class TenantCardUsage:
+    """What a tenant of the same namespace, or user, has of one card already."""
+
+    key: str
+    tenant: str
+    card: Card
+    memory_bytes: int = 0
+    cores: int = 0
+
+
+@dataclass(frozen=True)
+class CardRequest:
+    """What a request would have of one card; `most_bytes` with its burst."""
+
+    memory_bytes: int
+    most_bytes: int
+    cores: int
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What holds for one request.
+
+    `whose` says for whom `max_per_card` and `max_per_node` hold, and `parts` what they have by now.
+    """
+
+    max_per_request: MaxPerRequest = field(default_factory=MaxPerRequest)
+    max_per_card: MaxPerCard = field(default_factory=MaxPerCard)
+    max_per_node: MaxPerNode = field(default_factory=MaxPerNode)
+    whose: str = ""
+    parts: tuple[TenantCardUsage, ...] = ()
+    memory_is_set: bool = False  # by the operator, whose setting is above all of it
+    cores_are_set: bool = False
+
+    def why_not(self, wanted: CardRequest, card: Card) -> Obstacle | None:
+        """Return why `wanted` is more than may be had of `card`; None: it may."""
+        over = None if wanted.whole else self._over_ceiling(wanted, card)
+        return over or self._over_together(wanted, card)
+
+    def why_not_all(self, wanted: Sequence[tuple[Card, CardRequest]]) -> Obstacle | None:
+        """Return why `wanted` is more than may be had of all cards; None: it may."""
+        for model, most in (("", self.max_per_node), *self.max_per_node.models.items()):
+            over = next(self._over_total(model, most, wanted), None)
+            if over is not None:
+                return over
+        return None
+
+    def _over_ceiling(self, wanted: CardRequest, card: Card) -> Obstacle | None:
+        if self.memory_is_set:
+            return None
+        most = self.max_per_request
+        # A burst has a ceiling of its own, or those of the memory.
+        burst = wanted.most_bytes if most.memory_limit_bytes is None else wanted.memory_bytes
+        for size, bound, key in (
+            (burst, most.memory_bytes, "memory"),
+            (burst, _part(most.memory_percent, card), "memory_percent"),
+            (wanted.most_bytes, most.memory_limit_bytes, "memory_limit"),
+        ):
+            if bound is not None and size > bound:
+                shown = f"{format_size(size)}, above the ceiling {format_size(bound)}"
+                return Obstacle(f"would give {shown}{most.source(key)}", LESS, "memory")
+        return None
+
+    def _over_together(self, wanted: CardRequest, card: Card) -> Obstacle | None:
+        most = self.max_per_card
+        held = [part for part in self.parts if part.card.uuid == card.uuid]
+        cores = sum(part.cores for part in held) + wanted.cores
+        if most.cores is not None and cores > most.cores and not self.cores_are_set:
+            holders = [f"{part.tenant} {part.cores}" for part in held if part.cores]
+            what = f"{cores} % of its compute"
+            return self._too_much(what, f"{most.cores} %", "cores", holders)
+        if most.tenants is not None and len(held) + 1 > most.tenants:
+            holders = [part.tenant for part in held]
+            return self._too_much(f"{len(held) + 1} parts", str(most.tenants), "tenants", holders)
+        if self.memory_is_set:
+            return None
+        size = sum(part.memory_bytes for part in held) + wanted.most_bytes
+        holders = [f"{part.tenant} {format_size(part.memory_bytes)}" for part in held]
+        for bound, key in (
+            (most.memory_bytes, "memory"),
+            (_part(most.memory_percent, card), "memory_percent"),
+        ):
+            if bound is not None and size > bound:
+                return self._too_much(format_size(size), format_size(bound), key, holders)
+        return None
+
+    def _too_much(self, all_of_it: str, most: str, key: str, holders: list[str]) -> Obstacle:
+        limit = f"{most}{self.max_per_card.source(key)}"
+        text = f"would give {self.whose} {all_of_it} in all, above {limit}"
+        if key == "tenants":
+            return Obstacle(text + _having(holders))
+        return Obstacle(text + _having(holders), LESS, "cores" if key == "cores" else "memory")
+
+    def _over_total(
+        self, model: str, most: MaxPerNode, wanted: Sequence[tuple[Card, CardRequest]]
+    ) -> Iterator[Obstacle]:
+        """Yield each bound of `most` that is passed on the cards of `model`, "": on all."""
+        parts = [part for part in self.parts if matches_card(model, part.card)]
+        more = [(card, one) for card, one in wanted if matches_card(model, card)]
+        if not more:
+            return
+        names = {part.key: part.tenant for part in parts}
+        cards = {part.card.uuid for part in parts} | {card.uuid for card, _ in more}
+        cores = sum(part.cores for part in parts) + sum(one.cores for _, one in more)
+        size = sum(part.memory_bytes for part in parts) + sum(one.most_bytes for _, one in more)
+        bounds = (
+            ("cards", len(cards), most.cards, _count_of_cards(parts)),
+            ("tenants", len(names) + 1, most.tenants, list(names.values())),
+            ("cores", cores, None if self.cores_are_set else most.cores, _sums(parts, "cores")),
+            ("memory", size, None if self.memory_is_set else most.memory_bytes, _sums(parts, "")),
+        )
+        of = f" of {model}" if model else ""
+        for key, value, bound, holders in bounds:
+            if bound is not None and value > bound:
+                all_of = " of all cards together" if key in {"memory", "cores"} else ""
+                shown = f"{_shown(key, value)}{of or all_of}"
+                limit = f"{_shown(key, bound)}{most.source(key)}"
+                text = f"{self.whose} would have {shown}, above {limit}{_having(holders)}"
+                yield Obstacle(text, LESS if key in {"memory", "cores"} else "", key)
+
+
+def _shown(key: str, value: int) -> str:
+    if key == "memory":
+        return format_size(value)
+    if key == "cores":
+        return f"{value} % of the compute"
+    return f"{value} {key if value != 1 else key.removesuffix('s')}"
+
+
+def _sums(parts: Sequence[TenantCardUsage], what: str) -> list[str]:
+    sums: dict[str, int] = {}
+    for part in parts:
+        more = part.cores if what == "cores" else part.memory_bytes
+        sums[part.tenant] = sums.get(part.tenant, 0) + more
+    return [
+        f"{tenant} {size if what == 'cores' else format_size(size)}"
+        for tenant, size in sums.items()
+        if size
+    ]
+
+
+def _count_of_cards(parts: Sequence[TenantCardUsage]) -> list[str]:
+    on: dict[str, list[str]] = {}
+    for part in parts:
+        on.setdefault(part.tenant, []).append(str(part.card.index))
+    return [f"{tenant} on {' '.join(cards)}" for tenant, cards in on.items()]
+
+
+def _having(holders: list[str]) -> str:
+    """Return `: train 8 GiB, serve 4 GiB and 2 more`; empty where no tenant has any."""
+    if not holders:
+        return ""
+    more = len(holders) - _SHOWN
+    return f": {', '.join(holders[:_SHOWN])}" + (f" and {more} more" if more > 0 else "")
+
+
+def _part(percent: int | None, card: Card) -> int | None:
+    return None if percent is None else card.memory_bytes * percent // 100
+
+
+class NoRoom(UserError):
+    """No card, or not enough of them, can give what is asked."""
+
+
+class NoSuchCard(UserError):
+    """A card was named that this machine does not have."""
+
+
+@dataclass(frozen=True)
+class PlacementRequest:
+    """What has to be placed, per card.
+
+    For a share exactly one of `memory_bytes` and `memory_percent` is set. How many of the `cores`
+    are set aside says the policy that holds on the card: the card's own, where it has one and
+    `policy_is_set` (by the operator) is not there. `count` None is every card. `devices` are
+    indices or UUIDs, `minors` the N of /dev/nvidiaN; either narrows the choice when not empty.
+    `strategy` is binpack, spread or topology; "" is the best for the request (strategy.py).
+    `bounds` is what the node's policy leaves of each card, `sources` where each key was written.
+
+    `shows_holders`: a refusal names what has the rest of a card. Otherwise it says only what is
+    available and what would fit: users of a cluster read the refusals of their own pods, and the
+    names and quotas of other namespaces are not theirs to know.
+    """
+
+    whole: bool = False
+    count: int | None = 1
+    memory_bytes: int | None = None
+    memory_percent: int | None = None
+    memory_limit_bytes: int | None = None
+    cores: int = 0
+    policy: str = FIXED
+    policy_is_set: bool = False
+    devices: tuple[str, ...] = ()
+    minors: tuple[int, ...] = ()
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    strategy: str = ""
+    bounds: Bounds = field(default_factory=Bounds)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    shows_holders: bool = True
+
+    def bytes_of(self, card: Card) -> int:
+        """Return what is asked of `card`, in bytes."""
+        if self.whole:
+            return card.memory_bytes
+        if self.memory_percent is not None:
+            return card.memory_bytes * self.memory_percent // 100
+        assert self.memory_bytes is not None
+        return self.memory_bytes
+
+    def cores_of(self, capacity: CardCapacity) -> int:
+        """Return how many cores would be set aside for it, in percent of the card."""
+        if self.whole:
+            return 100
+        policy = policy_on(self.policy, self.cores, capacity.policy, is_set=self.policy_is_set)
+        return reserved_cores(policy, self.cores)
+
+    def wanted_of(self, capacity: CardCapacity) -> CardRequest:
+        """Return all that it would have of a card."""
+        memory_bytes = self.bytes_of(capacity.card)
+        most_bytes = max(memory_bytes, self.memory_limit_bytes or 0)
+        return CardRequest(memory_bytes, most_bytes, self.cores_of(capacity), self.whole)
+
+    def where(self, key: str) -> str:
+        """Return ` (annotation gpushare.io/allow)`; empty where that is not known."""
+        return f" ({self.sources[key]})" if key in self.sources else ""
+
+    def __str__(self) -> str:
+        """Return `8 GiB`, `10 % of its memory and 30 % of its compute`, `a whole card`."""
+        if self.whole:
+            return "a whole card"
+        if self.memory_percent is not None:
+            memory = f"{self.memory_percent} % of its memory"
+        else:
+            assert self.memory_bytes is not None
+            memory = format_size(self.memory_bytes)
+        cores = reserved_cores(self.policy, self.cores)
+        return f"{memory} and {cores} % of its compute" if cores else memory
+
+
+@dataclass(frozen=True)
+class PlacedCard:
+    """One card that was taken, and how much of it."""
+
+    card: Card
+    memory_bytes: int
+    cores: int
+    whole: bool
+
+
+def candidate_cards(
+    request: PlacementRequest, capacities: Sequence[CardCapacity]
+) -> list[CardCapacity]:
+    """Return the cards that may be taken at all; NoSuchCard for one that is not there."""
+    if request.devices:
+        return _each_once([(name, find_card(name, capacities)) for name in request.devices])
+    if request.minors:
+        by_minor = {capacity.card.minor: capacity for capacity in capacities}
+        missing = next((minor for minor in request.minors if minor not in by_minor), None)
+        if missing is not None:
+            raise NoSuchCard(
+                f"/dev/nvidia{missing} is not a card of this machine: {_there_are(capacities)}"
+            )
+        return [by_minor[minor] for minor in request.minors]
+    return list(capacities)
+
+
+def find_card(name: str, capacities: Sequence[CardCapacity]) -> CardCapacity:
+    """Return the card that `name` is: its index, its UUID or the start of it; NoSuchCard."""
+    for capacity in capacities:
+        if name in {str(capacity.card.index), capacity.card.uuid}:
+            return capacity
+    # As nvidia-smi does, a UUID may be shortened as long as it is one card's only.
+    close = [
+        capacity
+        for capacity in capacities
+        if len(name) >= 8 and capacity.card.uuid.startswith(name)
+    ]
+    if len(close) == 1:
+        return close[0]
+    raise NoSuchCard(f"card {name} does not exist: {_there_are(capacities)}; see gpushare ls")
+
+
+def _each_once(named: Sequence[tuple[str, CardCapacity]]) -> list[CardCapacity]:
+    """Return the cards; NoSuchCard where an index and a UUID are one card's."""
+    first: dict[str, str] = {}
+    for name, capacity in named:
+        other = first.setdefault(capacity.card.uuid, name)
+        if other != name:
+            raise NoSuchCard(f"{other} and {name} are the same card; name each card once")
+    return [capacity for _, capacity in named]
+
+
+def _there_are(capacities: Sequence[CardCapacity]) -> str:
+    cards = ", ".join(f"{capacity.card.index} ({capacity.card.model})" for capacity in capacities)
+    return f"this machine has card {cards}" if len(capacities) == 1 else f"this machine has {cards}"

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request to the control socket: its fields, its caller, and the operation that answers it.
+
+Whether the caller is a container's process is decided by its cgroup, not by its uid: root in a
+container without a user namespace is uid 0 to the kernel as well. An operator may mount the socket
+into a container by mistake; its processes are tenants all the same, and tenants have a socket of
+their own. A process cannot leave its tenant's cgroup while it lives. A caller that has ended by the
+time it is looked up, so that its PID may be another process's, is refused too.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import re
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from gpushare import protocol
+from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle.bind import ReservationNotFound
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.errors import UserError
+from gpushare.oci.cdi import CdiError
+from gpushare.oci.spec import SpecError
+from gpushare.quota import QuotaError
+from gpushare.quota.errors import quoted
+
+_SO_PEERPIDFD: Final = 77  # asm-generic/socket.h, since Linux 6.5
+
+CallerOrigin = Literal["host", "tenant", "gone"]
+
+MOST_FDS: Final = 4
+
+
+def caller_origin(
+    connection: socket.socket, pid: int, records: Mapping[str, TenantRecord]
+) -> CallerOrigin:
+    """Return where the process lives that connected; `pid` is its number (SO_PEERCRED).
+
+    A process of another pid namespace has no number, and counts as the host's: every container's
+    process has a number where gpushared runs.
+    """
+    if not pid:
+        return "host"
+    pidfd = _pidfd(connection, pid)
+    if pidfd is None:
+        return "gone"
+    try:
+        paths = processes.cgroups_of(pid)
+        if not paths or processes.has_ended(pidfd):
+            return "gone"
+    finally:
+        os.close(pidfd)
+    return "tenant" if any(_is_of(record, paths) for record in records.values()) else "host"
+
+
+def _is_of(record: TenantRecord, paths: Mapping[str, str]) -> bool:
+    """Whether a process at `paths` is a tenant's; a command of `gpushare run` is of this host."""
+    hierarchy, _, path = record.cgroup.partition(":")
+    if not path or record.engine == "host":
+        return False
+    found = paths.get(hierarchy, "/")
+    return found == path or found.startswith(f"{path}/")
+
+
+def _pidfd(connection: socket.socket, pid: int) -> int | None:
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError:
+        pass  # before 6.5, or the process is gone: then the next fails too
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+class MalformedRequest(ValueError):
+    """A field that is missing or is not what it has to be."""
+
+
+class Forbidden(Exception):
+    """Not for this caller; the text says which caller may."""
+
+
+class TenantNotFound(Exception):
+    """No tenant, or several, by that name."""
+
+    def __init__(self, message: str, candidates: Sequence[str]) -> None:
+        super().__init__(message)
+        self.candidates = list(candidates)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The process at the other end, by the kernel (SO_PEERCRED), and where it runs."""
+
+    pid: int
+    uid: int
+    place: CallerOrigin = "host"
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it may change what others have."""
+        return self.uid == 0
+
+
+@dataclass(frozen=True)
+class ControlRequest:
+    """One request: its fields, its sender, and the descriptors that came with it."""
+
+    fields: Mapping[str, Any]
+    peer: Peer
+    fds: tuple[int, ...] = ()
+    is_abandoned: Callable[[], bool] = lambda: False  # the caller has gone, or its time is over
+
+    def text(self, name: str, most: int = 4096) -> str:
+        """Return a text field; MalformedRequest where it is none."""
+        value = self.fields.get(name)
+        if not isinstance(value, str) or not value or len(value) > most or "\0" in value:
+            raise MalformedRequest(f"{name} is not a string of 1 to {most} characters")
+        return value
+
+    def number(self, name: str, low: int, high: int) -> int:
+        """Return a whole number of `low`..`high`; MalformedRequest where it is none."""
+        value = self.fields.get(name)
+        if type(value) is not int or not low <= value <= high:
+            raise MalformedRequest(f"{name} is not a whole number from {low} to {high}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return a true or false; false where it is not there."""
+        value = self.fields.get(name, False)
+        if not isinstance(value, bool):
+            raise MalformedRequest(f"{name} is neither true nor false")
+        return value
+
+    def matched(self, name: str, pattern: re.Pattern[str]) -> str:
+        """Return a text field that is all `pattern`."""
+        value = self.text(name)
+        if not pattern.fullmatch(value):
+            raise MalformedRequest(f"{name} {quoted(value)} does not match {pattern.pattern}")
+        return value
+
+    def refuse_tenants(self) -> None:
+        """Raise Forbidden if the caller is a container's process, or has exited."""
+        if self.peer.place == "tenant":
+            raise Forbidden(
+                "this socket is for the host, not for containers: do not mount it there; to see a "
+                "container's quota, run nvidia-smi in it"
+            )
+        if self.peer.place == "gone":
+            raise Forbidden(
+                "the process that connected has exited: gpushared cannot identify the client"
+            )
+
+    def root_only(self) -> None:
+        """Raise Forbidden where the caller is not root."""
+        if not self.peer.is_root:
+            raise Forbidden(f"{self.fields.get('op')} requires root; use sudo")
+
+
+# An answer: rows, and what stands beside `ok` in the final packet.
+ControlReply = tuple[Iterator[Mapping[str, Any]], Mapping[str, Any]]
+_NO_ROWS: Final[tuple[Mapping[str, Any], ...]] = ()
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What an op does, and where.
+
+    "decide" is for what needs nothing but the ledger. "create" reads an image, and "request" may
+    have to ask an engine: both have threads of their own, and have the others do what is theirs.
+    """
+
+    run: Callable[[ControlRequest, DaemonState], ControlReply]
+    thread: Literal["read", "decide", "request", "create"] = "read"
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes anything."""
+        return self.thread != "read"
+
+
+def reply(fields: Mapping[str, Any] | None = None) -> ControlReply:
+    """Return an answer of no rows, with `fields` beside `ok`."""
+    return iter(_NO_ROWS), fields or {}
+
+
+def refusal_packet(error: Exception) -> dict[str, Any] | None:
+    """Return the final packet for an error of the caller's request, None for a fault of ours."""
+    if isinstance(error, TenantNotFound):
+        return _no(protocol.CODE_NOT_FOUND, error, candidates=error.candidates)
+    if isinstance(error, Forbidden):
+        return _no(protocol.CODE_FORBIDDEN, error)
+    if isinstance(error, MalformedRequest | protocol.ProtocolError):
+        return _no(protocol.CODE_INVALID, error)
+    if isinstance(error, ReservationNotFound):
+        return _no(protocol.CODE_NOT_FOUND, error, candidates=[])
+    if isinstance(error, UserError | QuotaError):
+        return _no(protocol.CODE_REFUSED, error)
+    # A spec that cannot be read contains no request: a container that has only a weak marker starts
+    # without a GPU (runtime/launcher.c, judge).
+    if isinstance(error, SpecError | CdiError | OSError):
+        return _no(protocol.CODE_INTERNAL, error)
+    return None
+
+
+def _no(code: str, error: Exception, **more: Any) -> dict[str, Any]:
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename or 'gpushared'}: {error.strerror}"
+    return {"ok": False, "code": code, "error": text[:4000], **more}
+
+
+@dataclass(eq=False)
+class Connection:
+    """One client. A request is answered before the next one is read.
+
+    `queued`: its request waits for a worker. After the `deadline` no client waits for the answer.
+    """
+
+    socket: socket.socket
+    peer: Peer
+    outgoing: deque[bytes] = field(default_factory=deque)
+    busy: bool = False
+    queued: bool = False
+    deadline: float = 0.0
+    draining: bool = False
+    closed: bool = False
+
+    def begin(self) -> None:
+        """Note that a worker has begun with the request."""
+        self.deadline = time.monotonic() + protocol.REPLY_SECONDS
+        self.queued = False
+
+
+def receive(connection: Connection) -> tuple[bytes, tuple[int, ...], int]:
+    """Return one packet, the descriptors with it and the flags of recvmsg(2)."""
+    size = protocol.MAX_REQUEST_BYTES
+    if not connection.peer.is_root:
+        # Without room for them the kernel drops whatever descriptors were sent.
+        packet, _, flags, _ = connection.socket.recvmsg(size)
+        return packet, (), flags & ~socket.MSG_CTRUNC
+    packet, ancillary, flags, _ = connection.socket.recvmsg(
+        size, socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC
+    )
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return packet, tuple(fds), flags
+
+
+def close_all(fds: tuple[int, ...]) -> None:
+    """Close the descriptors of a request."""
+    for fd in fds:
+        os.close(fd)

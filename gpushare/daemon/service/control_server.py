@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control socket: connections, packets, acknowledgements, and the table of operations.
+
+Everything of a socket happens on the main thread; an operation runs on the decide thread if it
+changes something, on the read thread otherwise, or on a thread of its own if an image, an engine or
+a file system chooses how long it takes; its packets come back through `Loop.call`.
+A slow reader costs its own connection and nothing else. Descriptors are received from root only:
+those of another caller are closed. gpushare/protocol describes the operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import struct
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from gpushare import protocol
+from gpushare.daemon.core.allowance import Allowances
+from gpushare.daemon.core.log import count_event, log
+from gpushare.daemon.core.loop import Worker, WorkerPool
+from gpushare.daemon.operator.run_state import RunControl
+from gpushare.daemon.service.control_request import (
+    MOST_FDS,
+    Connection,
+    ControlRequest,
+    Forbidden,
+    MalformedRequest,
+    Operation,
+    Peer,
+    caller_origin,
+    close_all,
+    receive,
+    refusal_packet,
+)
+from gpushare.daemon.service.operations import cards, daemon, lifecycle, tenants
+from gpushare.daemon.service.systemd import StartingSocket
+from gpushare.daemon.state import DaemonState
+from gpushare.wait_policy import LOOK_SECONDS
+
+
+def all_operations(run_control: RunControl) -> Mapping[str, Operation]:
+    """Return the operations by name."""
+    return {
+        **lifecycle.LIFECYCLE_OPERATIONS,
+        **tenants.tenant_operations(run_control),
+        **cards.CARD_OPERATIONS,
+        **daemon.DAEMON_OPERATIONS,
+    }
+
+
+def find_operation(request: ControlRequest, operations: Mapping[str, Operation]) -> Operation:
+    """Return what `request` asks for; MalformedRequest, Forbidden."""
+    request.refuse_tenants()
+    op = request.fields.get("op")
+    found = operations.get(op) if isinstance(op, str) else None
+    if found is None:
+        raise MalformedRequest(f"op is not one of {', '.join(operations)}")
+    return found
+
+
+_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
+_MOST_CONNECTIONS: Final = 512
+_MOST_OF_ONE_USER: Final = 64  # root excepted: engines start containers as root
+_PAUSE_SECONDS: Final = 0.5
+_QUEUED_SECONDS: Final = 2.0  # how often a client whose request is in a queue is told so
+_DRAIN_SECONDS: Final = 10.0
+#: Connections and requests of one user other than root: at once, and a second.
+_CONNECTS: Final = (512.0, 100.0)
+_CHANGES_OF_ONE_USER: Final = (256.0, 20.0)
+_READS_OF_ONE_USER: Final = (512.0, 50.0)
+_TOO_MANY: Final = (
+    "user {uid} has sent too many requests. Send at most 20 a second, or 50 that only read"
+)
+#: Codes of refusals that say nothing of this node: the caller may not ask, or asked nonsense.
+_CALLERS_FAULT: Final = frozenset(
+    {protocol.CODE_FORBIDDEN, protocol.CODE_INVALID, protocol.CODE_NOT_FOUND}
+)
+#: Operations of which a refusal is logged.
+_CHANGES: Final = frozenset(
+    {"create", "open", "bind", "set", "pause", "resume", "stop"}
+    | {"card-policy", "card-cordon", "card-uncordon"}
+)
+
+
+class ControlServer:
+    """Serves the clients that connect, or wait, on `starting`."""
+
+    def __init__(
+        self,
+        starting: StartingSocket,
+        state: DaemonState,
+        readers: Worker,
+        operations: Mapping[str, Operation],
+    ) -> None:
+        self._socket = starting
+        self._state = state
+        self._loop = state.loop
+        self._readers = readers
+        self._operations = operations
+        self._connections: set[Connection] = set()
+        self._is_acknowledging = False
+        self._served = 0.0  # when clients could last see that one was served
+        self._connects, self._reads = Allowances(*_CONNECTS), Allowances(*_READS_OF_ONE_USER)
+        self._changes = Allowances(*_CHANGES_OF_ONE_USER)
+        self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        for waiting in starting.open():
+            self._welcome(waiting)
+        self._listen()
+
+    def stop_accepting(self) -> None:
+        """Leave new clients to the next daemon that serves the socket; the others are answered."""
+        self._loop.forget(self._socket.listener.fileno())
+
+    def close(self) -> None:
+        """End every connection, and take the socket away."""
+        self.stop_accepting()
+        self._socket.close()
+        for connection in list(self._connections):
+            self._close(connection)
+
+    def rebind_if_lost(self) -> None:
+        """Listen again if the socket was deleted."""
+        path = self._socket.path
+        try:
+            there = stat.S_ISSOCK(path.lstat().st_mode)
+        except FileNotFoundError:
+            there = False
+        if not there:
+            log("socket-recreated", "warning", path=str(path))
+            self._loop.forget(self._socket.listener.fileno())
+            self._socket.listen_again()
+            self._listen()
+
+    def _listen(self) -> None:
+        self._loop.read(self._socket.listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._socket.listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+            self._shed()
+            return
+        self._welcome(accepted)
+
+    def _welcome(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        pid, uid, _ = _CREDENTIALS.unpack(
+            accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+        if self._is_crowded(uid):  # before anything is read of the process
+            accepted.close()
+            return
+        peer = Peer(pid, uid, caller_origin(accepted, pid, self._state.ledger.entries))
+        connection = Connection(accepted, peer)
+        self._connections.add(connection)
+        self._loop.read(accepted.fileno(), lambda: self._receive(connection))
+
+    def _is_crowded(self, uid: int) -> bool:
+        if uid == 0:
+            return False
+        same = sum(other.peer.uid == uid for other in self._connections)
+        if len(self._connections) >= _MOST_CONNECTIONS or same >= _MOST_OF_ONE_USER:
+            return True
+        return not self._connects.take(f"uid {uid}", time.monotonic())
+
+    def _shed(self) -> None:
+        """Out of descriptors: turn one client away with the spare one, and pause.
+
+        The listener stays readable as long as a client waits, so without the pause we would spin.
+        """
+        log("descriptors-exhausted", "error")
+        os.close(self._spare)
+        with contextlib.suppress(OSError):
+            self._socket.listener.accept()[0].close()
+        with contextlib.suppress(OSError):
+            self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        fd = self._socket.listener.fileno()
+        self._loop.forget(fd)
+
+        def resume() -> None:
+            if fd == self._socket.listener.fileno() and not self._loop.watches(fd):
+                self._loop.read(fd, self._accept)
+
+        self._loop.later(_PAUSE_SECONDS, resume)
+
+    def _show_service(self) -> None:
+        """Set the socket's modification time: a client that waits sees that others are served."""
+        now = time.monotonic()
+        if now > self._served + LOOK_SECONDS:
+            self._served = now
+            with contextlib.suppress(OSError):
+                os.utime(self._socket.path)
+
+    def _receive(self, connection: Connection) -> None:
+        self._show_service()
+        if connection.busy:
+            # Closed, or a request before the last one was answered: neither has an answer.
+            self._close(connection)
+            return
+        try:
+            packet, fds, flags = receive(connection)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, fds, flags = b"", (), 0
+        if not packet:
+            close_all(fds)
+            self._close(connection)
+            return
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(fds) > MOST_FDS:
+            close_all(fds)
+            limit = protocol.MAX_REQUEST_BYTES
+            self._refuse(connection, f"a request has at most {limit} bytes and 2 descriptors")
+            return
+        self._start(connection, packet, fds)
+
+    def _start(self, connection: Connection, packet: bytes, fds: tuple[int, ...]) -> None:
+        try:
+            request = ControlRequest(protocol.decode(packet), connection.peer, fds)
+            if request.fields.get("op") == "hello":
+                close_all(fds)
+                self._send(connection, {"ok": True})
+                return
+            operation = find_operation(request, self._operations)
+        except ValueError as error:
+            close_all(fds)
+            self._refuse(connection, str(error))
+            return
+        except Forbidden as error:
+            close_all(fds)
+            _log_caller(request, str(error))
+            self._refuse(connection, str(error), protocol.CODE_FORBIDDEN)
+            return
+        begun, uid = time.monotonic(), connection.peer.uid
+        allowances = self._changes if operation.changes else self._reads
+        if uid and not allowances.take(f"uid {uid}", begun):
+            close_all(fds)
+            count_event("caller-refused")
+            self._refuse(connection, _TOO_MANY.format(uid=uid), protocol.CODE_REFUSED)
+            return
+        connection.busy = connection.queued = True
+        connection.deadline = begun + protocol.START_SECONDS
+        self._send(connection, {"ack": True})
+        self._acknowledge_again()
+
+        def is_abandoned() -> bool:
+            return connection.closed or time.monotonic() > connection.deadline
+
+        request = replace(request, is_abandoned=is_abandoned)
+        workers: Mapping[str, Worker | WorkerPool] = {
+            "read": self._readers,
+            "decide": self._state.decide,
+            "request": self._state.requests,
+            "create": self._state.creates,
+        }
+        workers[operation.thread].submit(lambda: self._work(connection, request, operation, begun))
+
+    def _acknowledge_again(self) -> None:
+        """Acknowledge the queued requests now and then: none is refused for those before it."""
+        if self._is_acknowledging:
+            return
+        self._is_acknowledging = True
+
+        def again() -> None:
+            self._is_acknowledging = False
+            queued = [each for each in self._connections if each.queued]
+            for connection in queued:
+                self._send(connection, {"ack": True})
+            if queued:
+                self._acknowledge_again()
+
+        self._loop.later(_QUEUED_SECONDS, again)
+
+    def _work(
+        self, connection: Connection, request: ControlRequest, operation: Operation, begun: float
+    ) -> None:
+        """Run the operation, on a worker; nothing for a client that has given up by now."""
+        op, failure = request.fields.get("op"), None
+        try:
+            if request.is_abandoned():
+                log("request-abandoned", "warning", op=op, uid=request.peer.uid)
+                failure = "late"
+                return
+            connection.begin()
+            failure = self._answer(connection, request, operation)
+        finally:
+            close_all(request.fds)
+            self._state.durations.note(op, time.monotonic() - begun, failure)
+
+    def _answer(
+        self, connection: Connection, request: ControlRequest, operation: Operation
+    ) -> str | None:
+        """Answer, and return the code of a refusal."""
+        failure = None
+        try:
+            rows, last = operation.run(request, self._state)
+            packets = [protocol.encode({"row": row}) for row in rows]
+            packets.append(protocol.encode({"ok": True, **last}))
+        except Exception as error:  # noqa: BLE001 - a fault with one request is not the others'
+            final = _failed(request, error)
+            failure = str(final["code"])
+            packets = [protocol.encode(final)]
+        self._loop.first(lambda: self._finish(connection, packets))
+        return failure
+
+    def _finish(self, connection: Connection, packets: list[bytes]) -> None:
+        connection.busy = False
+        connection.outgoing.extend(packets)
+        self._flush(connection)
+
+    def _refuse(self, connection: Connection, text: str, code: str = protocol.CODE_INVALID) -> None:
+        self._send(connection, {"ok": False, "code": code, "error": text[:2000]})
+        if not connection.outgoing:
+            self._close(connection)
+
+    def _send(self, connection: Connection, message: Mapping[str, Any]) -> None:
+        connection.outgoing.append(protocol.encode(dict(message)))
+        self._flush(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        """Send what waits; what cannot be sent now is, when the client has read, or never."""
+        if connection.closed:
+            return
+        fd = connection.socket.fileno()
+        while connection.outgoing:
+            try:
+                connection.socket.send(connection.outgoing[0])
+            except BlockingIOError:
+                self._loop.write(fd, lambda: self._flush(connection))
+                if not connection.draining:
+                    connection.draining = True
+                    self._loop.later(_DRAIN_SECONDS, lambda: self._give_up(connection))
+                return
+            except OSError:
+                self._close(connection)
+                return
+            connection.outgoing.popleft()
+        self._loop.write(fd, None)
+
+    def _give_up(self, connection: Connection) -> None:
+        connection.draining = False
+        if connection.outgoing:
+            self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        if connection.closed:
+            return
+        connection.closed = True
+        self._connections.discard(connection)
+        self._loop.forget(connection.socket.fileno())
+        connection.socket.close()
+
+
+def _failed(request: ControlRequest, error: Exception) -> dict[str, Any]:
+    """Return the final packet for `error`, and log it."""
+    refusal = refusal_packet(error)
+    op = request.fields.get("op")
+    if refusal is None:
+        uid = request.peer.uid
+        log("request-failed", "error", op=op, uid=uid, traceback=traceback.format_exc())
+        text = f"gpushared failed ({type(error).__name__}); see its log: journalctl -u gpushared"
+        return {"ok": False, "code": protocol.CODE_INTERNAL, "error": text}
+    if refusal["code"] in _CALLERS_FAULT and not request.peer.is_root:
+        _log_caller(request, refusal["error"])
+    elif op in _CHANGES:
+        named = (request.fields.get(field) for field in ("id", "name", "card"))
+        identity = str(next(filter(None, named), ""))
+        log(
+            "request-refused",
+            "warning",
+            op=op,
+            id=identity[:128],
+            uid=request.peer.uid,
+            error=refusal["error"],
+        )
+    return refusal
+
+
+def _log_caller(request: ControlRequest, error: str) -> None:
+    """Log the refusal of a caller that has no right to ask; the history keeps none of these."""
+    op, peer = str(request.fields.get("op"))[:32], request.peer
+    log("caller-refused", "warning", op=op, pid=peer.pid, uid=peer.uid, error=error[:512])

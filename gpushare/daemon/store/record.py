@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ledger records of one tenant, and the files in which it records it.
+
+Each file is one JSON object with a checksum, and is replaced as a whole. Its first line is
+`gpushare-ledger FORMAT CRC32`, the second is the object. A file is written under a temporary name,
+`.NAME`, and then renamed, so a reader finds the old content or the new. Nothing is synced: what
+`publish` has accepted is in the page cache, and survives the death of the daemon. A machine that
+goes down takes all tenants with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from gpushare.daemon.policy.compute import policy_on, reserved_cores
+from gpushare.quota import DEFAULT_PRIORITY, RequestRecord
+
+TenantState = Literal["reserved", "bound", "none"]
+_STATES: Final = ("reserved", "bound", "none")
+
+FORMAT: Final = 1  # of the files; another one is not read
+ABOUT: Final = "about"  # the one file that is not a tenant's
+_MAGIC: Final = b"gpushare-ledger"
+_NAME: Final = re.compile(rf"{ABOUT}|[0-9a-f]{{16}}", re.ASCII)
+_DAMAGED: Final = ".damaged"
+_MOST_BYTES: Final = 1 << 20
+_MOST_DAMAGED: Final = 64  # damaged files that are kept for inspection
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+#: What froze the tenant. "stop": it is to be killed, at whatever request; "duty": the audit lets
+#: it run for a part of the time; "unknown": it was frozen when gpushared started, without a record.
+By = Literal["operator", "audit", "stop", "duty", "unknown"]
+#: These do not keep a tenant frozen.
+NOT_FREEZES: Final[frozenset[By]] = frozenset({"stop", "duty", "unknown"})
+
+
+@dataclass(frozen=True)
+class CardAllocation:
+    """What a tenant has of one card; its index in `TenantRecord.allocations` is its number.
+
+    `memory_bytes` is reserved for the tenant. It may burst up to `memory_limit_bytes`; None: it
+    may not. ValueError for an amount that no tenant can have.
+    """
+
+    uuid: str
+    memory_bytes: int
+    cores: int = 0  # requested
+    whole: bool = False
+    memory_limit_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an amount that would make the sum of a card's allocations wrong."""
+        if self.memory_bytes <= 0 or self.most_bytes < self.memory_bytes:
+            raise ValueError(f"{self.memory_bytes} of {self.memory_limit_bytes} bytes of a card")
+
+    @property
+    def most_bytes(self) -> int:
+        """The most that the tenant may ever use: its quota, or its burst limit."""
+        return self.memory_limit_bytes or self.memory_bytes
+
+
+@dataclass(frozen=True)
+class TenantRecord:
+    """One tenant. `created` is seconds since the epoch; `expires` of CLOCK_BOOTTIME."""
+
+    key: str
+    state: TenantState
+    id: str
+    name: str = ""  # as the engine or Kubernetes names it; empty: not known yet
+    engine: str = "runc"
+    bundle: str = ""
+    uid: int = 0  # of the user that requested it
+    policy: str = ""
+    isolation: str = ""
+    why: str = ""
+    quota: RequestRecord = field(default_factory=dict)
+    created: float = 0.0
+    expires: float = 0.0
+    pid: int = 0
+    starttime: int = 0  # of `pid`: /proc/PID/stat field 22
+    # "hierarchy:path" as in /proc/PID/cgroup; empty: none of its own. A reservation has one where
+    # its maker binds the container: the runtime is going to make it.
+    cgroup: str = ""
+    notes: tuple[str, ...] = ()  # parts of the request that were not applied
+    namespace: str = ""  # of Kubernetes, as the next two; empty: of no pod
+    sandbox: str = ""  # the pod's id
+    container: str = ""  # its name in the pod
+    allocations: tuple[CardAllocation, ...] = ()
+    uninterposed: tuple[str, ...] = ()  # capabilities of the driver that bypass the interposer
+    compat: str = ""  # the copy of a cuda-compat package that is its driver
+    weight: int = 0  # 0: none requested
+    priority: int = DEFAULT_PRIORITY  # 0 is the highest
+    class_: str = "offline"
+    maker: int = 0  # the runtime that creates a reserved container; 0: not known
+    maker_starttime: int = 0
+    requested: RequestRecord = field(default_factory=dict)  # `quota` without operator overrides
+
+    @property
+    def title(self) -> str:
+        """The name for messages."""
+        return self.name or self.id[:12]
+
+    @property
+    def owner(self) -> str:
+        """What its events are charged to beside itself: a user, a namespace, or ""."""
+        if self.uid:
+            return f"uid {self.uid}"
+        return f"namespace {self.namespace}" if self.namespace else ""
+
+    @property
+    def shared(self) -> bool:
+        """Whether it has pages and an interposer library."""
+        return bool(self.allocations) and not self.allocations[0].whole
+
+    def is_set(self, key: str) -> bool:
+        """Whether an operator has set canonical `key`."""
+        return key in self.quota and self.quota[key]["source"] == "operator"
+
+    def reserved_cores(self, allocation: CardAllocation, card_policy: str) -> int:
+        """Return the percent of a card that is reserved for the tenant under `card_policy`.
+
+        `card_policy` is the policy that an operator has set for the card, "" for none.
+        """
+        if allocation.whole:
+            return 100
+        is_set = self.is_set("policy")
+        policy = policy_on(self.policy, allocation.cores, card_policy, is_set=is_set)
+        return reserved_cores(policy, allocation.cores)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON has it."""
+        return {
+            **vars(self),
+            "quota": dict(self.quota),
+            "requested": dict(self.requested),
+            "notes": list(self.notes),
+            "uninterposed": list(self.uninterposed),
+            "allocations": [dict(vars(allocation)) for allocation in self.allocations],
+        }
+
+
+_FIELDS: Final = frozenset(each.name for each in fields(TenantRecord))
+
+
+def record_from_json(values: Mapping[str, Any]) -> TenantRecord:
+    """Return the record that `to_json` wrote; ValueError, TypeError, LookupError for others."""
+    if values.keys() != _FIELDS or values["state"] not in _STATES:
+        raise ValueError("it does not have the fields of a record")
+    return TenantRecord(
+        **{
+            **values,
+            "allocations": tuple(
+                CardAllocation(**allocation) for allocation in values["allocations"]
+            ),
+            "notes": tuple(values["notes"]),
+            "uninterposed": tuple(values["uninterposed"]),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class FolderScan:
+    """The content of a folder: readable files, and why each of the others is not, by name.
+
+    `discarded` are the names of files of another boot, which is `earlier_boot`; they were removed.
+    """
+
+    documents: Mapping[str, dict[str, Any]]
+    unreadable: Mapping[str, str]
+    discarded: tuple[str, ...] = ()
+    earlier_boot: str = ""
+
+
+class RecordFolder:
+    """The files in `path`, of boot `boot_id`; the decide thread's. OSError."""
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        self.path = path
+        self._boot_id = boot_id
+        path.mkdir(mode=0o700, exist_ok=True)
+        path.chmod(0o700)
+        # Each start of a container waits for these writes: no path is resolved for them.
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Close the folder; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def read(self, check: Callable[[str, dict[str, Any]], None]) -> FolderScan:
+        """Return the content; drafts, and the files of another boot, are removed.
+
+        A file whose name and object `check` refuses with ValueError, TypeError or LookupError is
+        unreadable.
+        """
+        documents: dict[str, dict[str, Any]] = {}
+        unreadable: dict[str, str] = {}
+        discarded, earlier_boot = [], ""
+        for name in sorted(file.name for file in self.path.iterdir()):
+            if not _NAME.fullmatch(name.removeprefix(".")):
+                continue
+            if name.startswith("."):
+                self.remove(name)  # it was never acknowledged
+                continue
+            try:
+                document = self._load(name)
+                boot = document.pop("boot")
+                if boot == self._boot_id:
+                    check(name, document)
+                    documents[name] = document
+                    continue
+            except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+                unreadable[name] = " ".join(str(error).split())
+                continue
+            self.remove(name)
+            discarded.append(name)
+            earlier_boot = str(boot)
+        return FolderScan(documents, unreadable, tuple(discarded), earlier_boot)
+
+    def draft(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write the next content of `name`; it is not in effect before `publish`."""
+        body = _encode({"boot": self._boot_id, **document}).encode() + b"\n"
+        content = b"%s %d %08x\n%s" % (_MAGIC, FORMAT, zlib.crc32(body), body)
+        fd = os.open(f".{name}", _FLAGS, 0o600, dir_fd=self._fd)
+        try:
+            while content:
+                content = content[os.write(fd, content) :]
+        finally:
+            os.close(fd)
+
+    def publish(self, name: str) -> None:
+        """Put the draft of `name` into effect. This needs no space on the disk."""
+        self._rename(f".{name}", name)
+
+    def write(self, name: str, document: Mapping[str, Any]) -> None:
+        """Replace the content of `name`."""
+        self.draft(name, document)
+        self.publish(name)
+
+    def discard(self, name: str) -> None:
+        """Remove the draft of `name`, if there is one."""
+        self.remove(f".{name}")
+
+    def remove(self, name: str) -> None:
+        """Remove the file `name`, if it exists."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._fd)
+
+    def set_aside(self, names: Iterable[str]) -> None:
+        """Rename each file to NAME.damaged; the newest of those are kept."""
+        for name in sorted(names):
+            with contextlib.suppress(FileNotFoundError):
+                self._rename(name, f"{name}{_DAMAGED}")
+        kept = sorted(self.path.glob(f"*{_DAMAGED}"), key=lambda file: file.stat().st_ctime)
+        for file in kept[:-_MOST_DAMAGED]:
+            file.unlink(missing_ok=True)
+
+    def _rename(self, before: str, after: str) -> None:
+        os.rename(before, after, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def _load(self, name: str) -> dict[str, Any]:
+        """Return the object in a file; ValueError if it is damaged, or has another format."""
+        with (self.path / name).open("rb") as opened:
+            content = opened.read(_MOST_BYTES)
+        header, _, body = content.partition(b"\n")
+        magic, _, rest = header.partition(b" ")
+        found, _, checksum = rest.partition(b" ")
+        if magic != _MAGIC or not found.isdigit():
+            raise ValueError("it is not a record of gpushare")
+        if int(found) != FORMAT:
+            raise ValueError(
+                f"it has format {int(found)}, and this version of gpushare reads format {FORMAT}"
+            )
+        if checksum != b"%08x" % zlib.crc32(body):
+            raise ValueError("its checksum is wrong")
+        document = json.loads(body)
+        if not isinstance(document, dict):
+            raise ValueError("it is not an object")  # noqa: TRY004 - the file's fault, not a type
+        return document
+
+
+@dataclass(frozen=True)
+class FreezeRecord:
+    """One freeze of one tenant, or its kill.
+
+    `since` is seconds since the epoch; `due`, the time of the kill, of CLOCK_BOOTTIME. `cgroup`,
+    "hierarchy:path", is what was frozen. `thaws`: gpushared may thaw it; it was not frozen before.
+    """
+
+    key: str
+    by: By
+    why: str
+    since: float
+    due: float = 0.0
+    cgroup: str = ""
+    thaws: bool = True
+
+
+class FreezeJournal:
+    """The freezes of all tenants, for any thread: `all` is replaced, never changed.
+
+    What is in effect is in memory, and in the kernel. `store` is called with the key of a tenant
+    whose freezes are to be written to the disk: no freeze waits for that, or depends on it. `found`
+    are those that were written.
+    """
+
+    def __init__(
+        self, store: Callable[[str], None], found: Mapping[str, tuple[FreezeRecord, ...]]
+    ) -> None:
+        self.store = store
+        self.all: Mapping[str, tuple[FreezeRecord, ...]] = MappingProxyType(dict(found))
+        self._lock = threading.Lock()
+
+    def of(self, key: str) -> tuple[FreezeRecord, ...]:
+        """Return the freezes of tenant `key`, the oldest first."""
+        return self.all.get(key, ())
+
+    def put(self, freeze: FreezeRecord) -> None:
+        """Note `freeze` in place of an earlier one by the same for the same tenant."""
+        with self._lock:
+            self._publish(freeze.key, (*self._others(freeze.key, freeze.by), freeze))
+        self.store(freeze.key)
+
+    def drop(self, key: str, by: By) -> None:
+        """Remove the freeze of tenant `key` by `by`, if there is one."""
+        with self._lock:
+            left = self._others(key, by)
+            if left == self.of(key):
+                return
+            self._publish(key, left)
+        self.store(key)
+
+    def forget(self, key: str) -> None:
+        """Publish that tenant `key` has no freezes: they ended with its record."""
+        with self._lock:
+            self._publish(key, ())
+
+    def _others(self, key: str, by: By) -> tuple[FreezeRecord, ...]:
+        return tuple(freeze for freeze in self.of(key) if freeze.by != by)
+
+    def _publish(self, key: str, freezes: tuple[FreezeRecord, ...]) -> None:
+        others = {other: kept for other, kept in self.all.items() if other != key}
+        self.all = MappingProxyType({**others, key: freezes} if freezes else others)

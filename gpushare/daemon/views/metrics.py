@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of gpushare/metrics_schema.py, for metrics. This module changes no state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import gpushare
+from gpushare.daemon.core.log import event_count
+from gpushare.daemon.observe.compute_usage import CHECKED, GATE
+from gpushare.daemon.pages.status_page import ProcessClaim, sum_claims
+from gpushare.daemon.placement.model import CardCapacity
+from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.views.why import card_memory_kinds
+from gpushare.events import COUNTED
+from gpushare.metrics_schema import (
+    ACTIONS,
+    KINDS,
+    CardMetrics,
+    NodeMetrics,
+    TenantCardMetrics,
+    TenantMetrics,
+)
+
+# What the parts of `gpushare why` are called one by one.
+_KIND_OF: Final = {
+    "buffers": "buffer",
+    "pools": "pool",
+    "arrays": "array",
+    "graphs": "graph",
+    "modules": "module",
+    "context_limits": "context_limit",
+    "contexts": "context",
+}
+
+
+def daemon_metrics(state: DaemonState) -> NodeMetrics:
+    """Return the figures of the daemon itself."""
+    driver = state.driver
+    return NodeMetrics(
+        version=gpushare.__version__,
+        started=state.started,
+        driver_version="" if driver is None else driver.nvml.driver_version,
+        cuda_version="" if driver is None else driver.nvml.cuda_version,
+        driver_up=driver is not None and not state.observed.usage.stale,
+        scheduler_up=state.scheduler_pid != 0,
+        operations=state.durations.figures(),
+        events={event: event_count(event) for event in sorted(COUNTED)},
+        history_lost=0 if state.history is None else state.history.lost,
+    )
+
+
+def card_metrics(state: DaemonState) -> Iterator[CardMetrics]:
+    """Yield a row for each card."""
+    if state.driver is not None:
+        for capacity in state.capacities():
+            yield _card(capacity, state)
+
+
+def _card(capacity: CardCapacity, state: DaemonState) -> CardMetrics:
+    uuid = capacity.card.uuid
+    held = [
+        use.bytes
+        for seen in state.observed.usage.processes.values()
+        for card, use in seen
+        if card == uuid
+    ]
+    unallocated = sum(container.bytes for container in capacity.non_tenants)
+    return CardMetrics(
+        index=capacity.card.index,
+        uuid=uuid,
+        model=capacity.card.model,
+        memory_bytes=capacity.card.memory_bytes,
+        used_bytes=None if None in held else sum(one or 0 for one in held) + unallocated,
+        allocated_bytes=capacity.allocated_bytes,
+        available_bytes=capacity.available_bytes,
+        cores_allocated=100 - capacity.cores_available,
+        utilization=capacity.utilisation,
+        tenants=len(capacity.allocations),
+        max_tenants=capacity.max_tenants,
+        cordoned=capacity.cordoned is not None,
+        healthy=capacity.health == "ok",
+        xids={
+            str(number): count
+            for (card, number), count in state.observed.xids.items()
+            if card == uuid
+        },
+        non_tenant_processes=non_tenant_processes(capacity, state.config.unknown),
+    )
+
+
+def non_tenant_processes(capacity: CardCapacity, unknown: str) -> dict[str, int]:
+    """Return how many processes are no tenant's, by what is done about them."""
+    actions = [unknown if container.container else "ignore" for container in capacity.non_tenants]
+    return {action: actions.count(action) for action in ACTIONS}
+
+
+def tenant_metrics(state: DaemonState) -> Iterator[TenantMetrics]:
+    """Yield a row for each tenant that has a part of a card, from its reservation on."""
+    driver = state.driver
+    if driver is None:
+        return
+    for record in state.ledger.entries.values():
+        if record.state != "none":
+            yield _tenant(record, state, driver)
+
+
+def _tenant(record: TenantRecord, state: DaemonState, driver: LoadedDriver) -> TenantMetrics:
+    pages = state.tenants.pages.get(record.key)
+    claims = () if pages is None else pages.claims()
+    return TenantMetrics(
+        key=record.key,
+        id=record.id,
+        name=record.title,
+        engine=record.engine,
+        mode="exclusive" if record.isolation == "exclusive" else "shared",
+        policy=record.policy,
+        class_=record.class_,
+        priority=record.priority,
+        isolation=record.isolation,
+        held=[freeze.by for freeze in state.ledger.freezes.of(record.key) if freeze.by != "duty"],
+        created=record.created,
+        denied=0 if pages is None else pages.denials.seen,
+        cards=[
+            _part(record, number, allocation, claims, state, driver)
+            for number, allocation in enumerate(record.allocations)
+        ],
+    )
+
+
+def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
+    record: TenantRecord,
+    number: int,
+    allocation: CardAllocation,
+    claims: tuple[ProcessClaim, ...],
+    state: DaemonState,
+    driver: LoadedDriver,
+) -> TenantCardMetrics:
+    card, compute = (
+        driver.card(allocation.uuid),
+        state.observed.compute_of(record.key, allocation.uuid),
+    )
+    kinds, limit, expected = _memory(record, number, allocation, claims, state)
+    used = sum(kinds.values())
+    utilisation, source = busy_cores(compute, running=record.state == "bound")
+    finding = state.observed.findings.get((record.key, allocation.uuid))
+    has = state.observed.usage.driver_bytes(record.key, allocation.uuid)
+    peak = state.observed.peaks.get((record.key, allocation.uuid), 0)
+    return TenantCardMetrics(
+        index=-1 if card is None else card.index,
+        uuid=allocation.uuid,
+        memory_bytes=allocation.memory_bytes,
+        limit_bytes=limit,
+        used_bytes=used,
+        kinds=kinds,
+        drift_bytes=None if expected is None else expected - has,
+        peak_bytes=max(
+            used, min(peak, allocation.most_bytes if card is None else card.memory_bytes)
+        ),
+        cores=allocation.cores,
+        utilization=utilisation,
+        source=source,
+        gpu_seconds=compute.got_ns / 1e9,
+        throttled_seconds=compute.waited_ns / 1e9,
+        forced=compute.forced,
+        active=max(compute.active, record.created),
+        over_bytes=0 if finding is None else max(0, finding.used_bytes - finding.may_bytes),
+        bypassed=compute.bypassed,
+        hung=compute.hung,
+    )
+
+
+def _memory(
+    record: TenantRecord,
+    number: int,
+    allocation: CardAllocation,
+    claims: tuple[ProcessClaim, ...],
+    state: DaemonState,
+) -> tuple[dict[str, int], int, int | None]:
+    """Return what it uses by kind, what it may use, and what its account expects of the driver."""
+    kinds = dict.fromkeys(KINDS, 0)
+    pages = state.tenants.pages.get(record.key)
+    if pages is None or number >= pages.grant.card_count:
+        kinds["unaccounted"] = state.observed.usage.driver_bytes(record.key, allocation.uuid)
+        return kinds, allocation.memory_bytes, None
+    account = sum_claims(claims, pages.grant.card_count)[number]
+    card = state.loaded().card(allocation.uuid)
+    most = allocation.most_bytes if card is None else card.memory_bytes
+    beyond = pages.grant.overhead_bytes(number)
+    found = card_memory_kinds(claims, number, account, beyond, most)
+    kinds |= {_KIND_OF.get(part, part): size for part, size in found.items()}
+    return kinds, pages.grant.limit_bytes(number), min(account.expected_bytes, most)
+
+
+def busy_cores(compute: ComputeUsage, *, running: bool) -> tuple[float | None, str]:
+    """Return percent of the card over ten seconds, and the source: nvml, or the gate.
+
+    The driver's figure comes first. If it has none, or reports 0 for a tenant that the gate charged
+    (drivers do, for cards that are newer than they are), the gate's is used.
+    """
+    charged = compute.got[CHECKED] if compute.source == GATE else None
+    measured = compute.driver_percent
+    if measured is not None and (measured or not charged):
+        return measured, "nvml"
+    if charged is not None:
+        return charged, "gate"
+    # Nothing runs before a tenant is bound: that it has used nothing is known.
+    return (None, "") if running else (0.0, "gate")

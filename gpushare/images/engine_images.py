@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images and containers of docker and podman, which their own programs describe.
+
+The files are the engine's layers, which the kernel combines in a mount that is attached nowhere:
+only its descriptor leads to it, and nothing is left to unmount. That takes root. Otherwise the
+engine exports the files, and only their names are kept.
+Source: fsopen(2), fsconfig(2), fsmount(2); Linux, filesystems/overlayfs.rst.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare.images.archive import LayerIndex
+from gpushare.images.tar_entries import (
+    ArchiveError,
+    ArchiveLimit,
+    ByteReader,
+    ReadBudget,
+    tar_entries,
+)
+from gpushare.images.target import ImageTarget, NotFound, variables_of
+
+# The same on every architecture (asm-generic/unistd.h).
+_SYS_FSOPEN: Final = 430
+_SYS_FSCONFIG: Final = 431
+_SYS_FSMOUNT: Final = 432
+_CLOEXEC: Final = 1
+_SET_STRING: Final = 1
+_CREATE: Final = 6
+_READ_ONLY: Final = 0x1 | 0x2 | 0x4 | 0x8  # MOUNT_ATTR_RDONLY, NOSUID, NODEV, NOEXEC
+_LONGEST_STRING: Final = 255
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+_ANSWER_SECONDS: Final = 60.0
+_PROGRAMS: Final = ("docker", "podman")
+_UNKNOWN: Final = ("no such", "not known", "no container with name")
+
+
+@contextmanager
+def open_layers(layers: Sequence[Path]) -> Iterator[int]:
+    """Open the tree that `layers`, the topmost first, make; OSError where that cannot be."""
+    if not layers:
+        raise OSError(errno.ENOENT, "the engine reports no layers")
+    if len(layers) == 1:
+        fd = os.open(layers[0], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    else:
+        fd = _mount(layers)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _mount(layers: Sequence[Path]) -> int:
+    context = _syscall(_SYS_FSOPEN, ctypes.c_char_p(b"overlay"), ctypes.c_uint(_CLOEXEC))
+    try:
+        try:
+            for layer in layers:
+                _set_option(context, b"lowerdir+", os.fsencode(layer))
+        except OSError as error:
+            # Before Linux 6.7 all of them are one string.
+            together = b":".join(map(os.fsencode, layers))
+            if error.errno != errno.EINVAL or len(together) > _LONGEST_STRING:
+                raise
+            _set_option(context, b"lowerdir", together)
+        _syscall(
+            _SYS_FSCONFIG,
+            ctypes.c_int(context),
+            ctypes.c_uint(_CREATE),
+            None,
+            None,
+            ctypes.c_int(0),
+        )
+        return _syscall(
+            _SYS_FSMOUNT, ctypes.c_int(context), ctypes.c_uint(_CLOEXEC), ctypes.c_uint(_READ_ONLY)
+        )
+    finally:
+        os.close(context)
+
+
+def _set_option(context: int, key: bytes, value: bytes) -> None:
+    _syscall(
+        _SYS_FSCONFIG,
+        ctypes.c_int(context),
+        ctypes.c_uint(_SET_STRING),
+        ctypes.c_char_p(key),
+        ctypes.c_char_p(value),
+        ctypes.c_int(0),
+    )
+
+
+def _syscall(number: int, *arguments: object) -> int:
+    done = _libc.syscall(ctypes.c_long(number), *arguments)
+    if done < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "overlay")
+    return int(done)
+
+
+@dataclass(frozen=True)
+class InspectedImage:
+    """What an engine reports of an image or a container. `pid` 0: it is not running.
+
+    `layers` are directories of its files, the topmost first; empty if unknown.
+    """
+
+    kind: str  # image | container
+    name: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    pid: int = 0
+    layers: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImageEngine:
+    """One engine, by the name of its program."""
+
+    name: str
+
+    def container(self, name: str) -> InspectedImage | None:
+        """Return a container, None if there is none of that name; NotFound if the engine fails."""
+        found = self._inspect("container", name)
+        if found is None:
+            return None
+        args = (str(found.get("Path", "")), *map(str, found.get("Args") or ()))
+        state = found.get("State") or {}
+        return InspectedImage(
+            "container",
+            name,
+            variables_of((found.get("Config") or {}).get("Env")),
+            tuple(arg for arg in args if arg),
+            int(state.get("Pid") or 0) if state.get("Running") else 0,
+            _layers(found),
+        )
+
+    def image(self, name: str) -> InspectedImage | None:
+        """Return an image, None if there is none of that name; NotFound if the engine fails."""
+        found = self._inspect("image", name)
+        if found is None:
+            return None
+        config = found.get("Config") or {}
+        args = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
+        variables = variables_of(config.get("Env"))
+        return InspectedImage("image", name, variables, tuple(map(str, args)), 0, _layers(found))
+
+    @contextmanager
+    def opened(self, inspected: InspectedImage) -> Iterator[ImageTarget]:
+        """Open the files of what was inspected; nothing of it is run."""
+        kind = f"{inspected.kind} of {self.name}"
+        known = (kind, inspected.name, inspected.variables, inspected.args)
+        with ExitStack() as stack:
+            fd, note = None, ""
+            try:
+                fd = stack.enter_context(open_layers(inspected.layers))
+            except OSError:
+                try:
+                    skeleton = stack.enter_context(self._exported(inspected))
+                    fd, note = skeleton.fd, skeleton.note
+                except (NotFound, OSError, ArchiveError, ArchiveLimit) as error:
+                    note = (
+                        "only its configuration is known, because its files could not be "
+                        f"read: {error}"
+                    )
+            yield ImageTarget(*known, fd, note)
+
+    @contextmanager
+    def _exported(self, inspected: InspectedImage) -> Iterator[LayerIndex]:
+        """Read the engine's export of the files, of a container that is made for it and not run."""
+        name = inspected.name
+        with ExitStack() as stack:
+            if inspected.kind == "image":
+                # An image may have no command: one is named, and never started.
+                name = self._ask("create", "--pull=never", "--network=none", name, "/-").split()[-1]
+                stack.callback(self._ask, "rm", "--force", name)
+            skeleton = stack.enter_context(LayerIndex.made())
+            args = [self.name, "export", name]
+            with subprocess.Popen(
+                args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            ) as export:
+                try:
+                    assert export.stdout is not None
+                    budget = ReadBudget()
+                    tar = ByteReader(export.stdout.read)
+                    skeleton.add(tar_entries(tar, budget), budget)
+                finally:
+                    export.kill()
+            yield skeleton
+
+    def _inspect(self, kind: str, name: str) -> dict[str, Any] | None:
+        try:
+            output = self._ask(kind, "inspect", "--", name)
+        except _UnknownName:
+            return None
+        try:
+            [found] = json.loads(output)
+        except ValueError as error:
+            raise NotFound(f"{self.name} gave an unknown answer") from error
+        return found if isinstance(found, dict) else None
+
+    def _ask(self, *args: str) -> str:
+        try:
+            done = subprocess.run(
+                [self.name, *args],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_ANSWER_SECONDS,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NotFound(f"{self.name} does not answer ({error})") from error
+        if done.returncode == 0:
+            return done.stdout
+        why = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        if any(word in done.stderr.lower() for word in _UNKNOWN):
+            raise _UnknownName(why[0])
+        raise NotFound(f"{self.name}: {why[0]}")
+
+
+class _UnknownName(NotFound):
+    """The engine knows nothing of that name."""
+
+
+def installed_engines() -> list[ImageEngine]:
+    """Return the engines whose programs are installed."""
+    return [ImageEngine(name) for name in _PROGRAMS if shutil.which(name)]
+
+
+def _layers(found: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Return the directories of an overlay's layers, as docker and podman tell them."""
+    driver = found.get("GraphDriver") or {}
+    data = driver.get("Data") or {}
+    if not str(driver.get("Name", "")).startswith("overlay"):
+        return ()
+    lower = str(data.get("LowerDir") or "").split(":")
+    return tuple(Path(path) for path in (str(data.get("UpperDir") or ""), *lower) if path)

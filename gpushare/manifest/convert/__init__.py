@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrite the requests of a manifest in another system's keys, and change nothing else.
+
+`edits`, `collection_edits` and `plan` edit YAML and know nothing of GPUs. `targets` are tables,
+`requests` finds the keys of a request, `render` writes it in a target's keys, `edit_target` knows
+where those go, and `conversion` plans it for a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
+
+from gpushare.manifest import Container, ManifestFile, read
+from gpushare.manifest.convert.collection_edits import RemovedComments
+from gpushare.manifest.convert.conversion import (
+    CannotConvert,
+    ConversionNote,
+    FileConversion,
+    refusal_text,
+)
+from gpushare.manifest.convert.edits import CannotEdit, NewText, Quoted, apply_edits, line_of
+from gpushare.manifest.convert.render import RenderedRequest
+from gpushare.manifest.convert.requests import (
+    LocatedKey,
+    LocatedRequest,
+    differing_fields,
+    dropped_fields,
+    field_of,
+    meaning_of,
+)
+from gpushare.manifest.convert.targets import TARGETS, Target
+from gpushare.manifest.request import request_of
+from gpushare.quota import QuotaError
+from gpushare.text_position import KeyPath
+
+__all__ = ["TARGETS", "CannotConvert", "ConversionNote", "Converted", "Target", "convert"]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A converted file; `text` is unchanged if nothing had to be converted."""
+
+    file: ManifestFile
+    target: Target
+    text: str
+    notes: tuple[ConversionNote, ...] = ()
+    containers: tuple[Container, ...] = ()  # those that were rewritten
+
+    @property
+    def changed(self) -> bool:
+        """Whether the text has changed."""
+        return self.text != self.file.text
+
+    @property
+    def lost(self) -> tuple[ConversionNote, ...]:
+        """The keys that the target does not support."""
+        return tuple(one for one in self.notes if one.what == "lost")
+
+
+def convert(file: ManifestFile, target: Target) -> Converted:
+    """Return `file` in the keys of `target`; CannotConvert if a part of it cannot be converted."""
+    work = FileConversion(file, target)
+    for key, first in file.duplicates:
+        why = f"{key.text} is a duplicate of line {first.line}; keep one"
+        work.reasons.append((key.line, why))
+    for document in file.documents:
+        work.document(document)
+    if work.reasons:
+        raise CannotConvert(file, work.reasons)
+    comments = move_comments(work)
+    try:
+        text = apply_edits(
+            work.text, [edit for plan in work.plans.values() for edit in plan.edits()]
+        )
+    except CannotEdit as error:
+        raise CannotConvert(file, [(line_of(file.text, error.index), str(error))]) from error
+    work.note_comments(comments, text)
+    made = Converted(
+        file,
+        target,
+        text.removesuffix(work.ending),
+        tuple(sorted(work.notes, key=lambda one: one.line)),
+        tuple(located.container for located, _, _ in work.rewritten),
+    )
+    verify(file, made.text, work)
+    return made
+
+
+def move_comments(work: FileConversion) -> list[str]:
+    """Move the comments of removed keys to the new ones; return all of them."""
+    found: list[str] = []
+    takers: dict[int, list[_Recipient]] = {}
+    for located, rendered, new in work.rewritten:
+        plan, _, path = work.placed(located.container)
+        if new:
+            takers.setdefault(id(plan), []).append(_Recipient(path, located, rendered, new))
+    for plan in work.plans.values():
+        plan.prune()
+        for path, gone in plan.gone():
+            found += [*gone.above, *gone.behind.values()]
+            if id(plan) in takers:
+                _move_to(takers[id(plan)], path, gone)
+    return found
+
+
+class _Recipient(NamedTuple):
+    path: KeyPath
+    located: LocatedRequest
+    rendered: RenderedRequest
+    new: list[NewText]
+
+
+def _move_to(takers: list[_Recipient], path: KeyPath, gone: RemovedComments) -> None:
+    """Move the comments of one collection to its container, or to the pod's first."""
+    _, located, rendered, new = max(takers, key=lambda one: _shared(one.path, path))
+    above = list(gone.above)
+    for name, comment in gone.behind.items():
+        found = next((one for one in (*located.to_convert, *located.own) if one.name == name), None)
+        if found is None:
+            above.append(comment)
+            continue
+        taker = _replacement(found, rendered, new)
+        if taker is not None and _new_text(taker) == found.value.text:
+            taker.behind = comment
+        else:  # it may be about the number that was
+            written_out = f"# {name}: {found.value.text}  {comment}"
+            (above if taker is None else taker.above).append(written_out)
+    new[0].above += [one for one in above if one not in new[0].above]
+
+
+def _shared(first: KeyPath, second: KeyPath) -> int:
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _replacement(
+    found: LocatedKey, rendered: RenderedRequest, new: list[NewText]
+) -> NewText | None:
+    """Return the entry that replaces `found`."""
+    names = {one.name for one in rendered.written if one.key == found.key}
+    scoped = tuple(f".{name.rpartition('/')[2]}" for name in names)
+    return next((one for one in new if one.key in names or one.key.endswith(scoped)), None)
+
+
+def _new_text(new: NewText) -> str:
+    return new.value.text if isinstance(new.value, Quoted) else str(new.value)
+
+
+def verify(file: ManifestFile, text: str, work: FileConversion) -> None:
+    """Read the new text; CannotConvert if it is another request."""
+    again = {_key_of(one): one for one in read(file.path, text).containers}
+    done = {id(located.container): rendered for located, rendered, _ in work.rewritten}
+    reasons = [
+        (before.line, f"{before.name}: {why}")
+        for before in file.containers
+        for why in _differences(before, again.get(_key_of(before)), done.get(id(before)))
+    ]
+    if reasons:
+        raise CannotConvert(file, reasons)
+
+
+def _key_of(container: Container) -> tuple[str, KeyPath]:
+    return str(container.document), container.place
+
+
+def _differences(
+    before: Container, after: Container | None, rendered: RenderedRequest | None
+) -> Iterator[str]:
+    """Yield what has changed of a container, except for the keys that `rendered` drops."""
+    if after is None:
+        yield "it cannot be recognized as a container without its resources; add its image"
+        return
+    first, now = (request_of(one, strict=False).requested for one in (before, after))
+    if rendered is None:
+        if {key: one.value for key, one in first.items()} != {
+            key: one.value for key, one in now.items()
+        }:
+            yield "its request would change, because it shares what was converted"
+        return
+    lost = dropped_fields(one.key for one in rendered.lost)
+    try:
+        differing = differing_fields(meaning_of(first), meaning_of(now))
+    except QuotaError as error:
+        yield f"the converted request is refused: {error}"
+        return
+    for name in differing:
+        if name not in lost:
+            by = next(
+                (f", by {one.source}" for key, one in now.items() if field_of(key) == name),
+                "",
+            )
+            yield f"its {name} would change{by}; remove that key and convert again"
+    before_too = {refusal_text(one) for one in request_of(before, strict=True).problems}
+    for problem in request_of(after, strict=True).problems:
+        if refusal_text(problem) not in before_too:
+            yield refusal_text(problem)

@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan the conversion of a file: which keys are removed, and which take their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from gpushare.errors import UserError
+from gpushare.manifest import Container, Document, ManifestFile, ManifestValue, Pod, settings_of
+from gpushare.manifest.convert.edit_target import (
+    CLASS,
+    GPUSHARE,
+    SERVING,
+    EditTarget,
+    same_names,
+    surface_of,
+)
+from gpushare.manifest.convert.edits import CannotEdit, NewText, Quoted, line_of
+from gpushare.manifest.convert.plan import DocumentEdits
+from gpushare.manifest.convert.render import DroppedKey, RenderedKey, RenderedRequest, render
+from gpushare.manifest.convert.requests import LocatedKey, LocatedRequest, locate_request
+from gpushare.manifest.convert.targets import Target, Untranslatable
+from gpushare.manifest.request import KeyRefusal
+from gpushare.quota import QuotaError, request_from
+from gpushare.quota.dialects import TABLES
+from gpushare.text_position import KeyPath
+from gpushare.yaml_nodes import YamlNode, value_at
+
+#: lost: the target has no word for it. left: it stays, and does no harm. note: to know or to do.
+NoteKind: TypeAlias = Literal["lost", "left", "note"]
+
+
+_LONGEST: Final = 63  # what Kubernetes lets an annotation's name have behind its slash
+#: Schedulers that place the pods of one vendor's device plugin alone.
+_SCHEDULERS: Final = {"hami-scheduler": "hami"}
+
+
+@dataclass(frozen=True)
+class ConversionNote:
+    """One line for the user: which key of which line, and why."""
+
+    line: int
+    key: str
+    what: NoteKind
+    why: str
+
+
+class CannotConvert(UserError):
+    """A file that is left as it is; the text has a line for each reason."""
+
+    def __init__(self, file: ManifestFile, reasons: Sequence[tuple[int, str]]) -> None:
+        shown = dict.fromkeys(f"{file.path}:{line}: {why}" for line, why in reasons)
+        super().__init__("\n".join((*shown, "nothing was written")))
+        self.reasons = tuple(reasons)
+
+
+@dataclass
+class FileConversion:
+    """The conversion of one file: its edits, the notes on them, and the reasons against it."""
+
+    file: ManifestFile
+    target: Target
+    notes: list[ConversionNote] = field(default_factory=list)
+    reasons: list[tuple[int, str]] = field(default_factory=list)
+    rewritten: list[tuple[LocatedRequest, RenderedRequest, list[NewText]]] = field(
+        default_factory=list
+    )
+
+    def __post_init__(self) -> None:
+        # The last line may have no line break: it gets one while lines are put beneath it.
+        self.ending = "" if self.file.text.endswith("\n") else "\n"
+        self.text = self.file.text + self.ending
+        self.plans = {id(root): DocumentEdits(self.text, root) for root in self.file.roots}
+        self._annotated: dict[int, list[NewText]] = {}
+        self._known: set[ConversionNote] = set()
+
+    def note_comments(self, comments: Sequence[str], text: str) -> None:
+        """Note the comments that are no longer in `text`."""
+        for comment in dict.fromkeys(comments):
+            if comment not in text:
+                at = self.text.index(comment)
+                why = "this comment was removed with its key"
+                self.notes.append(ConversionNote(line_of(self.text, at), comment, "note", why))
+
+    def document(self, document: Document) -> None:
+        """Plan the edits of a document."""
+        self._note_settings(document)
+        for pod in document.pods:
+            asking = [
+                located
+                for located in (self._locate(one) for one in pod.containers)
+                if located is not None and (located.to_convert or located.kept or located.alone)
+            ]
+            for container in pod.containers:
+                self._note_unknown(container)
+            changing = [one for one in asking if one.to_convert and one.layer]
+            for one in asking:
+                self._note_kept(one)
+            if changing:
+                try:
+                    self._pod(pod, changing)
+                except CannotEdit as error:
+                    self.reasons.append((line_of(self.text, error.index), str(error)))
+
+    def _locate(self, container: Container) -> LocatedRequest | None:
+        try:
+            located = locate_request(container, self.target.dialect)
+        except QuotaError as error:
+            self.reasons.append((container.line, str(error)))
+            return None
+        for problem in located.request.problems:
+            line = container.line if problem.value is None else problem.value.line
+            self.reasons.append((line, refusal_text(problem)))
+        return None if located.request.problems else located
+
+    # --- notes ---
+
+    def _note(self, value: ManifestValue | Container, key: str, what: NoteKind, why: str) -> None:
+        note = ConversionNote(value.line, key, what, why)
+        if note not in self._known:
+            self._known.add(note)
+            self.notes.append(note)
+
+    def _note_settings(self, document: Document) -> None:
+        """Note the operator's settings: labels of nodes, and the file of a device plugin."""
+        for word, value in settings_of(document):
+            if word.row.instead and word.row.where != "claim" and self.target.name == GPUSHARE:
+                title, instead = word.dialect.title, word.row.instead
+                why = f"the operator of the node sets this for {title}: {instead}"
+                self._note(value, word.name, "left", why)
+
+    def _note_unknown(self, container: Container) -> None:
+        """Note the requests whose values are not in the file, but in a shell or a ConfigMap."""
+        unknown = dict.fromkeys(container.unknown, "")
+        for word in TABLES.find("env", unknown):
+            if word.row.key and word.row.role == "request":
+                why = "not converted, because its value is not in this file"
+                self._note(container, word.name, "left", why)
+        for name, value in container.env.items():
+            written = value.value_node.text.removeprefix(f"{name}=")
+            if written != value.text and TABLES.find("env", {name: value.text}):
+                self._note(value, name, "note", f"the default of {written} is used: {value.text}")
+
+    def _note_kept(self, located: LocatedRequest) -> None:
+        """Note the keys that stay, or that are removed without a replacement."""
+        for found in located.alone:
+            assert found.word is not None
+            why = found.word.row.instead or "no other system has an equivalent"
+            self._note(found.value, found.name, "left", f"not converted: {why}")
+        for found in located.kept:
+            assert found.word is not None
+            row = found.word.row
+            title = found.word.dialect.title
+            if row.where == "claim":
+                why = f"claims are not converted: {title} continues to serve this one"
+                self._note(found.value, found.name, "left", why)
+            elif row.where == "limit":
+                why = row.instead or f"{self.target.title} has no equivalent of this {title} limit"
+                self._note(found.value, found.name, "lost", f"removed: {why}")
+                self._remove(located.container, found)
+            elif row.role != "record" and row.instead:
+                self._note(found.value, found.name, "left", f"it has no effect here; {row.instead}")
+            else:
+                why = f"only {title} reads it ({row.meaning.rstrip('.')})"
+                self._note(found.value, found.name, "left", why)
+
+    # --- a pod ---
+
+    def _pod(self, pod: Pod, asking: Sequence[LocatedRequest]) -> None:
+        surface = surface_of(pod.document.kind)
+        made: list[tuple[LocatedRequest, RenderedRequest]] = []
+        for located in asking:
+            try:
+                quota = request_from(located.layer)
+                made.append((located, render(located.layer, quota, self.target, surface)))
+            except Untranslatable as error:
+                self.reasons.append((located.line, f"{located.container.name}: {error}"))
+            except QuotaError as error:
+                self.reasons.append((located.line, str(error)))
+        if len(made) < len(asking):
+            return
+        for located, rendered in made:
+            for note in located.request.notes:
+                self._note(located.container, located.container.name, "note", note)
+            for lost in rendered.lost:
+                self._note_lost(located, lost)
+            self._note_policy(located)
+        self._agree(made)
+        for located, rendered in made:
+            self.rewritten.append((located, rendered, self._write(pod, located, rendered)))
+        self._runtime(pod)
+
+    def _note_policy(self, located: LocatedRequest) -> None:
+        """Note a policy that a label of the vendor's nodes has set so far."""
+        if (
+            self.target.name != GPUSHARE
+            or "cores" not in located.layer
+            or "policy" in located.layer
+        ):
+            return
+        for row in (
+            row for one in located.request.dialects if one.layer for row in one.dialect.rows
+        ):
+            if row.where == "node label" and "defaults.policy" in row.instead:
+                why = (
+                    f"its policy was a label of the nodes ({row.name}): {row.instead}. "
+                    "Default: fixed-share"
+                )
+                self._note(located.container, located.container.name, "note", why)
+
+    def _note_lost(self, located: LocatedRequest, lost: DroppedKey) -> None:
+        source = located.layer[lost.key].source.name if lost.key in located.layer else ""
+        found = next((one for one in located.to_convert if one.name == source), None)
+        value: ManifestValue | Container = found.value if found else located.container
+        self._note(value, source or lost.key, "lost", f"{lost.key} {lost.text}: {lost.why}")
+
+    def placed(self, part: Container | Pod) -> tuple[DocumentEdits, YamlNode, KeyPath]:
+        """Return the edits of the document of a container or pod, its node, and its path."""
+        node = part.node
+        return (
+            self.plans[id(node.root)],
+            node,
+            (*self._path(part.document), *part.place),
+        )
+
+    def _path(self, document: Document) -> KeyPath:
+        """Return the path of a document in its text: an item of a List, or the root."""
+        return self.plans[id(document.root.root)].path_of(document.root)
+
+    def _remove(self, container: Container, found: LocatedKey) -> None:
+        value = found.value
+        plan, _, _ = self.placed(container)
+        path = (*self._path(container.document), *value.place)
+        if found.word is not None and found.word.row.where == "label":
+            selected = value_at(container.document.root, "spec", "selector")
+            if selected is not None and any(
+                node.kind == "scalar" and node.text == found.name for node in selected.walk()
+            ):
+                why = "kept, because the selector uses it"
+                self._note(value, found.name, "left", why)
+                return
+        for depth in range(len(path) - 1, 0, -1):
+            if isinstance(path[depth], int):  # NAME=VALUE, or {name: ..., value: ...}
+                of = plan.at(path[:depth])
+                for number in same_names(of, int(path[depth])):
+                    plan.remove_item(of, number, path[:depth])
+                return
+            if depth < len(path) - 1 or path[-1] not in {"value", "Value"}:
+                break
+        key = value.key_node
+        assert key.parent is not None
+        entry = next(one for one in key.parent.entries if one.key is key)
+        plan.remove(entry, path[:-1])
+
+    # --- what is written ---
+
+    def _agree(self, made: Sequence[tuple[LocatedRequest, RenderedRequest]]) -> None:
+        """Drop annotations in which the containers of a pod differ."""
+        if self.target.scoped:
+            return
+        first: dict[str, RenderedKey] = {}
+        for located, rendered in made:
+            for one in [one for one in rendered.written if one.where == "annotation"]:
+                if first.setdefault(one.name, one).text != one.text:
+                    why = (
+                        f"{one.name} applies to the whole pod, and another container needs "
+                        "another value"
+                    )
+                    rendered.lost.append(DroppedKey(one.key, one.text, why))
+                    self._note_lost(located, rendered.lost[-1])
+                    rendered.written.remove(one)
+
+    def _write(self, pod: Pod, located: LocatedRequest, rendered: RenderedRequest) -> list[NewText]:
+        """Replace the keys of a request by those of the target; return the new entries."""
+        surface = surface_of(pod.document.kind)
+        new: dict[RenderedKey, NewText] = {}
+        stays: set[tuple[str, str]] = set()
+        # New limits are quoted as the old ones are.
+        quoted = any(one.value.value_node.style for one in located.limits_to_convert[:1])
+        for one in rendered.written:
+            name = self._name(pod, located.container, one)
+            value: str | int | Quoted = one.text
+            if one.where == "limit":
+                value = Quoted(one.text) if quoted else int(one.text)
+            stays.add((name, one.text))
+            new[one] = NewText(name, value)
+        standing: set[str] = set()
+        for found in (*located.to_convert, *located.own):
+            if (found.name, found.value.text) in stays and not found.of_requests:
+                standing.add(found.name)
+            else:
+                self._remove(located.container, found)
+        plan, node, path = self.placed(located.container)
+        here = EditTarget(plan, node, path)
+        written = {one: made for one, made in new.items() if made.key not in standing}
+        if limits := [made for one, made in written.items() if one.where == "limit"]:
+            here.limits(limits, self._limits(located))
+        if env := [made for one, made in written.items() if one.where == "env"]:
+            here.variables(env, surface)
+        if of_pod := [made for one, made in written.items() if one.where == "annotation"]:
+            self._annotate(pod, of_pod)
+        return list(written.values())
+
+    def _limits(self, located: LocatedRequest) -> tuple[YamlNode, KeyPath] | None:
+        """Return the mapping in which limits go, which an alias may have brought."""
+        for found in located.limits_to_convert:
+            if not found.of_requests:
+                mapping = found.value.key_node.parent
+                assert mapping is not None
+                document = located.container.document
+                return mapping, (*self._path(document), *found.value.place[:-1])
+        return None
+
+    def _name(self, pod: Pod, container: Container, one: RenderedKey) -> str:
+        """Return the name of a key, with the container's if the pod has others."""
+        joined = pod.document.kind in SERVING or container.place[-1:] == ("container",)
+        alone = len(pod.containers) == 1 and not joined  # others come in the cluster
+        if one.where != "annotation" or not self.target.scoped or alone:
+            return one.name
+        why = ""
+        if not container.name:
+            why = "a request needs the container's name; add one"
+        elif sum(other.name == container.name for other in pod.containers) > 1:
+            why = f"two containers of this pod are named {container.name}; rename one"
+        domain, _, key = one.name.partition("/")
+        name = f"container.{container.name}.{key}"
+        if len(name) > _LONGEST:
+            why = f"the annotation {domain}/{name} is too long for Kubernetes; rename the container"
+        if why:
+            self.reasons.append((container.line, why))
+        return f"{domain}/{name}"
+
+    def _annotate(self, pod: Pod, new: Sequence[NewText]) -> None:
+        plan, node, path = self.placed(pod)
+        here = EditTarget(plan, node, path)
+        there = {key: value.text for key, value in pod.annotations.items()}
+        fresh = [one for one in new if there.get(one.key) != one.value]
+        wished = {one.key for one in self._annotated.setdefault(id(pod), [])}
+        fresh = [one for one in fresh if one.key not in wished]
+        self._annotated[id(pod)] += fresh
+        if fresh:
+            serving = pod.document.kind in SERVING
+            here.annotations(fresh, serving=serving, several=len(pod.document.pods) > 1)
+
+    def _runtime(self, pod: Pod) -> None:
+        """Set our runtime for these containers, or remove it."""
+        surface = surface_of(pod.document.kind)
+        if surface not in {"kubernetes", "compose"}:
+            if self.target.name == GPUSHARE and surface == "ecs":
+                why = (
+                    "ECS cannot set a runtime: make gpushare Docker's default runtime on the "
+                    "instance"
+                )
+                self._note(pod.containers[0], pod.containers[0].name, "note", why)
+            return
+        plan, node, path = self.placed(pod)
+        here, key = EditTarget(plan, node, path), CLASS if surface == "kubernetes" else "runtime"
+        self._note_selector(pod, node)
+        if self.target.name != GPUSHARE:
+            here.drop(key, GPUSHARE)
+            return
+        if pod.containers[0].place[-1:] == ("container",):
+            why = (
+                "Argo's templates have unknown key; use podSpecPatch: 'runtimeClassName: gpushare'"
+            )
+            self._note(pod.containers[0], key, "note", why)
+            return
+        other = here.runtime(key)
+        if surface == "kubernetes" and other is None and pod.runtime_class != GPUSHARE:
+            why = "the cluster needs the RuntimeClass gpushare, and its nodes need gpushare setup"
+            self._note(pod.containers[0], key, "note", why)
+        if other is not None:
+            why = f"{other} is kept, but gpushare enforces the quota only if {key} is gpushare"
+            self._note(pod.containers[0], key, "note", why)
+        for scheduler, of in _SCHEDULERS.items():
+            if of != self.target.dialect and here.drop("schedulerName", scheduler):
+                why = f"{scheduler} was removed: it only places pods of {of}"
+                self._note(pod.containers[0], "schedulerName", "note", why)
+
+    def _note_selector(self, pod: Pod, node: YamlNode) -> None:
+        """Note the labels of a vendor's nodes that the pod selects."""
+        selector = node.get("nodeSelector")
+        texts = (
+            {} if selector is None else {one.key.text: one.value.text for one in selector.entries}
+        )
+        for word in TABLES.find("node label", texts):
+            if word.dialect.name != self.target.dialect:
+                why = f"the pod still selects nodes with this label of {word.dialect.title}"
+                self._note(pod.containers[0], f"nodeSelector {word.name}", "left", why)
+
+
+def refusal_text(refusal: KeyRefusal) -> str:
+    """Return a refusal as the error that a create fails with."""
+    return str(refusal.error)

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a file of manifests contains: documents, their pods, and the containers of those.
+
+Every text of the file is a ManifestValue, which knows its position. The functions at the
+end read the forms in which names and texts are written. They omit what has another shape than it
+should: gpushare/manifest/check reports that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpushare.errors import UserError
+from gpushare.quota import EngineCards, default_trust
+from gpushare.text_position import Fault, KeyPath, at
+from gpushare.yaml_nodes import (
+    DuplicateKey,
+    MappingEntry,
+    YamlNode,
+    fields,
+    items,
+    scalar_text,
+    value_at,
+)
+
+#: Documents whose containers no kubelet makes.
+OUTSIDE: Final = frozenset({"compose", "ecs"})
+#: Values by the name of what they are of: a variable, an annotation, a resource.
+ManifestValues = Mapping[str, "ManifestValue"]
+#: The path by which standard input is named, as by `kubectl apply -f -`.
+STDIN: Final = "-"
+
+
+class ManifestError(UserError):
+    """It is no YAML or JSON, or too much of it; the text has file, line, column and the fix."""
+
+    def __init__(self, path: str, fault: Fault) -> None:
+        super().__init__(f"{at(path, fault.line, fault.column)}: {fault.message}")
+        self.path = path
+        self.fault = fault
+
+
+@dataclass(frozen=True)
+class ManifestValue:
+    """One text that was written, and where: `line` and `column` count from 1.
+
+    `key_node` is the node of its key, and is `value_node` itself for `NAME=VALUE` in one scalar.
+    `place` leads to the value from its document's root. What came through an alias or a merge key
+    stands where it was written.
+    """
+
+    text: str
+    place: KeyPath
+    key_node: YamlNode
+    value_node: YamlNode
+
+    @property
+    def line(self) -> int:
+        """The line of the value."""
+        return self.value_node.line
+
+    @property
+    def column(self) -> int:
+        """The column of the value; for `NAME=VALUE` that of the name."""
+        return self.value_node.column
+
+
+@dataclass(eq=False)
+class Container:
+    """One container that a document describes.
+
+    `position` counts the containers of its pod from 0, init containers apart. `annotations` and
+    `labels` are those of its pod, and where there are no pods its own. `limits` and `requests` are
+    its resources, `task` what a task definition says of its GPU, `claim` what the claims of devices
+    that it names (`claims`) ask, where the file has them. `cards` are those that an engine is asked
+    for beside its environment. `unknown` are variables of which only a shell or a cluster knows the
+    value.
+    """
+
+    name: str
+    place: KeyPath
+    node: YamlNode
+    pod: Pod
+    position: int = 0
+    init: bool = False
+    image: str = ""
+    env: ManifestValues = field(default_factory=dict)
+    limits: ManifestValues = field(default_factory=dict)
+    requests: ManifestValues = field(default_factory=dict)
+    task: ManifestValues = field(default_factory=dict)
+    claims: tuple[str, ...] = ()
+    claim: ManifestValues = field(default_factory=dict)
+    cards: EngineCards | None = None
+    runtime: str = ""
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def annotations(self) -> ManifestValues:
+        """The annotations of its pod."""
+        return self.pod.annotations
+
+    @property
+    def labels(self) -> ManifestValues:
+        """The labels of its pod."""
+        return self.pod.labels
+
+    @property
+    def document(self) -> Document:
+        """The document that describes it."""
+        return self.pod.document
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether a kubelet makes it: its environment then asks for nothing by itself."""
+        if self.document.kind == "oci":
+            texts = {name: value.text for name, value in self.annotations.items()}
+            return default_trust(texts) == "reduce"
+        return self.document.kind not in OUTSIDE
+
+    def values(self, kind: str) -> ManifestValues:
+        """Return its values where sources of that kind are (gpushare.quota.Source)."""
+        found: Mapping[str, ManifestValues] = {
+            "env": self.env,
+            "annotation": self.annotations,
+            "pod annotation": self.annotations,
+            "limit": self.limits,
+            "label": self.labels,
+            "claim": self.claim,
+            "task": self.task,
+        }
+        return found.get(kind, {})
+
+    @property
+    def line(self) -> int:
+        """The line in which its description begins."""
+        return self.node.line
+
+
+@dataclass(eq=False)
+class Pod:
+    """Containers that share annotations and labels.
+
+    `claims` has for each claim of devices the kind and name of the object that says what it asks.
+    A service of compose, a container of a task and a config.json are a pod of one container.
+    """
+
+    document: Document
+    place: KeyPath
+    node: YamlNode
+    annotations: ManifestValues = field(default_factory=dict)
+    labels: ManifestValues = field(default_factory=dict)
+    containers: list[Container] = field(default_factory=list)
+    claims: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    runtime_class: str = ""
+    metadata: tuple[YamlNode, KeyPath] | None = None
+
+
+@dataclass(eq=False)
+class Document:
+    """One document of a file, or one item of a List.
+
+    `kind` is that of Kubernetes, or compose, ecs, oci, device-plugin; empty where it is none that
+    is known. `annotations` and `labels` are the object's own. `plugin` has what a ConfigMap or a
+    file says to a device plugin, `claim` what a claim or a class of devices asks, both by dotted
+    keys; `data` has the texts of a ConfigMap.
+    """
+
+    kind: str
+    root: YamlNode
+    name: str = ""
+    namespace: str = ""
+    annotations: ManifestValues = field(default_factory=dict)
+    labels: ManifestValues = field(default_factory=dict)
+    data: ManifestValues = field(default_factory=dict)
+    plugin: ManifestValues = field(default_factory=dict)
+    claim: ManifestValues = field(default_factory=dict)
+    pods: list[Pod] = field(default_factory=list)
+
+    @property
+    def line(self) -> int:
+        """The line in which it begins."""
+        return self.root.line
+
+    @property
+    def containers(self) -> list[Container]:
+        """All containers, pod after pod, init containers first."""
+        return [container for pod in self.pods for container in pod.containers]
+
+    def values(self, kind: str) -> ManifestValues:
+        """Return the object's own values where sources of that kind are: for the operator's."""
+        if self.kind == "Node":
+            found = {"node label": self.labels, "node annotation": self.annotations}
+            return found.get(kind, {})
+        return {"plugin": self.plugin, "claim": self.claim}.get(kind, {})
+
+    def __str__(self) -> str:
+        """Return `Deployment team/train`, as kubectl's users know it."""
+        named = f"{self.namespace}/{self.name}" if self.namespace else self.name
+        return " ".join(part for part in (self.kind, named) if part)
+
+
+@dataclass(frozen=True)
+class ManifestFile:
+    """One file; `duplicates` are the keys that a mapping of it has a second time."""
+
+    path: str
+    text: str
+    roots: tuple[YamlNode, ...]
+    documents: tuple[Document, ...]
+    duplicates: tuple[DuplicateKey, ...] = ()
+
+    @property
+    def containers(self) -> list[Container]:
+        """All containers of all documents."""
+        return [container for document in self.documents for container in document.containers]
+
+
+def values_of_mapping(node: YamlNode | None, place: KeyPath) -> dict[str, ManifestValue]:
+    """Return the values of a mapping from names to scalars: annotations, limits, data."""
+    found: dict[str, ManifestValue] = {}
+    for name, entry in fields(node).items():
+        value = value_of(entry, (*place, name))
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def value_of(entry: MappingEntry, place: KeyPath) -> ManifestValue | None:
+    """Return the value of `entry` where it is a scalar and not null."""
+    text = scalar_text(entry.value)
+    return None if text is None else ManifestValue(text, place, entry.key, entry.value)
+
+
+def values_of_named(node: YamlNode | None, place: KeyPath) -> dict[str, ManifestValue]:
+    """Return the values of a list of `{name: ..., value: ...}`; of a name twice the last."""
+    found: dict[str, ManifestValue] = {}
+    for number, item in enumerate(items(node)):
+        name, value = value_at(item, "name"), value_at(item, "value")
+        if name is None or name.kind != "scalar" or value is None:
+            continue
+        made = value_of(MappingEntry(name, value), (*place, number, "value"))
+        if made is not None:
+            found[name.text] = made
+    return found
+
+
+def values_of_pairs(node: YamlNode | None, place: KeyPath) -> dict[str, ManifestValue]:
+    """Return the values of a list of `NAME=VALUE`; one without `=` has its value elsewhere."""
+    found: dict[str, ManifestValue] = {}
+    for number, item in enumerate(items(node)):
+        if item.kind == "scalar":
+            name, equals, text = item.text.partition("=")
+            if equals:
+                found[name] = ManifestValue(text, (*place, number), item, item)
+    return found
+
+
+def values_of_either(node: YamlNode | None, place: KeyPath) -> dict[str, ManifestValue]:
+    """Return the values of what may be a mapping or a list of `NAME=VALUE`, as in compose."""
+    return {**values_of_mapping(node, place), **values_of_pairs(node, place)}
+
+
+def leaf_values(
+    node: YamlNode | None, place: KeyPath, above: str = ""
+) -> Iterator[tuple[str, ManifestValue]]:
+    """Yield every scalar beneath a mapping by its dotted key, which no index of a list is in."""
+    for name, entry in fields(node).items():
+        yield from _leaf(entry, (*place, name), f"{above}.{name}" if above else name)
+
+
+def _leaf(entry: MappingEntry, place: KeyPath, key: str) -> Iterator[tuple[str, ManifestValue]]:
+    value = value_of(entry, place)
+    if value is not None:
+        yield key, value
+    elif entry.value.kind == "sequence":
+        for number, item in enumerate(items(entry.value)):
+            yield from _leaf(MappingEntry(entry.key, item), (*place, number), key)
+    else:
+        yield from leaf_values(entry.value, place, key)
+
+
+def first_leaf_values(node: YamlNode | None, place: KeyPath) -> ManifestValues:
+    """Return the leaves by key; of a key that several items of a list have the first."""
+    found: dict[str, ManifestValue] = {}
+    for key, value in leaf_values(node, place):
+        found.setdefault(key, value)
+    return found

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node allows in requests (gpushare.yaml); its defaults are in effective_request.
+
+A request above a ceiling is refused, from every source and in every place: a container that
+got less than it requests would find out much later, by an allocation that fails. Only what was not
+requested is made smaller: a default above a ceiling becomes the ceiling. `gpushare set` is the
+operator's own decision, and no ceiling applies to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from gpushare.quota.effective_request import Defaults, EffectiveRequest, whole_cards_refused
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request import EngineCards, QuotaRequest, Value
+from gpushare.quota.size import exact_size
+
+DialectMode: TypeAlias = Literal["strict", "lenient"]
+OtherDialects: TypeAlias = Literal["refuse", "ignore"]
+EnvTrust: TypeAlias = Literal["request", "reduce", "ignore"]
+
+
+@dataclass(frozen=True)
+class ConfiguredPart:
+    """A part of the configuration; `where` has the position of each of its keys in the file."""
+
+    where: Mapping[str, str] = field(default_factory=dict, compare=False, kw_only=True)
+
+    def source(self, key: str) -> str:
+        """Return the position of `key` in the file, in parentheses; empty if it is not known."""
+        return f" ({self.where[key]})" if key in self.where else ""
+
+
+@dataclass(frozen=True)
+class Dialects(ConfiguredPart):
+    """How other systems' requests are read.
+
+    `accept` has the names of the dialects that are taken, None: all. A request in another one is
+    refused, or with `others` "ignore" treated as if it were not there: a limit that is not applied
+    must not look as if it were, so that has to be configured.
+    """
+
+    mode: DialectMode = "lenient"
+    accept: frozenset[str] | None = None
+    others: OtherDialects = "refuse"
+
+    def takes(self, name: str) -> bool:
+        """Whether requests in dialect `name` are taken."""
+        return self.accept is None or name in self.accept
+
+    def source(self, key: str) -> str:
+        """Return `dialects.accept`, and its position in the file if that is known."""
+        return f"dialects.{key}" + super().source(key)
+
+
+@dataclass(frozen=True)
+class MaxPerRequest(ConfiguredPart):
+    """The maximum of one request; None: no limit.
+
+    Memory and cores are per card; `memory_limit_bytes` is `memory_bytes` where it is None.
+    `priority` is the smallest number that may be asked for. `policies`, `classes` and `backends`
+    are those that may be. `allow_exclusive` None: only if nothing limits a share of a card.
+    """
+
+    memory_bytes: int | None = None
+    memory_percent: int | None = None
+    memory_limit_bytes: int | None = None
+    cores: int | None = None
+    count: int | None = None
+    weight: int | None = None
+    priority: int | None = None
+    policies: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    backends: tuple[str, ...] | None = None
+    allow_exclusive: bool | None = None
+
+    @property
+    def allows_whole(self) -> bool:
+        """Whether a request may have whole cards."""
+        if self.allow_exclusive is not None:
+            return self.allow_exclusive
+        return not self._bounding()
+
+    def limit_defaults(self, defaults: Defaults) -> Defaults:
+        """Return `defaults` with what is above a ceiling lowered to it."""
+        policy = defaults.policy
+        if self.policies is not None and (policy or "fixed-share") not in self.policies:
+            policy = self.policies[0]
+        return replace(
+            defaults,
+            memory_bytes=_least(defaults.memory_bytes, self.memory_bytes),
+            cores=_least(defaults.cores, self.cores),
+            policy=policy,
+        )
+
+    def put_down(self, request: QuotaRequest, effective: EffectiveRequest) -> EffectiveRequest:
+        """Return `effective` with a priority that was not requested lowered to its ceiling."""
+        if request.priority is not None or self.priority is None:
+            return effective
+        return replace(effective, priority=max(effective.priority, self.priority))
+
+    def refuse_above(
+        self, request: QuotaRequest, effective: EffectiveRequest, cards: EngineCards | None = None
+    ) -> None:
+        """Raise QuotaError if `effective`, which `request` comes to, is above a ceiling."""
+        if effective.kind == "none":
+            return
+        if effective.kind == "exclusive" and not self.allows_whole:
+            key = "allow_exclusive" if self.allow_exclusive is not None else self._bounding()[0]
+            rule = "requests whole cards, which the policy of this node does not allow"
+            rule += self.source(key)
+            raise whole_cards_refused(request, cards, rule)
+        if effective.count is not None and self.count is not None and effective.count > self.count:
+            raise self.too_many(request, effective.count, cards)
+        if effective.kind == "shared":
+            self._refuse_share(request, effective)
+        self._refuse_more(request, "weight", request.weight, self.weight)
+        highest = self.priority or 0
+        if request.priority is not None and request.priority < highest:
+            rule = f"is above the highest allowed priority, {highest}{self.source('priority')}"
+            if not request.is_set("priority"):
+                raise request.refuse("priority", rule, f"request {highest} to 9; 0 is the highest")
+        self._refuse_other(request, "class", "classes", request.class_, self.classes)
+        self._refuse_other(request, "backend", "backends", request.backend, self.backends)
+
+    def too_many(
+        self, request: QuotaRequest, count: int, cards: EngineCards | None = None
+    ) -> QuotaError:
+        """Return the error for more cards than may be requested."""
+        key = next((key for key in ("devices", "count") if key in request.requested), None)
+        rule = f"{count} cards exceed the maximum, {self.count}{self.source('count')}"
+        fix = f"request {self.count} or less"
+        if key is None:
+            return QuotaError(cards.source if cards is not None else "count", None, rule, fix)
+        return request.refuse(key, rule, fix)
+
+    def _bounding(self) -> list[str]:
+        """Return the ceilings that leave less than all of a card."""
+        bounding = [] if self.memory_bytes is None else ["memory"]
+        percents = {"memory_percent": self.memory_percent, "cores": self.cores}
+        return bounding + [key for key, bound in percents.items() if bound not in {None, 100}]
+
+    def _refuse_share(self, request: QuotaRequest, effective: EffectiveRequest) -> None:
+        self._refuse_more(request, "memory", effective.memory_bytes, self.memory_bytes, size=True)
+        self._refuse_more(request, "memory-percent", effective.memory_percent, self.memory_percent)
+        limit, key = self.memory_limit_bytes, "memory_limit"
+        if limit is None:
+            limit, key = self.memory_bytes, "memory"
+        self._refuse_more(
+            request, "memory-limit", effective.memory_limit_bytes, limit, ceiling=key, size=True
+        )
+        self._refuse_more(request, "cores", effective.cores, self.cores)
+        if "policy" in request.requested:
+            self._refuse_other(request, "policy", "policies", effective.policy, self.policies)
+        elif self.policies is not None and effective.policy not in self.policies:
+            if request.is_set("cores"):
+                return  # it follows from what the operator set
+            raise self._unasked_policy(request, effective.policy, self.policies)
+
+    def _unasked_policy(
+        self, request: QuotaRequest, policy: str, may: tuple[str, ...]
+    ) -> QuotaError:
+        """Return the error for a policy that follows from what else is requested."""
+        rule = f"is policy {policy}, which this node does not allow{self.source('policies')}"
+        if "cores" in request.requested:
+            return request.refuse("cores", rule, f"request {_either(may)}")
+        key = "memory" if "memory" in request.requested else "memory-percent"
+        return request.refuse(
+            key, f"without cores {rule}", f"add cores, which {_either(may)} requires"
+        )
+
+    def _refuse_more(  # noqa: PLR0913 - a ceiling and what is held to it
+        self,
+        request: QuotaRequest,
+        key: str,
+        value: int | None,
+        most: int | None,
+        *,
+        ceiling: str = "",
+        size: bool = False,
+    ) -> None:
+        if value is None or most is None or value <= most or request.is_set(key):
+            return
+        shown = exact_size(most) if size else str(most)
+        rule = f"exceeds the maximum, {shown}{self.source(ceiling or key.replace('-', '_'))}"
+        raise request.refuse(key, rule, f"request {shown} or less")
+
+    def _refuse_other(
+        self,
+        request: QuotaRequest,
+        key: str,
+        ceiling: str,
+        value: Value | None,
+        may: tuple[str, ...] | None,
+    ) -> None:
+        if value is None or may is None or value in may or request.is_set(key):
+            return
+        rule = f"is not allowed on this node{self.source(ceiling)}"
+        raise request.refuse(key, rule, f"request {_either(may)}")
+
+
+@dataclass(frozen=True)
+class MaxPerCard(ConfiguredPart):
+    """The maximum that all tenants of a namespace, or of a user, may have of one card at once.
+
+    A burst counts up to its limit: memory in use cannot be taken back.
+    """
+
+    memory_bytes: int | None = None
+    memory_percent: int | None = None
+    cores: int | None = None
+    tenants: int | None = None
+
+
+@dataclass(frozen=True)
+class MaxPerNode(ConfiguredPart):
+    """The maximum that all tenants of a namespace, or user, may have of all cards together.
+
+    `memory_bytes` and `cores` (percent of a card) are added up over cards; `cards` is how many
+    different ones. `models` say the same of the cards of one model, by words of its name.
+    """
+
+    memory_bytes: int | None = None
+    cores: int | None = None
+    cards: int | None = None
+    tenants: int | None = None
+    models: Mapping[str, MaxPerNode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RequestPolicy:
+    """The rules for requests of one kind, and their defaults.
+
+    `trust` None is the default for the container's kind; `dialects` says which other systems'
+    requests are read. `over` and `compute` are how far the audit goes with a container that exceeds
+    its quota of memory, and of compute. `compat` is what happens to an image that the driver, or
+    the card, does not run.
+    """
+
+    defaults: Defaults = field(default_factory=Defaults)
+    max_per_request: MaxPerRequest = field(default_factory=MaxPerRequest)
+    max_per_card: MaxPerCard = field(default_factory=MaxPerCard)
+    max_per_node: MaxPerNode = field(default_factory=MaxPerNode)
+    trust: EnvTrust | None = None
+    dialects: Dialects = field(default_factory=Dialects)
+    over: str = "freeze"  # observe | warn | freeze | kill
+    compute: str = "warn"  # observe | warn | freeze
+    compat: str = "warn"  # ignore | warn | block: an image that does not fit driver or card
+
+
+def _least(value: int | None, most: int | None) -> int | None:
+    return value if value is None or most is None else min(value, most)
+
+
+def _either(choices: tuple[str, ...]) -> str:
+    return choices[0] if len(choices) == 1 else ", ".join(choices[:-1]) + f" or {choices[-1]}"

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device file of the simulated driver: its layout and its content, from a profile.
+
+The structures are those of simulator/device.h; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+MAGIC: Final = 0x31306D6973757067
+LAYOUT: Final = 3
+FILE_BYTES: Final = 128 << 20
+CARDS_MOST: Final = 16
+VERSION_BYTES: Final = 80
+UNIT_BYTES: Final = 2 << 20
+REAL_TIME_Q16: Final = 1 << 16
+
+
+class Header(ctypes.Structure):
+    """`struct sim_header` of simulator/device.h."""
+
+    _fields_ = (
+        ("magic", ctypes.c_uint64),
+        ("layout", ctypes.c_uint32),
+        ("card_count", ctypes.c_uint32),
+        ("cuda_version", ctypes.c_uint32),
+        ("time_scale_q16", ctypes.c_uint32),
+        ("file_bytes", ctypes.c_uint64),
+        ("driver_version", ctypes.c_char * VERSION_BYTES),
+        ("instance_count", ctypes.c_uint32),
+        ("nvml_init_error", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint64 * 3),
+    )
+
+
+PROFILE_WIDE: Final = (
+    "memory_bytes",
+    "reserved_bytes",
+    "context_bytes",
+    "bar1_bytes",
+    "slice_ns",
+    "switch_preempt_ns",
+    "switch_drained_ns",
+    "link_bytes_per_second",
+    "memory_bytes_per_second",
+)
+#: Those of PROFILE_WIDE that are the card's own durations.
+CARD_DURATIONS: Final = ("slice_ns", "switch_preempt_ns", "switch_drained_ns")
+PROFILE_NARROW: Final = (
+    "compute_major",
+    "compute_minor",
+    "multiprocessors",
+    "cores_per_multiprocessor",
+    "threads_per_multiprocessor",
+    "shared_bytes_per_multiprocessor",
+    "shared_bytes_per_block_optin",
+    "l2_bytes",
+    "memory_bus_bits",
+    "clock_sm_mhz",
+    "clock_memory_mhz",
+    "power_idle_milliwatts",
+    "power_limit_milliwatts",
+    "temperature_idle_celsius",
+    "temperature_busy_celsius",
+    "temperature_slowdown_celsius",
+    "temperature_shutdown_celsius",
+    "pci_bus",
+    "pci_device_id",
+    "pci_subsystem_id",
+    "pcie_generation",
+    "pcie_lanes",
+    "nvml_architecture",
+    "nvml_brand",
+    "mig_capable",
+)
+#: Keys that a profile may omit: the driver then does nothing of the kind.
+PROFILE_OPTIONAL: Final = ("launch_bytes",)
+_PROFILE_INSTANCE: Final = ("parent", "gpu_instance", "compute_instance", "slices")
+_PROFILE_PLACE: Final = ("numa_node", "pci_bridge", "pci_switch", "nvlink_peers", "nvlinks")
+
+# Keys that differ for each card and are not in the profile.
+PER_CARD: Final = frozenset({"pci_bus"})
+
+
+class Profile(ctypes.Structure):
+    """`struct sim_profile` of simulator/device.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_char * 96),
+        ("uuid", ctypes.c_uint8 * 16),
+        ("serial", ctypes.c_char * 16),
+        ("vbios", ctypes.c_char * 32),
+        *((name, ctypes.c_uint64) for name in PROFILE_WIDE),
+        *(
+            (name, ctypes.c_uint32)
+            for name in (
+                *PROFILE_NARROW,
+                *_PROFILE_INSTANCE,
+                *_PROFILE_PLACE,
+                *PROFILE_OPTIONAL,
+            )
+        ),
+        ("reserved", ctypes.c_uint32 * 7),
+    )
+
+
+class Faults(ctypes.Structure):
+    """`struct sim_faults` of simulator/device.h."""
+
+    _fields_ = (
+        ("allocations", ctypes.c_uint32),
+        ("after", ctypes.c_uint32),
+        ("error", ctypes.c_uint32),
+        ("process", ctypes.c_uint32),
+        ("nvml_error", ctypes.c_uint32),
+        ("nvml_delay_ms", ctypes.c_uint32),
+        ("event_error", ctypes.c_uint32),
+        ("nvml_hangs", ctypes.c_uint32),
+        ("lost", ctypes.c_uint32),
+        ("lies", ctypes.c_uint32),
+        ("xid", ctypes.c_uint32),
+        ("xids", ctypes.c_uint32),
+        ("listed", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32 * 3),
+    )
+
+
+FAULTS_OFFSET: Final = -(-(ctypes.sizeof(Header) + CARDS_MOST * ctypes.sizeof(Profile)) // 64 * 64)
+
+
+class FalseReading(enum.IntFlag):
+    """`enum sim_lie` of simulator/device.h: impossible values that NVML reports."""
+
+    BYTES = 1  # each process uses twice the memory of the card
+    TWICE = 2  # a process is listed twice, with different sizes
+    USED = 4  # no memory of the card is used
+    TOTAL = 8  # the card has half of its memory
+    UNSAID = 16  # not a false value: the memory of processes is not reported
+    PID = 32  # a process that cannot exist is listed
+    UUID = 64  # the card has another UUID
+
+
+#: `listed` for a card that NVML does not list.
+NOWHERE: Final = 0xFFFFFFFF
+
+#: nvmlReturn_t: the libraries and the kernel module have different versions.
+MISMATCH: Final = 18
+
+
+_UUID_NAMESPACE: Final = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # RFC 9562: OIDs
+
+
+def card_uuid(seed: str, index: int) -> uuid.UUID:
+    """Return the UUID of one card, which depends only on the seed and the index."""
+    return uuid.uuid5(_UUID_NAMESPACE, f"{seed}/{index}")
+
+
+def card_profile(profile: dict[str, Any], index: int, time_scale: float) -> Profile:
+    """Return one card in the device file's form.
+
+    The driver multiplies the durations of work; those of the card itself are multiplied here.
+    """
+    numbers = {key: profile[key] for key in {*PROFILE_WIDE, *PROFILE_NARROW} - PER_CARD}
+    numbers |= {key: round(numbers[key] * time_scale) for key in CARD_DURATIONS}
+    numbers |= {key: profile.get(key, 0) for key in PROFILE_OPTIONAL}
+    card = Profile(
+        name=str(profile["name"]).encode(),
+        serial=f"{int(profile['serial']) + index:013d}".encode(),
+        vbios=str(profile["vbios"]).encode(),
+        pci_bus=0x18 + 8 * index,
+        **numbers,
+        **_place(profile, index),
+    )
+    card.uuid[:] = card_uuid(str(profile["uuid_seed"]), index).bytes
+    return card
+
+
+def _place(profile: dict[str, Any], index: int) -> dict[str, int]:
+    """Return the location of a card; by default, alone below a host bridge of NUMA node 0."""
+    topology = profile.get("topology", {})
+    place = {"numa_node": 0, "pci_bridge": index, "pci_switch": index}
+    for key in place:
+        listed = topology.get(key, [])
+        if index < len(listed):
+            place[key] = listed[index]
+    peers = 0
+    for group in topology.get("nvlink", []):
+        if index in group:
+            peers |= sum(1 << other for other in group if other != index)
+    return {**place, "nvlink_peers": peers, "nvlinks": topology.get("nvlinks", 1) if peers else 0}
+
+
+def instance_uuid(seed: str, card: int, index: int) -> uuid.UUID:
+    """Return the UUID of a card's MIG instance, which depends only on the arguments."""
+    return uuid.uuid5(_UUID_NAMESPACE, f"{seed}/{card}/mig/{index}")
+
+
+def instance_profile(
+    profile: dict[str, Any], card: int, index: int, name: str, time_scale: float
+) -> Profile:
+    """Return an instance of a card: a card with a part of the memory and multiprocessors."""
+    made = card_profile(profile, card, time_scale)
+    eighths = profile["mig"][name]["memory_eighths"]
+    made.name = f"{profile['name']} MIG {name}".encode()
+    made.memory_bytes = made.memory_bytes * eighths // 8 // UNIT_BYTES * UNIT_BYTES
+    made.reserved_bytes = made.reserved_bytes * eighths // 8 // UNIT_BYTES * UNIT_BYTES
+    made.multiprocessors = profile["mig"][name]["multiprocessors"]
+    made.slices = int(name[0])
+    made.parent = card + 1
+    made.gpu_instance = index + 1  # 0 is the whole card's
+    made.uuid[:] = instance_uuid(str(profile["uuid_seed"]), card, index).bytes
+    return made
+
+
+def device_content(
+    profile: dict[str, Any],
+    cards: int,
+    versions: tuple[str, int],
+    time_scale: float,
+    mig: Sequence[str],
+) -> bytes:
+    """Return the start of a device file: the header and the profiles."""
+    driver, cuda = versions
+    header = Header(
+        magic=MAGIC,
+        layout=LAYOUT,
+        card_count=cards,
+        cuda_version=cuda,
+        time_scale_q16=round(time_scale * REAL_TIME_Q16),
+        file_bytes=FILE_BYTES,
+        driver_version=driver.encode(),
+        instance_count=cards * len(mig),
+    )
+    entries = [card_profile(profile, index, time_scale) for index in range(cards)]
+    entries += [
+        instance_profile(profile, card, index, name, time_scale)
+        for card in range(cards)
+        for index, name in enumerate(mig)
+    ]
+    return bytes(header) + b"".join(map(bytes, entries))
+
+
+def write_device(path: Path, content: bytes) -> None:
+    """Replace the file; processes that have mapped the old one keep it."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o666)  # as /dev/nvidia0: any user of a container may open it
+        os.write(descriptor, content)
+        os.ftruncate(descriptor, FILE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def time_scale(device: Path) -> float:
+    """Return the factor for every duration of the simulated cards; ValueError for another file.
+
+    Do not call this from a process that is attached to the cards: see `fail`.
+    """
+    with device.open("rb") as file:
+        header = Header.from_buffer_copy(file.read(ctypes.sizeof(Header)))
+    if header.magic != MAGIC:
+        raise ValueError(f"{device} is not the device file of a simulated driver")
+    return float(header.time_scale_q16 / REAL_TIME_Q16)

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A card's reserve: the pages that this process retains for its graphs until cuDeviceGraphMemTrim.
+ *
+ * Pages have no identity here, so the reserve is a number. Instances that were last launched on one
+ * stream cannot run at the same time and share pages; those of different streams have their own.
+ * The CUDA programming guide ("Graph Memory Nodes") guarantees no more than that.
+ */
+#include "graph_memory.h"
+
+#include <string.h>
+
+static struct {
+	uint64_t bytes, high;
+	uint64_t used, used_high;
+} reserves[SIM_CARDS];
+
+static uint64_t whole_units(uint64_t bytes)
+{
+	return (bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
+}
+
+/* The pages behind an instance's addresses, except live allocations, which are counted
+ * separately. */
+static uint64_t mapped_bytes(const struct footprint *footprint, CUdevice card)
+{
+	uint64_t bytes = footprint->scratch_bytes[card];
+
+	for (size_t i = 0; i < footprint->outliving_count; i++) {
+		const struct allocation *allocation = footprint->outliving[i];
+
+		if (allocation->card == card && !allocation->live)
+			bytes += whole_units(allocation->parameters.bytesize);
+	}
+	return whole_units(bytes);
+}
+
+/* Whether another instance of the same stream has more: the pages are then that one's. */
+static bool outdone(const struct footprint *footprint, CUdevice card)
+{
+	uint64_t own = mapped_bytes(footprint, card);
+	bool before = true;
+
+	for (const struct footprint *other = footprints; other; other = other->next) {
+		uint64_t bytes;
+
+		if (other == footprint) {
+			before = false;
+			continue;
+		}
+		if (other->stream != footprint->stream)
+			continue;
+		bytes = mapped_bytes(other, card);
+		if (bytes > own || (bytes == own && before))
+			return true;
+	}
+	return false;
+}
+
+static uint64_t used_bytes(CUdevice card)
+{
+	uint64_t bytes = 0;
+
+	for (const struct allocation *allocation = allocations; allocation;
+		allocation = allocation->next) {
+		if (allocation->live && allocation->card == card)
+			bytes += whole_units(allocation->parameters.bytesize);
+	}
+	for (const struct footprint *footprint = footprints; footprint;
+		footprint = footprint->next) {
+		if (footprint->stream && !outdone(footprint, card))
+			bytes += mapped_bytes(footprint, card);
+	}
+	return bytes;
+}
+
+static void raise(uint64_t *high, uint64_t value)
+{
+	if (*high < value)
+		*high = value;
+}
+
+static bool reserve_grow(CUdevice ordinal, uint64_t bytes)
+{
+	struct sim_card *card = device_card(ordinal);
+	bool fits;
+
+	card_lock(card);
+	fits = card_reserve(card, bytes);
+	card_unlock(card);
+	if (fits)
+		reserves[ordinal].bytes += bytes;
+	return fits;
+}
+
+static void reserve_shrink(CUdevice ordinal, uint64_t bytes)
+{
+	struct sim_card *card = device_card(ordinal);
+
+	card_lock(card);
+	card_release(card, reserves[ordinal].bytes - bytes);
+	card_unlock(card);
+	reserves[ordinal].bytes = bytes;
+}
+
+bool reserves_cover(void)
+{
+	for (CUdevice i = 0; i < (CUdevice)device_count(); i++) {
+		uint64_t used = used_bytes(i);
+
+		if (used > reserves[i].bytes && !reserve_grow(i, used - reserves[i].bytes)) {
+			pools_trim();
+			if (!reserve_grow(i, used - reserves[i].bytes))
+				return false;
+		}
+		reserves[i].used = used;
+		raise(&reserves[i].used_high, used);
+		raise(&reserves[i].high, reserves[i].bytes);
+	}
+	return true;
+}
+
+/* A running instance keeps its pages; others get theirs again at their next launch. */
+CUresult cuDeviceGraphMemTrim(CUdevice card)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(device_valid(card), CUDA_ERROR_INVALID_DEVICE);
+	latch_take(&graph_memory);
+	for (struct footprint *footprint = footprints; footprint; footprint = footprint->next) {
+		if (footprint->stream && mapped_bytes(footprint, card) > 0 &&
+			stream_done(footprint->stream))
+			footprint->stream = NULL;
+	}
+	reserves_cover();
+	reserve_shrink(card, reserves[card].used);
+	latch_drop(&graph_memory);
+	return CUDA_SUCCESS;
+}
+
+/* Nothing of the context's is allocated or mapped any more, and the rest is released. */
+void graphs_forget_context(CUcontext context)
+{
+	struct allocation *next;
+
+	latch_take(&graph_memory);
+	for (struct footprint *footprint = footprints; footprint; footprint = footprint->next) {
+		if (footprint->stream && footprint->stream->context == context)
+			footprint->stream = NULL;
+	}
+	for (struct allocation *allocation = allocations; allocation; allocation = next) {
+		next = allocation->next;
+		if (allocation->region->context == context)
+			allocation_set_live(allocation, false);
+	}
+	reserves_cover();
+	if (reserves[context->device].bytes > 0)
+		reserve_shrink(context->device, reserves[context->device].used);
+	latch_drop(&graph_memory);
+}
+
+CUresult cuDeviceGetGraphMemAttribute(CUdevice card, CUgraphMem_attribute attribute, void *value)
+{
+	uint64_t figure;
+
+	REQUIRE_DRIVER();
+	REQUIRE(device_valid(card), CUDA_ERROR_INVALID_DEVICE);
+	REQUIRE(value && (unsigned int)attribute <= CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH,
+		CUDA_ERROR_INVALID_VALUE);
+	latch_take(&graph_memory);
+	if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)
+		figure = reserves[card].used;
+	else if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
+		figure = reserves[card].used_high;
+	else if (attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
+		figure = reserves[card].bytes;
+	else
+		figure = reserves[card].high;
+	latch_drop(&graph_memory);
+	memcpy(value, &figure, sizeof(figure));
+	return CUDA_SUCCESS;
+}
+
+/* A high-water mark can be set to 0, which restarts it at the present figure. */
+CUresult cuDeviceSetGraphMemAttribute(CUdevice card, CUgraphMem_attribute attribute, void *value)
+{
+	uint64_t figure = 0;
+
+	REQUIRE_DRIVER();
+	REQUIRE(device_valid(card), CUDA_ERROR_INVALID_DEVICE);
+	REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
+	memcpy(&figure, value, sizeof(figure));
+	REQUIRE(figure == 0 && (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH ||
+				       attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH),
+		CUDA_ERROR_INVALID_VALUE);
+	latch_take(&graph_memory);
+	if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
+		reserves[card].used_high = reserves[card].used;
+	else
+		reserves[card].high = reserves[card].bytes;
+	latch_drop(&graph_memory);
+	return CUDA_SUCCESS;
+}

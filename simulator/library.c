@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Libraries: modules without a particular context.
+ */
+#include "module.h"
+
+#include <stdlib.h>
+
+static CUmodule library_module(CUlibrary library)
+{
+	CUmodule module = (CUmodule)(void *)library;
+
+	return module_valid(module) ? module : NULL;
+}
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *image, CUjit_option *options,
+	void **option_values, unsigned int option_count, CUlibraryOption *library_options,
+	void **library_values, unsigned int library_option_count)
+{
+	CUmodule module;
+	CUresult result;
+
+	REQUIRE_DRIVER();
+	REQUIRE(library && image, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(option_count == 0 || (options && option_values), CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(library_option_count == 0 || (library_options && library_values),
+		CUDA_ERROR_INVALID_VALUE);
+	result = module_new(&module, NULL, image);
+	if (result == CUDA_SUCCESS)
+		*library = (CUlibrary)(void *)module;
+	return result;
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *options,
+	void **option_values, unsigned int option_count, CUlibraryOption *library_options,
+	void **library_values, unsigned int library_option_count)
+{
+	size_t bytes;
+	CUresult result;
+	char *data;
+
+	REQUIRE_DRIVER();
+	REQUIRE(path, CUDA_ERROR_INVALID_VALUE);
+	data = image_load_file(path, &bytes);
+	REQUIRE(data, CUDA_ERROR_FILE_NOT_FOUND);
+	result = cuLibraryLoadData(library, data, options, option_values, option_count,
+		library_options, library_values, library_option_count);
+	free(data);
+	return result;
+}
+
+CUresult cuLibraryUnload(CUlibrary library)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(library_module(library), CUDA_ERROR_INVALID_HANDLE);
+	module_free(library_module(library));
+	return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
+{
+	REQUIRE_CONTEXT(context);
+	REQUIRE(module, CUDA_ERROR_INVALID_VALUE);
+	*module = library_module(library);
+	return *module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(kernel && name, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(library_module(library), CUDA_ERROR_INVALID_HANDLE);
+	*kernel = (CUkernel)(void *)module_function(library_module(library), name);
+	return *kernel ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(count, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(library_module(library), CUDA_ERROR_INVALID_HANDLE);
+	*count = library_module(library)->function_count;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library)
+{
+	CUmodule module = library_module(library);
+
+	REQUIRE_DRIVER();
+	REQUIRE(kernels, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(module, CUDA_ERROR_INVALID_HANDLE);
+	for (unsigned int i = 0; i < count && i < module->function_count; i++)
+		kernels[i] = (CUkernel)(void *)&module->functions[i];
+	return CUDA_SUCCESS;
+}
+
+/* Placed in the context that first requests it. */
+CUresult cuLibraryGetGlobal(
+	CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name)
+{
+	REQUIRE_CONTEXT(context);
+	REQUIRE(library_module(library), CUDA_ERROR_INVALID_HANDLE);
+	return module_variable(library_module(library), name, pointer, bytes);
+}

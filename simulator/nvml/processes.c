@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The processes that have a context on a card. There are no graphics and no MPS processes. A
+ * process is not listed in a PID namespace that does not contain it.
+ */
+#include "../limit.h"
+#include "../piece.h"
+#include "library.h"
+
+#include "engine.h"
+
+#include <time.h>
+
+static struct process *find(struct process *processes, unsigned int count, unsigned int pid)
+{
+	for (unsigned int i = 0; i < count; i++) {
+		if (processes[i].pid == pid)
+			return &processes[i];
+	}
+	return NULL;
+}
+
+/* Add those of one entry to the first `count`. */
+static unsigned int processes_add(
+	struct sim_card *card, struct process processes[SIM_PROCESSES], unsigned int count)
+{
+	const struct sim_profile *profile = card_profile(card);
+	uint64_t now = card_look(card);
+	uint32_t high = atomic_load(&device->processes_high);
+
+	limits_find_all(card, true);
+	for (uint32_t i = 0; i < high; i++) {
+		const struct sim_share *share = &card->shares[i];
+		uint64_t tag = atomic_load(&device->processes[i].generation) << 16 | (i + 1);
+		struct process *process;
+		int pid = 0;
+
+		if (share->contexts == 0 || !process_alive(tag, &pid) || pid == 0)
+			continue;
+		/* Two copies of the driver in one process are one process. */
+		process = find(processes, count, (unsigned int)pid);
+		if (!process) {
+			process = &processes[count++];
+			*process = (struct process){.pid = (unsigned int)pid,
+				.gpu_instance =
+					profile->parent ? profile->gpu_instance : UINT32_MAX,
+				.compute_instance =
+					profile->parent ? profile->compute_instance : UINT32_MAX};
+		}
+		process->used_bytes += process_bytes(card, i) - share->managed_bytes;
+		process->busy_percent += busy_percent(&share->busy, now);
+	}
+	card_unlock(card);
+	return count;
+}
+
+/* Replace the real values by those that a test injected. */
+static unsigned int processes_lie(
+	const struct sim_card *card, struct process processes[SIM_PROCESSES], unsigned int count)
+{
+	for (unsigned int i = 0; i < count; i++) {
+		if (card_lies(card, SIM_LIE_BYTES))
+			processes[i].used_bytes = 2 * card_profile(card)->memory_bytes;
+		if (card_lies(card, SIM_LIE_UNSAID))
+			processes[i].used_bytes = UINT64_MAX;
+	}
+	if (card_lies(card, SIM_LIE_TWICE) && count > 0 && count < SIM_PROCESSES) {
+		processes[count] = processes[0];
+		processes[count++].used_bytes += UINT64_C(1) << 30;
+	}
+	if (card_lies(card, SIM_LIE_PID) && count < SIM_PROCESSES)
+		processes[count++] = (struct process){.pid = UINT32_MAX - 1,
+			.gpu_instance = UINT32_MAX,
+			.compute_instance = UINT32_MAX,
+			.used_bytes = UINT64_C(1) << 30};
+	return count;
+}
+
+unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PROCESSES])
+{
+	unsigned int count = 0;
+
+	for (uint32_t i = 0; i < device_entries(); i++) {
+		if (card_has(card, i))
+			count = processes_add(&device->cards[i], processes, count);
+	}
+	return device->faults[card_index(card)].lies ? processes_lie(card, processes, count)
+						     : count;
+}
+
+/* As in all of the lists: return the number if there is no room for the entries. */
+static nvmlReturn_t check_room(unsigned int *count, unsigned int found, const void *array)
+{
+	unsigned int room = array ? *count : 0;
+
+	*count = found;
+	return room < found ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+static nvmlReturn_t compute_processes(
+	nvmlDevice_t handle, unsigned int *count, nvmlProcessInfo_v2_t *infos)
+{
+	struct process processes[SIM_PROCESSES];
+	nvmlReturn_t status;
+
+	REQUIRE_CARD(card, handle);
+	REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
+	status = check_room(count, processes_on(card, processes), infos);
+	for (unsigned int i = 0; status == NVML_SUCCESS && i < *count; i++)
+		infos[i] = (nvmlProcessInfo_v2_t){.pid = processes[i].pid,
+			.usedGpuMemory = processes[i].used_bytes,
+			.gpuInstanceId = processes[i].gpu_instance,
+			.computeInstanceId = processes[i].compute_instance};
+	return status;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(
+	nvmlDevice_t handle, unsigned int *count, nvmlProcessInfo_v2_t *infos)
+{
+	return compute_processes(handle, count, infos);
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(
+	nvmlDevice_t handle, unsigned int *count, nvmlProcessInfo_v2_t *infos)
+{
+	return compute_processes(handle, count, infos);
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(
+	nvmlDevice_t handle, unsigned int *count, nvmlProcessInfo_v1_t *infos)
+{
+	struct process processes[SIM_PROCESSES];
+	nvmlReturn_t status;
+
+	REQUIRE_CARD(card, handle);
+	REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
+	status = check_room(count, processes_on(card, processes), infos);
+	for (unsigned int i = 0; status == NVML_SUCCESS && i < *count; i++)
+		infos[i] = (nvmlProcessInfo_v1_t){processes[i].pid, processes[i].used_bytes};
+	return status;
+}
+
+static nvmlReturn_t no_processes(nvmlDevice_t handle, unsigned int *count)
+{
+	REQUIRE_CARD(card, handle);
+	REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
+	*count = 0;
+	return NVML_SUCCESS;
+}
+
+#define NO_PROCESSES(name, type)                                                                   \
+	nvmlReturn_t name(nvmlDevice_t handle, unsigned int *count, type *infos)                   \
+	{                                                                                          \
+		(void)infos;                                                                       \
+		return no_processes(handle, count);                                                \
+	}
+
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_v2_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t)
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(
+	nvmlDevice_t handle, nvmlProcessDetailList_v1_t *list)
+{
+	struct process processes[SIM_PROCESSES];
+	nvmlReturn_t status;
+
+	REQUIRE_CARD(card, handle);
+	REQUIRE(list && list->mode <= 2, NVML_ERROR_INVALID_ARGUMENT);
+	REQUIRE(list->version == NVML_STRUCTURE_VERSION(nvmlProcessDetailList_v1_t, 1),
+		NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	if (list->mode != 0)
+		return no_processes(handle, &list->numProcArrayEntries);
+	status = check_room(
+		&list->numProcArrayEntries, processes_on(card, processes), list->procArray);
+	for (unsigned int i = 0; status == NVML_SUCCESS && i < list->numProcArrayEntries; i++)
+		list->procArray[i] = (nvmlProcessDetail_v1_t){.pid = processes[i].pid,
+			.usedGpuMemory = processes[i].used_bytes,
+			.gpuInstanceId = processes[i].gpu_instance,
+			.computeInstanceId = processes[i].compute_instance};
+	return status;
+}
+
+static unsigned long long wall_microseconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+}
+
+/* One sample for each process, of the last second; none that the caller has seen already. */
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle,
+	nvmlProcessUtilizationSample_t *samples, unsigned int *count, unsigned long long last_seen)
+{
+	struct process processes[SIM_PROCESSES];
+	unsigned long long now = wall_microseconds();
+	nvmlReturn_t status;
+	unsigned int found;
+
+	REQUIRE_CARD(card, handle);
+	REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
+	found = now > last_seen ? processes_on(card, processes) : 0;
+	REQUIRE(found > 0, NVML_ERROR_NOT_FOUND);
+	status = check_room(count, found, samples);
+	for (unsigned int i = 0; status == NVML_SUCCESS && i < found; i++)
+		samples[i] = (nvmlProcessUtilizationSample_t){.pid = processes[i].pid,
+			.timeStamp = now,
+			.smUtil = processes[i].busy_percent};
+	return status;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
+	nvmlDevice_t handle, nvmlProcessesUtilizationInfo_v1_t *info)
+{
+	struct process processes[SIM_PROCESSES];
+	unsigned long long now = wall_microseconds();
+	nvmlReturn_t status;
+	unsigned int found;
+
+	REQUIRE_CARD(card, handle);
+	REQUIRE(info, NVML_ERROR_INVALID_ARGUMENT);
+	REQUIRE(info->version == NVML_STRUCTURE_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1),
+		NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	found = now > info->lastSeenTimeStamp ? processes_on(card, processes) : 0;
+	REQUIRE(found > 0, NVML_ERROR_NOT_FOUND);
+	status = check_room(&info->processSamplesCount, found, info->procUtilArray);
+	for (unsigned int i = 0; status == NVML_SUCCESS && i < found; i++)
+		info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){.timeStamp = now,
+			.pid = processes[i].pid,
+			.smUtil = processes[i].busy_percent};
+	return status;
+}

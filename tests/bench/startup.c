@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Times how long a process takes to have the driver, through the filter library and without it:
+ *
+ *     startup FILTER DRIVER ROUNDS
+ *
+ * Every round forks one process for each library, in alternating order; it loads the library and
+ * calls cuInit. Prints, for dlopen and for both calls together, the median of each library and the
+ * median of the rounds' differences, in microseconds: "BARE FILTERED DIFFERENCE", twice.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cuda_driver.h"
+
+struct times {
+	double open_us, all_us;
+};
+
+static double now_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static _Noreturn void child(const char *path, int result)
+{
+	struct times times;
+	const double begun = now_us();
+	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	const double opened = now_us();
+	__typeof__(&cuInit) init = library ? (__typeof__(&cuInit))dlsym(library, "cuInit") : NULL;
+
+	if (!init || init(0) != CUDA_SUCCESS) {
+		fprintf(stderr, "%s: %s\n", path, init ? "cuInit failed" : dlerror());
+		_exit(1);
+	}
+	times = (struct times){opened - begun, now_us() - begun};
+	_exit(write(result, &times, sizeof(times)) == sizeof(times) ? 0 : 1);
+}
+
+static struct times measure(const char *path)
+{
+	struct times times;
+	int result[2];
+
+	if (pipe(result) != 0) {
+		perror("pipe");
+		exit(1);
+	}
+	pid_t pid = fork();
+	if (pid == 0)
+		child(path, result[1]);
+	close(result[1]);
+	if (read(result[0], &times, sizeof(times)) != sizeof(times))
+		exit(1);
+	close(result[0]);
+	waitpid(pid, NULL, 0);
+	return times;
+}
+
+static int ascending(const void *a, const void *b)
+{
+	const double one = *(const double *)a, other = *(const double *)b;
+
+	return (one > other) - (one < other);
+}
+
+static double median(double *values, size_t count)
+{
+	qsort(values, count, sizeof(*values), ascending);
+	return values[count / 2];
+}
+
+static void report(double *bare, double *filtered, double *difference, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		difference[i] = filtered[i] - bare[i];
+	printf("%.2f %.2f %.2f\n", median(bare, count), median(filtered, count),
+		median(difference, count));
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 4) {
+		fprintf(stderr, "usage: startup FILTER DRIVER ROUNDS\n");
+		return 2;
+	}
+	const size_t rounds = strtoul(argv[3], NULL, 10);
+	double *values[2][2]; /* by library and part */
+	double *difference = calloc(rounds, sizeof(double));
+
+	for (int i = 0; i < 4; i++)
+		values[i / 2][i % 2] = calloc(rounds, sizeof(double));
+	for (int warm = 0; warm < 4; warm++)
+		measure(argv[1 + warm % 2]);
+	for (size_t round = 0; round < rounds; round++)
+		for (size_t turn = 0; turn < 2; turn++) {
+			const size_t library = (round + turn) % 2;
+			const struct times times = measure(argv[1 + library]);
+			values[library][0][round] = times.open_us;
+			values[library][1][round] = times.all_us;
+		}
+	for (int part = 0; part < 2; part++)
+		report(values[1][part], values[0][part], difference, rounds);
+	return 0;
+}

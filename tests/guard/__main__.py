@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.guard record FILE`, `compare BEFORE [AFTER]`, `invariants [NAME...]`."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.guard import commands, compare, mutate, nodes
+
+_BEGUN = time.monotonic()
+
+
+def main() -> int:
+    """Record this tree, compare two recordings, or break invariants; 1: a difference, or a gap."""
+    parser = argparse.ArgumentParser(prog="python -m tests.guard", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    recorder = verbs.add_parser("record", help="record what the programs of this tree do")
+    recorder.add_argument("file", type=Path)
+    comparer = verbs.add_parser("compare", help="print what differs between two recordings")
+    comparer.add_argument("before", type=Path)
+    comparer.add_argument("after", type=Path, nargs="?", help="else this tree, recorded now")
+    comparer.add_argument("--texts", action="store_true", help="compare sentences too")
+    comparer.add_argument("--names", action="store_false", help="ignore which keys sentences name")
+    comparer.add_argument("--renames", type=Path, default=compare.RENAMES)
+    comparer.add_argument("--all", action="store_true", help="print each difference")
+    breaker = verbs.add_parser("invariants", help="break each invariant; its tests must fail")
+    breaker.add_argument("names", metavar="NAME", nargs="*", help="else all of them")
+    for one in (recorder, comparer):
+        one.add_argument("--requests", type=int, default=2000, help="how many are generated")
+    arguments = parser.parse_args()
+    # Whoever ends us ends the daemons too, and a file that is broken is restored.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit("guard: interrupted"))
+    if arguments.verb == "record":
+        _write(arguments.file, record(arguments.requests))
+        return 0
+    if arguments.verb == "invariants":
+        return mutate.report(arguments.names, _tell)
+    before = _read(arguments.before)
+    after = _read(arguments.after) if arguments.after else record(arguments.requests)
+    rules = compare.AllowedDifferences.read(
+        arguments.renames, texts=arguments.texts, names=arguments.names
+    )
+    return compare.report(before, after, rules, everything=arguments.all)
+
+
+def record(requests: int) -> dict[str, Any]:
+    """Return the recording of this tree."""
+    if os.geteuid() != 0:
+        sys.exit("guard: starts gpushared, which needs root")
+    lenient = requests * 7 // 10
+    with tempfile.TemporaryDirectory(prefix="gpushare-guard-") as place:
+        found = {"commands": commands.record(Path(place), _tell)}
+    found["default node"] = nodes.record("default node", {}, 0, lenient, _tell)
+    strict = requests - lenient
+    found["strict node"] = nodes.record("strict node", nodes.POLICY, lenient, strict, _tell)
+    return found
+
+
+def _tell(what: str) -> None:
+    print(f"{time.monotonic() - _BEGUN:6.1f} s  {what}", file=sys.stderr, flush=True)
+
+
+def _read(path: Path) -> Any:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    with gzip.open(path, "wt", encoding="utf-8", compresslevel=5) as file:
+        json.dump(found, file)
+    _tell(f"{path}, {path.stat().st_size >> 10} KiB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `ls`, `ps`, `inspect` and `gpushare` alone show."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpushare.cli import SECTIONS, ls, ps
+from gpushare.protocol import CODE_NOT_FOUND
+from gpushare.quota.keys import KEYS
+
+from .conftest import CARD, GIB, STATUS, tenant
+from .fake_daemon import AnsweringDaemon, refusal, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    Cli = Callable[..., Result]
+
+LS = """\
+CARD  MODEL        MEMORY   ALLOCATED  BURST  NON-TENANT  AVAILABLE  CORES  TENANTS  MODE    HEALTH
+0     NVIDIA H200  140 GiB  12 GiB     2 GiB  1.1 GiB     126 GiB    90 %   2/16     shared  ok
+"""
+
+PS = """\
+CONTAINER  CARD  MEMORY USED/QUOTA  CORES USED/QUOTA  POLICY       THROTTLED  ISOLATION
+train      0     3.9/4.0 GiB        29.8/30 %         fixed-share  12 %       interposer
+serve      0     5.2/8.0 GiB        41.0/60 %         burst-share  0 %        interposer
+"""
+
+
+def test_ls_shows_the_design_s_table(cli: Cli, daemon: AnsweringDaemon) -> None:
+    result = cli("ls")
+    assert (result.exit_code, result.output) == (0, LS)
+    assert daemon.requests == [{"op": "cards"}]
+
+
+def test_ls_has_a_column_for_burst_only_if_there_is_any(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["cards"] = rows({**CARD, "burst_granted_bytes": 0})
+    assert "BURST" not in cli("ls").output
+
+
+def test_a_sick_card_makes_ls_degraded(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["cards"] = rows({**CARD, "health": "xid 79"})
+    result = cli("ls")
+    assert result.exit_code == 4
+    assert "xid 79" in result.output
+
+
+def test_ps_shows_the_design_s_table(cli: Cli, daemon: AnsweringDaemon) -> None:
+    result = cli("ps")
+    assert (result.exit_code, result.output) == (0, PS)
+    assert daemon.requests == [{"op": "tenants", "all": False}]
+
+
+NOTE = (
+    'env GPUSHARE_MEMORY "9GiB" was not applied: annotation gpushare.io/memory "4GiB" takes '
+    "precedence"
+)
+
+
+def test_notes_are_shown_by_ps_all_and_inspect(cli: Cli, daemon: AnsweringDaemon) -> None:
+    train = tenant("train", 3.9, 4, notes=[NOTE])
+    daemon.answers |= {"tenants": rows(train), "tenant": [{"ok": True, "tenant": train}]}
+    assert cli("ps", "-a").output.splitlines()[-1] == f"train: {NOTE}"
+    assert NOTE not in cli("ps").output
+    assert f"note               {NOTE}" in cli("inspect", "train").output.splitlines()
+
+
+def test_ps_all_says_what_to_add(cli: Cli, daemon: AnsweringDaemon) -> None:
+    why = "it asked for nothing; add -e GPUSHARE_MEMORY=4GiB"
+    daemon.answers["tenants"] = rows(tenant("web", 0, 0, state="none", reason=why, cards=[]))
+    result = cli("ps", "-a")
+    assert result.output.splitlines()[-1] == f"web has no GPU: {why}"
+    assert daemon.requests == [{"op": "tenants", "all": True}]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("ls", "there is no card. To find the cause, run gpushare doctor."),
+        ("ps", "no container uses a GPU. To start one, run: docker run --runtime=gpushare"),
+    ],
+)
+def test_an_empty_table_says_what_to_type_next(
+    cli: Cli, daemon: AnsweringDaemon, command: str, says: str
+) -> None:
+    daemon.answers |= {"cards": rows(), "tenants": rows()}
+    result = cli(command)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith(says)
+    as_json = cli(command, "--json")
+    assert (as_json.stdout, as_json.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize(("command", "headings"), [("ls", ls.HEADINGS), ("ps", ps.HEADINGS)])
+def test_the_help_explains_every_column(cli: Cli, command: str, headings: tuple[str, ...]) -> None:
+    said = cli(command, "--help").output
+    for heading in set(headings) - {"CARD", "MODEL", "CONTAINER"}:
+        assert re.search(rf"\b{heading.partition(' ')[0]}\s", said)
+
+
+def test_ps_shows_burst_use_and_tenants_over_quota(cli: Cli, daemon: AnsweringDaemon) -> None:
+    burst = tenant(
+        "burst", 5, 4, burst_limit_bytes=8 * GIB, current_limit_bytes=6 * GIB, over_limit_bytes=0
+    )
+    daemon.answers["tenants"] = rows(burst, tenant("over", 3.7, 2))
+    shown = cli("ps").output
+    assert "burst      0     5.0/4.0+2.0 GiB       " in shown
+    assert "over       0     3.7/2.0 GiB over quota  " in shown
+
+
+def test_an_unknown_value_is_a_dash(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["tenants"] = rows(tenant("a", 1, 0.5, cores=0, cores_got=None, policy=""))
+    last = cli("ps").output.splitlines()[-1].split("  ")
+    assert [cell.strip() for cell in last if cell] == [
+        *("a", "0", "1024.0/512.0 MiB over quota", "-", "-", "12 %", "interposer")
+    ]
+
+
+def test_a_terminal_is_not_obeyed(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["tenants"] = rows(tenant("evil\x1b[2J\n", 1, 4))
+    assert "evil?[2J?  0" in cli("ps").output
+
+
+def test_json_is_the_daemons_answer(cli: Cli, daemon: AnsweringDaemon) -> None:  # noqa: ARG001
+    assert json.loads(cli("ls", "--json").output) == [CARD]
+    assert json.loads(cli("--json", "ls").output) == [CARD]
+    assert json.loads(cli("inspect", "train", "--json").output)["pid"] == 4242
+    assert json.loads(cli("--json").output)["daemon"]["driver_version"] == "580.159.04"
+
+
+def test_the_option_for_the_socket_overrides_the_environment(
+    cli: Cli, daemon: AnsweringDaemon, tmp_path: Path
+) -> None:
+    nowhere = tmp_path / "nowhere"
+    for words in (("--socket", str(nowhere), "ls"), ("ls", "--socket", str(nowhere))):
+        result = cli(*words)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert f"there is no {nowhere}" in result.stderr
+    assert cli("--socket", str(nowhere), "ls", "--socket", str(daemon.path)).exit_code == 0
+
+
+def test_inspect_shows_value_and_source(cli: Cli, daemon: AnsweringDaemon) -> None:
+    output = cli("inspect", "tra").output
+    assert "\nmemory             4GiB   (env)\n" in output
+    assert "  tracked          3.4 GiB" in output
+    assert "  overhead         500 MiB: 1 context, modules, driver overhead" in output
+    assert "process            4242 (in the container 1)  python  3.9 GiB" in output
+    assert daemon.requests == [{"op": "tenant", "name": "tra"}]
+
+
+def test_parts_of_a_request_that_were_not_applied_are_shown(
+    cli: Cli, daemon: AnsweringDaemon
+) -> None:
+    noted = {**tenant("train", 3.9, 4), "notes": ["not given: video"]}
+    daemon.answers["tenants"] = rows(noted)
+    daemon.answers["tenant"] = [{"ok": True, "tenant": noted}]
+    assert cli("ps", "-a").output.splitlines()[-2:] == ["", "train: not given: video"]
+    lines = cli("inspect", "train").output.splitlines()
+    assert any(line.split() == ["note", "not", "given:", "video"] for line in lines)
+
+
+def test_inspect_shows_burst_use(cli: Cli, daemon: AnsweringDaemon) -> None:
+    burst = tenant(
+        "train", 5, 4, burst_limit_bytes=8 * GIB, current_limit_bytes=6 * GIB, over_limit_bytes=0
+    )
+    daemon.answers["tenant"] = [{"ok": True, "tenant": burst}]
+    lines = cli("inspect", "train").output.splitlines()
+    assert "  memory           5.0/4.0+2.0 GiB" in lines
+    assert "  burst limit      8 GiB, currently 6 GiB" in lines
+    assert "  burst used       1 GiB" in lines
+    daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("train", 4, 2)}]
+    shown = cli("inspect", "train").output
+    assert "  over quota       allocations fail until it frees 2 GiB" in shown
+
+
+def test_inspect_keeps_the_longest_key_from_its_value(cli: Cli, daemon: AnsweringDaemon) -> None:
+    quota = dict.fromkeys(KEYS, "4GiB env")
+    daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("train", 1, 4) | {"quota": quota}}]
+    lines = cli("inspect", "train").output.splitlines()
+    assert {f"{key:<19}4GiB   (env)" for key in KEYS} <= set(lines)
+
+
+def test_inspect_of_a_whole_card_has_no_account(cli: Cli, daemon: AnsweringDaemon) -> None:
+    whole = tenant("train", 5, 140, isolation="exclusive", overhead_bytes=0, contexts=0)
+    daemon.answers["tenant"] = [{"ok": True, "tenant": whole}]
+    shown = cli("inspect", "train").output
+    assert "  memory           5.0/140.0 GiB\n" in shown
+    assert not any(word in shown for word in ("tracked", "overhead", "denied"))
+
+
+def test_inspect_of_an_unallocated_container_shows_the_reason_and_a_fix(
+    cli: Cli, daemon: AnsweringDaemon
+) -> None:
+    none = tenant("web", 0, 0, state="none", reason="add -e GPUSHARE_MEMORY=4GiB", pid=0)
+    none |= {"cards": [], "processes": [], "quota": {}, "policy": "", "isolation": ""}
+    daemon.answers["tenant"] = [{"ok": True, "tenant": none}]
+    lines = cli("inspect", "web").output.splitlines()
+    assert "reason             add -e GPUSHARE_MEMORY=4GiB" in lines
+    assert {"pid                -", "policy             -", "isolation          -"} <= set(lines)
+
+
+def test_an_ambiguous_name_lists_the_candidates(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["tenant"] = refusal(
+        CODE_NOT_FOUND, '"tra" is several containers', candidates=["train", "track"]
+    )
+    result = cli("inspect", "tra")
+    assert result.exit_code == 1
+    assert result.stderr == 'gpushare: "tra" is several containers\n  train\n  track\n'
+
+
+def test_alone_it_names_the_next_step(cli: Cli, daemon: AnsweringDaemon) -> None:
+    assert cli().output.splitlines() == [
+        "gpushare 0.1.0: driver 580.159.04, CUDA 13.0, 1 card, 2 containers",
+        "card 0: NVIDIA H200, 126 GiB of 140 GiB available, ok",
+        "next: gpushare ps",
+    ]
+    daemon.answers["status"] = [{"ok": True, **STATUS, "tenants": 0}]
+    assert cli().output.splitlines()[-1].startswith("next: docker run --runtime=gpushare")
+    daemon.answers["status"] = [{"ok": True, **STATUS, "warnings": ["no CDI spec"]}]
+    assert cli().output.splitlines()[-2:] == ["warn: no CDI spec", "next: gpushare ps"]
+    daemon.answers["cards"] = rows({**CARD, "health": "xid 79"})
+    assert cli().output.splitlines()[-1] == "next: gpushare doctor"
+
+
+def test_alone_without_a_daemon_it_says_setup(cli: Cli) -> None:
+    result = cli()
+    assert result.exit_code == 0
+    assert "next: sudo gpushare setup" in result.output
+
+
+def test_help_has_each_command_in_its_section_with_an_example(cli: Cli) -> None:
+    output = cli("--help").output
+    for section, names in SECTIONS.items():
+        assert f"\n{section}:\n" in output
+        for name in names:
+            assert f"\n  {name} " in output
+            help_text = cli(name, "--help").output
+            assert f"Example: gpushare {name}" in help_text
+            assert "--json" in help_text
+
+
+def test_of_a_misspelt_command_it_says_which_was_meant(cli: Cli) -> None:
+    result = cli("inspct", "train")
+    assert result.exit_code == 2
+    assert "No such command 'inspct'. Did you mean inspect?" in result.output
+
+
+def test_a_message_is_not_obeyed_by_a_terminal(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["tenant"] = refusal(
+        CODE_NOT_FOUND, "no room: \x1b[2Jevil 4", candidates=["\x1b[31mred"]
+    )
+    result = cli("inspect", "train")
+    assert result.stderr.splitlines() == ["gpushare: no room: ?[2Jevil 4", "  ?[31mred"]

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The screen, at every size."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.cli.top.columns import COLUMNS, layout, width
+from gpushare.cli.top.render import Frame, Size, frame, meters
+from gpushare.cli.top.snapshot import TopSnapshot
+from gpushare.cli.top.view import TableView
+
+from .made import card, container, machine, process
+
+FOOTER = (("the footer", ""),)
+
+
+def screen(
+    columns: int = 80,
+    lines: int = 24,
+    view: TableView | None = None,
+    *,
+    snapshot: TopSnapshot | None = None,
+    unicode: bool = True,
+    alarm: str = "",
+) -> Frame:
+    size = Size(columns, lines, unicode)
+    return frame(snapshot or machine(), view or TableView(), size, alarm=alarm, footer=FOOTER)
+
+
+def text(shown: Frame) -> list[str]:
+    return ["".join(part for part, _ in line).rstrip() for line in shown.lines]
+
+
+def styles(shown: Frame, part: str) -> set[str]:
+    return {style for line in shown.lines for said, style in line if part in said}
+
+
+@settings(deadline=None)
+@given(
+    columns=st.integers(1, 200),
+    lines=st.integers(1, 60),
+    detail=st.booleans(),
+    tree=st.booleans(),
+    unicode=st.booleans(),
+    alarm=st.sampled_from(["", "gpushared is not running: " + "x" * 200]),
+    sort=st.sampled_from([column.key for column in COLUMNS]),
+    name=st.text(max_size=60),
+)
+def test_nothing_is_wider_or_higher_than_the_terminal(
+    columns: int,
+    lines: int,
+    detail: bool,
+    tree: bool,
+    unicode: bool,
+    alarm: str,
+    sort: str,
+    name: str,
+) -> None:
+    snapshot = replace(machine(), containers=(container(name), *machine().containers))
+    view = TableView(detail=detail, tree=tree, sort=sort, filter="")
+    shown = screen(columns, lines, view, snapshot=snapshot, unicode=unicode, alarm=alarm)
+    assert len(shown.lines) <= lines
+    assert all(width(line) <= columns for line in text(shown))
+    assert all(part.isprintable() for line in shown.lines for part, _ in line)
+    assert unicode or all(line.isascii() for line in text(shown))
+
+
+def test_on_eighty_columns_there_are_memory_share_and_policy() -> None:
+    lines = text(screen())
+    assert lines[3].split() == ["NAME▲", "MEMORY", "CORES%", "QUOTA%", "THROT%", "POLICY"]
+    assert lines[7].split() == ["▾", "train", "3.9/4.0", "GiB", "29.8", "30", "12", "fixed-share"]
+    assert lines[8].split() == ["4242", "(1)", "python", "3.9", "GiB", "29"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "headings"),
+    [
+        (20, "NAME"),
+        (40, "NAME MEMORY"),
+        (60, "NAME MEMORY CORES% QUOTA% THROT%"),
+        (110, "NAME MEMORY CORES% QUOTA% 10s 60s THROT% POLICY ISOLATION"),
+        (140, "NAME MEMORY CORES% QUOTA% 10s 60s THROT% POLICY CLASS ISOLATION STATE"),
+    ],
+)
+def test_a_wider_terminal_has_more_columns(columns: int, headings: str) -> None:
+    longest = {"policy": 18, "class": 9, "isolation": 10}
+    found = layout(columns, ["x"], tree=True, longest=longest)
+    assert [column.heading.split()[0] for column, _ in found] == headings.split()
+
+
+def test_a_long_name_takes_the_remaining_width_and_no_more() -> None:
+    (_, first), *_ = layout(100, ["x" * 300], tree=True, longest={})
+    (_, alone), *_ = layout(None, ["x" * 300], tree=True, longest={})
+    assert first < 100
+    assert alone == 300
+
+
+def test_a_policy_of_few_letters_leaves_its_room_to_the_names() -> None:
+    def name_width(policy: int) -> int:
+        return layout(80, ["x" * 99], tree=True, longest={"policy": policy})[0][1]
+
+    assert name_width(11) == name_width(18) + 7 == name_width(99) + 7
+
+
+def test_a_name_is_shown_whole_before_there_are_more_columns() -> None:
+    short, long = (layout(90, ["x" * size], tree=True, longest={}) for size in (10, 30))
+    assert {column.key for column, _ in short} > {column.key for column, _ in long}
+    assert long[0][1] == 30
+
+
+def test_a_name_of_wide_letters_leaves_the_columns_where_they_are() -> None:
+    snapshot = TopSnapshot(0.0, (card(),), (container("日本語" * 20), container("train")))
+    lines = text(screen(snapshot=snapshot))
+    wide = next(line for line in lines if "日" in line)
+    plain = next(line for line in lines if "train" in line)
+    assert width(wide[: wide.index("3.9/")]) == width(plain[: plain.index("3.9/")])
+
+
+def test_a_card_s_bars_are_as_long_as_there_is_room() -> None:
+    for columns in range(20, 140):
+        line = "".join(part for part, _ in meters([card()], columns, unicode=False)[0])
+        assert width(line) <= max(columns, 51)
+        assert "10.2/140.0 GiB" in line
+    assert "#" not in "".join(part for part, _ in meters([card()], 50, unicode=False)[0])
+
+
+def test_a_cards_problem_is_shown_above_its_bars() -> None:
+    sick = card(health="GPU is lost: XID 79")
+    line = "".join(part for part, _ in meters([sick], 60, unicode=True)[0])
+    assert line.startswith("0 NVIDIA H200  GPU is lost: XID 79  MEM")
+
+
+def test_with_many_cards_the_unhealthy_ones_keep_their_bars() -> None:
+    cards = tuple(card(number, health="lost" if number == 14 else "ok") for number in range(16))
+    lines = text(screen(snapshot=TopSnapshot(0.0, cards)))
+    assert lines[1].startswith("14 NVIDIA H200  lost")
+    assert lines[6].startswith("NAME")
+
+
+def test_the_selected_row_is_always_seen() -> None:
+    snapshot = TopSnapshot(
+        0.0, (card(),), tuple(container(f"c{number:03}") for number in range(100))
+    )
+    view = TableView()
+    for number in (*range(100), 0, 50):
+        view = replace(view, selected=("container", f"c{number:03}", 0))
+        shown = screen(lines=20, view=view, snapshot=snapshot)
+        assert styles(shown, f"c{number:03}") == {"selected"}
+        view = replace(view, top=shown.top)
+
+
+def test_the_table_moves_no_more_than_it_must() -> None:
+    snapshot = TopSnapshot(
+        0.0, (card(),), tuple(container(f"c{number:03}") for number in range(100))
+    )
+    view = TableView(selected=("container", "c050", 0), top=45)
+    assert screen(lines=20, view=view, snapshot=snapshot).top == 45
+
+
+def test_a_tenant_over_quota_or_hung_is_marked() -> None:
+    over = container("over", over_bytes=1)
+    hung = container("stuck", hung=True)
+    snapshot = TopSnapshot(0.0, (card(),), (over, hung, container("well")))
+    shown = screen(140, snapshot=snapshot)
+    assert styles(shown, "! over") == styles(shown, "! stuck") == {"bad"}
+    assert "! well" not in "\n".join(text(shown))
+    assert [re.split(r" {2,}", line.strip())[-1] for line in text(shown)[4:7]] == [
+        *("over quota", "hung", "ok")
+    ]
+
+
+def test_memory_near_its_quota_is_yellow() -> None:
+    near = container("near", used_bytes=95, memory_bytes=100, limit_bytes=100)
+    shown = screen(
+        snapshot=TopSnapshot(0.0, (card(),), (near,)), view=TableView(selected=("card", 0))
+    )
+    assert styles(shown, "95.0/100.0 B") == {"warn"}
+
+
+def test_data_that_is_out_of_date_is_marked() -> None:
+    shown = screen(alarm="no new data: gpushared is not running")
+    assert text(shown)[1] == "no new data: gpushared is not running"
+    assert styles(shown, "no new data") == {"bad"}
+    assert "train" in "\n".join(text(shown))
+
+
+def test_the_pane_shows_more_of_the_selected_row() -> None:
+    def pane(*selected: str | int) -> str:
+        return "\n".join(text(screen(view=TableView(detail=True, selected=selected))))
+
+    train = pane("container", "0123456789abcdef", 0)
+    assert "quota    cores 30 env; memory 4GiB env" in train
+    assert "quota 30 %, used 29.8 % in 1 s, 30.1 in 10 s" in train
+    assert "share    fixed-share 30.0 %, offline 5" in train
+    assert "process 701 jupyter  of notebook, card 1" in pane("process", "c" * 16, 1, 701)
+    assert "card 1  NVIDIA A100  GPU-1" in pane("card", 1)
+
+
+def test_the_pane_is_not_worth_the_half_of_a_low_terminal() -> None:
+    assert "quota" not in "\n".join(text(screen(lines=12, view=TableView(detail=True))))
+
+
+def test_a_process_the_driver_knows_nothing_of_has_dashes() -> None:
+    one = process(9, bytes=None, utilization=None)
+    snapshot = TopSnapshot(0.0, (card(),), (container("x", processes=(one,)),))
+    row = next(line for line in text(screen(snapshot=snapshot)) if "9 (8) python" in line)
+    assert row.split() == ["9", "(8)", "python", "-", "-"]

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each rule alone, and drivers against runtimes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpushare.compatibility import (
+    RULES,
+    CardFacts,
+    CompatibilityFinding,
+    Image,
+    Machine,
+    Runtime,
+    evaluate_image,
+    matrix,
+    worst,
+)
+from gpushare.compatibility.driver import newest_cuda
+from gpushare.compatibility.facts import Version, cuda_text, driver_text, strip_zeros
+
+H200 = CardFacts("H200", (9,), "nvidia", datacenter=True)
+V100 = CardFacts("V100", (7,), "tesla", datacenter=True)
+GEFORCE = CardFacts("RTX 4090", (8, 9), "geforce", datacenter=False)
+WHERE = "/usr/local/cuda/lib64/libcudart.so"
+
+
+def image(version: Version = (), **changes: object) -> Image:
+    runtimes = (Runtime(version, WHERE),) if version else ()
+    return replace(Image(runtimes), **changes)  # type: ignore[arg-type]
+
+
+def machine(driver: str, *cards: CardFacts, **changes: object) -> Machine:
+    version = tuple(int(part) for part in driver.split("."))
+    made = Machine(version, newest_cuda(version), cards or (H200,))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def ill(found: tuple[CompatibilityFinding, ...]) -> list[tuple[str, str]]:
+    return [(one.level, one.rule) for one in found if one.level != "ok"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "runtime", "expected"),
+    [
+        # Its own CUDA, or an older one.
+        ("580.65.06", (13, 0, 96), "driver"),
+        ("580.65.06", (12, 9, 79), "driver"),
+        ("575.51.03", (12, 4, 127), "driver"),
+        ("535.54.03", (12, 2, 140), "driver"),
+        ("525.60.13", (11, 8, 89), "driver"),
+        ("450.80.02", (10, 2, 89), "driver"),
+        # More than one major version behind.
+        ("580.65.06", (11, 8, 89), "majors-apart"),
+        ("525.60.13", (10, 2, 89), "majors-apart"),
+        # Newer, of the same major version.
+        ("580.65.06", (13, 3, 29), "minor-version"),
+        ("535.54.03", (12, 9, 79), "minor-version"),
+        ("525.60.13", (12, 9, 79), "minor-version"),
+        ("450.80.02", (11, 8, 89), "minor-version"),
+        # Newer, and not for this driver.
+        ("575.51.03", (13, 0, 96), "driver-too-old"),
+        ("470.57.02", (12, 0, 107), "driver-too-old"),
+        ("450.51.05", (11, 8, 89), "driver-too-old"),
+        ("525.60.02", (12, 4, 127), "driver-too-old"),
+        ("418.39", (10, 2, 89), "driver-too-old"),
+    ],
+)
+def test_a_driver_runs_a_runtime_or_not(driver: str, runtime: Version, expected: str) -> None:
+    # Cards of their own are another rule's.
+    found = evaluate_image(image(runtime), machine(driver, CardFacts()))
+    assert next(one.rule for one in found if one.rule in RULES) == expected
+    levels = {"driver": "ok", "driver-too-old": "refuse"}
+    assert worst(found) == levels.get(expected, "warn")
+
+
+def test_a_refusal_has_the_figures_and_what_to_do() -> None:
+    [found] = evaluate_image(image((13, 0, 96)), machine("550.54.15"))
+    assert str(found) == (
+        "CUDA 13.0 is newer than the driver's CUDA 12.4, and a runtime needs a driver with its own "
+        "CUDA or a newer one: every call would fail (driver-too-old); install driver 580.65.06 "
+        "or newer, or use an image with CUDA 12.4 or older"
+    )
+    assert found.numbers == {"runtime": "13.0", "cuda": "12.4", "driver": "550.54.15"}
+
+
+def test_an_unknown_minor_version_compares_the_major_only() -> None:
+    assert not ill(evaluate_image(image((12,)), machine("525.60.13")))
+    assert ill(evaluate_image(image((13,)), machine("525.60.13"))) == [("refuse", "driver-too-old")]
+
+
+def test_without_a_driver_no_rule_applies() -> None:
+    assert evaluate_image(image((12, 4)), Machine(cards=(H200,))) == ()
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [(H200, []), (GEFORCE, [("refuse", "driver-too-old"), ("warn", "cuda-compat")])],
+)
+def test_a_newer_libcuda_of_the_image_helps_on_cards_of_data_centres(
+    card: CardFacts, expected: list[tuple[str, str]]
+) -> None:
+    newer = image((13, 0, 96), compat=(580, 65, 6))
+    assert ill(evaluate_image(newer, machine("550.54.15", card))) == expected
+    # An older one is not used, and nothing to speak of.
+    older = image((12, 4, 127), compat=(535, 54, 3))
+    assert not ill(evaluate_image(older, machine("550.54.15", card)))
+
+
+def test_the_requirement_reads_the_libcuda_that_the_container_gets() -> None:
+    wants = image(compat=(580, 65, 6), requires=(("NVIDIA_REQUIRE_CUDA", "cuda>=13.0"),))
+    assert not ill(evaluate_image(wants, machine("550.54.15", H200)))
+    assert ("refuse", "require") in ill(evaluate_image(wants, machine("550.54.15", GEFORCE)))
+
+
+def test_an_unmet_requirement_is_reported_with_the_present_version() -> None:
+    text = "cuda>=12.8 brand=tesla,driver>=535,driver<536"
+    wants = image(requires=(("NVIDIA_REQUIRE_CUDA", text),))
+    [found, _] = evaluate_image(wants, machine("550.54.15"))
+    assert (found.level, found.rule) == ("refuse", "require")
+    assert found.what == (
+        "NVIDIA_REQUIRE_CUDA requires cuda>=12.8 (or 1 alternatives), which is not met on H200: "
+        "this machine has cuda 12.4, driver 550.54.15, brand nvidia, arch 9.0"
+    )
+    assert "NVIDIA_DISABLE_REQUIRE=1" in found.fix
+    assert not ill(evaluate_image(replace(wants, disabled=True), machine("550.54.15")))
+
+
+def test_a_requirement_has_to_hold_on_every_card() -> None:
+    wants = image(requires=(("NVIDIA_REQUIRE_ARCH", "arch>=8.0"),))
+    assert not ill(evaluate_image(wants, machine("550.54.15", H200, H200)))
+    [found, _] = evaluate_image(wants, machine("550.54.15", H200, V100))
+    assert (found.level, "on V100" in found.what) == ("refuse", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("vram>=16", 'cannot be evaluated: "vram>=16": unknown property vram'),
+        ("brand=tesla,cuda>=12", "cannot be evaluated: brand is unknown on this machine"),
+        ("a\nb>=1", r'"a": is not PROPERTY'),
+    ],
+)
+def test_a_requirement_that_cannot_be_judged_is_a_warning(text: str, told: str) -> None:
+    wants = image(requires=(("NVIDIA_REQUIRE_X", text),))
+    [found, *_] = evaluate_image(wants, machine("550.54.15", CardFacts("H200", (9,))))
+    assert (found.level, found.rule) == ("warn", "require-undecided")
+    assert told in found.what
+    assert found.what.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("runtime", "capability", "expected"),
+    [
+        ((13, 0, 96), (7,), ("refuse", "card-dropped")),
+        ((13, 0, 96), (6, 1), ("refuse", "card-dropped")),
+        ((13, 0, 96), (7, 5), None),
+        ((12, 9, 79), (7,), None),
+        ((12, 0, 107), (3, 5), ("refuse", "card-dropped")),
+        ((11, 0, 221), (8,), None),
+        ((10, 2, 89), (8,), ("warn", "card-too-new")),
+        ((12, 4, 127), (12,), ("warn", "card-too-new")),
+        ((12, 8, 57), (12,), None),
+        ((13, 0, 96), (99,), None),  # one that the table does not know is not judged
+    ],
+)
+def test_a_toolkit_makes_programs_for_a_card_or_not(
+    runtime: Version, capability: Version, expected: tuple[str, str] | None
+) -> None:
+    own = strip_zeros(runtime[:2])
+    here = Machine((), own, (CardFacts("the card", capability),))
+    rules = [
+        found for found in ill(evaluate_image(image(runtime), here)) if found[1].startswith("card-")
+    ]
+    assert rules == ([] if expected is None else [expected])
+
+
+def test_a_driver_that_dropped_a_card_is_reported() -> None:
+    assert ill(evaluate_image(Image(), machine("590.44.01", V100))) == [
+        ("refuse", "driver-dropped-card")
+    ]
+    assert not ill(evaluate_image(Image(), machine("580.65.06", V100)))
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "told"),
+    [
+        ("bfloat16", (7,), True),
+        ("bfloat16", (7, 5), True),
+        ("bfloat16", (8,), False),
+        ("fp8", (8, 6), True),
+        ("fp8", (8, 9), False),
+        ("fp8", (9,), False),
+        ("fp4", (9,), True),
+        ("fp4", (12,), False),
+    ],
+)
+def test_code_that_a_card_cannot_run_is_reported(
+    name: str, capability: Version, told: bool
+) -> None:
+    wants = image(precisions=((name, f"--dtype={name}"),))
+    found = evaluate_image(wants, Machine(cards=(CardFacts("V100", capability),)))
+    assert ill(found) == ([("warn", "precision")] if told else [])
+
+
+def test_for_bfloat16_on_an_old_card_half_is_advised() -> None:
+    wants = image(precisions=(("bfloat16", "--dtype=bfloat16"),))
+    [found, _] = evaluate_image(wants, Machine(cards=(V100,)))
+    assert found.what == (
+        "--dtype=bfloat16 requests bfloat16, which needs compute capability 8.0, and V100 has 7.0"
+    )
+    assert found.fix.startswith("use --dtype=half")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cuda", "backend", "told"),
+    [
+        ((13, 6, 1), (13, 6), "interposer", True),
+        ((13, 6, 1), (13, 6), "exclusive", False),  # a whole card has none
+        ((13, 5, 37), (14,), "interposer", True),
+        ((13, 5, 37), (13, 9), "interposer", False),
+        ((12, 4, 127), (13,), "interposer", False),
+    ],
+)
+def test_a_version_newer_than_the_interposer_is_reported(
+    runtime: Version, cuda: Version, backend: str, told: bool
+) -> None:
+    here = replace(Machine((), cuda, (H200,)), backend=backend)  # type: ignore[arg-type]
+    found = ill(evaluate_image(image(runtime), here))
+    assert found == ([("warn", "interposer-baseline")] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("cuda", "card", "expected"),
+    [
+        ((12, 4), H200, []),
+        ((12, 4), replace(H200, mig=True), [("refuse", "mps-on-mig")]),
+        ((12, 4), CardFacts("P100", (6,)), [("refuse", "mps-card")]),
+        ((11, 3), H200, [("refuse", "mps-driver")]),
+        ((11, 4), H200, [("warn", "mps-memory")]),
+        ((11, 5), H200, []),
+    ],
+)
+def test_mps_takes_a_driver_a_card_and_no_mig(
+    cuda: Version, card: CardFacts, expected: list[tuple[str, str]]
+) -> None:
+    assert ill(evaluate_image(Image(), Machine((), cuda, (card,), "mps"))) == expected
+    if not (card.capability or ()) < (7,):
+        assert ill(evaluate_image(Image(), Machine((), cuda, (card,)))) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "capability", "expected"),
+    [
+        ((450, 80, 2), (8,), []),
+        ((450, 51, 5), (8,), [("refuse", "mig-driver")]),
+        ((525, 60, 13), (9,), [("refuse", "mig-driver")]),
+        ((550, 54, 15), (8, 9), [("refuse", "mig-card")]),
+    ],
+)
+def test_mig_takes_a_card_that_has_it_and_its_driver(
+    driver: Version, capability: Version, expected: list[tuple[str, str]]
+) -> None:
+    here = Machine(driver, newest_cuda(driver), (CardFacts("A100", capability),), "mig")
+    assert ill(evaluate_image(Image(), here)) == expected
+
+
+def test_other_runtimes_are_never_refused() -> None:
+    both = Image((Runtime((12, 4, 127), WHERE), Runtime((13, 0, 96), "/opt/venv/libcudart.so.13")))
+    found = evaluate_image(both, machine("550.54.15"))
+    assert ill(found) == [("warn", "driver-too-old")]
+    assert found[0].what.startswith("in addition to the first runtime: CUDA 13.0")
+    beside = Image((Runtime((12, 4, 127), WHERE), Runtime((12, 1, 105), "/opt/venv/libcudart.so")))
+    assert [one.rule for one in evaluate_image(beside, machine("550.54.15"))] == [
+        "driver",
+        "other-runtime",
+    ]
+
+
+def test_an_image_without_cuda_gets_a_note_and_runs() -> None:
+    [found] = evaluate_image(Image(), machine("550.54.15"))
+    assert (found.level, found.rule) == ("ok", "no-runtime")
+
+
+def test_every_rule_is_described_and_the_gravest_comes_first() -> None:
+    wants = image(
+        (13, 0, 96),
+        requires=(("NVIDIA_REQUIRE_CUDA", "cuda>=12"),),
+        precisions=(("fp8", "-q=fp8"),),
+    )
+    found = evaluate_image(wants, machine("550.54.15", V100))
+    levels = [one.level for one in found]
+    assert levels == sorted(levels, key=("refuse", "warn", "ok").index)
+    assert {one.rule for one in found} <= RULES.keys()
+    assert worst(()) == "ok"
+
+
+def test_a_driver_newer_than_the_table_says_nothing_of_its_cuda() -> None:
+    assert newest_cuda((999, 1)) == ()
+    assert newest_cuda(()) == ()
+    for cuda, driver in matrix.TOOLKITS.items():
+        assert newest_cuda(driver) >= cuda
+        assert cuda_text(cuda) in {cuda_text(newest_cuda(driver)), cuda_text(cuda)}
+
+
+def test_versions_are_written_as_nvidia_does() -> None:
+    assert (driver_text((580, 65, 6)), driver_text((570, 26)), cuda_text((12,))) == (
+        "580.65.06",
+        "570.26",
+        "12.0",
+    )

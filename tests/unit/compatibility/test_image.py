@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which runtimes an image has, and that a hostile one leads nowhere but into itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.compatibility import Image, image
+from gpushare.compatibility import image as images
+from gpushare.oci import cuda_compat
+from gpushare.oci.elf import platform_of
+from gpushare.oci.rootfs import Rootfs
+
+PLATFORM = platform_of("x86_64")
+NVIDIA = {
+    "PATH": "/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin",
+    "LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "rootfs"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def rootfs(root: Path) -> Iterator[Rootfs]:
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    yield Rootfs(fd)
+    os.close(fd)
+
+
+def put(root: Path, path: str, link: str = "") -> None:
+    """Put an empty file there, and `link` beside it, as packages of NVIDIA do."""
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    if link:
+        (file.parent / link).symlink_to(file.name)
+
+
+def look(rootfs: Rootfs, *args: str, **variables: str) -> Image:
+    return images.inspect_image(
+        rootfs, {**NVIDIA, **variables}, args, PLATFORM, cuda_compat.find(rootfs)
+    )
+
+
+def found(rootfs: Rootfs, **variables: str) -> list[tuple[str, str]]:
+    return [
+        (".".join(map(str, one.version)), one.where) for one in look(rootfs, **variables).runtimes
+    ]
+
+
+def test_the_runtime_of_nvidias_images_is_found(root: Path, rootfs: Rootfs) -> None:
+    put(root, "usr/local/cuda-12.4/lib64/libcudart.so.12.4.127", "libcudart.so.12")
+    (root / "usr/local/cuda").symlink_to("cuda-12.4")
+    [first, *_] = found(rootfs)
+    assert first == ("12.4.127", "/usr/local/cuda/lib64/libcudart.so.12.4.127")
+    assert {version for version, _ in found(rootfs)} == {"12.4.127"}
+
+
+def test_ubuntus_and_condas_are_found(root: Path, rootfs: Rootfs) -> None:
+    put(root, "usr/lib/x86_64-linux-gnu/libcudart.so.11.5.117", "libcudart.so.11.0")
+    put(root, "opt/conda/lib/libcudart.so.12.1.105", "libcudart.so.12")
+    assert found(rootfs) == [
+        ("11.5.117", "/usr/lib/x86_64-linux-gnu/libcudart.so.11.5.117"),
+        ("12.1.105", "/opt/conda/lib/libcudart.so.12.1.105"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("packages", "part", "wheel", "version"),
+    [
+        ("usr/local/lib/python3.12/site-packages", "cuda_runtime", "_cu12-12.8.90", "12.8.90"),
+        ("usr/lib/python3/dist-packages", "cuda_runtime", "_cu12-12.0.107", "12.0.107"),
+        ("opt/venv/lib/python3.11/site-packages", "cu13", "-13.0.96", "13.0.96"),
+        ("app/.venv/lib/python3.11/site-packages", "cu13", "-13.0.96", "13.0.96"),
+    ],
+)
+def test_a_wheels_version_is_that_of_its_package(
+    packages: str, part: str, wheel: str, version: str, root: Path, rootfs: Rootfs
+) -> None:
+    major = version.partition(".")[0]
+    name = f"{packages}/nvidia/{part}/lib/libcudart.so.{major}"
+    put(root, name)
+    assert found(rootfs, PATH="/app/.venv/bin:/usr/bin") == [(major, f"/{name}")]
+    put(root, f"{packages}/nvidia_cuda_runtime{wheel}.dist-info/METADATA")
+    assert found(rootfs, PATH="/app/.venv/bin:/usr/bin") == [(version, f"/{name}")]
+
+
+def test_the_first_of_ld_library_path_is_found_first(root: Path, rootfs: Rootfs) -> None:
+    put(root, "usr/local/cuda/lib64/libcudart.so.12.4.127")
+    put(root, "opt/own/libcudart.so.11.8.89")
+    own = {"LD_LIBRARY_PATH": "/nothing:/opt/own:relative"}
+    assert [version for version, _ in found(rootfs, **own)] == ["11.8.89", "12.4.127"]
+    assert [version for version, _ in found(rootfs)] == ["12.4.127"]
+
+
+def test_the_version_of_the_environment_holds_without_a_library(rootfs: Rootfs) -> None:
+    assert found(rootfs, CUDA_VERSION="12.0.1") == [("12.0.1", "CUDA_VERSION")]
+    assert found(rootfs, NV_CUDA_CUDART_VERSION="12.0.146-1") == [
+        ("12.0.146", "NV_CUDA_CUDART_VERSION")
+    ]
+    assert found(rootfs, CUDA_VERSION="none of yours") == []
+    assert found(rootfs, CUDA_VERSION="1.2.3.4.5.6") == []
+
+
+def test_the_environment_makes_a_bare_name_finer_and_corrects_no_file(
+    root: Path, rootfs: Rootfs
+) -> None:
+    put(root, "opt/conda/lib/libcudart.so.12")
+    assert found(rootfs, CUDA_VERSION="12.6.3")[0][0] == "12.6.3"
+    assert found(rootfs, CUDA_VERSION="11.8.0")[0][0] == "12"
+    put(root, "opt/conda/lib/libcudart.so.12.1.105")
+    assert found(rootfs, CUDA_VERSION="12.6.3")[0][0] == "12.1.105"
+
+
+def test_links_lead_nowhere_but_into_the_image(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
+    outside = tmp_path / "host"
+    put(outside, "libcudart.so.13.0.96")
+    put(outside, "lib64/libcudart.so.13.0.96")
+    (root / "usr/local/cuda").mkdir(parents=True)
+    (root / "usr/local/cuda/lib64").symlink_to(outside)
+    (root / "usr/local/cuda-13.0").symlink_to(outside)
+    (root / "opt").symlink_to("../host")
+    lib = root / "usr/lib64"
+    lib.mkdir()
+    (lib / "libcudart.so.13.0.96").symlink_to(outside / "libcudart.so.13.0.96")
+    (lib / "libcudart.so.12.0.1").symlink_to("/proc/self/exe")
+    assert found(rootfs, LD_LIBRARY_PATH="/opt:/../../host:/usr/local/../../../host") == []
+
+
+def test_a_special_file_is_no_runtime_and_delays_nothing(root: Path, rootfs: Rootfs) -> None:
+    lib = root / "usr/lib64"
+    lib.mkdir(parents=True)
+    os.mkfifo(lib / "libcudart.so.12.4.127")
+    (lib / "libcudart.so.11.8.89").mkdir()
+    (lib / "libcudart.so.10.2.89").symlink_to("libcudart.so.10.2.89")
+    assert found(rootfs) == []
+
+
+def test_a_directory_without_end_is_passed_over(root: Path, rootfs: Rootfs) -> None:
+    lib = root / "usr/lib64"
+    lib.mkdir(parents=True)
+    for number in range(4097):
+        (lib / f"libcudart.so.12.4.{number}").touch()
+    assert found(rootfs, CUDA_VERSION="12.4.1") == [("12.4.1", "CUDA_VERSION")]
+
+
+def test_many_toolkits_and_paths_are_looked_at_up_to_a_bound(root: Path, rootfs: Rootfs) -> None:
+    for number in range(64):
+        put(root, f"usr/local/cuda-12.{number}/lib64/libcudart.so.12.{number}.1")
+        put(root, f"p{number:02}/libcudart.so.12.{number}.2")
+    many = ":".join(f"/p{number:02}" for number in range(64))
+    assert len(found(rootfs, LD_LIBRARY_PATH=many)) <= 16
+    assert len(found(rootfs)) <= 8
+
+
+def test_no_more_directories_are_read_than_a_start_may_wait_for(
+    root: Path, rootfs: Rootfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for prefix in ("usr/local", "usr", "opt/conda", "opt/venv"):
+        for number in range(64):
+            put(root, f"{prefix}/lib/python3.{number}/site-packages/nvidia/cu{number + 10}/lib/x")
+    read = []
+    names = Rootfs.names
+
+    def counted(self: Rootfs, directory: str) -> list[str]:
+        read.append(directory)
+        return names(self, directory)
+
+    monkeypatch.setattr(Rootfs, "names", counted)
+    image.find_runtimes(rootfs, {"PATH": ":".join(f"/{n}/bin" for n in range(999))}, PLATFORM)
+    assert 0 < len(read) <= 32
+
+
+def test_a_name_that_would_forge_a_line_is_shown_harmless(root: Path, rootfs: Rootfs) -> None:
+    put(root, "a\nb/libcudart.so.12.4.127")
+    [(_, where)] = found(rootfs, LD_LIBRARY_PATH="/a\nb")
+    assert where.isprintable()
+
+
+def test_a_known_image_is_not_read_again_unless_it_changed(
+    root: Path, rootfs: Rootfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(root, "usr/lib64/libcudart.so.12.4.127")
+    assert found(rootfs)[0][0] == "12.4.127"
+    with monkeypatch.context() as patched:
+        patched.setattr(Rootfs, "names", lambda *_: pytest.fail("was read again"))
+        images_found = image.find_runtimes(rootfs, NVIDIA, PLATFORM)
+    assert images_found[0].version == (12, 4, 127)
+    put(root, "usr/lib64/libcudart.so.13.0.96")
+    assert [version for version, _ in found(rootfs)] == ["12.4.127", "13.0.96"]
+
+
+def test_the_images_own_driver_is_reported(root: Path, rootfs: Rootfs) -> None:
+    put(root, "usr/local/cuda/compat/libcuda.so.580.65.06")
+    assert look(rootfs).compat == (580, 65, 6)
+
+
+@pytest.mark.parametrize(
+    ("args", "variables", "expected"),
+    [
+        (["vllm", "serve", "--dtype=bfloat16"], {}, {"bfloat16": "--dtype=bfloat16"}),
+        (["vllm", "--dtype", "bf16", "x"], {}, {"bfloat16": "--dtype=bf16"}),
+        (["sh", "-c", "exec vllm --dtype bfloat16"], {}, {"bfloat16": "--dtype=bfloat16"}),
+        (["sglang", "--quantization", "fp8"], {}, {"fp8": "--quantization=fp8"}),
+        (["vllm", "--kv-cache-dtype=fp8_e5m2"], {}, {"fp8": "--kv-cache-dtype=fp8_e5m2"}),
+        (["tgi"], {"DTYPE": "bfloat16", "QUANTIZE": "fp8"}, {"bfloat16": "DTYPE=bfloat16"}),
+        (["vllm", "--dtype=half"], {}, {}),
+        (["vllm", "--dtype=auto"], {}, {}),
+        (["vllm", "--dtype"], {}, {}),
+        (["echo", "bfloat16"], {"MODEL": "x-fp8"}, {}),
+    ],
+)
+def test_the_requested_precisions_are_read_from_the_command_line(
+    args: list[str], variables: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert dict(image.requested_precisions(args, variables)).items() >= expected.items()
+    if not expected:
+        assert image.requested_precisions(args, variables) == ()

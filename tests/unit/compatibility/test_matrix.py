@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables agree with each other, and with what the interposer was made of."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from gpushare.compatibility import matrix
+from gpushare.compatibility.facts import parse_version, strip_zeros
+
+HEADERS = Path(__file__).parents[3] / "libhook/table/headers.py"
+
+
+def test_the_baseline_is_the_source_of_the_interposers_table() -> None:
+    spec = importlib.util.spec_from_file_location("headers", HEADERS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["headers"] = module  # its dataclass looks itself up
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules["headers"]
+    releases = [parse_version(name) for name in module.RELEASES]
+    assert (releases[0], releases[-1]) == (matrix.BASELINE_OLDEST, matrix.BASELINE)
+
+
+def test_newer_toolkits_came_with_newer_drivers() -> None:
+    assert list(matrix.TOOLKITS) == sorted(matrix.TOOLKITS)
+    drivers = list(matrix.TOOLKITS.values())
+    assert drivers == sorted(drivers)
+
+
+def test_versions_have_no_zeros_at_their_end() -> None:
+    tables = (matrix.TOOLKITS, matrix.ARCHITECTURES, matrix.MIG_DRIVERS)
+    for version in (version for table in tables for version in table):
+        assert strip_zeros(version) == version
+
+
+def test_the_oldest_driver_of_a_major_version_is_none_that_came_later_than_its_first_toolkit() -> (
+    None
+):
+    for major, least in matrix.MINOR_COMPATIBLE.items():
+        after = min(own for cuda, own in matrix.TOOLKITS.items() if cuda > (major, 1))
+        assert matrix.TOOLKITS[major,] <= least < after
+
+
+def test_a_card_is_known_to_some_toolkit_and_to_its_driver() -> None:
+    for known in matrix.ARCHITECTURES.values():
+        assert known.last is None or known.last >= known.first[0]
+        assert (known.last is None) == (known.last_driver is None)
+    for wanted in matrix.PRECISIONS.values():
+        assert any(capability >= wanted.capability for capability in matrix.ARCHITECTURES)

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Burst limits: available memory is granted, and reserved memory never is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon.lifecycle.release import adopt_tenants, release_tenant
+from gpushare.daemon.limits.burst import BurstUpdater, reclaim_burst, update_burst_limits
+from gpushare.daemon.operator.resize import set_quota
+from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.views.status_rows import card_row, tenant_row
+from gpushare.protocol import CardStatus, HostProcessGrant, TenantCard
+from gpushare.quota import QuotaError
+
+from . import fakes, registered
+from .fakes import GIB, FakeDaemon
+from .operations import entry_of, opened
+
+
+def burst(node: FakeDaemon, memory: str = "10GiB", limit: str = "200GiB") -> HostProcessGrant:
+    return opened(node, memory=memory, memory_limit=limit, devices="0")
+
+
+def uses(node: FakeDaemon, tenant: HostProcessGrant, gib: float) -> None:
+    fd = node.tenants.pages[tenant["key"]].status.fd
+    registered.register(fd, 0, os.getpid(), 1)
+    registered.hold(fd, 0, int(gib * GIB))
+
+
+def limit(node: FakeDaemon, tenant: HostProcessGrant) -> int:
+    return node.tenants.pages[tenant["key"]].grant.limit_bytes(0) // GIB
+
+
+def shown(node: FakeDaemon, tenant: HostProcessGrant) -> TenantCard:
+    [card] = tenant_row(entry_of(node, tenant), node)["cards"]
+    return card
+
+
+def card(node: FakeDaemon) -> CardStatus:
+    return card_row(node.capacities()[0])
+
+
+def test_unreserved_memory_is_available_for_bursts(node: FakeDaemon) -> None:
+    opened(node, memory="40GiB", devices="0")
+    tenant = burst(node)
+    assert limit(node, tenant) == 100
+    row = shown(node, tenant)
+    assert (row["quota_bytes"], row["burst_limit_bytes"]) == (10 * GIB, 200 * GIB)
+    assert (row["current_limit_bytes"], row["burst_used_bytes"]) == (100 * GIB, 0)
+    uses(node, tenant, 60)
+    assert shown(node, tenant)["burst_used_bytes"] == 50 * GIB
+    both = card(node)
+    assert (both["allocated_bytes"], both["burst_used_bytes"]) == (50 * GIB, 50 * GIB)
+    assert (both["burst_granted_bytes"], both["available_bytes"]) == (90 * GIB, 40 * GIB)
+
+
+def test_a_burst_never_exceeds_the_burst_limit(node: FakeDaemon) -> None:
+    assert limit(node, burst(node, "10GiB", "15GiB")) == 15
+
+
+def test_burst_memory_is_withdrawn_before_a_reservation_is_made(node: FakeDaemon) -> None:
+    tenant = burst(node)
+    assert limit(node, tenant) == 140
+    opened(node, memory="100GiB", devices="0")
+    assert limit(node, tenant) == 40
+
+
+def test_an_allocation_during_the_withdrawal_is_detected(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It allocates between the first sample and the new limit: that memory is not reserved."""
+    tenant = burst(node)
+    during(monkeypatch, lambda: uses(node, tenant, 50))
+    with pytest.raises(NoRoom, match=r"has 90 of 140 GiB available \(train 10 and 40 burst\)"):
+        opened(node, memory="100GiB", devices="0")
+    update_burst_limits(node)
+    assert limit(node, tenant) == 140
+
+
+def test_a_tenant_that_claims_more_at_each_sample_delays_no_reservation(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one claims, the other's limit has to shrink by, and the decide thread would go on."""
+    rises, _ = burst(node, "5GiB"), burst(node, "5GiB")
+    grows = opened(node, memory="10GiB", devices="0")
+    claims = iter(range(30 * 1024, 45 * 1024, 8))
+    during(monkeypatch, lambda: uses(node, rises, next(claims) / 1024))
+    with pytest.raises(NoRoom, match="keeps changing how much burst memory it uses; try again"):
+        opened(node, memory="80GiB", devices="0")
+    with pytest.raises(NoRoom, match="keeps changing"):
+        set_quota(entry_of(node, grows), {"memory": "90GiB"}, node)
+    assert next(claims) < 32 * 1024
+
+
+def during(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Have something happen just before a tenant's limit is next written."""
+    write = Pages.write_limit
+
+    def wrapped(pages: Pages, *arguments: int) -> None:
+        happens()
+        write(pages, *arguments)
+
+    monkeypatch.setattr(Pages, "write_limit", wrapped)
+
+
+def test_another_card_is_chosen_if_a_burst_took_the_memory_first(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = burst(node)
+    opened(node, memory="5GiB", devices="1")
+    during(monkeypatch, lambda: uses(node, tenant, 50))
+    other = opened(node, memory="100GiB")
+    assert entry_of(node, other).allocations[0].uuid == fakes.card(1).uuid
+
+
+def test_a_reservation_that_fits_beside_bursts_withdraws_nothing(node: FakeDaemon) -> None:
+    tenant = burst(node, "10GiB", "40GiB")
+    rooms = node.capacities()
+    assert not reclaim_burst({fakes.card(0).uuid: 100 * GIB}, rooms, node)
+    assert reclaim_burst({fakes.card(0).uuid: 101 * GIB}, rooms, node)
+    assert limit(node, tenant) == 39
+
+
+def test_a_growing_tenant_gets_no_burst_of_its_own_reservation(node: FakeDaemon) -> None:
+    grows, tenant = opened(node, memory="10GiB", devices="0"), burst(node)
+    assert limit(node, tenant) == 130
+    set_quota(entry_of(node, grows), {"memory": "100GiB"}, node)
+    assert limit(node, tenant) == 40
+    uses(node, tenant, 40)
+    with pytest.raises(NoRoom, match=r"\(train 100, train-\w+ 10 and 30 burst\)"):
+        set_quota(entry_of(node, grows), {"memory": "101GiB"}, node)
+
+
+def test_a_tenant_may_reserve_the_burst_memory_that_it_uses(node: FakeDaemon) -> None:
+    tenant = burst(node)
+    uses(node, tenant, 140)
+    set_quota(entry_of(node, tenant), {"memory": "140GiB"}, node)
+    row = shown(node, tenant)
+    assert (row["quota_bytes"], row["burst_used_bytes"], row["over_limit_bytes"]) == (
+        140 * GIB,
+        0,
+        0,
+    )
+
+
+def test_freed_memory_is_available_for_bursts_again(node: FakeDaemon) -> None:
+    first, tenant = opened(node, memory="100GiB", devices="0"), burst(node)
+    assert limit(node, tenant) == 40
+    release_tenant(first["key"], node, "it has ended")
+    update_burst_limits(node)
+    assert limit(node, tenant) == 140
+
+
+def test_burst_limits_are_updated_after_each_sample_and_never_concurrently(
+    node: FakeDaemon,
+) -> None:
+    first, tenant = opened(node, memory="100GiB", devices="0"), burst(node)
+    node.decide.finish(5)  # what is submitted now waits
+    release_tenant(first["key"], node, "it has ended")
+    lending = BurstUpdater(node)
+    for _ in range(3):
+        lending.again()
+    assert node.decide._jobs.qsize() == 1
+    job = node.decide._jobs.get()
+    assert job is not None
+    job()
+    assert limit(node, tenant) == 140
+    lending.again()
+    assert node.decide._jobs.qsize() == 1
+
+
+def test_an_unhealthy_card_grants_no_more_burst_memory(tmp_path: Path) -> None:
+    """What non-tenants use of it is not known either."""
+    driver = fakes.FakeDriver(fakes.card(0))
+    with fakes.node(tmp_path, driver) as node:
+        first, tenant = opened(node, memory="100GiB", devices="0"), burst(node)
+        driver.lost = frozenset({fakes.card(0).uuid})
+        node.sampler.look()
+        release_tenant(first["key"], node, "it has ended")
+        update_burst_limits(node)
+        assert limit(node, tenant) == 40
+        driver.lost = frozenset()
+        node.sampler.look()
+        update_burst_limits(node)
+        assert limit(node, tenant) == 140
+
+
+def test_without_burst_limits_nothing_is_computed(node: FakeDaemon) -> None:
+    opened(node, memory="100GiB", devices="0")
+    node.decide.finish(5)
+    BurstUpdater(node).again()
+    assert node.decide._jobs.empty()
+
+
+def test_the_page_is_written_once_per_change(node: FakeDaemon) -> None:
+    tenant = burst(node)
+    grant = node.tenants.pages[tenant["key"]].grant
+    before = grant.generation
+    update_burst_limits(node)
+    assert grant.generation == before
+    opened(node, memory="100GiB", devices="0")
+    assert grant.generation == before + 1
+
+
+def test_a_limit_is_set_for_a_running_tenant_and_for_its_next_start(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="10GiB", devices="0")
+    assert limit(node, tenant) == 10
+    set_quota(entry_of(node, tenant), {"memory-limit": "20GiB"}, node)
+    assert limit(node, tenant) == 20
+    assert node.overrides.of(tenant["id"]) == {"memory-limit": "20GiB"}
+    set_quota(entry_of(node, tenant), {"memory-limit": "10GiB"}, node)
+    assert limit(node, tenant) == 10
+
+
+def test_a_memory_above_the_limit_takes_the_limit_along(node: FakeDaemon) -> None:
+    """Else the container would contradict itself at its next start."""
+    tenant = burst(node, "10GiB", "20GiB")
+    set_quota(entry_of(node, tenant), {"memory": "30GiB"}, node)
+    assert node.overrides.of(tenant["id"]) == {"memory": "30GiB", "memory-limit": "30GiB"}
+    set_quota(entry_of(node, tenant), {"memory": "5GiB"}, node)
+    assert limit(node, tenant) == 30
+
+
+def test_a_limit_below_the_memory_is_refused_and_both_are_named(node: FakeDaemon) -> None:
+    with pytest.raises(QuotaError, match=r"--memory-limit=8GiB: below memory 10GiB"):
+        opened(node, memory="10GiB", memory_limit="8GiB")
+    with pytest.raises(QuotaError, match=r'=8GiB: below --memory-percent "10", 14GiB'):
+        opened(node, memory_percent="10", memory_limit="8GiB")
+    tenant = burst(node)
+    with pytest.raises(QuotaError, match=r"=8GiB: below the memory 10GiB of train"):
+        set_quota(entry_of(node, tenant), {"memory-limit": "8GiB"}, node)
+
+
+def test_burst_limits_survive_a_restart(tmp_path: Path) -> None:
+    with fakes.node(tmp_path) as before:
+        tenant = burst(before)
+        assert limit(before, tenant) == 140
+    with fakes.again(tmp_path) as after:
+        adopt_tenants(after, after.freezer)
+        assert entry_of(after, tenant).allocations[0].memory_limit_bytes == 200 * GIB
+        assert limit(after, tenant) == 140
+        uses(after, tenant, 100)
+        with pytest.raises(NoRoom, match=r"train 10 and 90 burst"):
+            opened(after, memory="50GiB", devices="0")
+
+
+def test_a_tenant_reads_no_limit_below_its_quota(node: FakeDaemon) -> None:
+    tenant = burst(node, "10GiB", "20GiB")
+    page = (node.mounts.path(tenant["key"]) / "grant").read_bytes()[4096:]
+    memory = int.from_bytes(page[abi.GRANT_CARD_QUOTA_BYTES :][:8], "little")
+    most = int.from_bytes(page[abi.GRANT_CARD_CURRENT_LIMIT_BYTES :][:8], "little")
+    assert (memory, most) == (10 * GIB, 20 * GIB)
+
+
+def test_stale_figures_grant_no_burst_memory(tmp_path: Path) -> None:
+    driver = fakes.FakeDriver()
+    with fakes.node(tmp_path, driver) as node:
+        truth = node.sampler
+        driver.fault = "it hangs"
+        truth.look()
+        tenant = burst(node)
+        assert limit(node, tenant) == 10
+        driver.fault = ""
+        truth.look()
+        update_burst_limits(node)
+        assert limit(node, tenant) == 140
+
+
+def test_a_change_of_the_quota_keeps_the_burst_that_remains(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be using it at that very moment."""
+    tenant = burst(node)
+    written: list[int] = []
+    during(monkeypatch, lambda: written.append(limit(node, tenant)))
+    set_quota(entry_of(node, tenant), {"memory-limit": "120GiB"}, node)
+    assert [*written, limit(node, tenant)] == [140, 120]

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An image that does not fit the driver or the card: noted, refused, or ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare.config import Config
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.driver_files import IncompatibleImage
+from gpushare.daemon.placement.model import Card
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.oci.rootfs import Rootfs
+from gpushare.quota import RequestPolicy
+
+from . import fakes
+from .bundles import BundleToCreate, ContainerdBundles
+from .fakes import FakeDriver
+
+SHARE = "GPUSHARE_MEMORY=4GiB"
+TOO_NEW = "CUDA_VERSION=14.0.1"  # of a driver of CUDA 13.0
+H200 = replace(fakes.card(0), brand="nvidia", capability=(9, 0))
+V100 = replace(fakes.card(0, 32, "V100"), brand="tesla", capability=(7, 0))
+REFUSE = Config(terms=RequestPolicy(compat="refuse"))
+
+
+@contextmanager
+def machine(
+    tmp_path: Path, config: Config | None = None, card: Card = H200
+) -> Iterator[DaemonState]:
+    with fakes.node(tmp_path, FakeDriver(card), config=config or Config()) as made:
+        yield made
+
+
+def test_by_default_an_incompatibility_is_noted_and_logged(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with machine(tmp_path) as node:
+        key = BundleToCreate(tmp_path / "b", SHARE, TOO_NEW).create(node)["key"]
+        [note] = tenant_row(node.ledger.entries[key], node)["notes"]
+    assert note.startswith("CUDA 14.0 is newer than the driver's CUDA 13.0")
+    assert "(driver-too-old); use an image with CUDA 13.0 or older" in note
+    logged = capfd.readouterr().err
+    assert '"event":"tenant-image-incompatible"' in logged
+    assert '"rule":"driver-too-old"' in logged
+    assert '"refused":false' in logged
+
+
+def test_where_the_node_says_so_it_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    with machine(tmp_path, REFUSE) as node:
+        container = BundleToCreate(tmp_path / "b", SHARE, TOO_NEW)
+        before = container.text()
+        with pytest.raises(IncompatibleImage) as caught:
+            container.create(node)
+        assert node.ledger.entries == {}
+        assert container.text() == before
+    assert str(caught.value).startswith(
+        "the image is incompatible with this node: CUDA 14.0 is newer than the "
+    )
+    assert "(driver-too-old); use an image with CUDA 13.0 or older" in str(caught.value)
+    assert "compatibility: refuse of gpushare.yaml" in str(caught.value)
+
+
+def test_a_warning_refuses_no_container(tmp_path: Path) -> None:
+    with machine(tmp_path, REFUSE) as node:
+        key = BundleToCreate(tmp_path / "b", SHARE, "CUDA_VERSION=13.2.0").create(node)["key"]
+        [note] = node.ledger.entries[key].notes
+    assert "(minor-version)" in note
+
+
+def test_with_action_ignore_no_container_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "gpushare.compatibility.image.find_runtimes", lambda *_: pytest.fail("was looked at")
+    )
+    with machine(tmp_path, Config(terms=RequestPolicy(compat="ignore"))) as node:
+        key = BundleToCreate(tmp_path / "b", SHARE, TOO_NEW).create(node)["key"]
+        assert node.ledger.entries[key].notes == ()
+
+
+def test_a_namespace_has_its_own_action(tmp_path: Path) -> None:
+    config = Config(namespaces=(("team", RequestPolicy(compat="refuse")),))
+    with machine(tmp_path, config) as node:
+        asked = {"gpushare.io/memory": "4GiB"}
+        pod = ContainerdBundles(tmp_path / "team", asked).container("main", TOO_NEW)
+        with pytest.raises(IncompatibleImage):
+            pod.create(node)
+        other = ContainerdBundles(tmp_path / "other", asked, namespace="dev").container(
+            "main", TOO_NEW
+        )
+        assert other.create(node)["mode"] == "shared"
+
+
+def test_compatibility_is_checked_with_nvmls_facts_of_the_allocated_cards(tmp_path: Path) -> None:
+    wants = "NVIDIA_REQUIRE_ARCH=arch>=8.0,brand=nvidia"
+    with (
+        machine(tmp_path, REFUSE, V100) as node,
+        pytest.raises(IncompatibleImage, match="on V100: this machine has"),
+    ):
+        BundleToCreate(tmp_path / "b", SHARE, wants).create(node)
+    with machine(tmp_path / "2", REFUSE) as node:
+        assert BundleToCreate(tmp_path / "c", SHARE, wants).create(node)["mode"] == "shared"
+
+
+def test_a_program_that_reads_unsupported_features_gets_a_note(tmp_path: Path) -> None:
+    process = {"args": ["vllm", "serve", "--dtype=bfloat16"], "env": [SHARE], "cwd": "/"}
+    with machine(tmp_path, card=V100) as node:
+        key = BundleToCreate(tmp_path / "b", process=process).create(node)["key"]
+        [note] = node.ledger.entries[key].notes
+    assert "V100 has 7.0 (precision); use --dtype=half" in note
+
+
+def test_a_whole_card_has_no_interposer_to_be_older(tmp_path: Path) -> None:
+    with machine(tmp_path) as node:
+        notes = []
+        for number, asked in enumerate((SHARE, "GPUSHARE_COUNT=1")):
+            container = BundleToCreate(tmp_path / f"b{number}", asked, "CUDA_VERSION=13.9.0")
+            key = container.create(node)["key"]
+            notes.append(["baseline" in note for note in node.ledger.entries[key].notes])
+            release.release_tenant(key, node, "the next is to have the card")
+        assert notes == [[False, True], [False]]
+
+
+def test_files_in_the_root_are_read_beneath_it(tmp_path: Path) -> None:
+    with machine(tmp_path, REFUSE) as node:
+        container = BundleToCreate(tmp_path / "b", SHARE)
+        lib = container.folder / "rootfs/usr/lib64"
+        outside = tmp_path / "libcudart.so.14.0.1"
+        outside.touch()
+        (lib / outside.name).symlink_to(outside)
+        assert container.create(node)["mode"] == "shared"
+        (lib / outside.name).unlink()
+        (lib / outside.name).touch()
+        with pytest.raises(IncompatibleImage, match=r"/usr/lib64/libcudart|CUDA 14\.0"):
+            container.create(node)
+
+
+def test_a_container_without_a_gpu_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Rootfs, "names", lambda *_: pytest.fail("was looked at"))
+    with machine(tmp_path, REFUSE) as node:
+        given = BundleToCreate(tmp_path / "b", TOO_NEW, "NVIDIA_VISIBLE_DEVICES=all").create(
+            node, "weak"
+        )
+        assert given["mode"] == "none"

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tenant got: by its gate, by the driver where the gate counts nothing, or unknown."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon.observe.compute_usage import ComputeMeter
+from gpushare.daemon.pages.status_page import GateWaits
+from gpushare.daemon.state import CardUsage, ComputeUsage, UsageView
+from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.protocol import HostProcessGrant
+
+from . import registered
+from .fakes import FakeDaemon
+from .operations import entry_of, opened
+
+LOOK_NS = 250_000_000
+MS = 1_000_000
+UUID = "GPU-0000"
+
+
+@dataclass
+class ScheduledGate:
+    """A tenant's gate as a scheduler would write it, and looks at it four times a second."""
+
+    node: FakeDaemon
+    tenant: HostProcessGrant
+    now_ns: int = 10**12
+    mode: int = abi.GATE_WINDOW
+    charged_ns: int = 0
+    claimed_ns: int = 0
+    demand_ns: int = 0
+    beats: bool = True
+    percent: int | None = None
+    utilisation: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def look(
+        self, *, got_ms: int = 0, wanted_ms: int | None = None, claimed_ms: int | None = None
+    ) -> ComputeUsage:
+        """Go on by one look, in which the tenant was charged `got_ms` of 250."""
+        self.now_ns += LOOK_NS
+        self.charged_ns += got_ms * MS
+        self.demand_ns += (got_ms if wanted_ms is None else wanted_ms) * MS
+        self.write(abi.GATE_MODE, self.mode, 4)
+        self.write(abi.GATE_CHARGED_NS, self.charged_ns)
+        self.claimed_ns += (got_ms if claimed_ms is None else claimed_ms) * MS
+        self.write(abi.GATE_CLAIMED_NS, self.claimed_ns)
+        self.write(abi.GATE_DEMAND_NS, self.demand_ns)
+        if self.beats:
+            self.write(abi.GATE_HEARTBEAT_NS, self.now_ns)
+        self.node.observed.usage = self.truth()
+        self.node.meter.look(self.now_ns)
+        return self.spent
+
+    def looks(self, seconds: float, **course: int) -> ComputeUsage:
+        for _ in range(round(seconds * 4)):
+            self.look(**course)
+        return self.spent
+
+    @property
+    def spent(self) -> ComputeUsage:
+        return self.node.observed.compute_of(self.tenant["key"], UUID)
+
+    def truth(self) -> UsageView:
+        said = dict(self.utilisation)
+        if self.percent is not None:
+            said[self.tenant["key"], UUID] = self.percent
+        utilisation = 0 if self.percent is None else self.percent
+        return UsageView(cards={UUID: CardUsage(utilisation=utilisation)}, utilisation=said)
+
+    def write(self, field_offset: int, value: int, size: int = 8) -> None:
+        path = self.node.mounts.path(self.tenant["key"]) / abi.GRANT_NAME
+        fd = os.open(path, os.O_WRONLY)
+        os.pwrite(fd, value.to_bytes(size, "little"), abi.gate_offset(0) + field_offset)
+        os.close(fd)
+
+
+@pytest.fixture
+def course(node: FakeDaemon) -> ScheduledGate:
+    return ScheduledGate(node, opened(node, memory="4GiB", cores="30", devices="0"))
+
+
+def test_the_charged_time_is_the_usage(course: ScheduledGate) -> None:
+    spent = course.looks(61, got_ms=75, wanted_ms=250)
+    assert (spent.source, spent.gate) == ("gate", "window")
+    assert spent.got == {1: 30.0, 10: 30.0, 60: 30.0}
+    assert spent.throttled == {1: 0.7, 10: 0.7, 60: 0.7}
+
+
+def test_each_time_is_its_own(course: ScheduledGate) -> None:
+    course.looks(60, got_ms=0)
+    course.looks(9, got_ms=50)
+    spent = course.looks(1, got_ms=250)
+    assert spent.got[1] == pytest.approx(100)
+    assert spent.got[10] == pytest.approx(28)
+    assert spent.got[60] == pytest.approx(28 / 6)
+
+
+def test_an_idle_tenant_is_not_throttled(course: ScheduledGate) -> None:
+    assert course.looks(2, got_ms=0, wanted_ms=0).throttled[1] == 0
+
+
+def test_one_sample_gives_no_figure(course: ScheduledGate) -> None:
+    assert course.look(got_ms=75).got == {1: None, 10: None, 60: None}
+
+
+def test_an_open_gate_has_the_drivers_figure(course: ScheduledGate) -> None:
+    course.mode, course.percent = abi.GATE_OPEN, 97
+    spent = course.looks(11)
+    assert (spent.source, spent.gate) == ("driver", "open")
+    assert spent.got[1] == spent.got[10] == pytest.approx(97)
+    assert spent.throttled[10] == 0
+
+
+def test_a_driver_that_makes_a_figure_a_second_is_not_read_as_idle_between(
+    course: ScheduledGate,
+) -> None:
+    course.mode = abi.GATE_OPEN
+    for number in range(48):
+        course.percent = 80 if number % 4 == 0 else None
+        course.node.meter.look(course.now_ns)
+        course.look()
+    assert course.spent.got[10] == pytest.approx(80, abs=9)
+
+
+def test_a_gate_that_closes_after_it_was_open_counts_from_there(course: ScheduledGate) -> None:
+    course.mode, course.percent = abi.GATE_OPEN, 100
+    course.looks(30)
+    course.mode = abi.GATE_WINDOW
+    spent = course.looks(30, got_ms=125)
+    assert spent.source == "gate"
+    assert spent.got[10] == pytest.approx(50)
+    assert spent.got[60] == pytest.approx(75, abs=0.5)
+
+
+def test_nothing_is_known_while_the_scheduler_is_silent(course: ScheduledGate) -> None:
+    course.looks(20, got_ms=75)
+    course.beats = False
+    spent = course.looks(0.75, got_ms=0)
+    assert spent.silent
+    assert (spent.source, spent.got, spent.gate) == ("", {1: None, 10: None, 60: None}, "window")
+    course.beats = True
+    course.charged_ns = 0  # it was started again
+    spent = course.looks(2, got_ms=75)
+    assert spent.got[1] == pytest.approx(30)
+    assert spent.got[10] == pytest.approx(30, abs=3)  # of the time in which it was known
+
+
+def test_a_gate_that_was_never_beaten_at_is_not_known(course: ScheduledGate) -> None:
+    course.beats = False
+    assert course.looks(2, got_ms=75).source == ""
+
+
+def test_a_driver_that_says_nothing_leaves_an_open_gate_unknown(course: ScheduledGate) -> None:
+    course.mode = abi.GATE_OPEN
+    course.now_ns += LOOK_NS
+    course.write(abi.GATE_MODE, abi.GATE_OPEN, 4)
+    for seconds in range(3):
+        course.node.observed.usage = UsageView()
+        course.node.meter.look(course.now_ns + seconds * 10**9)
+    assert (course.spent.source, course.spent.got[1]) == ("", None)
+
+
+def test_whole_cards_have_the_drivers_figure_and_no_gate(node: FakeDaemon) -> None:
+    tenant = opened(node, devices="0")
+    key = tenant["key"]
+    for look in range(8):
+        cards = {UUID: CardUsage(utilisation=60)}
+        node.observed.usage = UsageView(cards=cards, utilisation={(key, UUID): 60})
+        node.meter.look(10**12 + look * LOOK_NS)
+    spent = node.observed.compute_of(key, UUID)
+    assert (spent.source, spent.gate) == ("driver", "")
+    assert spent.got[1] == pytest.approx(60)
+
+
+def test_the_counts_are_handed_on(course: ScheduledGate) -> None:
+    course.write(abi.GATE_WINDOWS, 7)
+    course.write(abi.GATE_OVERRUNS, 3)
+    course.write(abi.GATE_HUNG, 1, 4)
+    spent = course.look(got_ms=75)
+    assert (spent.windows, spent.overruns, spent.hung) == (7, 3, True)
+    assert spent.charged_ns == 75 * MS
+    row = tenant_row(entry_of(course.node, course.tenant), course.node)
+    assert row["warnings"] == [
+        (
+            "train on card 0: work is pending that appears never to complete. The container is "
+            "charged for it; others are not affected"
+        )
+    ]
+
+
+def wait(course: ScheduledGate, number: int, throttled_ns: int, forced: int) -> None:
+    status = course.node.tenants.pages[course.tenant["key"]].status
+    work = abi.WORK.pack(0, 0, 0, 0, 0, 0, 0, throttled_ns, forced, 0)
+    os.pwrite(status.fd, work, abi.status_work_offset(0, number))
+
+
+def test_waiting_times_are_kept_when_processes_end(course: ScheduledGate) -> None:
+    status = course.node.tenants.pages[course.tenant["key"]].status
+    registered.register(status.fd, 1, os.getpid(), 1)
+    wait(course, 0, 3 * 10**9, 2)
+    wait(course, 1, 10**9, 0)
+    assert (course.look().waited_ns, course.spent.forced) == (4 * 10**9, 2)
+    wait(course, 0, 0, 0)  # its record was cleared
+    course.look()
+    wait(course, 0, 10**9, 1)  # another's by now
+    assert (course.look().waited_ns, course.spent.forced) == (5 * 10**9, 3)
+
+
+def test_a_claim_above_every_figure_stays_a_number(course: ScheduledGate) -> None:
+    status = course.node.tenants.pages[course.tenant["key"]].status
+    registered.register(status.fd, 0, os.getpid(), 1)
+    wait(course, 0, 2**64 - 1, 2**32 - 1)
+    assert course.look().waited_ns == 1 << 53
+    assert status.waits(0) == {0: GateWaits(1 << 53, 2**32 - 1)}
+    os.ftruncate(status.fd, 8192)
+    assert status.waits(0) == {}
+
+
+def test_a_gate_bypass_is_reported_once(
+    course: ScheduledGate, capfd: pytest.CaptureFixture[str]
+) -> None:
+    course.percent = 40
+    assert not course.looks(8, got_ms=30).bypassed, "it takes ten seconds to be sure"
+    assert course.looks(4, got_ms=30).bypassed
+    assert course.spent.driver_percent == pytest.approx(40)
+    row = tenant_row(entry_of(course.node, course.tenant), course.node)
+    assert row["warnings"] == [
+        "train on card 0: charged 12 %, the driver measured 40 %: work bypasses the launch gate"
+    ]
+    course.looks(4, got_ms=30)
+    assert capfd.readouterr().err.count("gate-bypass-detected") == 1
+    course.percent = 12
+    assert not course.looks(12, got_ms=30).bypassed
+
+
+@pytest.mark.parametrize(("percent", "got_ms"), [(40, 80), (9, 0), (100, 200), (38, 75)])
+def test_usage_that_sampling_may_explain_is_no_bypass(
+    course: ScheduledGate, percent: int, got_ms: int
+) -> None:
+    course.percent = percent
+    assert not course.looks(30, got_ms=got_ms).bypassed
+
+
+def test_claims_of_others_accuse_no_tenant(course: ScheduledGate) -> None:
+    """Its charge is lower because of them; its own claims contain all that the driver measured."""
+    course.percent = 76
+    spent = course.looks(30, got_ms=145, claimed_ms=190)
+    assert spent.charged_percent == pytest.approx(58)
+    assert spent.got[10] == pytest.approx(76)
+    assert not spent.bypassed
+    assert spent.correction_percent == 18
+
+
+def test_work_at_a_closed_gate_bypasses_it_though_it_is_claimed(course: ScheduledGate) -> None:
+    course.percent = 50
+    for look in range(1, 50):
+        course.write(abi.GATE_UNGATED_NS, look * 100 * MS)
+        course.look(got_ms=125)
+    assert course.spent.bypassed
+    row = tenant_row(entry_of(course.node, course.tenant), course.node)
+    assert row["warnings"] == [
+        (
+            "train on card 0: charged 50 %, the driver measured 50 %: it launches work while its "
+            "gate is closed"
+        )
+    ]
+
+
+def test_forged_claims_do_not_explain_the_use_of_a_card_without_a_window(
+    course: ScheduledGate,
+) -> None:
+    course.percent, course.mode = 46, abi.GATE_CLOSED
+    assert not course.looks(8, got_ms=125).bypassed
+    assert course.looks(4, got_ms=125).bypassed
+    course.write(abi.GATE_WINDOWS, 1)
+    assert not course.looks(9, got_ms=125).bypassed
+    course.write(abi.GATE_HUNG, 1, 4)  # a kernel that does not end
+    assert not course.looks(12, got_ms=125).bypassed
+
+
+def test_a_container_that_is_slowed_by_another_has_the_drivers_figure(
+    course: ScheduledGate,
+) -> None:
+    other = opened(course.node, memory="4GiB", cores="60", devices="0")
+    row = entry_of(course.node, other)
+    percent = {course.tenant["key"]: 49, other["key"]: 36}
+    path = course.node.mounts.path(other["key"]) / abi.GRANT_NAME
+    corrected: list[int] = []
+    course.node.meter = ComputeMeter(
+        course.node.ledger,
+        course.node.tenants,
+        course.node.observed,
+        lambda: corrected.append(course.now_ns),
+    )
+    for look in range(60):
+        fd = os.open(path, os.O_WRONLY)
+        for field_offset, value in (
+            (abi.GATE_CHARGED_NS, look * 150 * MS),
+            (abi.GATE_CLAIMED_NS, look * 150 * MS),
+            (abi.GATE_HEARTBEAT_NS, course.now_ns + LOOK_NS),
+            (abi.GATE_MODE, abi.GATE_WINDOW),
+        ):
+            os.pwrite(
+                fd,
+                value.to_bytes(4 if field_offset == 0 else 8, "little"),
+                abi.gate_offset(0) + field_offset,
+            )
+        os.close(fd)
+        course.utilisation = {(key, UUID): figure for key, figure in percent.items()}
+        course.look(got_ms=0)
+    victim = course.node.observed.compute_of(other["key"], UUID)
+    assert course.spent.bypassed
+    assert not victim.bypassed
+    assert victim.overcharged
+    assert victim.source == "driver"
+    assert victim.got[10] == pytest.approx(36)
+    assert (course.spent.correction_percent, victim.correction_percent) == (49, -24)
+    assert tenant_row(row, course.node)["warnings"] == [
+        (
+            f"{row.title} on card 0: charged 60 %, the driver measured 36 %: another container "
+            "bypasses the launch gate and slows this one"
+        )
+    ]
+    apart = [after - before for before, after in pairwise(corrected)]
+    assert corrected
+    assert max(apart) <= 2 * 10**9  # a correction applies for five seconds
+
+
+def test_an_open_gate_cannot_be_bypassed(course: ScheduledGate) -> None:
+    course.mode, course.percent = abi.GATE_OPEN, 100
+    assert not course.looks(30).bypassed
+    course.mode = abi.GATE_WINDOW
+    course.percent = 0
+    assert not course.looks(1, got_ms=0).bypassed, "what was open is no charge of 0"
+
+
+def test_a_failed_sample_does_not_stop_the_sampling(
+    course: ScheduledGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course.looks(2, got_ms=75)
+    pages = course.node.tenants.pages[course.tenant["key"]]
+    with monkeypatch.context() as patched:
+        patched.setattr(pages.status, "waits", lambda _card: 1 / 0)
+        assert course.look() == ComputeUsage()
+    assert course.looks(2, got_ms=75).got[1] == pytest.approx(30)
+
+
+def test_rows_name_the_times(course: ScheduledGate) -> None:
+    course.looks(2, got_ms=75, wanted_ms=250)
+    row = tenant_row(entry_of(course.node, course.tenant), course.node)
+    [card] = row["cards"]
+    assert card["cores_used_1s"] == 30.0
+    assert card["compute"]["cores_used"] == {"1s": 30.0, "10s": 30.0, "60s": 30.0}
+    assert row["throttled_ratio"] == card["compute"]["throttled"]["1s"] == 0.7
+    assert row["warnings"] == []

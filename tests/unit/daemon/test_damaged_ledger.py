@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A damaged ledger, damaged copies: no reservation is lost, and unknown ones are reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpushare.daemon.store import record
+from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.record import CardAllocation, FreezeRecord, TenantRecord
+
+from .fakes import GIB, entry
+
+BOOT = "boot-1"
+COUNT = 20
+FOLDERS = ("ledger", "copies")
+
+Damage = Callable[[Path], None]
+
+
+def at(folder: Path) -> Ledger:
+    return Ledger(folder / "ledger", BOOT)
+
+
+def filled(folder: Path, count: int = COUNT) -> Mapping[str, TenantRecord]:
+    """Leave a ledger of many records, as a daemon that was killed does."""
+    ledger = at(folder)
+    ledger.confirm()
+    for number in range(count):
+        made = entry(f"{number:016x}", memory_gib=1 + number % 7, cores=number)
+        ledger.add(replace(made, created=float(number)))
+    for number in range(0, count, 3):
+        ledger.bind(f"{number:016x}", pid=number + 2, starttime=7, cgroup=f":/{number}")
+    ledger.release("0" * 16)
+    entries = ledger.entries
+    ledger.close()
+    return entries
+
+
+def zeroed(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.write_bytes(bytes(file.stat().st_size))
+
+
+def garbage(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.write_bytes(b"not a record at all, but long enough" * 100)
+
+
+def emptied(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.write_bytes(b"")
+
+
+def torn(folder: Path) -> None:
+    for file in folder.iterdir():
+        os.truncate(file, file.stat().st_size // 2)
+
+
+def removed(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def a_record_removed(folder: Path) -> None:
+    (folder / f"{1:016x}").unlink()
+
+
+def a_byte_of_an_amount(folder: Path) -> None:
+    """It is still the JSON of a record: only the checksum shows it."""
+    file = folder / f"{1:016x}"
+    file.write_bytes(file.read_bytes().replace(b'"memory_bytes":2', b'"memory_bytes":1'))
+
+
+def of_another_format(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.write_bytes(file.read_bytes().replace(b"-ledger 1 ", b"-ledger 2 "))
+
+
+DAMAGES = [
+    *(zeroed, garbage, emptied, torn, removed, a_record_removed, a_byte_of_an_amount),
+    of_another_format,
+]
+
+
+@pytest.mark.parametrize("which", FOLDERS)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_ledger_that_is_damaged_is_made_again_as_it_was(
+    tmp_path: Path, damage: Damage, which: str
+) -> None:
+    before = filled(tmp_path)
+    damage(tmp_path / which)
+    for _ in range(2):
+        ledger = at(tmp_path)
+        assert ledger.entries == before
+        assert not ledger.unknown
+        assert ledger.is_complete
+        ledger.close()
+        removed(tmp_path / ("copies" if which == "ledger" else "ledger"))
+    again = at(tmp_path)
+    again.close()
+    again = at(tmp_path)
+    assert again.entries == before
+    assert not again.notices
+    again.close()
+
+
+def test_every_loss_is_reported(tmp_path: Path) -> None:
+    filled(tmp_path)
+    a_byte_of_an_amount(tmp_path / "ledger")
+    ledger = at(tmp_path)
+    said = "\n".join(ledger.notices)
+    assert f"1 files of {tmp_path}/ledger were damaged ({1:016x}: its checksum is wrong)" in said
+    assert "the ledger had lost 1 records, restored from their copies" in said
+    ledger.close()
+
+
+def test_a_record_cut_at_every_byte_is_made_again_as_it_was(tmp_path: Path) -> None:
+    ledger = at(tmp_path)
+    ledger.add(entry(f"{3:016x}"))
+    before = ledger.entries
+    ledger.close()
+    file = tmp_path / "ledger" / f"{3:016x}"
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        ledger = at(tmp_path)
+        assert ledger.entries == before, size
+        ledger.close()
+        assert file.read_bytes() == whole
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_damage_loses_a_reservation(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Bytes of some records and of some copies: what is lost with both is reported as unknown."""
+    folder = tmp_path_factory.mktemp("damage")
+    before = filled(folder, 12)
+    spoiled = []
+    for which in FOLDERS:
+        keys = data.draw(st.sets(st.sampled_from(sorted(before)), max_size=6))
+        for key in keys:
+            file = folder / which / key
+            content = bytearray(file.read_bytes())
+            start = data.draw(st.integers(0, len(content) - 1))
+            if data.draw(st.booleans()):
+                content[start:] = data.draw(st.binary(max_size=8))
+            else:
+                content[start : start + 4] = data.draw(st.randoms()).randbytes(4)
+            file.write_bytes(content)
+        spoiled.append(keys)
+    ledger = at(folder)
+    for key, recorded in before.items():
+        if key in spoiled[0] & spoiled[1]:
+            assert key in ledger.entries or key in ledger.unknown
+        else:
+            assert ledger.entries[key] == recorded
+    ledger.close()
+
+
+def full(*_: object, **__: object) -> NoReturn:
+    raise OSError(28, "No space left on device")
+
+
+def test_records_that_the_disk_refuses_are_kept_in_copies_until_it_accepts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = filled(tmp_path)
+    zeroed(tmp_path / "ledger")
+    monkeypatch.setattr(os, "write", full)
+    ledger = at(tmp_path)
+    assert ledger.entries == before
+    assert "No space left on device" in ledger.fault
+    with pytest.raises(OSError, match="no reservation can be recorded"):
+        ledger.add(entry("f" * 16))
+    ledger.release(f"{1:016x}")
+    ledger.settle()
+    assert ledger.fault
+    monkeypatch.undo()
+    ledger.settle()
+    assert not ledger.fault
+    added = entry("f" * 16)
+    ledger.add(added)
+    after = dict(ledger.entries)
+    assert after.keys() == (before.keys() | {added.key}) - {f"{1:016x}"}
+    ledger.close()
+    removed(tmp_path / "copies")
+    again = at(tmp_path)
+    assert again.entries == after
+    again.close()
+
+
+def test_a_change_that_a_full_disk_refuses_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the two files it is that cannot be written: the other is as it was."""
+    ledger = at(tmp_path)
+    ledger.add(entry())
+    before = dict(ledger.entries)
+    grown = replace(entry(), allocations=(CardAllocation("GPU-0000", 9 * GIB),))
+    steps: list[Callable[[], object]] = [
+        lambda: ledger.add(entry("f" * 16)),
+        lambda: ledger.resize(grown),
+    ]
+    write = os.write
+    for step in steps:
+        for fits in range(2):  # nothing; the record, and not its copy
+            left = [True] * fits
+
+            def some(fd: int, content: bytes, left: list[bool] = left) -> int:
+                if not left:
+                    full()
+                left.pop()
+                return write(fd, content)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "write", some)
+                with pytest.raises(OSError, match="no reservation can be recorded"):
+                    step()
+            assert ledger.entries == before
+            assert not ledger.freezes.all
+            for which in FOLDERS:
+                assert sorted(file.name for file in (tmp_path / which).iterdir()) == [entry().key]
+    ledger.close()
+    for lost in FOLDERS:
+        removed(tmp_path / lost)
+        again = at(tmp_path)
+        assert again.entries == before
+        assert not again.freezes.all
+        again.close()
+
+
+def test_a_release_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = at(tmp_path)
+    ledger.add(entry())
+    monkeypatch.setattr(os, "write", full)
+    ledger.release(entry().key)
+    assert not ledger.entries
+    ledger.close()
+    assert not list((tmp_path / "ledger").iterdir())
+
+
+def test_damaged_copies_are_made_again_from_the_ledger_and_kept(tmp_path: Path) -> None:
+    before = filled(tmp_path)
+    key = f"{5:016x}"
+    (tmp_path / "copies" / key).write_text("00000000 {}")
+    (tmp_path / "copies" / f".{1:016x}").write_text("half a dra")
+    ledger = at(tmp_path)
+    assert ledger.entries == before
+    assert (tmp_path / "copies" / f"{key}.damaged").read_text() == "00000000 {}"
+    assert not (tmp_path / "copies" / f".{1:016x}").exists()
+    ledger.close()
+    removed(tmp_path / "ledger")
+    ledger = at(tmp_path)
+    assert ledger.entries == before
+    ledger.close()
+
+
+@pytest.mark.parametrize("damage", [zeroed, removed])
+def test_a_freeze_record_survives_the_damage(tmp_path: Path, damage: Damage) -> None:
+    filled(tmp_path)
+    ledger = at(tmp_path)
+    held = FreezeRecord(f"{1:016x}", "operator", "maintenance", 1.0, cgroup=":/a")
+    ledger.freezes.put(FreezeRecord(f"{1:016x}", "audit", "over", 2.0))
+    ledger.freezes.put(held)
+    ledger.freezes.put(FreezeRecord(f"{2:016x}", "operator", "maintenance", 3.0))
+    ledger.freezes.drop(f"{1:016x}", "audit")
+    ledger.release(f"{2:016x}")
+    ledger.close()
+    damage(tmp_path / "ledger")
+    for _ in range(2):
+        again = at(tmp_path)
+        assert again.freezes.all == {held.key: (held,)}
+        again.close()
+
+
+def test_a_copy_that_is_behind_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon was killed between the two, or the disk failed."""
+    ledger = at(tmp_path)
+    ledger.add(entry())
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger._copies, "publish", full)
+        bound = ledger.bind(entry().key, pid=4, starttime=5, cgroup=":/a")
+    ledger.close()
+    for _ in range(2):
+        again = at(tmp_path)
+        assert again.entries == {entry().key: bound}
+        assert not again.notices
+        again.close()
+        removed(tmp_path / "ledger")
+        again = at(tmp_path)
+        assert again.entries == {entry().key: bound}
+        again.close()
+
+
+def test_damaged_files_are_kept_a_bounded_number_of_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "_MOST_DAMAGED", 4)
+    filled(tmp_path)
+    zeroed(tmp_path / "ledger")
+    at(tmp_path).close()
+    assert len(list((tmp_path / "ledger").glob("*.damaged"))) == 4
+
+
+def test_no_other_user_reads_or_locks_the_ledger(tmp_path: Path) -> None:
+    filled(tmp_path)
+    for which in FOLDERS:
+        assert (tmp_path / which).stat().st_mode & 0o777 == 0o700
+        assert {file.stat().st_mode & 0o777 for file in (tmp_path / which).iterdir()} == {0o600}
+
+
+def test_a_file_states_its_format_and_its_kind(tmp_path: Path) -> None:
+    filled(tmp_path)
+    header, body = (tmp_path / "ledger" / f"{1:016x}").read_text().splitlines()
+    assert header.startswith("gpushare-ledger 1 ")
+    said = json.loads(body)
+    assert (said["boot"], said["record"]["key"], said["freezes"]) == (BOOT, f"{1:016x}", [])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": "f" * 16},
+        {"state": "gone"},
+        {"allocations": [{"uuid": "GPU-0000", "memory_bytes": 0}]},
+        {"later": 1},
+    ],
+)
+def test_a_file_of_another_tenant_is_rejected(tmp_path: Path, change: dict[str, object]) -> None:
+    """Its checksum is right: a bug, or another version that did not change the format."""
+    ledger = at(tmp_path)
+    ledger.add(entry())
+    record = {**entry().to_json(), **change}
+    ledger._ledger.write(entry().key, {"record": record, "freezes": []})
+    ledger.close()
+    again = at(tmp_path)
+    assert again.entries == {entry().key: entry()}
+    assert "files of" in again.notices[0]
+    again.close()

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A driver with limits of its own enforces them, and a tenant that it cannot limit gets a note."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon.cards.driver_client import DriverError, DriverLimits
+from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle import bind as binding
+from gpushare.daemon.lifecycle.bind import BackendFailed, bind
+from gpushare.daemon.lifecycle.driver_loader import DriverLoader
+from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, release_tenant
+from gpushare.daemon.limits import driver_limits
+from gpushare.daemon.limits.burst import update_burst_limits
+from gpushare.daemon.operator.resize import set_quota
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.protocol import HostProcessGrant
+from gpushare.quota import QuotaError
+
+from . import fakes
+from .fakes import GIB, MIB, FakeDaemon, FakeDriver
+from .operations import entry_of, opened
+
+CARD = fakes.card(0).uuid
+CGROUP = ":/tenant"
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    made = FakeDriver(fakes.card(0), fakes.card(1))
+    made.has_limits = True
+    return made
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the cgroup in which every tenant of a test is."""
+    line = f"30 1 0:30 / {tmp_path} rw - cgroup2 cgroup2 rw"
+    cgroups = processes.Cgroups(line)
+    monkeypatch.setattr(processes.Cgroups, "mounted", lambda: cgroups)
+    monkeypatch.setattr(binding, "_cgroup", lambda *_: CGROUP)
+    directory = tmp_path / "tenant"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def node(tmp_path: Path, driver: FakeDriver, cgroup: Path) -> Iterator[FakeDaemon]:
+    del cgroup
+    with fakes.node(tmp_path, driver) as made:
+        yield made
+
+
+def bound(node: FakeDaemon, program: subprocess.Popen[bytes], **quota: str) -> HostProcessGrant:
+    tenant = opened(node, **quota)
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    return tenant
+
+
+def test_the_driver_holds_each_card_of_a_bound_tenant(
+    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+) -> None:
+    tenant = bound(node, program, memory="4GiB", count="2")
+    four = DriverLimits(4 * GIB, 4 * GIB)
+    assert driver.held == {(fakes.card(number).uuid, cgroup): four for number in (0, 1)}
+    assert tenant_row(entry_of(node, tenant), node)["isolation"] == "driver"
+
+
+def test_a_driver_may_round_a_limit_but_not_change_it(
+    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes]
+) -> None:
+    driver.rounds_to = 2 * MIB
+    assert entry_of(node, bound(node, program, memory="1000001KiB")).isolation == "driver"
+    driver.rounds_to = GIB
+    assert entry_of(node, bound(node, program, memory="3500MiB")).isolation == "interposer"
+
+
+def test_where_the_driver_refuses_the_interposer_holds_and_nothing_is_left(
+    node: FakeDaemon,
+    driver: FakeDriver,
+    program: subprocess.Popen[bytes],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    driver.refusal = "NVML: Insufficient Permissions"
+    assert entry_of(node, bound(node, program, memory="4GiB")).isolation == "interposer"
+    assert driver.held == {}
+    assert capfd.readouterr().err.count('"event":"driver-limit-set-failed"') == 1
+
+
+def test_an_older_driver_is_not_queried(
+    node: FakeDaemon,
+    driver: FakeDriver,
+    program: subprocess.Popen[bytes],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    driver.has_limits = False
+    assert entry_of(node, bound(node, program, memory="4GiB")).isolation == "interposer"
+    assert driver.held == {}
+    assert "driver-limits" not in capfd.readouterr().err
+
+
+def test_a_request_for_the_interposer_gets_only_that(
+    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes]
+) -> None:
+    tenant = bound(node, program, memory="4GiB", backend="interposer")
+    assert entry_of(node, tenant).isolation == "interposer"
+    assert driver.held == {}
+
+
+def test_a_request_for_the_driver_backend_fails_without_it(
+    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes]
+) -> None:
+    assert (
+        entry_of(node, bound(node, program, memory="4GiB", backend="driver")).isolation == "driver"
+    )
+    driver.refusal = "no"
+    with pytest.raises(
+        BackendFailed, match="requests backend driver, and the driver does not enforce"
+    ):
+        bound(node, program, memory="4GiB", backend="driver")
+    driver.has_limits = False
+    with pytest.raises(
+        QuotaError, match=r"backend=driver: needs memory limits, which driver 580.65.06"
+    ):
+        opened(node, memory="4GiB", backend="driver")
+
+
+def test_a_host_process_that_could_walk_around_everything_stays_advice(
+    node: FakeDaemon, driver: FakeDriver
+) -> None:
+    entry = TenantRecord("0" * 16, "bound", "x", isolation="advisory", cgroup=CGROUP)
+    assert driver_limits.set_driver_limits(entry, node) == "advisory"
+    assert driver.held == {}
+
+
+def test_quota_changes_and_burst_limits_reach_the_driver(
+    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+) -> None:
+    tenant = bound(node, program, memory="10GiB", memory_limit="200GiB", devices="0")
+    assert driver.held[CARD, cgroup] == DriverLimits(10 * GIB, 140 * GIB)
+    other = opened(node, memory="100GiB", devices="0")
+    assert driver.held[CARD, cgroup] == DriverLimits(10 * GIB, 40 * GIB)
+    set_quota(entry_of(node, tenant), {"memory": "20GiB", "memory-limit": "30GiB"}, node)
+    assert driver.held[CARD, cgroup] == DriverLimits(20 * GIB, 30 * GIB)
+    set_quota(entry_of(node, tenant), {"memory-limit": "200GiB"}, node)
+    release_tenant(other["key"], node, "it has ended")
+    update_burst_limits(node)
+    assert driver.held[CARD, cgroup] == DriverLimits(20 * GIB, 140 * GIB)
+
+
+def test_an_unresponsive_driver_delays_and_refuses_nothing(
+    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes]
+) -> None:
+    tenant = bound(node, program, memory="10GiB", devices="0")
+    driver.refusal = "no"
+    row = tenant_row(set_quota(entry_of(node, tenant), {"memory": "20GiB"}, node), node)
+    assert (row["isolation"], row["cards"][0]["current_limit_bytes"]) == ("interposer", 20 * GIB)
+    assert driver.held == {}
+
+
+def test_a_new_driver_gets_all_limits_again(
+    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+) -> None:
+    tenant = bound(node, program, memory="10GiB", devices="0")
+    driver.held.clear()
+    driver.driver_version = "620.10"
+    loader = DriverLoader(node)
+    loader.sampler = node.sampler
+    node.decide.run(lambda: loader.take_over(driver.generation))
+    assert driver.held[CARD, cgroup] == DriverLimits(10 * GIB, 10 * GIB)
+    assert entry_of(node, tenant).isolation == "driver"
+    driver.has_limits, driver.driver_version = False, "580.1"
+    node.decide.run(lambda: loader.take_over(driver.generation))
+    assert entry_of(node, tenant).isolation == "interposer"
+
+
+def test_the_limits_end_with_the_tenant(
+    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+) -> None:
+    tenant = bound(node, program, memory="4GiB")
+    release_tenant(tenant["key"], node, "it has ended")
+    assert driver.held == {}
+    tenant = bound(node, program, memory="4GiB")
+    cgroup.rmdir()
+    release_tenant(tenant["key"], node, "it has ended")  # and the driver's limits with the cgroup
+    assert len(driver.held) == 1
+
+
+def test_a_daemon_that_starts_again_sets_them_again(
+    tmp_path: Path, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+) -> None:
+    with fakes.node(tmp_path, driver) as before:
+        tenant = bound(before, program, memory="4GiB", devices="0")
+    driver.held.clear()
+    with fakes.node(tmp_path, driver) as after:
+        adopt_tenants(after, after.freezer)
+        assert driver.held == {(CARD, cgroup): DriverLimits(4 * GIB, 4 * GIB)}
+        assert entry_of(after, tenant).isolation == "driver"
+    driver.has_limits = False
+    with fakes.node(tmp_path, driver) as after:
+        adopt_tenants(after, after.freezer)
+        assert entry_of(after, tenant).isolation == "interposer"
+
+
+def silent(*_: object) -> None:
+    raise DriverError("the NVIDIA driver is not responding")
+
+
+def test_limits_of_a_silent_driver_are_corrected_when_it_answers(
+    node: FakeDaemon,
+    driver: FakeDriver,
+    program: subprocess.Popen[bytes],
+    cgroup: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its program was configured for more than the driver would allocate."""
+    tenant = bound(node, program, memory="10GiB", devices="0")
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, "set_limits", silent)
+        set_quota(entry_of(node, tenant), {"memory": "20GiB"}, node)
+        reconcile_tenants(node, node.freezer)
+        assert driver.held[CARD, cgroup] == DriverLimits(10 * GIB, 10 * GIB)
+        assert entry_of(node, tenant).isolation == "interposer"
+    reconcile_tenants(node, node.freezer)
+    assert driver.held[CARD, cgroup] == DriverLimits(20 * GIB, 20 * GIB)
+    assert entry_of(node, tenant).isolation == "driver"
+    driver.held.clear()
+    reconcile_tenants(node, node.freezer)
+    assert driver.held == {}, "once is enough"
+
+
+def test_a_driver_that_loads_late_gets_the_changes_made_before(
+    tmp_path: Path, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+) -> None:
+    with fakes.node(tmp_path, driver) as before:
+        tenant = bound(before, program, memory="4GiB", devices="0")
+    with fakes.node(tmp_path, driver) as after:
+        loaded, after.driver = after.driver, None
+        adopt_tenants(after, after.freezer)
+        reconcile_tenants(after, after.freezer)
+        assert entry_of(after, tenant).isolation == "driver", "it holds without the daemon"
+        driver_limits.change_limit(entry_of(after, tenant), 0, 5 * GIB, after)
+        after.driver = loaded
+        reconcile_tenants(after, after.freezer)
+        assert driver.held == {(CARD, cgroup): DriverLimits(4 * GIB, 5 * GIB)}

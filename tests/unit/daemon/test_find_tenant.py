@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name that a user chose never leads an operator to another container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon.identity import container_names
+from gpushare.daemon.identity.container_names import ContainerName
+from gpushare.daemon.lifecycle import bind
+from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
+from gpushare.daemon.service.control_request import TenantNotFound
+from gpushare.daemon.service.operations.tenants import find_tenant
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.quota import QuotaError
+
+from . import fakes
+from .fakes import FakeDaemon
+
+VICTIM, ATTACKER = "a" * 16, "b" * 16
+ID = "4f5e6d7c8b9a" + "0" * 52  # of the victim
+OTHER_ID = "c" * 64
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with fakes.node(tmp_path) as made:
+        made.ledger.add(record(VICTIM, ID, "train"))
+        yield made
+
+
+def record(key: str, identity: str, name: str) -> TenantRecord:
+    return replace(fakes.entry(key), id=identity, name=name, engine="docker", state="bound")
+
+
+def refused(node: FakeDaemon, name: str) -> TenantNotFound:
+    with pytest.raises(TenantNotFound) as caught:
+        find_tenant(name, node)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", [ID, ID[:12], ID[:4], VICTIM, "4"])
+def test_a_name_that_is_anothers_id_is_ambiguous(node: FakeDaemon, name: str) -> None:
+    """However such a name came to be: it may have been there before the id."""
+    node.ledger.add(record(ATTACKER, OTHER_ID, name))
+    error = refused(node, name)
+    for part in (f"train (ID {ID[:12]}, key {VICTIM})", f"ID {OTHER_ID[:12]}, key {ATTACKER}"):
+        assert part in str(error)
+    assert sorted(error.candidates) == [VICTIM, ATTACKER]
+    if name != VICTIM:
+        assert find_tenant(VICTIM, node).key == VICTIM
+    assert find_tenant(ATTACKER, node).key == ATTACKER
+
+
+@pytest.mark.parametrize("name", [f"team/pod/{ID[:12]}", f"team/pod/{ID}"])
+def test_a_container_of_a_pod_that_is_called_like_anothers_id_is_ambiguous(
+    node: FakeDaemon, name: str
+) -> None:
+    node.ledger.add(record(ATTACKER, OTHER_ID, name))
+    assert sorted(refused(node, name.rpartition("/")[2]).candidates) == [VICTIM, ATTACKER]
+    assert find_tenant(name, node).key == ATTACKER
+    assert find_tenant("train", node).key == VICTIM
+
+
+def test_a_name_that_is_the_end_of_anothers_is_ambiguous(node: FakeDaemon) -> None:
+    node.ledger.add(record(ATTACKER, OTHER_ID, "team/pod/train"))
+    error = refused(node, "train")
+    assert f"train (ID {ID[:12]}, key {VICTIM})" in str(error)
+    assert find_tenant("team/pod/train", node).key == ATTACKER
+    assert find_tenant("pod/train", node).key == ATTACKER
+
+
+def test_two_containers_of_one_name_are_listed_by_their_keys(node: FakeDaemon) -> None:
+    node.ledger.add(record(ATTACKER, OTHER_ID, "train"))
+    assert sorted(refused(node, "train").candidates) == [VICTIM, ATTACKER]
+
+
+def test_a_full_id_takes_precedence_over_longer_ones(node: FakeDaemon) -> None:
+    """Ids are engines' to choose, and no user's."""
+    node.ledger.add(record(ATTACKER, "train-2", "train-2"))
+    node.ledger.add(record("c" * 16, "train-22", "train-22"))
+    assert find_tenant("train-2", node).key == ATTACKER
+
+
+@pytest.mark.parametrize("name", [ID, ID[:12], ID[:4], VICTIM])
+def test_gpushare_run_refuses_a_name_that_is_anothers_id(node: FakeDaemon, name: str) -> None:
+    command = HostCommand(name=name, uid=1000, rootless=True)
+    with pytest.raises(QuotaError, match="the ID of train, or its beginning") as caught:
+        open_tenant(command, {"memory": "1GiB"}, node)
+    assert "Use another name" in str(caught.value)
+    assert list(node.ledger.entries) == [VICTIM]
+
+
+@pytest.mark.parametrize("name", [ID, ID[:12], ID[:4], VICTIM])
+def test_an_engines_name_that_is_anothers_id_is_not_taken(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    asked: list[str] = []
+
+    def engine(identity: str, *_: object) -> ContainerName:
+        asked.append(identity)
+        return ContainerName("docker", name)
+
+    monkeypatch.setattr(container_names, "ask_engines", engine)
+    node.ledger.add(record(ATTACKER, OTHER_ID, ""))
+    [shown] = bind.with_names([node.ledger.entries[ATTACKER]], node)
+    assert shown.name == OTHER_ID[:12]
+    fakes.wait_until(lambda: node.ledger.entries[ATTACKER].name != "")
+    assert node.ledger.entries[ATTACKER].name == OTHER_ID[:12]
+    assert find_tenant(name, node).key == VICTIM
+    assert asked == [OTHER_ID]  # and not again at each look
+
+
+def test_a_name_of_its_own_and_a_short_one_are_taken(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        container_names, "ask_engines", lambda *_: ContainerName("docker", OTHER_ID[:12])
+    )
+    node.ledger.add(record(ATTACKER, OTHER_ID, ""))
+    bind.with_names([node.ledger.entries[ATTACKER]], node)
+    fakes.wait_until(lambda: node.ledger.entries[ATTACKER].name == OTHER_ID[:12])
+    records = node.ledger.entries
+    assert container_names.find_conflict("4f", ATTACKER, records) is None  # many ids begin so
+    assert container_names.find_conflict("serve", ATTACKER, records) is None

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks are left out only where they would find what the last ones did."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon.audit import audit as rests
+from gpushare.daemon.audit.audit import SETTLED_LOOKS, IdleBackoff
+from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.state import AuditFinding
+
+from . import fakes
+from .fakes import GIB, FakeDaemon, FakeDriver
+
+CARD = fakes.card().uuid
+ME = os.getpid()
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    made = FakeDriver()
+    made.uses = {CARD: (ProcessUse(ME, GIB, 0),)}
+    return made
+
+
+@pytest.fixture
+def node(tmp_path: Path, driver: FakeDriver) -> Iterator[FakeDaemon]:
+    with fakes.node(tmp_path, driver) as made:
+        yield made
+
+
+def look(node: FakeDaemon, rest: IdleBackoff) -> None:
+    """Look in full."""
+    assert node.driver is not None
+    node.sampler.look()
+    rest.note()
+
+
+@pytest.fixture
+def rest(node: FakeDaemon) -> IdleBackoff:
+    """One that has seen nothing new for long enough."""
+    made = IdleBackoff(node)
+    for _ in range(SETTLED_LOOKS + 1):
+        assert not made.look(node.sampler)
+        assert made.slower == 1
+        look(node, made)
+    assert made.look(node.sampler)
+    assert made.slower > 1
+    return made
+
+
+def _another_process(_: FakeDaemon, driver: FakeDriver) -> None:
+    driver.uses = {CARD: (*driver.uses[CARD], ProcessUse(ME + 1, 0, 0))}
+
+
+def _more_memory(_: FakeDaemon, driver: FakeDriver) -> None:
+    driver.uses = {CARD: (ProcessUse(ME, GIB + 1, 0),)}
+
+
+def _a_busy_card(_: FakeDaemon, driver: FakeDriver) -> None:
+    driver.busy = {CARD: 1}
+
+
+def _a_lost_card(_: FakeDaemon, driver: FakeDriver) -> None:
+    driver.lost = frozenset({CARD})
+
+
+def _a_silent_driver(_: FakeDaemon, driver: FakeDriver) -> None:
+    driver.fault = "no answer"
+
+
+def _another_driver(_: FakeDaemon, driver: FakeDriver) -> None:
+    driver.loads += 1
+
+
+def _another_tenant(node: FakeDaemon, _: FakeDriver) -> None:
+    node.ledger.add(fakes.entry())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _another_process,
+        _more_memory,
+        _a_busy_card,
+        _a_lost_card,
+        _a_silent_driver,
+        _another_driver,
+        _another_tenant,
+    ],
+)
+def test_whatever_is_new_is_looked_at_in_full_at_once_and_for_a_while(
+    node: FakeDaemon,
+    driver: FakeDriver,
+    rest: IdleBackoff,
+    change: Callable[[FakeDaemon, FakeDriver], None],
+) -> None:
+    change(node, driver)
+    assert not rest.look(node.sampler)
+    look(node, rest)
+    assert not rest.look(node.sampler)
+    assert rest.slower == 1
+
+
+def test_an_xid_during_idle_backoff_is_counted_and_handled(
+    node: FakeDaemon, driver: FakeDriver, rest: IdleBackoff
+) -> None:
+    driver.xids = ((CARD, 31),)
+    assert not rest.look(node.sampler)
+    assert node.driver is not None
+    assert node.sampler.health.xids == {(CARD, 31): 1}
+
+
+def test_every_tenant_is_sampled_again_after_a_time(
+    node: FakeDaemon, rest: IdleBackoff, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = time.monotonic() + rests.FULL_SECONDS
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert not rest.look(node.sampler)
+
+
+def test_no_tenant_rests_beside_one_over_quota(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an audit concludes from many looks, all of which find the same, it must have."""
+    entry = fakes.entry()
+    node.ledger.add(entry)
+    allocated = entry.allocations[0].memory_bytes
+    for held, rests_then in ((allocated + 1, False), (allocated, True)):
+        monkeypatch.setattr(
+            "gpushare.daemon.state.UsageView.driver_bytes", lambda *_, held=held: held
+        )
+        rest = IdleBackoff(node)
+        for _ in range(SETTLED_LOOKS + 1):
+            look(node, rest)
+        assert rest.look(node.sampler) is rests_then
+
+
+def test_no_tenant_rests_while_its_state_changes(node: FakeDaemon, rest: IdleBackoff) -> None:
+    found = AuditFinding("warned", "warn", 2, 1, 0.0)
+    node.observed.findings = {("key", CARD): found}
+    look(node, rest)
+    assert not rest.look(node.sampler)

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a local user or a tenant can make grow: log lines, and the history of a node."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.daemon.core.allowance import Allowances
+from gpushare.daemon.core.log import (
+    attach_listener,
+    detach_listener,
+    event_count,
+    log,
+    report_suppressed,
+    set_owner_lookup,
+)
+from gpushare.daemon.store import history as store
+from gpushare.daemon.store.history import History
+from gpushare.events import EVENTS, KEPT, LASTING, SENT_BY_TENANTS, UNCHARGED
+
+KEY, OTHER = "a" * 16, "b" * 16
+BURST = 256 << 10
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The lines that are written."""
+    written: list[bytes] = []
+    monkeypatch.setattr("os.write", lambda _fd, line: written.append(line))
+    return written
+
+
+def events(lines: list[bytes]) -> list[str]:
+    return [json.loads(line)["event"] for line in lines]
+
+
+def test_endless_refusals_of_one_user_do_not_fill_the_log(lines: list[bytes]) -> None:
+    before = event_count("caller-refused")
+    for number in range(20_000):
+        log("caller-refused", "warning", op="open", pid=number, uid=1000, error="x" * 200)
+    assert sum(map(len, lines)) < BURST + 4096
+    assert event_count("caller-refused") - before == 20_000  # each one is counted
+    log("caller-refused", "warning", op="open", pid=1, uid=1001, error="another user")
+    assert json.loads(lines[-1])["uid"] == 1001
+    written = len(lines)
+    report_suppressed()
+    [report] = [json.loads(line) for line in lines[written:]]
+    assert report["event"] == "log-lines-suppressed"
+    assert report["lines"] == 20_000 - (written - 1)
+    report_suppressed()
+    assert len(lines) == written + 1  # nothing more to report
+
+
+def test_a_user_of_many_uids_fills_no_log_either(lines: list[bytes]) -> None:
+    for uid in range(100_000, 120_000):
+        for _ in range(2):
+            log("caller-refused", "warning", op="open", pid=1, uid=uid, error="x" * 200)
+    assert sum(map(len, lines)) < (1 << 20) + 8192
+
+
+def test_the_messages_of_a_tenant_hide_nothing_that_is_known_of_it(lines: list[bytes]) -> None:
+    for _ in range(20_000):
+        log("tenant-log-received", "error", tenant=KEY, container_pid=1, text="\0" * 1000)
+    assert sum(map(len, lines)) < BURST + 8192
+    lines.clear()
+    log("over-quota-frozen", "warning", tenant=KEY, used_bytes=1)
+    log("tenant-released", tenant=KEY, reason="its process has ended")
+    log("tenant-log-received", "error", tenant=OTHER, container_pid=1, text="of another")
+    assert events(lines) == ["over-quota-frozen", "tenant-released", "tenant-log-received"]
+
+
+def test_the_budget_of_a_tenant_outlives_it(lines: list[bytes]) -> None:
+    """A container that starts again and again under the same key does not begin anew."""
+    for _ in range(5000):
+        log("tenant-log-received", "error", tenant=KEY, container_pid=1, text="x" * 1000)
+    log("tenant-released", tenant=KEY, reason="its process has ended")
+    lines.clear()
+    for _ in range(100):
+        log("tenant-log-received", "error", tenant=KEY, container_pid=1, text="x" * 1000)
+    assert len(lines) <= 2
+
+
+def test_host_processes_of_a_user_are_charged_to_the_user(lines: list[bytes]) -> None:
+    set_owner_lookup(lambda _key: "uid 1000")
+    for number in range(20_000):
+        log("tenant-reserved", tenant=f"{number:016x}", name="x" * 100)
+    set_owner_lookup(lambda _key: "")
+    log("tenant-released", tenant=f"{19_999:016x}", name="x" * 100)  # its record is gone by then
+    assert sum(map(len, lines)) < BURST + 4096
+
+
+def test_a_user_cannot_hide_evidence_behind_the_refusals_of_other_uids(
+    lines: list[bytes],
+) -> None:
+    for uid in range(100_000, 120_000):
+        log("caller-refused", "warning", op="open", pid=1, uid=uid, error="x" * 200)
+    lines.clear()
+    set_owner_lookup(lambda _key: "uid 100000")
+    log("over-quota-frozen", "warning", tenant=KEY, used_bytes=1)
+    set_owner_lookup(lambda _key: "")
+    assert events(lines) == ["over-quota-frozen"]
+
+
+def test_many_refusals_of_engines_are_logged(lines: list[bytes]) -> None:
+    """A cluster with hundreds of pods that do not fit: root's log shows each of them."""
+    for number in range(2000):
+        log("request-refused", "warning", op="create", id=f"{number:064x}", uid=0, error="x" * 200)
+    assert len(lines) == 2000
+
+
+def test_events_of_root_are_always_logged(lines: list[bytes]) -> None:
+    for _ in range(3000):
+        log("tenant-resized", tenant=KEY, name="x" * 100, memory="4GiB")
+    assert len(lines) == 3000
+
+
+def test_the_xids_of_a_card_do_not_hide_that_it_is_unhealthy(lines: list[bytes]) -> None:
+    for _ in range(5000):
+        log("card-xid-reported", "warning", card="GPU-0", xid=13, meaning="x" * 100)
+    lines.clear()
+    log("card-unhealthy", "error", card="GPU-0", reason="XID 79")
+    assert events(lines) == ["card-unhealthy"]
+
+
+def test_as_many_sources_as_there_are_take_no_memory_without_end() -> None:
+    allowances = Allowances(1.0, 1.0)
+    for number in range(50_000):
+        assert allowances.take(str(number), 0.0)
+    assert len(allowances._of) <= 4096
+
+
+def test_the_classes_of_events_are_events() -> None:
+    assert sorted((LASTING | UNCHARGED | SENT_BY_TENANTS) - EVENTS.keys()) == []
+    assert LASTING <= KEPT
+    assert not SENT_BY_TENANTS & (LASTING | UNCHARGED | KEPT)
+
+
+# --- the history ---
+
+Open = Callable[..., History]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    made: list[History] = []
+
+    def make(most_bytes: int) -> History:
+        made.append(History(tmp_path, "boot-1", days=7.0, most_bytes=most_bytes))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close(10)
+
+
+def fill(history: History, event: str, count: int, **fields: Any) -> None:
+    for number in range(count):
+        history.note(time.time(), event, "info", {**fields, "text": "x" * 2000, "n": number})
+        if number % 50 == 49:
+            assert history.settle(30)
+    assert history.settle(30)
+
+
+def found(history: History) -> list[tuple[str, str]]:
+    return [(row["event"], row["key"]) for row in history.page("", 0.0, 0, 100_000)]
+
+
+def test_evidence_is_not_displaced_by_other_events(opened: Open) -> None:
+    history = opened(1 << 20)
+    fill(history, "over-quota-frozen", 3, tenant=KEY)
+    fill(history, "tenant-reserved", 3, tenant=KEY)
+    fill(history, "request-refused", 3000, uid=1000, op="open")
+    kept = found(history)
+    assert kept.count(("over-quota-frozen", KEY)) == 3
+    assert kept.count(("tenant-reserved", KEY)) == 3  # nor are the ordinary events of others
+    assert 0 < kept.count(("request-refused", "")) < 600
+
+
+def test_a_tenant_that_causes_much_evidence_displaces_its_own(opened: Open) -> None:
+    history = opened(1 << 20)
+    fill(history, "over-quota-frozen", 3, tenant=KEY)
+    fill(history, "tenant-reserved", 3, tenant=KEY)
+    fill(history, "over-quota-cleared", 3000, tenant=OTHER)
+    kept = found(history)
+    assert kept.count(("over-quota-frozen", KEY)) == 3
+    assert kept.count(("tenant-reserved", KEY)) == 3
+    assert 0 < kept.count(("over-quota-cleared", OTHER)) < 600
+
+
+def test_many_owners_of_a_few_events_each_still_fit(opened: Open, tmp_path: Path) -> None:
+    history = opened(1 << 20)
+    fill(history, "over-quota-frozen", 3, tenant=KEY)
+    for number in range(2000):
+        fields = {"tenant": f"{number:016x}", "text": "x" * 2000}
+        history.note(time.time(), "tenant-released", "info", fields)
+        if number % 50 == 49:
+            assert history.settle(30)
+    assert history.settle(30)
+    kept = found(history)
+    assert kept.count(("over-quota-frozen", KEY)) == 3
+    assert kept[-1] == ("tenant-released", f"{1999:016x}")
+    history.close(10)
+    assert (tmp_path / store.NAME).stat().st_size < 2 << 20
+
+
+def test_a_queue_full_of_other_events_has_room_for_evidence(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_PAUSE_SECONDS", 2.0)  # the writer is slower than the flood
+    history = opened(100 << 20)
+    for number in range(store._MOST_QUEUED + 1000):
+        history.note(time.time(), "request-refused", "warning", {"uid": 1000, "n": number})
+    history.note(time.time(), "over-quota-frozen", "warning", {"tenant": KEY})
+    assert history.settle(30)
+    assert ("over-quota-frozen", KEY) in found(history)
+
+
+def test_a_suppressed_event_is_not_kept(opened: Open, lines: list[bytes]) -> None:
+    history = opened(100 << 20)
+    attach_listener(history.note)
+    try:
+        for _ in range(5000):
+            log("request-refused", "warning", op="open", uid=1000, error="x" * 300)
+        log("caller-refused", "warning", op="set", pid=1, uid=1001, error="set requires root")
+    finally:
+        detach_listener(history.note)
+    assert history.settle(30)
+    assert 0 < len(found(history)) == len(lines) - 1 < 1000

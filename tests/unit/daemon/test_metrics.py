@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures that metrics are made of: there from the grant on, and never more than is known."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import abi
+from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.core.log import Durations
+from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.observe.compute_usage import DRIVER, GATE, _Course
+from gpushare.daemon.observe.sampler import update_peaks
+from gpushare.daemon.pages.grant_page import Gate
+from gpushare.daemon.pages.status_page import GateWaits, ProcessClaim
+from gpushare.daemon.pages.tenants import Denials
+from gpushare.daemon.placement.model import CardCapacity, NonTenantProcess
+from gpushare.daemon.service.operations.cards import cordon_card
+from gpushare.daemon.state import WINDOWS, ComputeUsage
+from gpushare.daemon.views import metrics
+from gpushare.metrics_schema import ACTIONS, BOUNDS, KINDS, TenantMetrics
+from gpushare.protocol import HostProcessGrant
+
+from . import fakes, registered
+from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
+from .operations import opened
+
+UUID = card(0).uuid
+
+
+def row(node: FakeDaemon) -> TenantMetrics:
+    [found] = metrics.tenant_metrics(node)
+    return found
+
+
+def bound(node: FakeDaemon, tenant: HostProcessGrant) -> int:
+    """Bind the tenant to this process; return the descriptor of its status page."""
+    me = os.getpid()
+    bind(tenant["key"], tenant["id"], me, me, node)
+    return node.tenants.pages[tenant["key"]].status.fd
+
+
+def test_a_tenant_has_figures_before_it_has_done_anything(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB", cores="30", devices="0")
+    found = row(node)
+    [part] = found["cards"]
+    assert (found["key"], found["mode"], found["denied"]) == (tenant["key"], "shared", 0)
+    assert (part["memory_bytes"], part["limit_bytes"], part["used_bytes"]) == (4 * GIB, 4 * GIB, 0)
+    assert part["kinds"] == dict.fromkeys(KINDS, 0)
+    assert (part["utilization"], part["gpu_seconds"], part["throttled_seconds"]) == (0.0, 0.0, 0.0)
+    assert part["active"] >= found["created"] > 0
+
+
+def test_used_memory_is_split_by_purpose(node: FakeDaemon) -> None:
+    fd = bound(node, opened(node, memory="4GiB", devices="0"))
+    registered.register(fd, 0, 1, 1)
+    kinds = {abi.KIND_CONTEXT: 500 * MIB, abi.KIND_POOL: MIB, abi.KIND_MANAGED: 2 * MIB}
+    registered.hold(fd, 0, GIB, contexts=1, kinds=kinds)
+    [part] = row(node)["cards"]
+    assert part["used_bytes"] == sum(part["kinds"].values()) == GIB
+    assert (part["kinds"]["context"], part["kinds"]["pool"]) == (500 * MIB, MIB)
+    assert part["drift_bytes"] == GIB - 2 * MIB  # the driver has nothing; managed it never tells
+
+
+def test_the_most_that_was_used_stays(node: FakeDaemon) -> None:
+    fd = bound(node, opened(node, memory="4GiB", devices="0"))
+    registered.register(fd, 0, os.getpid(), starttime())
+    assert node.driver is not None
+    with registered.life(fd, 0):
+        for held in (GIB, 3 * GIB, 2 * GIB):
+            registered.hold(fd, 0, held)
+            node.sampler.look()
+            node.observed.peaks = update_peaks(node.observed.peaks, node.observed.usage)
+    [part] = row(node)["cards"]
+    assert (part["used_bytes"], part["peak_bytes"]) == (2 * GIB, 3 * GIB)
+    release.release_tenant(row(node)["key"], node, "it ended")
+    node.sampler.look()
+    node.observed.peaks = update_peaks(node.observed.peaks, node.observed.usage)
+    assert list(metrics.tenant_metrics(node)) == []
+    assert node.observed.peaks == {}
+
+
+def starttime() -> int:
+    me = processes.find_process(os.getpid())
+    assert me is not None
+    return me.starttime
+
+
+def test_counts_of_an_earlier_daemon_are_not_counted_again(tmp_path: Path) -> None:
+    """Its figures were in the same series: from 0 on, a restart is what Prometheus expects."""
+    with fakes.node(tmp_path) as first:
+        tenant = opened(first, memory="4GiB", cores="30", devices="0")
+        fd = bound(first, tenant)
+        registered.register(fd, 0, os.getpid(), starttime(), denied=3)
+        waited(fd, 5)
+        first.tenants.pages[tenant["key"]].claims()
+        look(first)
+        assert (row(first)["denied"], row(first)["cards"][0]["throttled_seconds"]) == (3, 5.0)
+    with fakes.again(tmp_path) as second:
+        release.adopt_tenants(second, second.freezer)
+        look(second)
+        assert (row(second)["denied"], row(second)["cards"][0]["throttled_seconds"]) == (0, 0.0)
+        fd = second.tenants.pages[tenant["key"]].status.fd
+        registered.register(fd, 0, os.getpid(), starttime(), denied=5)
+        waited(fd, 7)
+        look(second)
+        assert (row(second)["denied"], row(second)["cards"][0]["throttled_seconds"]) == (2, 2.0)
+
+
+def waited(fd: int, seconds: int) -> None:
+    work = abi.WORK.pack(0, 0, 0, 0, 0, 0, 0, seconds * 10**9, 0, 0)
+    os.pwrite(fd, work, abi.status_work_offset(0))
+
+
+def look(node: FakeDaemon) -> None:
+    assert node.driver is not None
+    node.meter.look()
+
+
+def usage(driver: float | None, source: str, got: dict[int, float]) -> ComputeUsage:
+    return ComputeUsage(driver=dict.fromkeys(WINDOWS, driver), source=source, got=got)
+
+
+@pytest.mark.parametrize(
+    ("spent", "said"),
+    [
+        (
+            ComputeUsage(
+                driver=dict.fromkeys(WINDOWS, 31.0), source=GATE, got={1: 9, 10: 29.0, 60: 9}
+            ),
+            (31.0, "nvml"),
+        ),
+        (
+            ComputeUsage(
+                driver=dict.fromkeys(WINDOWS, 0.0), source=GATE, got={1: 9, 10: 29.0, 60: 9}
+            ),
+            (29.0, "gate"),
+        ),
+        (
+            ComputeUsage(
+                driver=dict.fromkeys(WINDOWS, None), source=GATE, got={1: 9, 10: 29.0, 60: 9}
+            ),
+            (29.0, "gate"),
+        ),
+        (
+            ComputeUsage(
+                driver=dict.fromkeys(WINDOWS, 0.0), source=GATE, got={1: 0, 10: 0.0, 60: 0}
+            ),
+            (0.0, "nvml"),
+        ),
+        (
+            ComputeUsage(
+                driver=dict.fromkeys(WINDOWS, 12.0), source=DRIVER, got={1: 9, 10: 12.0, 60: 9}
+            ),
+            (12.0, "nvml"),
+        ),
+        (ComputeUsage(), (None, "")),
+    ],
+)
+def test_utilisation_is_the_drivers_else_the_gates_else_unknown(
+    spent: ComputeUsage, said: tuple[float | None, str]
+) -> None:
+    assert metrics.busy_cores(spent, running=True) == said
+
+
+def test_before_its_process_is_there_a_tenant_has_used_nothing() -> None:
+    assert metrics.busy_cores(ComputeUsage(), running=False) == (0.0, "gate")
+
+
+def test_a_cards_use_is_the_sum_over_its_processes(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB", cores="30", devices="0")
+    bound(node, tenant)
+    assert node.driver is not None
+    driver = node.driver.nvml
+    assert isinstance(driver, FakeDriver)
+    driver.uses[UUID] = (ProcessUse(os.getpid(), GIB, 7), ProcessUse(1, 2 * GIB, None))
+    driver.busy[UUID] = 50
+    for _ in range(2):
+        node.sampler.look()
+    first, second = metrics.card_metrics(node)
+    assert (first["used_bytes"], first["non_tenant_processes"]["ignore"], first["utilization"]) == (
+        3 * GIB,
+        1,
+        50,
+    )
+    assert (first["allocated_bytes"], first["cores_allocated"], first["tenants"]) == (
+        4 * GIB,
+        30,
+        1,
+    )
+    assert (second["used_bytes"], second["tenants"], second["healthy"]) == (0, 0, True)
+    assert not first["cordoned"]
+    cordon_card(card(0), "its fan", node)
+    assert [one["cordoned"] for one in metrics.card_metrics(node)] == [True, False]
+    driver.uses[UUID] = (ProcessUse(os.getpid(), None, 7),)
+    driver.lost = frozenset({card(1).uuid})
+    node.sampler.look()
+    first, second = metrics.card_metrics(node)
+    assert first["used_bytes"] is None
+    assert not second["healthy"]
+
+
+def test_durations_go_into_the_bucket_that_they_are_within() -> None:
+    durations = Durations()
+    for seconds in (0.0005, BOUNDS[0], 0.3, 99.0):
+        durations.note("create", seconds)
+    durations.note("create", 0.3, "refused")
+    durations.note("cards", 1.0)  # no start waits for it
+    durations.note(["no op"], 1.0)
+    found = durations.figures()
+    assert sorted(found) == ["bind", "create", "open", "release"]
+    counts = found["create"]["buckets"]
+    assert len(counts) == len(BOUNDS) + 1
+    assert (counts[0], counts[BOUNDS.index(0.5)], counts[-1]) == (2, 2, 1)
+    assert found["create"]["failures"] == {"refused": 1}
+    assert found["bind"] == {"buckets": [0] * (len(BOUNDS) + 1), "seconds": 0, "failures": {}}
+
+
+class Tick(NamedTuple):
+    """A quarter of a second: the scheduler's counter, whether the driver answers, and so on."""
+
+    charged_ms: int
+    mode: int
+    heard: bool
+    percent: int | None
+    waited_ms: int
+    denied: int
+    another: bool  # the process is another by now, whose record begins with 0
+
+
+ticks = st.lists(
+    st.builds(
+        Tick,
+        charged_ms=st.integers(0, 5000),
+        mode=st.sampled_from([abi.GATE_OPEN, abi.GATE_METERED, abi.GATE_WINDOW, abi.GATE_CLOSED]),
+        heard=st.booleans(),
+        percent=st.none() | st.integers(0, 100),
+        waited_ms=st.integers(0, 5000),
+        denied=st.integers(0, 9),
+        another=st.booleans(),
+    ),
+    min_size=2,
+    max_size=20,
+)
+
+
+@settings(max_examples=200)
+@given(ticks)
+def test_a_counter_never_goes_back_whatever_scheduler_and_processes_do(course: list[Tick]) -> None:
+    """The scheduler may be started again, processes end, the driver fall silent."""
+    spent, denials, now_ns, starttime = _Course(0), Denials(watched=True), 0, 1
+    before = (0, 0, 0)
+    for tick in course:
+        now_ns += 250_000_000
+        starttime += tick.another
+        gate = Gate(
+            mode=tick.mode,
+            heartbeat_ns=now_ns if tick.heard else 1,
+            charged_ns=tick.charged_ms * 10**6,
+            claimed_ns=tick.charged_ms * 10**6,
+            ungated_ns=0,
+            windows=0,
+            overruns=0,
+            demand_ns=tick.charged_ms * 10**6,
+            hung=False,
+        )
+        spent.add_waits({0: GateWaits(tick.waited_ms * 10**6, 0)})
+        denials.observe([ProcessClaim(0, 1, starttime, tick.denied, 0, ())])
+        seen = spent.look(now_ns, gate, tick.percent, says=tick.percent is not None)
+        now = (seen.got_ns, seen.waited_ns, denials.seen)
+        assert all(one >= other for one, other in zip(now, before, strict=True)), (before, now)
+        before = now
+
+
+@pytest.mark.parametrize("unknown", ["ignore", "warn", "kill"])
+def test_processes_of_an_unallocated_container_are_counted_as_configured(unknown: str) -> None:
+    host, inside = (
+        NonTenantProcess(1, "Xorg", GIB),
+        NonTenantProcess(2, "python", GIB, "docker 4f5e6d7c8b9a"),
+    )
+    counts = metrics.non_tenant_processes(
+        CardCapacity(card(0), non_tenants=(host, inside, inside)), unknown
+    )
+    assert counts == {**dict.fromkeys(ACTIONS, 0), "ignore": 1} | (
+        {"ignore": 3} if unknown == "ignore" else {unknown: 2}
+    )
+
+
+def test_a_whole_card_has_the_drivers_figures(node: FakeDaemon) -> None:
+    tenant = opened(node, devices="0")
+    bind(tenant["key"], tenant["id"], os.getpid(), os.getpid(), node)
+    assert node.driver is not None
+    driver = node.driver.nvml
+    assert isinstance(driver, FakeDriver)
+    driver.uses[UUID] = (ProcessUse(os.getpid(), 9 * GIB, 80),)
+    driver.busy[UUID] = 80
+    for look_ns in range(2):
+        node.sampler.look()
+        node.observed.peaks = update_peaks(node.observed.peaks, node.observed.usage)
+        node.meter.look(10**9 * (1 + look_ns))
+    found = row(node)
+    [part] = found["cards"]
+    assert (found["mode"], found["isolation"]) == ("exclusive", "exclusive")
+    assert (part["used_bytes"], part["kinds"]["unaccounted"]) == (9 * GIB, 9 * GIB)
+    assert (part["utilization"], part["source"]) == (80.0, "nvml")
+    assert (part["peak_bytes"], part["drift_bytes"]) == (9 * GIB, None)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept on disk beside the ledger: the operator's settings, measured contexts."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon.cards import context_size
+from gpushare.daemon.cards.context_size import ContextProbe, ContextSizes, measure_context
+from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.store.overrides import Overrides, OverridesError
+
+from .fakes import GIB, MIB, FakeDriver, card
+
+
+def test_overrides_are_there_after_a_restart(tmp_path: Path) -> None:
+    first = Overrides(tmp_path)
+    first.set("one", {"memory": "4GiB"})
+    first.set("one", {"memory": "6GiB"})
+    first.set("two", {"memory": "1GiB"})
+    second = Overrides(tmp_path)
+    assert second.of("one") == {"memory": "6GiB"}
+    assert second.of("two") == {"memory": "1GiB"}
+    assert second.of("three") == {}
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["overrides.json", "overrides.json.last"]
+
+
+def test_a_setting_that_cannot_be_written_is_not_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = Overrides(tmp_path)
+    overrides.set("one", {"memory": "4GiB"})
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        overrides.set("one", {"memory": "6GiB"})
+    assert overrides.of("one") == {"memory": "4GiB"}
+    monkeypatch.undo()
+    assert Overrides(tmp_path).of("one") == {"memory": "4GiB"}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", "[]", '{"one": 4}', "[" * 100000),
+        *('{"one": {"policy": "fastest"}}', '{"one": {"memory": "4"}}', '{"one": {"speed": "1"}}'),
+    ],
+)
+def test_damaged_settings_are_not_taken_for_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "overrides.json").write_text(content)
+    with pytest.raises(OverridesError, match="remove it to continue without them"):
+        Overrides(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"one": {"speed": "1"}}', "\0" * 64, None])
+def test_damaged_settings_are_set_aside_and_the_last_good_ones_hold(
+    tmp_path: Path, content: str | None
+) -> None:
+    first = Overrides(tmp_path)
+    first.set("one", {"memory": "4GiB"})
+    first.set("two", {"memory": "6GiB"})
+    file = tmp_path / "overrides.json"
+    whole = file.read_text()
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    found = Overrides(tmp_path)
+    assert (found.of("one"), found.of("two")) == ({"memory": "4GiB"}, {"memory": "6GiB"})
+    assert "the last settings of `gpushare set` remain in effect" in found.notice
+    if content is not None:
+        assert (tmp_path / "overrides.json.damaged-1").read_text() == content
+        assert file.read_text() == whole
+        assert Overrides(tmp_path).notice == ""
+
+
+def test_an_operators_own_correction_is_taken_and_kept(tmp_path: Path) -> None:
+    Overrides(tmp_path).set("one", {"memory": "4GiB"})
+    (tmp_path / "overrides.json").write_text('{"one": {"memory": "8GiB"}}')
+    assert Overrides(tmp_path).of("one") == {"memory": "8GiB"}
+    (tmp_path / "overrides.json").write_text("{")
+    assert Overrides(tmp_path).of("one") == {"memory": "8GiB"}
+
+
+def test_the_oldest_settings_are_forgotten_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare.daemon.store.overrides._MOST", 3)
+    overrides = Overrides(tmp_path)
+    for identity in ("a", "b", "c", "a", "d"):
+        overrides.set(identity, {"memory": "1GiB"})
+    assert [bool(overrides.of(identity)) for identity in "abcd"] == [True, False, True, True]
+
+
+def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) -> None:
+    ContextSizes(tmp_path, "580").keep(card(0), 500 * MIB)
+    assert ContextSizes(tmp_path, "580").bytes_of(card(1)) == 500 * MIB
+    assert ContextSizes(tmp_path, "580").bytes_of(card(0, model="T4")) == 0
+    assert ContextSizes(tmp_path, "581").bytes_of(card(0)) == 0
+
+
+def test_reported_context_sizes_count_until_one_is_measured(tmp_path: Path) -> None:
+    contexts = ContextSizes(tmp_path, "580")
+    for seen in (600, 500, 700):
+        contexts.learn(card(), "a", seen * MIB)
+    assert contexts.bytes_of(card()) == 500 * MIB
+    contexts.keep(card(), 520 * MIB)
+    contexts.learn(card(), "a", 100 * MIB)
+    assert contexts.bytes_of(card()) == 520 * MIB
+
+
+@pytest.mark.parametrize("lie", [1, 100 * GIB])
+def test_a_false_context_count_decides_nothing(tmp_path: Path, lie: int) -> None:
+    contexts = ContextSizes(tmp_path, "580")
+    for _ in range(3):
+        contexts.learn(card(), "liar", lie)
+        lie -= 1
+    for honest, seen in (("a", 520), ("b", 500)):
+        contexts.learn(card(), honest, seen * MIB)
+    assert 500 * MIB <= contexts.bytes_of(card()) <= 520 * MIB
+    assert ContextSizes(tmp_path, "580").bytes_of(card()) == 0, "hearsay is not kept"
+
+
+def test_only_the_last_tenants_have_a_vote(tmp_path: Path) -> None:
+    contexts = ContextSizes(tmp_path, "580")
+    for number in range(200):
+        contexts.learn(card(), f"t{number}", (1000 - number) * MIB)
+    assert contexts.bytes_of(card()) == (1000 - 200 + 32) * MIB
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"H200 580": "much"}', '{"H200 580": -5}'])
+def test_a_damaged_cache_is_measured_anew(tmp_path: Path, content: str) -> None:
+    (tmp_path / "contexts.json").write_text(content)
+    assert not ContextSizes(tmp_path, "580").is_measured(card())
+
+
+def probe(folder: Path, code: str) -> ContextProbe:
+    program = folder / "probe"
+    program.write_text(f"#!{sys.executable}\n{code}")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return ContextProbe(program, Path("/lib/libcuda.so.1"), {"GPUSHARE_SIM_DEVICE": "/sim"})
+
+
+SPEAKS = """
+import json, os, sys
+assert sys.argv[1:] == ["--library", "/lib/libcuda.so.1", "--card", "0", "context"], sys.argv
+assert os.environ["GPUSHARE_SIM_DEVICE"] == "/sim"
+for event in ("driver", "context"):
+    print(json.dumps({"event": event, "code": 0}), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_context_has_the_size_of_the_probes_once_it_is_stable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, excused = FakeDriver(), list[int]()
+    figures = iter([100, 300, 500, 500])
+
+    def grow() -> None:
+        driver.uses = {
+            card().uuid: (ProcessUse(1, 9 * MIB), ProcessUse(excused[0], next(figures) * MIB))
+        }
+
+    driver.during = grow
+    monkeypatch.setattr(context_size, "_LOOK_SECONDS", 0.001)
+    assert measure_context(card(), driver, probe(tmp_path, SPEAKS), excused.append) == 500 * MIB
+    assert len(set(excused)) == 1
+    assert not Path(f"/proc/{excused[0]}").exists()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "print('not json')",
+        'print(\'{"event": "context", "code": 2}\', flush=True); input()',
+        "import sys; sys.exit(3)",
+    ],
+)
+def test_a_probe_that_fails_is_no_figure(tmp_path: Path, code: str) -> None:
+    assert measure_context(card(), FakeDriver(), probe(tmp_path, code), lambda _: None) is None
+
+
+def test_no_probe_is_no_figure(tmp_path: Path) -> None:
+    missing = ContextProbe(tmp_path / "none", tmp_path, {})
+    assert measure_context(card(), FakeDriver(), missing, lambda _: None) is None
+
+
+def test_a_caller_during_a_measurement_waits_for_it(tmp_path: Path) -> None:
+    contexts = ContextSizes(tmp_path, "580")
+    contexts.wait()  # nothing is being measured
+    contexts.expect()
+    contexts.settle()
+    contexts.wait()
+    assert contexts.bytes_of(card()) == 0

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tenant's report of a shortfall is believed as far as pages and driver confirm it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.lifecycle.release import release_tenant
+from gpushare.daemon.limits import burst
+from gpushare.daemon.limits.burst import handle_shortfall, update_burst_limits
+from gpushare.daemon.views.why import explain_memory
+from gpushare.protocol import HostProcessGrant
+
+from . import fakes, registered
+from .fakes import GIB, FakeDaemon
+from .operations import entry_of, opened
+
+CARD = fakes.card(0).uuid
+
+
+def reserves(node: FakeDaemon, tenant: HostProcessGrant, gib: int) -> None:
+    """Let a process of the tenant hold so much by its own page."""
+    fd = node.tenants.pages[tenant["key"]].status.fd
+    registered.register(fd, 0, os.getpid(), 1)
+    registered.hold(fd, 0, gib * GIB)
+
+
+def takes(node: FakeDaemon, gib: int) -> None:
+    """Let a non-tenant use so much by the driver's figures, and take a sample."""
+    driver = node.loaded()
+    driver.nvml.uses[CARD] = (ProcessUse(pid=1, bytes=gib * GIB),)  # type: ignore[attr-defined]
+    node.sampler.look()
+
+
+@pytest.fixture
+def victim(node: FakeDaemon) -> HostProcessGrant:
+    tenant = opened(node, memory="40GiB", devices="0")
+    reserves(node, tenant, 30)
+    takes(node, 120)
+    return tenant
+
+
+def lacked(node: FakeDaemon, tenant: HostProcessGrant) -> tuple[int, int] | None:
+    lack = explain_memory(entry_of(node, tenant), node)[0]["cards"][0]["shortfall"]
+    return None if lack is None else (lack["bytes"] // GIB, lack["times"])
+
+
+def test_a_confirmed_report_is_recorded_and_shown(
+    node: FakeDaemon, victim: HostProcessGrant
+) -> None:
+    assert lacked(node, victim) is None
+    assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    assert handle_shortfall(victim["key"], 0, 20 * GIB, node)
+    assert lacked(node, victim) == (20, 2)
+    report, _ = explain_memory(entry_of(node, victim), node)
+    assert report["advice"][0].startswith("shortfall (2 times): ")
+    assert "Last request: 20 GiB. " in report["advice"][0]
+    assert node.sample_now.is_set()
+
+
+def test_it_ends_with_the_tenant(node: FakeDaemon, victim: HostProcessGrant) -> None:
+    assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    release_tenant(victim["key"], node, "test")
+    assert node.observed.shortfalls.get((victim["key"], CARD)) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "gib"),
+    [(1, 30), (-1, 30), (99, 30), (0, 0), (0, 41), (0, 31)],
+    ids=["no such card", "below none", "far from any", "nothing", "above all", "not reserved"],
+)
+def test_a_report_that_its_own_page_contradicts_is_ignored(
+    number: int, gib: int, node: FakeDaemon, victim: HostProcessGrant
+) -> None:
+    assert not handle_shortfall(victim["key"], number, gib * GIB, node)
+    assert lacked(node, victim) is None
+
+
+def test_a_tenant_over_its_quota_has_no_shortfall(
+    node: FakeDaemon, victim: HostProcessGrant
+) -> None:
+    reserves(node, victim, 41)
+    assert not handle_shortfall(victim["key"], 0, 30 * GIB, node)
+
+
+def test_a_card_that_is_not_full_is_looked_at_again_and_nothing_else(
+    node: FakeDaemon, victim: HostProcessGrant
+) -> None:
+    takes(node, 60)
+    node.sample_now.clear()
+    assert not handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    assert node.sample_now.is_set()
+    takes(node, 120)
+    assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
+
+
+def test_a_card_that_managed_memory_has_filled_is_full(
+    node: FakeDaemon, victim: HostProcessGrant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver reports no figure of its processes, but one of the card."""
+    takes(node, 60)
+    look = node.observed.last
+    assert look is not None
+    assert not handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    sample = replace(look.sample, used={CARD: 120 * GIB})
+    monkeypatch.setattr(node.observed, "last", replace(look, sample=sample))
+    assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
+
+
+def test_a_report_of_an_exited_tenant_is_ignored(node: FakeDaemon) -> None:
+    assert not handle_shortfall("0" * 16, 0, GIB, node)
+
+
+def test_the_card_grants_no_more_burst_memory(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = opened(node, memory="40GiB", devices="0")
+    reserves(node, victim, 30)
+    borrower = opened(node, memory="10GiB", memory_limit="100GiB", devices="0")
+    reserves(node, borrower, 15)
+    grant = node.tenants.pages[borrower["key"]].grant
+    assert grant.limit_bytes(0) == 100 * GIB
+    node.sampler.look()
+    monkeypatch.setattr(burst, "_is_full", lambda *_: True)
+    assert burst.handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    assert grant.limit_bytes(0) == 15 * GIB  # what it uses of it, it keeps
+    update_burst_limits(node)
+    assert grant.limit_bytes(0) == 15 * GIB
+    node.withheld[CARD] = 0.0
+    update_burst_limits(node)
+    assert grant.limit_bytes(0) == 100 * GIB

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers that their launcher binds, and those that it was to bind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon.identity import container_cgroup, processes
+from gpushare.daemon.lifecycle import release, unbound
+from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
+from gpushare.daemon.service.control_request import ControlRequest, MalformedRequest, Peer
+from gpushare.daemon.service.control_server import find_operation
+from gpushare.protocol import HostProcessGrant
+
+from .bundles import BundleToCreate
+from .fakes import FakeDaemon, wait_until
+from .operations import entry_of, grant, opened
+
+CGROUP = ":/engine/4f1c"
+
+
+def made_by(node: FakeDaemon, maker: int, started: int | None = None) -> HostProcessGrant:
+    """Return a reservation that process `maker` is to bind."""
+    tenant = opened(node, memory="1GiB")
+    start = started if started is not None else processes.start_time(maker) or 0
+    record = replace(entry_of(node, tenant), engine="runc", cgroup=CGROUP)
+    node.ledger.add(replace(record, maker=maker, maker_starttime=start))
+    return tenant
+
+
+@contextmanager
+def pidfd_of(pid: int) -> Iterator[int]:
+    pidfd = os.pidfd_open(pid)
+    try:
+        yield pidfd
+    finally:
+        os.close(pidfd)
+
+
+def is_unbound(node: FakeDaemon, tenant: HostProcessGrant) -> int:
+    page = grant(node, tenant).read_bytes()
+    return page[abi.GRANT_HEADER_UNBOUND]
+
+
+def request(tenant: HostProcessGrant, *fds: int) -> ControlRequest:
+    fields = {"op": "bind", "key": tenant["key"], "id": tenant["id"]}
+    return ControlRequest(fields, Peer(os.getpid(), 0), fds)
+
+
+def test_a_launcher_binds_its_child_by_a_pidfd(
+    node: FakeDaemon, program: subprocess.Popen[bytes]
+) -> None:
+    tenant = made_by(node, os.getpid())
+    assert is_unbound(node, tenant)
+    with pidfd_of(program.pid) as pidfd:
+        asked = request(tenant, pidfd)
+        for _ in range(2):  # the launcher repeats it after a daemon that ended over it
+            find_operation(asked, node.operations).run(asked, node)
+    record = entry_of(node, tenant)
+    assert (record.state, record.pid) == ("bound", program.pid)
+    assert not is_unbound(node, tenant)
+
+
+def test_a_descriptor_that_is_no_pidfd_binds_nothing(node: FakeDaemon, tmp_path: Path) -> None:
+    tenant = made_by(node, os.getpid())
+    with tmp_path.joinpath("file").open("w") as file:
+        for fds in ((file.fileno(),), (file.fileno(), file.fileno())):
+            asked = request(tenant, *fds)
+            with pytest.raises(MalformedRequest, match="pidfd"):
+                find_operation(asked, node.operations).run(asked, node)
+    assert entry_of(node, tenant).state == "reserved"
+
+
+def test_a_process_that_has_ended_is_not_bound(node: FakeDaemon) -> None:
+    tenant = made_by(node, os.getpid())
+    with subprocess.Popen(["true"]) as ended, pidfd_of(ended.pid) as pidfd:
+        ended.wait()
+        asked = request(tenant, pidfd)
+        with pytest.raises(ReservationNotFound):
+            find_operation(asked, node.operations).run(asked, node)
+
+
+def test_only_the_launcher_that_reserved_binds(
+    node: FakeDaemon, program: subprocess.Popen[bytes]
+) -> None:
+    tenant = made_by(node, os.getppid())
+    with (
+        pidfd_of(program.pid) as pidfd,
+        pytest.raises(ReservationNotFound, match=f"process {os.getppid()} reserved it"),
+    ):
+        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node, pidfd=pidfd)
+    other = made_by(node, os.getpid(), started=1)  # the number was another's before
+    with pidfd_of(program.pid) as pidfd, pytest.raises(ReservationNotFound, match="reserved it"):
+        bind(other["key"], other["id"], program.pid, os.getpid(), node, pidfd=pidfd)
+
+
+def test_a_launcher_binds_no_process_but_its_own_child(node: FakeDaemon) -> None:
+    tenant = made_by(node, os.getpid())
+    with (
+        pidfd_of(os.getppid()) as pidfd,
+        pytest.raises(ReservationNotFound, match="is not a child of process"),
+    ):
+        bind(tenant["key"], tenant["id"], os.getppid(), os.getpid(), node, pidfd=pidfd)
+
+
+def test_neither_binds_for_the_other(node: FakeDaemon, program: subprocess.Popen[bytes]) -> None:
+    tenant = made_by(node, os.getpid())
+    with pytest.raises(ReservationNotFound, match="its launcher binds it"):
+        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    hooked = opened(node, memory="1GiB")
+    with pidfd_of(program.pid) as pidfd, pytest.raises(ReservationNotFound, match="its hook binds"):
+        bind(hooked["key"], hooked["id"], program.pid, os.getpid(), node, pidfd=pidfd)
+
+
+def test_a_container_without_its_launcher_keeps_its_reservation(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    populated, killed = [True], []
+    monkeypatch.setattr(
+        processes.Cgroups, "is_populated", lambda _self, group: group == CGROUP and populated[0]
+    )
+
+    class KillableCgroup:
+        def kill(self, seconds: float) -> bool:
+            killed.append(seconds)
+            populated[0] = False
+            return True
+
+    monkeypatch.setattr(unbound, "cgroup_freezer", lambda *_: None if killed else KillableCgroup())
+    tenant = made_by(node, os.getpid(), started=1)
+    asked = ControlRequest(
+        {"op": "release", "key": tenant["key"], "id": tenant["id"]}, Peer(os.getpid(), 0)
+    )
+    find_operation(asked, node.operations).run(asked, node)
+    assert entry_of(node, tenant).state == "reserved", "a hint released what still runs"
+    node.decide.run(lambda: release.handle_process_end(tenant["key"], node))
+    wait_until(lambda: not node.ledger.entries)
+    assert killed
+
+
+def test_a_slow_launcher_keeps_its_reservation_beyond_its_time(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes.Cgroups, "is_populated", lambda *_: True)
+    tenant = made_by(node, os.getpid())
+    node.ledger.add(replace(entry_of(node, tenant), expires=0.0))
+    release.reconcile_tenants(node, node.freezer)
+    assert entry_of(node, tenant).state == "reserved"
+    monkeypatch.setattr(processes.Cgroups, "is_populated", lambda *_: False)
+    release.reconcile_tenants(node, node.freezer)
+    assert not node.ledger.entries
+
+
+@pytest.mark.parametrize(
+    ("binds", "setting", "known", "expected"),
+    [
+        (True, "launcher", CGROUP, "launcher"),
+        (True, "launcher", "", "hook"),
+        (True, "hook", CGROUP, "hook"),
+        (False, "launcher", CGROUP, "hook"),
+    ],
+)
+def test_the_reply_and_the_spec_say_which_program_binds(
+    node: FakeDaemon,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    binds: bool,
+    setting: str,
+    known: str,
+    expected: str,
+) -> None:
+    monkeypatch.setattr(container_cgroup, "expected_cgroup", lambda *_: known)
+    node.config = replace(node.config, bind=setting)
+    made = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
+    answer = made.create(node, maker=os.getpid(), binds=binds)
+    assert answer["bind"] == expected
+    stages = {
+        stage
+        for stage, hooks in made.document()["hooks"].items()
+        if any("--key" in hook["args"] for hook in hooks)
+    }
+    assert stages == ({"createRuntime"} if expected == "hook" else set())
+    record = node.ledger.entries[answer["key"]]
+    assert record.cgroup == (known if expected == "launcher" else "")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/docker/4f1c", "/docker/4f1c"),
+        ("/4f1c", "/4f1c"),
+        ("system.slice:docker:4f1c", "/system.slice/docker-4f1c.scope"),
+        (
+            "kubepods-besteffort.slice:cri-containerd:4f1c",
+            "/kubepods.slice/kubepods-besteffort.slice/cri-containerd-4f1c.scope",
+        ),
+        ("machine.slice::4f1c", "/machine.slice/4f1c.scope"),
+        ("/user.slice", ""),
+        ("/", ""),
+        ("relative/4f1c", ""),
+        ("/../4f1c", ""),
+        (":docker:4f1c", ""),
+        ("-.slice:docker:4f1c", ""),
+        (None, ""),
+        ("", ""),
+    ],
+)
+def test_the_cgroup_that_a_spec_describes(path: object, expected: str) -> None:
+    assert container_cgroup.own_path(path, "4f1c") == expected
+
+
+def test_a_cgroup_in_which_something_runs_is_nobodys_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = processes.Cgroups(f"1 2 0:1 / {tmp_path} rw - cgroup2 cgroup2 rw")
+    monkeypatch.setattr(container_cgroup, "_hierarchies", lambda: mounted)
+    group = tmp_path / "engine/4f1c"
+    found = container_cgroup.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
+    assert found == CGROUP
+    group.mkdir(parents=True)
+    for populated, expected in (("0", CGROUP), ("1", "")):
+        (group / "cgroup.events").write_text(f"populated {populated}\n")
+        found = container_cgroup.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
+        assert found == expected
+    assert not container_cgroup.expected_cgroup("/engine/4f1c", "4f1c", 0)
+
+
+def test_the_cgroup_of_a_reservation_with_time_left_is_not_read(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that reserves and binds would be at it for seconds where 200 start at once."""
+    tenant = made_by(node, os.getpid())
+    looked: list[object] = []
+    monkeypatch.setattr(processes.Cgroups, "mounted", lambda: looked.append(None))
+    release.reconcile_tenants(node, node.freezer)
+    assert entry_of(node, tenant).state == "reserved"
+    assert not looked
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_init_is_killed_only_if_it_is_found_abandoned_twice(
+    node: FakeDaemon,
+    program: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    later: bool,
+) -> None:
+    """crun deletes the pipe of a container that it starts before it writes to it."""
+    tenant = opened(node, memory="1GiB")
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    monkeypatch.setattr(release, "_STRANDED_SECONDS", 0.0)
+    looks = [True, later]
+
+    def is_stranded(_: int) -> bool:
+        return looks.pop(0)
+
+    monkeypatch.setattr(processes, "is_stranded", is_stranded)
+    loop = threading.Thread(target=node.loop.run)
+    loop.start()
+    try:
+        release.reconcile_tenants(node, node.freezer)
+        wait_until(lambda: not looks)
+        node.decide.run(lambda: None)
+    finally:
+        node.loop.stop()
+        loop.join()
+    assert (program.poll() is None) == (not later)

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A CUDA program that takes device memory through the allocation path it is told to, one a line:
+ *
+ *     take PATH BYTES    -> ok NUMBER | error CODE
+ *     give NUMBER        -> ok | error CODE
+ *     sync | trim        -> ok | error CODE    wait for the card; let pools and graphs keep nothing
+ *     info               -> ok FREE TOTAL
+ *
+ * or, with a seed behind, takes and gives at random until it is killed; it says "ready" before.
+ *
+ *     allocation_program LOOKUP [DEVICE [SEED]]    finds the driver by LOOKUP (lookups.h); device 0
+ * unless told
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "allocation_paths.h"
+
+#define MOST 4096
+#define MIB ((size_t)1 << 20)
+
+static struct held holding[MOST];
+
+static void die(const char *what, CUresult result)
+{
+	fprintf(stderr, "%s: CUDA error %d\n", what, (int)result);
+	exit(2);
+}
+
+static const struct allocation_path *requested_path(const char *name)
+{
+	const struct allocation_path *path = allocation_path_named(name);
+
+	if (path)
+		return path;
+	fprintf(stderr, "unknown allocation path %s\n", name);
+	exit(2);
+}
+
+/* The number of what was taken, or minus the error. */
+static int take(const struct allocation_path *path, size_t bytes)
+{
+	struct held held = {.path = path, .bytes = bytes};
+	CUresult result = path->take(&held);
+	int number = 0;
+
+	if (result != CUDA_SUCCESS)
+		return -(int)result;
+	while (number < MOST && holding[number].path)
+		number++;
+	if (number == MOST)
+		die("too much is held", CUDA_SUCCESS);
+	holding[number] = held;
+	return number;
+}
+
+static CUresult give(int number)
+{
+	struct held *held = &holding[number];
+	CUresult result = held->path->give(held);
+
+	if (result == CUDA_SUCCESS)
+		held->path = NULL;
+	return result;
+}
+
+static void answer(CUresult result)
+{
+	if (result == CUDA_SUCCESS)
+		printf("ok\n");
+	else
+		printf("error %d\n", (int)result);
+}
+
+static void answer_info(void)
+{
+	size_t left, total;
+	CUresult result = cu.cuMemGetInfo_v2(&left, &total);
+
+	if (result == CUDA_SUCCESS)
+		printf("ok %zu %zu\n", left, total);
+	else
+		answer(result);
+}
+
+static void serve(void)
+{
+	char line[128], word[16], name[32];
+	size_t number;
+
+	while (fgets(line, sizeof(line), stdin)) {
+		if (sscanf(line, "take %31s %zu", name, &number) == 2) {
+			int taken = take(requested_path(name), number);
+			if (taken >= 0)
+				printf("ok %d\n", taken);
+			else
+				printf("error %d\n", -taken);
+		} else if (sscanf(line, "give %zu", &number) == 1 && number < MOST) {
+			answer(give((int)number));
+		} else if (sscanf(line, "%15s", word) != 1) {
+			continue;
+		} else if (strcmp(word, "sync") == 0) {
+			answer(cu.cuCtxSynchronize());
+		} else if (strcmp(word, "trim") == 0) {
+			answer(allocation_trim());
+		} else if (strcmp(word, "info") == 0) {
+			answer_info();
+		} else {
+			fprintf(stderr, "not understood: %s", line);
+			exit(2);
+		}
+		fflush(stdout);
+	}
+}
+
+static uint32_t draw(uint32_t *state)
+{
+	*state = *state * 1664525 + 1013904223;
+	return *state >> 8;
+}
+
+static void mix(uint32_t state)
+{
+	int taken[8];
+	int count = 0;
+
+	for (;;) {
+		uint32_t drawn = draw(&state);
+		if (count > 0 && (drawn & 1 || count == 8)) {
+			int which = (int)(draw(&state) % (uint32_t)count);
+			if (give(taken[which]) != CUDA_SUCCESS)
+				exit(3);
+			taken[which] = taken[--count];
+		} else {
+			int number = take(&allocation_paths[draw(&state) % allocation_path_count],
+				(draw(&state) % 8 + 1) * 2 * MIB);
+			if (number >= 0)
+				taken[count++] = number;
+		}
+		if (drawn % 16 == 2)
+			allocation_trim();
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 2)
+		return 2;
+	CUresult result = allocation_open(
+		lookup_named(argv[1]), argc > 2 ? (CUdevice)strtol(argv[2], NULL, 10) : 0);
+	if (result != CUDA_SUCCESS)
+		die("start", result);
+	if (argc > 3) {
+		printf("ready\n");
+		fflush(stdout);
+		mix((uint32_t)strtoul(argv[3], NULL, 10));
+	}
+	serve();
+	return 0;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The share that a tenant keeps to while no scheduler is there, on a clock of the test's own.
+ */
+#include "share/self_throttle.h"
+
+#include "expect.h"
+
+#define MILLISECOND UINT64_C(1000000)
+#define SECOND UINT64_C(1000000000)
+
+static struct gpushare_gate gate;
+static struct self_throttle throttle;
+
+static void gate_make(uint32_t permille, uint64_t heartbeat_ns, uint64_t busy_ns)
+{
+	gate = (struct gpushare_gate){.self_throttle_permille = permille,
+		.in_flight_max_ns = 2 * MILLISECOND,
+		.heartbeat_ns = heartbeat_ns,
+		.busy_ns = busy_ns};
+	throttle = (struct self_throttle){0};
+}
+
+static void a_beat_is_old_after_its_time(void)
+{
+	gate_make(300, 10 * SECOND, 0);
+	EXPECT(!gate_is_stale(&gate, 10 * SECOND + GPUSHARE_GATE_STALE_NS));
+	EXPECT(gate_is_stale(&gate, 10 * SECOND + GPUSHARE_GATE_STALE_NS + 1));
+	EXPECT(!gate_is_stale(&gate, 9 * SECOND)); /* seen by another processor a moment ago */
+	gate_make(300, 0, 0);
+	EXPECT(gate_is_stale(&gate, 1));
+}
+
+static void without_a_share_to_keep_to_everything_begins_at_once(void)
+{
+	gate_make(0, 0, 0);
+	EXPECT(self_throttle_start_ns(&throttle, &gate, SECOND, 1000 * SECOND, SECOND) <= SECOND);
+}
+
+/* Pieces of `piece_ns`, each begun when it may; the card time of all of them at the end. */
+static uint64_t used_in(uint64_t time_ns, uint64_t piece_ns)
+{
+	const uint64_t begun_ns = 10 * SECOND + GPUSHARE_GATE_STALE_NS;
+	uint64_t now_ns = begun_ns, used_ns = 0;
+
+	for (;;) {
+		const uint64_t when_ns =
+			self_throttle_start_ns(&throttle, &gate, now_ns, used_ns, piece_ns);
+		if (when_ns > now_ns)
+			now_ns = when_ns;
+		if (now_ns >= begun_ns + time_ns)
+			return used_ns;
+		used_ns += piece_ns;
+	}
+}
+
+static void it_gets_its_share_and_no_more_than_a_burst_beyond(void)
+{
+	static const uint64_t pieces[] = {10000, 700000, 2 * MILLISECOND, 50 * MILLISECOND};
+
+	for (unsigned i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
+		gate_make(300, 10 * SECOND, 0);
+		const uint64_t used_ns = used_in(10 * SECOND, pieces[i]);
+		const uint64_t most = pieces[i] > 2 * MILLISECOND ? pieces[i] : 2 * MILLISECOND;
+		EXPECT(used_ns <= 3 * SECOND + most + pieces[i]);
+		EXPECT(used_ns + pieces[i] + GPUSHARE_GATE_STALE_NS >= 3 * SECOND);
+	}
+}
+
+static void what_is_not_used_is_not_kept_for_later(void)
+{
+	gate_make(100, 10 * SECOND, 0);
+	const uint64_t late = 100 * SECOND;
+	EXPECT(self_throttle_start_ns(&throttle, &gate, late, 0, MILLISECOND) <= late);
+	/* A second of card time in one go: nine seconds are owed for it. */
+	EXPECT(self_throttle_start_ns(&throttle, &gate, late, SECOND, MILLISECOND) >
+		late + 9 * SECOND);
+}
+
+static void what_was_used_under_the_scheduler_is_not_charged_again(void)
+{
+	const uint64_t now_ns = 10 * SECOND + GPUSHARE_GATE_STALE_NS + 1;
+
+	gate_make(100, 10 * SECOND, 500 * SECOND);
+	EXPECT(self_throttle_start_ns(&throttle, &gate, now_ns, 500 * SECOND, MILLISECOND) <=
+		now_ns);
+}
+
+static void a_process_that_ended_takes_its_figures_along(void)
+{
+	const uint64_t now_ns = 11 * SECOND;
+
+	gate_make(100, 10 * SECOND, 500 * SECOND);
+	EXPECT(self_throttle_start_ns(&throttle, &gate, now_ns, 400 * SECOND, MILLISECOND) <=
+		now_ns);
+	EXPECT(self_throttle_start_ns(&throttle, &gate, now_ns, 401 * SECOND, MILLISECOND) >
+		now_ns);
+}
+
+static void a_new_beat_begins_anew(void)
+{
+	gate_make(100, 10 * SECOND, 0);
+	EXPECT(self_throttle_start_ns(&throttle, &gate, 11 * SECOND, 5 * SECOND, MILLISECOND) >
+		12 * SECOND);
+	gate.heartbeat_ns = 20 * SECOND;
+	gate.busy_ns = 5 * SECOND;
+	EXPECT(self_throttle_start_ns(&throttle, &gate, 21 * SECOND, 5 * SECOND, MILLISECOND) <=
+		21 * SECOND);
+}
+
+int main(void)
+{
+	a_beat_is_old_after_its_time();
+	without_a_share_to_keep_to_everything_begins_at_once();
+	it_gets_its_share_and_no_more_than_a_burst_beyond();
+	what_is_not_used_is_not_kept_for_later();
+	what_was_used_under_the_scheduler_is_not_charged_again();
+	a_process_that_ended_takes_its_figures_along();
+	a_new_beat_begins_anew();
+	return 0;
+}

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes, refusals and notes in particular: by kinds of files, and by neighbouring keys."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+import yaml
+
+from gpushare.manifest import read
+from gpushare.manifest.convert import TARGETS, CannotConvert, Converted, convert
+
+LIMITS = "{nvidia.com/gpu: 1, nvidia.com/gpumem: 1024, nvidia.com/gpucores: 30}"
+
+
+def converted(text: str, target: str = "gpushare") -> Converted:
+    return convert(read("f.yaml", textwrap.dedent(text)), TARGETS[target])
+
+
+def told(made: Converted, key: str) -> str:
+    """Return the note about `key`: `lost: why`."""
+    return " ".join(f"{one.what}: {one.why}" for one in made.notes if one.key == key)
+
+
+def refused(text: str, target: str = "gpushare") -> str:
+    with pytest.raises(CannotConvert) as raised:
+        converted(text, target)
+    return str(raised.value)
+
+
+def pod(spec: str, annotations: str = "{}") -> str:
+    """Return a pod with one container of `spec`, in flow style."""
+    return (
+        f"kind: Pod\nmetadata: {{name: p, annotations: {annotations}}}\n"
+        f"spec:\n  containers: [{{name: c, image: i, {spec}}}]\n"
+    )
+
+
+def test_a_mig_instance_stays_and_is_reported() -> None:
+    """No quota says it: taken out, the container would have no GPU."""
+    text = pod("resources: {limits: {nvidia.com/mig-1g.10gb: 1}}")
+    made = converted(text)
+    assert not made.changed
+    assert "gpushare.io/devices" in told(made, "nvidia.com/mig-1g.10gb")
+
+
+def test_a_key_that_is_there_twice_is_refused() -> None:
+    text = pod("resources: {limits: {nvidia.com/gpumem: 1024, nvidia.com/gpumem: 2048}}")
+    assert "f.yaml:4: nvidia.com/gpumem is a duplicate of line 4" in refused(text)
+
+
+def test_a_shell_variable_is_reported() -> None:
+    made = converted(
+        """\
+        services:
+          a:
+            image: i
+            environment:
+              CUDA_DEVICE_MEMORY_LIMIT: ${MEM}
+          b:
+            image: i
+            environment:
+              CUDA_DEVICE_MEMORY_LIMIT: ${MEM:-4g}
+        """
+    )
+    services = yaml.safe_load(made.text)["services"]
+    assert services["a"]["environment"] == {"CUDA_DEVICE_MEMORY_LIMIT": "${MEM}"}
+    assert services["b"]["environment"] == {"GPUSHARE_MEMORY": "4GiB"}
+    said = told(made, "CUDA_DEVICE_MEMORY_LIMIT")
+    assert "left: not converted, because its value is not in this file" in said
+    assert "note: the default of ${MEM:-4g} is used: 4g" in said
+
+
+def test_a_label_that_a_selector_names_stays() -> None:
+    made = converted(
+        """\
+        kind: Deployment
+        metadata: {name: d}
+        spec:
+          selector:
+            matchLabels: {aliyun.com/gpu-count: "2"}
+          template:
+            metadata:
+              labels: {aliyun.com/gpu-count: "2"}
+            spec:
+              containers:
+              - name: c
+                image: i
+                resources: {limits: {aliyun.com/gpu-mem: 8}}
+        """
+    )
+    assert 'labels: {aliyun.com/gpu-count: "2"}' in made.text
+    assert "gpushare.io/memory: 4GiB" in made.text
+    assert "the selector uses it" in told(made, "aliyun.com/gpu-count")
+
+
+def test_a_container_whose_name_is_too_long_for_an_annotation_is_refused() -> None:
+    name = "c" * 50
+    text = (
+        "kind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n"
+        f"  - {{name: {name}, image: i, resources: {{limits: {LIMITS}}}}}\n"
+        "  - {name: other, image: i}\n"
+    )
+    assert "rename the container" in refused(text)
+
+
+def test_another_runtime_class_stays_and_is_reported() -> None:
+    text = pod(f"resources: {{limits: {LIMITS}}}").replace(
+        "spec:\n", "spec:\n  runtimeClassName: kata\n"
+    )
+    made = converted(text)
+    assert "runtimeClassName: kata" in made.text
+    assert "kata is kept" in told(made, "runtimeClassName")
+
+
+def test_of_two_systems_keys_the_smaller_request_is_written() -> None:
+    text = pod(f"resources: {{limits: {LIMITS}}}", "{gpushare.io/memory: 512MiB}")
+    made = converted(text)
+    annotations = yaml.safe_load(made.text)["metadata"]["annotations"]
+    assert annotations == {"gpushare.io/memory": "512MiB", "gpushare.io/cores": "30"}
+    assert "gpumem" not in made.text
+    assert "requests less" in told(made, "c")
+    back = converted(text, "hami")
+    limits = yaml.safe_load(back.text)["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 512, "nvidia.com/gpucores": 30}
+    assert "gpushare.io" not in back.text
+
+
+def test_a_value_that_is_right_already_is_not_touched() -> None:
+    text = pod(f"resources: {{limits: {LIMITS}}}", '{gpushare.io/memory: "1GiB"}')
+    assert 'gpushare.io/memory: "1GiB"' in converted(text).text
+
+
+def test_pod_wide_values_of_the_target_are_reported_where_containers_differ() -> None:
+    made = converted(
+        """\
+        kind: Pod
+        metadata:
+          name: p
+          annotations:
+            gpushare.io/container.a.memory: 1GiB
+            gpushare.io/container.a.allow: A100
+            gpushare.io/container.b.memory: 2GiB
+            gpushare.io/container.b.allow: T4
+        spec:
+          runtimeClassName: gpushare
+          containers:
+          - {name: a, image: i}
+          - {name: b, image: i}
+        """,
+        "hami",
+    )
+    assert yaml.safe_load(made.text)["metadata"]["annotations"] == {
+        "nvidia.com/use-gputype": "A100"
+    }
+    assert [one.why for one in made.lost] == [
+        (
+            "allow T4: nvidia.com/use-gputype applies to the whole pod, and another container "
+            "needs another value"
+        )
+    ]
+    assert "runtimeClassName" not in made.text
+
+
+def test_cloudformation_begins_its_keys_with_capitals() -> None:
+    made = converted(
+        """\
+        Resources:
+          Task:
+            Type: AWS::ECS::TaskDefinition
+            Properties:
+              Family: t
+              ContainerDefinitions:
+                - Name: c
+                  Image: i
+                  Environment:
+                    - Name: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
+                      Value: 0=2G
+        """
+    )
+    (container,) = yaml.safe_load(made.text)["Resources"]["Task"]["Properties"][
+        "ContainerDefinitions"
+    ]
+    assert container["Environment"] == [{"Name": "GPUSHARE_MEMORY", "Value": "2GiB"}]
+    assert "Docker's default" in told(made, "c")
+
+
+def test_a_config_json_gets_annotations() -> None:
+    made = converted(
+        """\
+        {
+        \t"ociVersion": "1.0.2",
+        \t"process": {
+        \t\t"args": ["sh"],
+        \t\t"env": [
+        \t\t\t"PATH=/bin",
+        \t\t\t"CUDA_DEVICE_MEMORY_LIMIT=4g"
+        \t\t]
+        \t},
+        \t"root": {"path": "rootfs"}
+        }
+        """
+    )
+    assert made.text == textwrap.dedent(
+        """\
+        {
+        \t"ociVersion": "1.0.2",
+        \t"process": {
+        \t\t"args": ["sh"],
+        \t\t"env": [
+        \t\t\t"PATH=/bin"
+        \t\t]
+        \t},
+        \t"root": {"path": "rootfs"},
+        \t"annotations": {"gpushare.io/memory": "4GiB"}
+        }
+        """
+    )
+
+
+def test_a_nodes_label_is_converted_to_advice_for_its_operator() -> None:
+    made = converted(
+        """\
+        kind: Node
+        metadata:
+          name: n
+          labels:
+            tke.cloud.tencent.com/qgpu-schedule-policy: fs
+        """
+    )
+    assert not made.changed
+    assert "defaults.policy" in told(made, "tke.cloud.tencent.com/qgpu-schedule-policy")
+
+
+@pytest.mark.parametrize("text", ["no end of the last line", "\r\n"], ids=["end", "crlf"])
+def test_the_ends_of_lines_are_those_of_the_file(text: str) -> None:
+    source = pod(f"resources: {{limits: {LIMITS}}}")
+    source = source.replace("\n", "\r\n") if text == "\r\n" else source.rstrip("\n")
+    made = converted(source)
+    assert made.text.endswith("\n") == source.endswith("\n")
+    assert made.text.count("\n") == made.text.count("\r\n") or "\r" not in source
+    assert yaml.safe_load(made.text)["metadata"]["annotations"]["gpushare.io/memory"] == "1GiB"
+
+
+def test_both_parts_of_a_service_of_kserve_have_their_own() -> None:
+    made = converted(
+        """\
+        kind: InferenceService
+        metadata:
+          name: s
+        spec:
+          predictor:
+            model:
+              resources: {limits: {nvidia.com/gpu: 1}}
+          transformer:
+            containers:
+            - name: kserve-container
+              image: i
+              resources: {limits: {nvidia.com/gpumem: 1024, nvidia.com/gpucores: 10}}
+        """
+    )
+    spec = yaml.safe_load(made.text)["spec"]
+    scope = "gpushare.io/container.kserve-container"
+    assert spec["predictor"]["annotations"] == {f"{scope}.count": "1"}
+    assert spec["transformer"]["annotations"] == {f"{scope}.memory": "1GiB", f"{scope}.cores": "10"}
+    assert "annotations" not in yaml.safe_load(made.text)["metadata"]
+
+
+def test_annotations_that_two_pods_share_are_refused() -> None:
+    text = f"""\
+    kind: List
+    items:
+    - kind: Pod
+      metadata: &meta
+        name: a
+        annotations: {{team: x}}
+      spec:
+        containers: [{{name: c, image: i, resources: {{limits: {LIMITS}}}}}]
+    - kind: Pod
+      metadata: *meta
+      spec:
+        containers: [{{name: c, image: i}}]
+    """
+    assert "f.yaml:6: this text is shared by an alias (line 10)" in refused(text)
+
+
+def test_a_request_refused_everywhere_has_the_same_message_as_at_create() -> None:
+    text = pod("resources: {limits: {tke.cloud.tencent.com/qgpu-core: 30}}")
+    assert "requests cores without memory" in refused(text)
+
+
+def test_a_refusal_names_the_key_of_the_file() -> None:
+    text = pod("resources: {limits: {nvidia.com/gpu.shared: 1}}")
+    assert "limit nvidia.com/gpu.shared=1: requires a memory or card request" in refused(text)
+
+
+def test_a_container_made_only_of_its_request_is_refused() -> None:
+    text = f"kind: Own\npod:\n  containers:\n  - resources: {{limits: {LIMITS}}}\n    name: c\n"
+    assert "add its image" in refused(text)
+    assert "gpushare.io/" in converted(text.replace("pod:", "spec:")).text
+
+
+def test_a_container_without_a_name_cannot_be_addressed() -> None:
+    containers = f"[{{image: i, resources: {{limits: {LIMITS}}}}}, {{name: b, image: i}}]"
+    text = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: {containers}}}\n"
+    assert "f.yaml:3: a request needs the container's name" in refused(text)
+
+
+def test_annotations_that_are_text_are_refused() -> None:
+    assert "not a mapping" in refused(pod(f"resources: {{limits: {LIMITS}}}", "text"))
+
+
+def test_empty_mappings_are_filled() -> None:
+    made = converted(
+        """\
+        services:
+          a: {image: i, environment: {}, annotations: {gpu-memory: 100}}
+          b:
+            image: i
+            environment:   # none yet
+            annotations:
+              gpu-memory: 100
+        """
+    )
+    services = yaml.safe_load(made.text)["services"]
+    assert [one["environment"] for one in services.values()] == [{"GPUSHARE_MEMORY": "100MiB"}] * 2
+    assert "environment:   # none yet" in made.text
+
+
+def test_an_unrequested_value_of_the_target_is_refused() -> None:
+    """NVIDIA_VISIBLE_DEVICES says nothing beside Huawei's limit, and cards to HAMi."""
+    env = "env: [{name: NVIDIA_VISIBLE_DEVICES, value: '3'}]"
+    text = pod(f"{env}, resources: {{limits: {{volcano.sh/gpu-mem.128Mi: 16}}}}")
+    assert "its devices would change, by env NVIDIA_VISIBLE_DEVICES; remove that key" in refused(
+        text, "hami"
+    )
+    assert converted(text).changed
+
+
+def test_a_policy_of_the_nodes_is_reported() -> None:
+    limits = "{tke.cloud.tencent.com/qgpu-memory: 4, tke.cloud.tencent.com/qgpu-core: 30}"
+    said = told(converted(pod(f"resources: {{limits: {limits}}}")), "c")
+    assert (
+        "a label of the nodes (tke.cloud.tencent.com/qgpu-schedule-policy): defaults.policy" in said
+    )
+
+
+def test_a_variable_that_is_set_twice_goes_twice() -> None:
+    first, last = ("{name: ORION_GMEM, value: '1'}", "{name: ORION_GMEM, value: '8'}")
+    made = converted(pod(f"env: [{first}, {{name: A, value: b}}, {last}]"))
+    assert yaml.safe_load(made.text)["spec"]["containers"][0]["env"] == [
+        {"name": "A", "value": "b"}
+    ]
+    assert "gpushare.io/memory: 8MiB" in made.text
+
+
+def test_containers_that_share_a_name_cannot_be_addressed() -> None:
+    spec = f"name: c, image: i, resources: {{limits: {LIMITS}}}"
+    text = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{{spec}}}, {{{spec}}}]}}\n"
+    assert "two containers of this pod are named c" in refused(text)

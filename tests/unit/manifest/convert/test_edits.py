@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edits of a YAML text: what is taken out and put in, and that all else stays as it was."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.manifest.convert.edits import CannotEdit, NewText, apply_edits
+from gpushare.manifest.convert.plan import DocumentEdits
+from gpushare.text_position import KeyPath
+from gpushare.yaml_nodes import YamlNode, find, parse
+
+
+def edited(text: str, *changes: tuple[KeyPath, list[str], list[NewText]]) -> str:
+    """Return `text` with entries taken from the mappings at some places, and others put in."""
+    text = textwrap.dedent(text)
+    root = parse(text).roots[0]
+    plan = DocumentEdits(text, root)
+    for path, going, new in changes:
+        site = at(root, path)
+        for key in going:
+            mapping = site.fields[key].key.parent
+            assert mapping is not None
+            entry = mapping.entry(key)
+            assert entry is not None
+            plan.remove(entry, path)
+        plan.wish(site, path).new.extend(new)
+    return apply_edits(text, plan.edits())
+
+
+def at(root: YamlNode, path: KeyPath) -> YamlNode:
+    node = find(root, path)
+    assert node is not None
+    return node
+
+
+def holds(text: str, expected: str) -> None:
+    assert text == textwrap.dedent(expected)
+
+
+def test_an_entry_is_removed_with_its_line_and_with_parents_left_empty() -> None:
+    text = edited(
+        """\
+        a: 1
+        resources:
+          # about all of it
+          limits:
+            gpu: 1   # one
+        b: 2   # stays
+        """,
+        (("resources", "limits"), ["gpu"], []),
+    )
+    holds(text, "a: 1\nb: 2   # stays\n")
+
+
+def test_a_new_entry_takes_the_line_of_the_first_that_goes() -> None:
+    text = edited(
+        """\
+        limits:
+            cpu: 4
+            # of the card
+            old: 1
+            memory: 2Gi
+            other: 2
+        """,
+        (("limits",), ["old", "other"], [NewText("new", "30"), NewText("more", 5)]),
+    )
+    holds(
+        text,
+        """\
+        limits:
+            cpu: 4
+            # of the card
+            new: "30"
+            more: 5
+            memory: 2Gi
+        """,
+    )
+
+
+def test_the_first_key_behind_a_dash_goes_and_the_next_takes_its_place() -> None:
+    text = edited("- gone: 1\n  name: x\n- name: y\n", ((0,), ["gone"], []))
+    holds(text, "- name: x\n- name: y\n")
+
+
+def test_braces_stay_on_their_line() -> None:
+    text = edited(
+        "limits: {cpu: 1, gpu: 2, memory: 3}\n", (("limits",), ["gpu"], [NewText("q", 1)])
+    )
+    holds(text, "limits: {cpu: 1, q: 1, memory: 3}\n")
+
+
+def test_json_stays_json() -> None:
+    text = edited(
+        """\
+        {
+          "env": {
+            "A": "1",
+            "B": "2"
+          }
+        }
+        """,
+        (("env",), ["B"], [NewText("C", "x"), NewText("D", "30")]),
+    )
+    holds(text, '{\n  "env": {\n    "A": "1",\n    "C": "x",\n    "D": "30"\n  }\n}\n')
+
+
+def test_a_comment_within_braces_stays() -> None:
+    text = edited(
+        """\
+        limits: {
+          cpu: 1,  # of the CPU
+          gpu: 2,  # of the card
+          memory: 3
+        }
+        """,
+        (("limits",), ["gpu"], []),
+    )
+    assert yaml.safe_load(text) == {"limits": {"cpu": 1, "memory": 3}}
+    assert "# of the CPU" in text
+    assert "# of the card" in text
+
+
+def test_lines_end_as_they_did() -> None:
+    text = edited("a:\r\n  b: 1\r\n  c: 2\r\n", (("a",), ["b"], [NewText("d", "x")]))
+    assert text == "a:\r\n  d: x\r\n  c: 2\r\n"
+
+
+SHARED = """\
+one:
+  limits: &part
+    gpu: 1
+    cpu: 2
+two:
+  limits:
+    <<: *part
+    memory: 3
+"""
+
+
+def test_an_aliased_node_changes_where_all_users_agree() -> None:
+    text = edited(SHARED, (("one", "limits"), ["gpu"], []), (("two", "limits"), ["gpu"], []))
+    assert yaml.safe_load(text) == {
+        "one": {"limits": {"cpu": 2}},
+        "two": {"limits": {"cpu": 2, "memory": 3}},
+    }
+
+
+def test_a_change_of_an_aliased_node_is_refused_unless_all_change() -> None:
+    with pytest.raises(CannotEdit, match=r"shared by an alias \(line 7\)"):
+        edited(SHARED, (("one", "limits"), ["gpu"], []))
+
+
+def test_an_anchor_that_would_go_is_refused() -> None:
+    text = "env:\n  - &a {name: A}\n  - {name: B}\nmore:\n  - *a\n"
+    root = parse(text).roots[0]
+    plan = DocumentEdits(text, root)
+    plan.remove_item(at(root, ("env",)), 0, ("env",))
+    with pytest.raises(CannotEdit, match="&a would be removed, and line 5 needs it"):
+        plan.edits()
+
+
+def test_a_text_in_several_lines_ends_with_its_last_letter() -> None:
+    text = edited(
+        "a:\n  script: |\n    # no comment\n    echo\n\n  gone: 1\nb: 1\n", (("a",), ["gone"], [])
+    )
+    assert yaml.safe_load(text) == {"a": {"script": "# no comment\necho\n"}, "b": 1}
+
+
+WORDS = st.sampled_from(["cpu", "memory", "x/y", "30", "true", "a b", "#no", "null", "~", "- x"])
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    WORDS | st.integers(0, 99),
+    lambda inner: (
+        st.dictionaries(WORDS, inner, min_size=1, max_size=4)
+        | st.lists(inner, min_size=1, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def mappings(data: Any, path: KeyPath = ()) -> list[KeyPath]:
+    """Return the places of the mappings of some data that are beneath another's key."""
+    here: list[KeyPath] = [path] if isinstance(data, dict) and path else []
+    parts = data.items() if isinstance(data, dict) else enumerate(data)
+    for step, value in parts:
+        if isinstance(value, (dict, list)):
+            here += mappings(value, (*path, step))
+    return here
+
+
+@given(
+    st.dictionaries(WORDS, VALUES, min_size=1, max_size=4),
+    st.sampled_from([None, True, False]),
+    st.booleans(),
+    st.data(),
+)
+def test_any_data_is_edited_as_its_text_is(
+    data: dict[str, Any], flow: bool | None, comments: bool, draw: st.DataObject
+) -> None:
+    """An entry taken out and one put in: the text then says what the data does."""
+    text = yaml.safe_dump(
+        {"top": data}, default_flow_style=flow, width=1000 if comments else 30, sort_keys=False
+    )
+    if comments:
+        text = "".join(f"{line}   # {n}\n" for n, line in enumerate(text.splitlines()))
+    assert yaml.safe_load(text) == {"top": data}
+    path = draw.draw(st.sampled_from(mappings({"top": data})))
+    mapping: Any = {"top": data}
+    for step in path:
+        mapping = mapping[step]
+    key = draw.draw(st.sampled_from(list(mapping)))
+    result = edited(text, (path, [key], [NewText("new", "30"), NewText("two", 2)]))
+    items = list(mapping.items())
+    position = list(mapping).index(key)
+    items[position : position + 1] = [("new", "30"), ("two", 2)]
+    mapping.clear()
+    mapping.update(items)
+    assert yaml.safe_load(result) == {"top": data}

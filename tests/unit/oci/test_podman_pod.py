@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which container of its pod a container of podman is, by podman's storage alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpushare.oci import podman_pod
+from gpushare.oci.request import parse_spec_request, sandbox_annotations, trusted_annotations
+from gpushare.quota import QuotaError, RequestPolicy
+
+INFRA, TRAIN, SIDE = "1f" * 32, "2e" * 32, "3d" * 32
+SCOPED = {"gpushare.io/container.train.memory": "4GiB"}
+KAI = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "train"}
+IN_POD = {podman_pod.SANDBOX: INFRA}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """podman's storage with the pod `job-1`, whose containers are `train` and `side`."""
+    names = {INFRA: "0123456789ab-infra", TRAIN: "job-1-train", SIDE: "job-1-side"}
+    listed = [{"id": one, "names": [name]} for one, name in names.items()]
+    (tmp_path / "containers.json").write_text(json.dumps(listed))
+    for one in names:
+        (tmp_path / one / "userdata").mkdir(parents=True)
+    infra = {"ociVersion": "1.0.2", "hostname": "job-1", "annotations": {}}
+    (tmp_path / INFRA / "userdata" / "config.json").write_text(json.dumps(infra))
+    return tmp_path
+
+
+def rename_host(storage: Path, name: object) -> None:
+    file = storage / INFRA / "userdata" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "hostname": name}))
+
+
+def requested(storage: Path, identity: str, annotations: dict[str, str]) -> dict[str, str]:
+    """Return what a container requests, by canonical key, as at its create."""
+    bundle = str(storage / identity / "userdata")
+    trusted = trusted_annotations(bundle, annotations)
+    found = parse_spec_request(
+        trusted,
+        {},
+        of_pod=sandbox_annotations(trusted, bundle),
+        cards=None,
+        terms_of=lambda _: RequestPolicy(),
+    )
+    return {key: one.shown for key, one in found.quota.requested.items()}
+
+
+@pytest.mark.parametrize("annotations", [SCOPED, KAI])
+def test_only_the_named_container_requests(storage: Path, annotations: dict[str, str]) -> None:
+    assert requested(storage, TRAIN, {**annotations, **IN_POD})
+    assert not requested(storage, SIDE, {**annotations, **IN_POD})
+
+
+def test_the_infra_container_requests_nothing_of_its_pod(storage: Path) -> None:
+    assert not requested(storage, INFRA, SCOPED)
+
+
+def test_an_annotation_without_a_name_goes_to_the_container_that_another_names(
+    storage: Path,
+) -> None:
+    annotations = {**SCOPED, "gpushare.io/placement": "spread", **IN_POD}
+    assert requested(storage, TRAIN, annotations) == {"memory": "4GiB", "placement": "spread"}
+    assert not requested(storage, SIDE, annotations)
+
+
+def test_without_a_named_container_each_requests_for_itself(storage: Path) -> None:
+    annotations = {"gpushare.io/memory": "4GiB", **IN_POD}
+    for one in (TRAIN, SIDE):
+        assert requested(storage, one, annotations) == {"memory": "4GiB"}
+
+
+def test_a_container_in_no_pod_is_none_of_a_pod(storage: Path) -> None:
+    with pytest.raises(QuotaError, match="this container is not in a pod"):
+        requested(storage, TRAIN, SCOPED)
+
+
+def test_a_user_s_annotation_names_no_container(storage: Path) -> None:
+    claimed = {**SCOPED, **IN_POD, "io.kubernetes.container.name": "train"}
+    assert not requested(storage, SIDE, claimed)
+
+
+@pytest.mark.parametrize("name", ["other", "", 3, None, "job"])
+def test_a_pod_with_another_host_name_is_refused_with_the_way_that_works(
+    storage: Path, name: object
+) -> None:
+    rename_host(storage, name)
+    if name == "job":  # `job-1-train` would be container `1-train` of it: another one
+        assert not requested(storage, TRAIN, {**SCOPED, **IN_POD})
+        return
+    with pytest.raises(QuotaError) as refused:
+        requested(storage, TRAIN, {**SCOPED, **IN_POD})
+    assert str(refused.value) == (
+        "annotation gpushare.io/container.train.memory=4GiB: names a container of its pod, and "
+        "podman does not tell which one this is. Set GPUSHARE_MEMORY in the environment of that "
+        "container, or omit the pod's hostname."
+    )
+
+
+@pytest.mark.parametrize("sandbox", ["4c" * 32, "../" + INFRA, "x"])
+def test_a_sandbox_that_is_not_there_is_refused(storage: Path, sandbox: str) -> None:
+    with pytest.raises(QuotaError, match="podman does not tell"):
+        requested(storage, TRAIN, {**SCOPED, podman_pod.SANDBOX: sandbox})
+
+
+@pytest.mark.parametrize("text", ["", "[", "{}", "[" * 100_000, "[1]", json.dumps([{"id": TRAIN}])])
+def test_a_damaged_list_names_nothing(storage: Path, text: str) -> None:
+    (storage / "containers.json").write_text(text)
+    assert podman_pod.stored_name(str(storage / TRAIN / "userdata")) == ""

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`create` of a container that the launcher binds: the low-level runtime is its child."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from .fake_daemon import ACK, DONE, ScriptedDaemon, refusal
+from .spec import bundle
+from .test_launcher import EXECUTED, REFUSED, STRONG, LauncherBundle
+
+BINDS = b'{"ok": true, "mode": "shared", "key": "0011223344556677", "bind": "launcher"}'
+#: Leaves an init behind that waits at its pipe, as runc does, and then does what $END says.
+RUNTIME = """#!/bin/sh
+echo "$*" >>"{folder}/calls"
+case " $* " in *" delete "*) exit 0 ;; esac
+echo $$ >"{folder}/runtime"
+mkdir -p "{folder}/state/ID"
+mkfifo "{folder}/state/{pipe}"
+sh -c 'exec 3<>"{folder}/state/{pipe}"; exec sleep 1000' >/dev/null 2>&1 </dev/null &
+echo $! >"{folder}/init"
+while [ "$(readlink /proc/$!/fd/3)" = "" ]; do sleep 0.01; done
+{end}
+"""
+
+NOTES_MASK = """#!{} -IS
+import os, signal, sys
+with open("{}", "w") as seen:
+    seen.write(str([int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]))
+os.execv("/bin/sh", ["sh", "{}", *sys.argv[1:]])
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, launcher: Path, witness: Path) -> Iterator[LauncherBundle]:
+    made = LauncherBundle(tmp_path, launcher, witness)
+    bundle(made.bundle, STRONG)
+    yield made
+    with suppress(OSError):
+        os.kill(number(made, "init"), signal.SIGKILL)
+
+
+def runtime(place: LauncherBundle, end: str, pipe: str = "ID/exec.fifo") -> None:
+    folder = place.launcher.parent
+    place.witness.write_text(RUNTIME.format(folder=folder, end=end, pipe=pipe))
+
+
+def number(place: LauncherBundle, name: str) -> int:
+    return int((place.launcher.parent / name).read_text())
+
+
+def calls(place: LauncherBundle) -> list[str]:
+    return (place.launcher.parent / "calls").read_text().splitlines()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while is_alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_init_is_bound_by_a_pidfd_before_the_launcher_returns(place: LauncherBundle) -> None:
+    runtime(place, "exit 0")
+    inits: list[int] = []
+
+    def init_of(_: object) -> None:
+        inits.append(number(place, "init") if len(daemon.asked) > 1 else 0)
+
+    with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS], act=init_of) as daemon:
+        ran = place.create()
+    assert (ran.status, ran.said) == (0, "")
+    create, bind = daemon.asked
+    assert create.request["bind"] == "launcher"
+    assert bind.request == {"op": "bind", "key": "0011223344556677", "id": "ID"}
+    assert len(bind.fds) == 1
+    assert "pidfd" in bind.fds[0]
+    assert is_alive(inits[1])
+
+
+@pytest.mark.parametrize("answer", [refusal("there is no reservation"), b"{"])
+def test_a_container_that_is_not_bound_is_taken_away(place: LauncherBundle, answer: bytes) -> None:
+    """With the flags of the caller that say where its state is."""
+    runtime(place, "exit 0")
+    with ScriptedDaemon(place.socket, [ACK, answer], first=[ACK, BINDS]):
+        ran = place.create()
+    assert ran.status == REFUSED
+    assert "was not bound to its GPU" in ran.said
+    assert not is_alive(number(place, "init"))
+    logged = f"--log {place.log} --log-format json"
+    assert calls(place)[1:] == [f"{logged} delete --force ID"]
+    last = json.loads(place.log.read_text().splitlines()[-1])
+    assert "was not bound to its GPU" in last["msg"]
+
+
+def test_the_runtime_has_the_signal_mask_of_the_caller(place: LauncherBundle) -> None:
+    """The launcher itself blocks all signals, to pass them on."""
+    runtime(place, "exit 0")
+    seen, shell = (place.launcher.parent / name for name in ("seen", "runtime.sh"))
+    place.witness.rename(shell)  # dash clears the mask
+    place.witness.write_text(NOTES_MASK.format(sys.executable, str(seen), str(shell)))
+    place.witness.chmod(0o755)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]):
+            assert place.create().status == 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert set(json.loads(seen.read_text())) == {*before, signal.SIGUSR1}
+
+
+def test_a_runtime_that_leaves_no_init_is_not_trusted(place: LauncherBundle) -> None:
+    runtime(place, "exit 0", pipe="ID/other")
+    with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]) as daemon:
+        ran = place.create()
+    assert ran.status == REFUSED
+    assert '"bind: hook"' in ran.said
+    assert len(daemon.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("exit 7", 7), ("kill -TERM $$", -15), ("kill -KILL $$", -9)]
+)
+def test_the_end_of_the_runtime_is_the_launchers(
+    place: LauncherBundle, end: str, status: int
+) -> None:
+    """Its container is bound by nothing any more, so what it leaves is killed."""
+    runtime(place, end)
+    with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]) as daemon:
+        ran = place.create()
+    assert (ran.status, ran.said) == (status, "")
+    assert len(daemon.asked) == 1
+    assert not is_alive(number(place, "init"))
+    assert len(calls(place)) == 1
+
+
+def test_the_runtime_is_killed_with_the_launcher(place: LauncherBundle) -> None:
+    runtime(place, "exec sleep 1000")
+    with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]):
+        words = ["create", "--bundle", str(place.bundle), "ID"]
+        with subprocess.Popen([place.launcher, *words]) as process:
+            deadline = time.monotonic() + 20
+            while not (place.launcher.parent / "init").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            process.kill()
+        wait_until_gone(number(place, "runtime"))
+
+
+def test_signals_reach_the_runtime_in_their_order(place: LauncherBundle) -> None:
+    heard = place.launcher.parent / "heard"
+    trap = "; ".join(f"trap 'echo {name} >>{heard}' {name}" for name in ("HUP", "USR1", "USR2"))
+    runtime(place, f"{trap}; trap 'exit 9' TERM; echo >{heard}; while :; do sleep 0.02; done")
+    with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]):
+        words = ["create", "--bundle", str(place.bundle), "ID"]
+        with subprocess.Popen([place.launcher, *words]) as process:
+            for count, name in enumerate(("USR2", "HUP", "USR1"), start=1):
+                deadline = time.monotonic() + 20
+                while not heard.exists() or len(heard.read_text().splitlines()) < count:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+                process.send_signal(signal.Signals[f"SIG{name}"])
+            while len(heard.read_text().splitlines()) < count + 1:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            process.terminate()
+        assert process.returncode == 9
+    assert heard.read_text().split() == ["USR2", "HUP", "USR1"]
+
+
+def test_a_run_is_never_a_child(place: LauncherBundle) -> None:
+    with ScriptedDaemon(place.socket, [ACK, BINDS]):
+        assert place.create(verb="run").status == EXECUTED

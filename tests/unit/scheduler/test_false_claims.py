@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tenants that write anything, and clients that send anything: the others' gates go on."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon.compute import scheduler_process as schedule_message
+from gpushare.daemon.compute.scheduler_process import Scheduler, SchedulerCommand
+from gpushare.daemon.policy.compute import Share
+
+from .tenant import HALF, ScheduledTenant, wait_until
+
+Make = Callable[..., ScheduledTenant]
+
+
+@pytest.fixture
+def liar(scheduler: Scheduler, make: Make) -> ScheduledTenant:
+    tenant = make()
+    assert tenant.added_to(scheduler) == 0
+    return tenant
+
+
+@pytest.fixture
+def honest(scheduler: Scheduler, make: Make) -> ScheduledTenant:
+    tenant = make()
+    assert tenant.added_to(scheduler) == 0
+    return tenant
+
+
+@pytest.fixture(autouse=True)
+def alive(scheduler: Scheduler) -> Iterator[None]:
+    """Whatever a test did, the program answers afterwards: it is a sanitized one."""
+    yield
+    assert scheduler.send(schedule_message.remove_message("0" * 16)).error == 0
+
+
+def descriptors(scheduler: Scheduler) -> int:
+    return len(list(Path(f"/proc/{scheduler.pid}/fd").iterdir()))
+
+
+def has_its_turn(tenant: ScheduledTenant) -> None:
+    """Have `tenant_message` wait, and get a window, twice."""
+    tenant.say(waiting=1)
+    for _ in range(2):
+        before = tenant.gate(abi.GATE_WINDOWS)
+        wait_until(lambda: tenant.gate(abi.GATE_WINDOWS) > before)  # noqa: B023 - called at once
+
+
+@pytest.mark.parametrize("size", [0, 1, abi.STATUS_WORK_OFFSET, abi.STATUS_WORK_OFFSET + 63])
+def test_a_status_that_was_cut(liar: ScheduledTenant, honest: ScheduledTenant, size: int) -> None:
+    liar.say(waiting=1)
+    os.truncate(liar.place / abi.STATUS_NAME, size)
+    liar.wake()
+    has_its_turn(honest)
+
+
+def test_a_status_that_says_anything(liar: ScheduledTenant, honest: ScheduledTenant) -> None:
+    chance = random.Random(1)
+    status = liar.pages.status.fd
+    for _ in range(200):
+        os.pwrite(status, chance.randbytes(4), abi.STATUS_HEADER_HIGH_WATER)
+        os.pwrite(status, chance.randbytes(64 * 64), abi.status_work_offset(0))
+        liar.wake()
+    has_its_turn(honest)
+
+
+def test_a_tenant_that_claims_more_time_than_there_was(
+    liar: ScheduledTenant, honest: ScheduledTenant
+) -> None:
+    honest.say(waiting=1)
+    liar.say(busy_ns=2**64 - 1, pending_ns=2**64 - 1, submitted=2**64 - 1)
+    wait_until(lambda: honest.gate(abi.GATE_WINDOWS) > 2 and liar.gate(abi.GATE_WINDOWS) > 2)
+
+
+def test_files_that_are_replaced_after_they_were_opened(
+    liar: ScheduledTenant, honest: ScheduledTenant
+) -> None:
+    for name in (abi.STATUS_NAME, abi.WAKEUP_NAME, abi.GRANT_NAME):
+        (liar.place / name).unlink()
+        (liar.place / name).symlink_to("/dev/zero")
+    has_its_turn(honest)
+
+
+@pytest.mark.parametrize("times", [1, 4096, 1 << 20])
+def test_a_wakeup_with_more_in_it_than_one_read_takes_out(
+    liar: ScheduledTenant, honest: ScheduledTenant, times: int
+) -> None:
+    liar.wake(times)
+    has_its_turn(honest)
+
+
+def test_a_page_of_the_wrong_kind_is_refused(scheduler: Scheduler, make: Make) -> None:
+    for name in (abi.GRANT_NAME, abi.WAKEUP_NAME):
+        tenant = make()
+        (tenant.place / name).unlink()
+        (tenant.place / name).mkdir()
+        assert tenant.added_to(scheduler) != 0
+    for content in (b"", bytes(abi.GRANT_BYTES), b"x" * abi.GRANT_BYTES):
+        tenant = make()
+        (tenant.place / abi.GRANT_NAME).write_bytes(content)
+        assert tenant.added_to(scheduler) != 0
+    tenant = make("GPU-a")
+    tenant.uuids = ("GPU-another",)
+    assert tenant.added_to(scheduler) != 0
+    assert scheduler.send(schedule_message.remove_message("0" * 16)).tenants == 0
+
+
+def test_messages_that_are_none(
+    scheduler: Scheduler, command: SchedulerCommand, honest: ScheduledTenant
+) -> None:
+    chance = random.Random(2)
+    right = schedule_message.tenant_message("ab" * 8, [("GPU-a", HALF), ("GPU-b", HALF)])
+    for _ in range(300):
+        message = bytearray(right)
+        for _ in range(chance.randrange(4)):
+            message[chance.randrange(len(message))] = chance.randrange(256)
+        cut = bytes(message[: chance.randrange(1, len(message) + 1)])
+        assert scheduler.send(cut).error != 0  # no directory came along
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(command.socket))
+        client.send(bytes(100_000))
+        assert schedule_message.read_reply(client.recv(64)).error != 0
+    has_its_turn(honest)
+
+
+def test_descriptors_that_are_no_directory_or_too_many(
+    scheduler: Scheduler, make: Make, tmp_path: Path
+) -> None:
+    tenant = make()
+    parts = [("GPU-a", HALF)]
+    before = descriptors(scheduler)
+    message = schedule_message.tenant_message(tenant.key, parts)
+    with (tmp_path / "plain").open("w") as file:
+        for fds in ([file.fileno()], [file.fileno()] * 100, []):
+            assert scheduler.send(message, fds).error != 0
+    assert scheduler.send(schedule_message.hello_message(), [tenant.pages.directory]).error == 0
+    assert descriptors(scheduler) == before
+
+
+def test_crowds_of_silent_clients(
+    scheduler: Scheduler, command: SchedulerCommand, honest: ScheduledTenant
+) -> None:
+    crowd = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(40)]
+    try:
+        for client in crowd:
+            client.setblocking(False)
+            try:
+                client.connect(str(command.socket))
+            except BlockingIOError:
+                break
+        has_its_turn(honest)
+        assert scheduler.send(schedule_message.remove_message("0" * 16)).error == 0
+    finally:
+        for client in crowd:
+            client.close()
+
+
+def test_a_tenant_that_comes_and_goes_leaves_nothing(scheduler: Scheduler, make: Make) -> None:
+    tenant = make("GPU-a", "GPU-b")
+    before = descriptors(scheduler)
+    maps = Path(f"/proc/{scheduler.pid}/maps")
+
+    def mapped() -> int:
+        return maps.read_text().count(abi.GRANT_NAME)
+
+    assert mapped() == 0
+    for _ in range(20):
+        assert tenant.added_to(scheduler, Share(500, capped=True, online=False, priority=0)) == 0
+        assert mapped() == 1
+        scheduler.send(schedule_message.remove_message(tenant.key))
+    assert mapped() == 0
+    assert descriptors(scheduler) == before

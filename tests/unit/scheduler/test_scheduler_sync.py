@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon keeps a scheduler running, and informed."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon.compute import scheduler_process as schedule_message
+from gpushare.daemon.compute import scheduler_sync
+from gpushare.daemon.compute.scheduler_process import Scheduler, SchedulerLost
+from gpushare.daemon.compute.scheduler_sync import SchedulerSync
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.operator.resize import set_quota
+from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.protocol import HostProcessGrant
+from tests.unit.daemon import fakes
+from tests.unit.daemon.operations import entry_of, opened
+
+from .tenant import wait_until
+
+Bound = Callable[..., HostProcessGrant]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, program: Path) -> Path:
+    """The scheduler where the daemon looks for it."""
+    place = tmp_path / "bin" / scheduler_sync.PROGRAM
+    place.parent.mkdir()
+    shutil.copy(program, place)
+    return place
+
+
+@contextmanager
+def running(
+    folder: Path, *, leave: bool = False
+) -> Iterator[tuple[fakes.FakeDaemon, SchedulerSync]]:
+    """A daemon, as far as shares of compute are concerned.
+
+    With `leave` its scheduler goes on afterwards.
+    """
+    with fakes.node(folder, fakes.FakeDriver(fakes.card(0), fakes.card(1))) as node:
+        loop = threading.Thread(target=node.loop.run)
+        loop.start()
+        # Tests create and bind on a thread of their own, where the loop does not wake by itself.
+        node.loop.soon = node.loop.call  # type: ignore[method-assign]
+        made = SchedulerSync(node)
+        node.shares_changed = made.changed
+        made.check()
+        try:
+            yield node, made
+        finally:
+            made.close(5)
+            node.loop.stop()
+            loop.join()
+            if not leave:
+                end_scheduler(node)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, installed: Path) -> Iterator[tuple[fakes.FakeDaemon, SchedulerSync]]:
+    del installed
+    with running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def node(daemon: tuple[fakes.FakeDaemon, SchedulerSync]) -> fakes.FakeDaemon:
+    return daemon[0]
+
+
+@pytest.fixture
+def bound(node: fakes.FakeDaemon) -> Iterator[Bound]:
+    """Open tenants, and bind each to a process of its own."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def made(**quota: str) -> HostProcessGrant:
+        tenant = opened(node, **quota)
+        started.append(subprocess.Popen(["sleep", "1000"]))
+        bind(tenant["key"], tenant["id"], started[-1].pid, os.getpid(), node)
+        return tenant
+
+    yield made
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def socket_of(node: fakes.FakeDaemon) -> Path:
+    return node.config.run_dir / scheduler_sync.SOCKET
+
+
+def scheduler_of(node: fakes.FakeDaemon) -> Scheduler | None:
+    """Return a connection of our own to the scheduler, None where none listens."""
+    try:
+        return Scheduler.connect(socket_of(node))
+    except SchedulerLost:
+        return None
+
+
+def pid_of(node: fakes.FakeDaemon) -> int:
+    """Return the scheduler that the daemon has reached, 0 where it has none.
+
+    It is not asked: it ends with its last client, and before the daemon we would be the only one.
+    """
+    return node.scheduler_pid
+
+
+def end_scheduler(node: fakes.FakeDaemon) -> None:
+    found = scheduler_of(node)
+    if found is not None:
+        found.end()
+        found.close()
+
+
+def gate(node: fakes.FakeDaemon, tenant: HostProcessGrant, offset: int, card: int = 0) -> int:
+    path = node.mounts.path(tenant["key"]) / abi.GRANT_NAME
+    with path.open("rb") as file:
+        found = os.pread(file.fileno(), 4, abi.gate_offset(card) + offset)
+    return int.from_bytes(found, "little")
+
+
+def permille(node: fakes.FakeDaemon, tenant: HostProcessGrant) -> int:
+    return gate(node, tenant, abi.GATE_SELF_THROTTLE_PERMILLE)
+
+
+def test_a_bound_tenant_is_announced_with_its_share(node: fakes.FakeDaemon, bound: Bound) -> None:
+    tenant = bound(memory="4GiB", cores="30")
+    wait_until(lambda: permille(node, tenant) == 300)
+    assert gate(node, tenant, abi.GATE_MODE) == abi.GATE_CLOSED
+
+
+def test_a_reserved_tenant_is_not_announced(node: fakes.FakeDaemon, bound: Bound) -> None:
+    reserved = opened(node, memory="4GiB", cores="20", devices="0")
+    tenant = bound(memory="4GiB", cores="30", devices="0")
+    wait_until(lambda: permille(node, tenant) == 300)
+    assert permille(node, reserved) == 0
+
+
+def test_an_exclusive_card_is_not_announced(node: fakes.FakeDaemon, bound: Bound) -> None:
+    bound(count="1")
+    tenant = bound(memory="4GiB", cores="30")
+    wait_until(lambda: permille(node, tenant) == 300)
+    assert set(scheduler_sync.scheduled_shares(node)) == {tenant["key"]}
+
+
+def test_a_set_is_announced_at_once(node: fakes.FakeDaemon, bound: Bound) -> None:
+    tenant = bound(memory="4GiB", cores="30")
+    wait_until(lambda: permille(node, tenant) == 300)
+    set_quota(entry_of(node, tenant), {"cores": "40"}, node)
+    wait_until(lambda: permille(node, tenant) == 400)
+
+
+def test_a_new_tenant_changes_the_others_parts(node: fakes.FakeDaemon, bound: Bound) -> None:
+    first = bound(memory="1GiB", devices="0")
+    wait_until(lambda: permille(node, first) == 1000)
+    second = bound(memory="1GiB", devices="0")
+    wait_until(lambda: permille(node, first) == permille(node, second) == 500)
+    release.release_tenant(second["key"], node, "test")
+    wait_until(lambda: permille(node, first) == 1000)
+
+
+def test_a_scheduler_that_dies_is_restarted_and_informed(
+    node: fakes.FakeDaemon, bound: Bound, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tenant = bound(memory="4GiB", cores="30")
+    wait_until(lambda: permille(node, tenant) == 300)
+    killed = pid_of(node)
+    beat = gate(node, tenant, abi.GATE_HEARTBEAT_NS)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: pid_of(node) not in {0, killed})
+    wait_until(lambda: gate(node, tenant, abi.GATE_HEARTBEAT_NS) != beat)
+    wait_until(lambda: not node.scheduler_fault)
+    events = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
+    assert status_row(node)["scheduler_pid"] == pid_of(node)
+    assert "scheduler-lost" in events  # twice where it was being told something as it died
+    assert events.count("scheduler-started") == 2
+
+
+def test_one_that_dies_is_no_zombie(node: fakes.FakeDaemon) -> None:
+    wait_until(lambda: pid_of(node) != 0)
+    killed = pid_of(node)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{killed}").exists())
+
+
+def test_one_that_hangs_is_replaced(
+    daemon: tuple[fakes.FakeDaemon, SchedulerSync], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare.daemon.compute.scheduler_process._ANSWER_SECONDS", 0.5)
+    node, made = daemon
+    wait_until(lambda: pid_of(node) != 0)
+    hanging = pid_of(node)
+    made.check()
+    pidfd = os.pidfd_open(hanging)
+    try:
+        os.kill(hanging, signal.SIGSTOP)
+        made.check()
+        assert select.select([pidfd], [], [], 20)[0]
+    finally:
+        os.close(pidfd)
+    wait_until(lambda: pid_of(node) not in {0, hanging})
+
+
+def test_it_outlives_the_daemon_and_is_found_again(
+    tmp_path: Path, installed: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    del installed
+    with running(tmp_path, leave=True) as (node, _), process() as pid:
+        tenant = opened(node, memory="4GiB", cores="30")
+        bind(tenant["key"], tenant["id"], pid, os.getpid(), node)
+        wait_until(lambda: permille(node, tenant) == 300)
+        before = pid_of(node)
+    with running(tmp_path) as (node, made):
+        release.adopt_tenants(node, node.freezer)
+        made.check()
+        wait_until(lambda: "scheduler-adopted" in capfd.readouterr().err)
+        wait_until(lambda: pid_of(node) != 0)
+        assert pid_of(node) == before
+
+
+@contextmanager
+def process() -> Iterator[int]:
+    started = subprocess.Popen(["sleep", "1000"])
+    try:
+        yield started.pid
+    finally:
+        started.kill()
+        started.wait()
+
+
+def test_one_of_another_version_is_replaced(
+    daemon: tuple[fakes.FakeDaemon, SchedulerSync], installed: Path
+) -> None:
+    node, made = daemon
+    wait_until(lambda: pid_of(node) != 0)
+    before = pid_of(node)
+    newer = installed.with_suffix(".new")
+    shutil.copy(installed, newer)
+    newer.replace(installed)
+    made.check()
+    wait_until(lambda: pid_of(node) not in {0, before})
+
+
+def test_one_that_takes_the_time_of_another_driver_is_replaced(
+    daemon: tuple[fakes.FakeDaemon, SchedulerSync],
+) -> None:
+    node, made = daemon
+    wait_until(lambda: pid_of(node) != 0)
+    before = pid_of(node)
+    assert node.driver is not None
+    node.driver = replace(node.driver, time_scale=20.0)
+    made.check()
+    wait_until(lambda: pid_of(node) not in {0, before})
+    found = scheduler_of(node)
+    assert found is not None
+    with closing(found):
+        assert found.send(schedule_message.remove_message("0" * 16)).time_scale == 20
+
+
+def test_without_one_the_status_says_that_nothing_holds(tmp_path: Path) -> None:
+    with running(tmp_path) as (node, _):
+        wait_until(lambda: bool(node.scheduler_fault))
+        [warning] = [text for text in status_row(node)["warnings"] if "shares" in text]
+        assert warning.startswith("no scheduler enforces compute shares: ")
+        assert status_row(node)["scheduler_pid"] == 0
+        assert "No such file or directory" in warning
+
+
+def test_it_is_tried_again_until_there_is_one(tmp_path: Path, program: Path) -> None:
+    with running(tmp_path) as (node, _):
+        wait_until(lambda: bool(node.scheduler_fault))
+        (tmp_path / "bin").mkdir()
+        shutil.copy(program, tmp_path / "bin" / "draft")
+        (tmp_path / "bin" / "draft").rename(tmp_path / "bin" / scheduler_sync.PROGRAM)
+        wait_until(lambda: not node.scheduler_fault)
+        assert pid_of(node) != 0
+
+
+def test_a_share_that_it_refuses_is_reported(
+    node: fakes.FakeDaemon, bound: Bound, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tenant = opened(node, memory="4GiB", cores="30")
+    (node.mounts.path(tenant["key"]) / abi.WAKEUP_NAME).unlink()
+    with process() as pid:
+        bind(tenant["key"], tenant["id"], pid, os.getpid(), node)
+        wait_until(lambda: "the share of" in node.scheduler_fault)
+        assert "share-rejected" in capfd.readouterr().err
+        release.release_tenant(tenant["key"], node, "test")
+        wait_until(lambda: not node.scheduler_fault)
+    bound(memory="1GiB")

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One figure from what a tenant's processes say, whatever they say.
+ */
+#define _GNU_SOURCE /* memfd_create */
+#include "status_page.h"
+
+#include "clock.h"
+#include "expect.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define START (1000 * SECOND)
+
+static struct status_page work;
+static struct gpushare_work said[3];
+
+static struct seen look(uint32_t count, uint64_t now_ns)
+{
+	struct seen seen;
+	status_page_sum(&work, said, count, now_ns, &seen);
+	return seen;
+}
+
+static void begin(void)
+{
+	memset(&work, 0, sizeof(work));
+	memset(said, 0, sizeof(said));
+}
+
+static void what_was_before_the_first_look_is_not_counted(void)
+{
+	begin();
+	said[0] = (struct gpushare_work){.busy_ns = 5 * SECOND, .submitted = 9, .ended = 9};
+	struct seen seen = look(1, START);
+	EXPECT_EQUAL(seen.busy_ns, 0);
+	EXPECT_EQUAL(seen.submitted, 0);
+	said[0].busy_ns = 5 * SECOND + 3 * MS;
+	said[0].submitted = said[0].ended = 11;
+	seen = look(1, START + 10 * MS);
+	EXPECT_EQUAL(seen.busy_ns, 3 * MS);
+	EXPECT_EQUAL(seen.submitted, 2);
+}
+
+static void what_is_pending_is_busy_until_now(void)
+{
+	begin();
+	look(1, START);
+	said[0] = (struct gpushare_work){
+		.submitted = 1, .since_ns = START + 2 * MS, .pending_ns = 7 * MS, .waiting = 2};
+	struct seen seen = look(1, START + 6 * MS);
+	EXPECT_EQUAL(seen.busy_ns, 4 * MS);
+	EXPECT_EQUAL(seen.pending_ns, 7 * MS);
+	EXPECT_EQUAL(seen.contexts, 1);
+	EXPECT_EQUAL(seen.waiting, 2);
+	EXPECT_EQUAL(seen.idle_ns, 0);
+	EXPECT_EQUAL(seen.progress_ns, START + 2 * MS);
+}
+
+static void an_end_that_is_seen_late_is_not_counted_twice(void)
+{
+	begin();
+	look(1, START);
+	said[0] = (struct gpushare_work){.submitted = 1, .since_ns = START};
+	EXPECT_EQUAL(look(1, START + 5 * MS).busy_ns, 5 * MS);
+	/* It had ended after 3 ms; the next piece takes 4. */
+	said[0] = (struct gpushare_work){
+		.submitted = 1, .ended = 1, .busy_ns = 3 * MS, .since_ns = START + 3 * MS};
+	EXPECT_EQUAL(look(1, START + 6 * MS).busy_ns, 5 * MS);
+	said[0] = (struct gpushare_work){
+		.submitted = 2, .ended = 2, .busy_ns = 7 * MS, .since_ns = START + 12 * MS};
+	EXPECT_EQUAL(look(1, START + 13 * MS).busy_ns, 7 * MS);
+}
+
+static void what_a_process_took_stays_when_it_ends(void)
+{
+	begin();
+	look(2, START);
+	said[0] = (struct gpushare_work){.submitted = 1, .ended = 1, .busy_ns = 5 * MS};
+	said[1] = (struct gpushare_work){.submitted = 1, .ended = 1, .busy_ns = 4 * MS};
+	EXPECT_EQUAL(look(2, START + 10 * MS).busy_ns, 9 * MS);
+	said[0] = (struct gpushare_work){0}; /* reaped */
+	EXPECT_EQUAL(look(2, START + 20 * MS).busy_ns, 9 * MS);
+	said[0] = (struct gpushare_work){.submitted = 1, .ended = 1, .busy_ns = 2 * MS};
+	EXPECT_EQUAL(look(2, START + 30 * MS).busy_ns, 11 * MS);
+	EXPECT_EQUAL(work.said_busy_ns, 6 * MS);
+}
+
+static void a_tenant_is_idle_since_its_last_work_ended(void)
+{
+	begin();
+	EXPECT_EQUAL(look(2, START).idle_ns, START);
+	said[0] = (struct gpushare_work){.submitted = 1, .ended = 1, .since_ns = START + 5 * MS};
+	said[1] = (struct gpushare_work){.submitted = 2, .ended = 2, .since_ns = START + 7 * MS};
+	EXPECT_EQUAL(look(2, START + 9 * MS).idle_ns, START + 7 * MS);
+	said[1].since_ns = UINT64_MAX; /* not in the future */
+	EXPECT_EQUAL(look(2, START + 9 * MS).idle_ns, START + 9 * MS);
+}
+
+static void nothing_is_busy_for_longer_than_has_passed(void)
+{
+	begin();
+	look(1, START);
+	said[0] = (struct gpushare_work){.submitted = 1, .busy_ns = UINT64_MAX, .since_ns = 0};
+	EXPECT_EQUAL(look(1, START + MS).busy_ns, MS);
+	said[0] = (struct gpushare_work){.submitted = 1, .since_ns = 0};
+	EXPECT_EQUAL(look(1, START + 2 * MS).busy_ns, 2 * MS);
+}
+
+static void random_bytes_are_survived(void)
+{
+	begin();
+	unsigned seed = 1;
+	uint64_t busy_ns = 0;
+
+	for (uint64_t round = 0; round < 2000; round++) {
+		unsigned char *bytes = (unsigned char *)said;
+		for (size_t at = 0; at < sizeof(said); at++)
+			bytes[at] = (unsigned char)(rand_r(&seed) >> 4);
+		const uint64_t now_ns = START + round * MS;
+		struct seen seen = look(3, now_ns);
+		EXPECT(seen.contexts <= 3 && seen.idle_ns <= now_ns && seen.progress_ns <= now_ns);
+		EXPECT(seen.busy_ns >= busy_ns && seen.busy_ns - busy_ns <= 3 * MS);
+		busy_ns = seen.busy_ns;
+	}
+}
+
+static int status_of(uint32_t high_water, off_t bytes)
+{
+	struct gpushare_status_header header = {.high_water = high_water};
+	int fd = memfd_create("status", MFD_CLOEXEC);
+
+	EXPECT(fd >= 0);
+	EXPECT_EQUAL(ftruncate(fd, GPUSHARE_STATUS_BYTES), 0);
+	EXPECT_EQUAL(pwrite(fd, &header, sizeof(header), 0), (ssize_t)sizeof(header));
+	EXPECT_EQUAL(ftruncate(fd, bytes), 0);
+	return fd;
+}
+
+static void a_file_that_was_cut_or_never_ends_is_survived(void)
+{
+	static const off_t sizes[] = {0, 12, 16, GPUSHARE_STATUS_WORK_OFFSET,
+		GPUSHARE_STATUS_WORK_OFFSET + 63, GPUSHARE_STATUS_BYTES, (off_t)1 << 40};
+	struct seen seen;
+
+	begin();
+	for (size_t at = 0; at < sizeof(sizes) / sizeof(sizes[0]); at++) {
+		int fd = status_of(UINT32_MAX, sizes[at]);
+		status_page_read(&work, fd, GPUSHARE_MAX_CARDS - 1, true, START + at, &seen);
+		EXPECT_EQUAL(seen.contexts, 0);
+		EXPECT_EQUAL(seen.waiting, 0);
+		close(fd);
+	}
+	status_page_read(&work, -1, 0, true, START + SECOND, &seen);
+	EXPECT_EQUAL(seen.contexts, 0);
+}
+
+static void a_record_whose_writer_was_killed_is_read_as_it_is(void)
+{
+	const struct gpushare_work torn = {
+		.begun = 8, .done = 7, .waiting = 1, .submitted = 2, .ended = 1};
+	struct seen seen;
+
+	begin();
+	int fd = status_of(1, GPUSHARE_STATUS_BYTES);
+	EXPECT_EQUAL(pwrite(fd, &torn, sizeof(torn), GPUSHARE_STATUS_WORK_OFFSET),
+		(ssize_t)sizeof(torn));
+	status_page_read(&work, fd, 0, true, START, &seen);
+	EXPECT_EQUAL(seen.contexts, 1);
+	EXPECT_EQUAL(seen.waiting, 1);
+	close(fd);
+}
+
+int main(void)
+{
+	what_was_before_the_first_look_is_not_counted();
+	what_is_pending_is_busy_until_now();
+	an_end_that_is_seen_late_is_not_counted_twice();
+	what_a_process_took_stays_when_it_ends();
+	a_tenant_is_idle_since_its_last_work_ended();
+	nothing_is_busy_for_longer_than_has_passed();
+	random_bytes_are_survived();
+	a_file_that_was_cut_or_never_ends_is_survived();
+	a_record_whose_writer_was_killed_is_read_as_it_is();
+	return 0;
+}

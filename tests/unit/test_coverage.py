@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every symbol of the driver's tables is classified, and what is wrong with a line is found."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from libhook.table import coverage, elf, generate
+from libhook.table.coverage import assign, exported, flaws, read, refusals, unlike
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = """\
+# a comment
+## Memory
+> Asks only.
+cuMemAlloc          mediated  -          charged: the size
+cuMemAlloc_v3       passes    measured   for somebody else
+cuMemGetAccess      passes    -
+## Settings
+> NVML_ERROR_NO_PERMISSION: changes the "card".
+nvmlDeviceSetMode   refused   -
+"""
+SYMBOLS = [
+    "cuMemAlloc",
+    "cuMemAlloc_v2",
+    "cuMemAlloc_v2_ptsz",
+    "cuMemAlloc_v3",
+    "cuMemGetAccess",
+    "nvmlDeviceSetMode_v1",
+]
+
+
+def found(text: str, symbols: list[str] | None = None) -> str:
+    return "\n".join(flaws(read(text), symbols or SYMBOLS))
+
+
+# coverage.txt as it is
+
+
+def test_the_committed_lines_are_in_order() -> None:
+    done = subprocess.run(
+        [sys.executable, "libhook/table/coverage.py", "--check"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_every_symbol_of_both_libraries_has_a_line() -> None:
+    symbols = exported()
+    assert len(assign(read(coverage.SOURCE.read_text()), symbols)) == len(symbols) > 1100
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    ["cuMemAllocAsync_ptsz", "cuMemAllocPitch_v2", "cuIpcOpenMemHandle_v2", "cuCtxCreate_v4"],
+)
+def test_each_form_of_an_allocation_is_mediated(symbol: str) -> None:
+    assert assign(read(coverage.SOURCE.read_text()), exported())[symbol].kind == "mediated"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cuLaunch", "cuLaunchKernelEx_ptsz", "cuLaunchCooperativeKernelMultiDevice"),
+        *("cuGraphLaunch_ptsz", "cuMemcpyHtoD", "cuMemcpyAtoA_v2_ptds", "cuMemcpy3DBatchAsync_v2"),
+        *("cuMemsetD2D16", "cuMemPrefetchAsync_v2_ptsz", "cuMemBatchDecompressAsync"),
+    ],
+)
+def test_each_form_of_a_call_that_starts_work_passes_the_gate(name: str) -> None:
+    entry = assign(read(coverage.SOURCE.read_text()), exported())[name]
+    assert entry.kind == "mediated"
+    assert "gated: " in entry.reason
+
+
+def test_each_call_named_like_work_passes_only_with_a_stated_reason() -> None:
+    lines = assign(read(coverage.SOURCE.read_text()), exported())
+    passing = {
+        entry.name: entry.reason
+        for symbol, entry in lines.items()
+        if coverage.STARTS.search(entry.name) and entry.passes
+    }
+    assert all("o work: " in reason for reason in passing.values())
+    assert {"cuLaunchHostFunc", "cuStreamWriteValue64", "cuMemDiscardBatchAsync"} <= set(passing)
+
+
+@pytest.mark.parametrize("sign", ["Set", "Reset", "Clear", "Destroy", "Remove", "Modify", "Force"])
+def test_only_calls_on_the_caller_s_own_thread_pass_if_they_change_a_card(
+    sign: str,
+) -> None:
+    lines = assign(read(coverage.SOURCE.read_text()), exported())
+    passing = {
+        symbol
+        for symbol, entry in lines.items()
+        if symbol.startswith("nvml")
+        and re.search(f"{sign}[A-Z]", symbol.replace("EventSet", ""))
+        and entry.passes
+    }
+    assert passing <= {"nvmlDeviceSetCpuAffinity", "nvmlDeviceClearCpuAffinity"}
+
+
+# What a line says
+
+
+def test_a_line_is_for_all_forms_of_its_name_but_those_with_a_line_of_their_own() -> None:
+    lines = assign(read(TEXT), SYMBOLS)
+    assert {symbol: entry.name for symbol, entry in lines.items()} == {
+        "cuMemAlloc": "cuMemAlloc",
+        "cuMemAlloc_v2": "cuMemAlloc",
+        "cuMemAlloc_v2_ptsz": "cuMemAlloc",
+        "cuMemAlloc_v3": "cuMemAlloc_v3",
+        "cuMemGetAccess": "cuMemGetAccess",
+        "nvmlDeviceSetMode_v1": "nvmlDeviceSetMode",
+    }
+
+
+def test_a_line_without_a_reason_has_its_group_s() -> None:
+    assert [(entry.group, entry.reason) for entry in read(TEXT)][2:] == [
+        ("Memory", "Asks only."),
+        ("Settings", 'NVML_ERROR_NO_PERMISSION: changes the "card".'),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["cuMemFree", "cuMemFree closed - why", "cuMemFree passes always why", "free passes -"]
+)
+def test_a_line_that_cannot_be_read_is_refused_by_its_number(line: str) -> None:
+    with pytest.raises(coverage.CoverageError, match="line 10 is not NAME CLASS AUDIT REASON"):
+        read(TEXT + line)
+
+
+# What is wrong
+
+
+def test_lines_about_all_symbols_are_right() -> None:
+    assert found(TEXT) == ""
+
+
+def test_a_new_symbol_is_shown_with_the_line_to_add() -> None:
+    said = found(TEXT, [*SYMBOLS, "cuMemTake", "cuMemTake_v2", "cuMemTake_ptsz"])
+    assert "not classified" in said
+    assert said.count("cuMemTake ") == 1
+    (line,) = [line for line in said.splitlines() if "cuMemTake" in line]
+    assert read(line.strip())[0].name == "cuMemTake"
+
+
+def test_a_line_about_no_symbol_is_found() -> None:
+    said = found(TEXT + "nvmlDeviceNever     passes    -          why")
+    assert said == (
+        "coverage.txt:10: nvmlDeviceNever matches no symbol that another line does not cover"
+    )
+
+
+def test_a_line_whose_symbols_all_have_lines_of_their_own_is_found() -> None:
+    assert "coverage.txt:4: cuMemAlloc matches no symbol" in found(TEXT, [*SYMBOLS[3:]])
+
+
+@pytest.mark.parametrize(
+    ("line", "flaw"),
+    [
+        ("cuMemImport         passes    -          why", "passes and may take memory"),
+        ("cuGraphUpload       passes    -          why", "passes and may take memory"),
+        ("cuMemImport         passes    measured", "needs a reason of its own"),
+        ("cuMemImport         refused   -          because", "must begin with an error"),
+        ("cuMemcpyTwiceAsync  passes    -          why", "may start work"),
+        ("cuLaunchKernelLater mediated  -          counted: as others", "may start work"),
+    ],
+)
+def test_a_line_that_says_too_little_is_found(line: str, flaw: str) -> None:
+    text = TEXT.replace("> NVML_ERROR_NO_PERMISSION", "> -") + line
+    text = text.replace("nvmlDeviceSetMode   refused", "nvmlDeviceSetMode   view   ")
+    said = found(text, [*SYMBOLS, line.split(maxsplit=1)[0]])
+    assert said.startswith(f"coverage.txt:10: {line.split(maxsplit=1)[0]}")
+    assert flaw in said
+
+
+def test_two_classes_do_not_share_a_reason() -> None:
+    said = found(TEXT + "nvmlDeviceTell      passes    -", [*SYMBOLS, "nvmlDeviceTell"])
+    assert said == (
+        "coverage.txt:10: nvmlDeviceTell is passes, but its group's reason is for refused"
+    )
+
+
+def test_a_line_without_any_reason_is_found() -> None:
+    assert "cuMemGetAccess has no reason" in found(TEXT.replace("> Asks only.\n", ""))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cuMemAllocPitch",
+        "cuArrayCreate",
+        "cuMemImportX",
+        "cuIpcOpenMemHandle",
+        "cuModuleLoad",
+        "cuMemMap",
+        "cuGraphInstantiate",
+        "cuGLMapBufferObject",
+        "cuLibraryLoadData",
+    ],
+)
+def test_a_name_that_sounds_like_an_allocation_is_known(name: str) -> None:
+    assert coverage.TAKES.search(name)
+
+
+@pytest.mark.parametrize("name", ["cuModuleUnload", "cuMemUnmap", "cuFuncIsLoaded", "cuMemFree"])
+def test_a_name_that_gives_back_is_not_taken_for_an_allocation(name: str) -> None:
+    assert not coverage.TAKES.search(name)
+
+
+# What the libraries do
+
+
+def test_a_library_that_handles_a_function_differently_is_found() -> None:
+    lines = assign(read(TEXT), SYMBOLS)
+    names = frozenset(SYMBOLS) - {"cuMemAlloc_v2_ptsz"}
+    weak = frozenset({"cuMemAlloc_v2", "cuMemAlloc_v3"})
+    library = elf.ElfLibrary("libcuda.so.1", (), exported=names, weak=weak)
+    assert list(unlike(lines, [library])) == [
+        ("cuMemAlloc_v2", "mediated in coverage.txt:4, but the library passes it through"),
+        ("cuMemAlloc_v2_ptsz", "neither library exports it"),
+        ("cuMemGetAccess", "passes in coverage.txt:6, but the library has a function for it"),
+    ]
+
+
+def test_refused_entry_points_are_listed_with_the_error_and_the_reason() -> None:
+    (text,) = refusals(assign(read(TEXT), SYMBOLS)).values()
+    assert text.splitlines()[-1] == (
+        "NVML_REFUSED(nvmlDeviceSetMode_v1, NVML_ERROR_NO_PERMISSION, \"changes the 'card'\")"
+    )
+
+
+# A real library
+
+
+def test_exports_that_are_not_in_the_tables_are_named(tmp_path: Path) -> None:
+    source, library = tmp_path / "driver.c", tmp_path / "libcuda.so.1"
+    names = ["cuInit", "cuTomorrow", "cudbgApiInit", "nvmlTomorrow_v2", "other"]
+    source.write_text("".join(f"void {name}(void) {{}}\n" for name in names))
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    assert generate.unknown(library) == ["cuTomorrow", "nvmlTomorrow_v2"]
+
+
+def test_a_file_that_is_no_library_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate.compare(tmp_path / "none") == 1
+    assert "No such file" in capsys.readouterr().err
