@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -83,14 +84,15 @@ def place(tmp_path: Path, launcher: Path, witness: Path) -> LauncherBundle:
 def test_argv_environment_directory_and_descriptors_arrive_untouched(place: LauncherBundle) -> None:
     bundle(place.bundle, plain())
     with place.conf.open() as other:
-        ran = place.run("--debug", "run", "-d", "", "ID", "\n", pass_fds=[other.fileno()])
-        expected = ["0", "1", "2", str(other.fileno())]
+        passed = fcntl.fcntl(other, fcntl.F_DUPFD_CLOEXEC, 200)  # of a caller with many files
+    ran = place.run("--debug", "run", "-d", "", "ID", "\n", pass_fds=[passed])
+    os.close(passed)
     assert ran.status == EXECUTED
     # argv[0] is the low-level runtime's own path: its usage text names the program it is.
     assert ran.values("argv") == [str(place.witness), "--debug", "run", "-d", "", "ID", "\n"]
     assert ran.values("env") == ["ONE=1", "EMPTY=", "LISTEN_FDS=1"]
     assert ran.values("cwd") == [str(place.bundle)]
-    assert [fd.split()[0] for fd in ran.values("fd")] == expected
+    assert [fd.split()[0] for fd in ran.values("fd")] == ["0", "1", "2", str(passed)]
     assert ran.said == ""
 
 
