@@ -149,6 +149,11 @@ class Client:
         """Allow new tenants on a card again; return the card."""
         return cast("protocol.CardStatus", self._ask("card-uncordon", card=card)["card"])
 
+    def allocation(self, card: str, memory_bytes: int) -> str:
+        """Return the folder that the device plugin has mounted for a part of the card `card`."""
+        reply = self._ask("allocation", card=card, memory_bytes=memory_bytes)
+        return cast("protocol.AllocationFolder", reply)["folder"]
+
     def status(self) -> protocol.DaemonStatus:
         """Return the status of the daemon."""
         return cast("protocol.DaemonStatus", self._ask("status"))

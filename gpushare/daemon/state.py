@@ -371,6 +371,7 @@ class DaemonState:
             used_bytes=used_bytes,
             limit_bytes=limit_bytes,
             most_bytes=allocation.most_bytes,
+            is_scheduled=record.is_scheduled,
         )
 
     def use_of(self, record: TenantRecord, number: int) -> tuple[int, int]:

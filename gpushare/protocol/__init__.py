@@ -32,6 +32,7 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 | resume | root | name | tenant: TenantStatus, updated |
 | stop | root | name; signal (TERM, ...), timeout (s), reason | tenant: TenantStatus |
 | reload | root | - | changed: keys of gpushare.yaml |
+| allocation | gpushare-node: root | card (UUID), memory_bytes | AllocationFolder |
 | card-policy | root | card (index or UUID), policy (none: as requested) | card: CardStatus |
 | card-cordon | root | card, reason (optional) | card: CardStatus |
 | card-uncordon | root | card | card: CardStatus |
@@ -52,6 +53,7 @@ import json
 import math
 from typing import Any, Final, TypedDict
 
+from gpushare.protocol.kubernetes import AllocationFolder, NodeMode
 from gpushare.protocol.tenants import (
     CardComputeUsage,
     DeniedAllocation,
@@ -84,6 +86,7 @@ __all__ = [
     "STOP_SIGNALS",
     "STOP_TIMEOUT_MAX_SECONDS",
     "VERSION",
+    "AllocationFolder",
     "CardComputeUsage",
     "CardLink",
     "CardStatus",
@@ -93,6 +96,7 @@ __all__ = [
     "HostProcessGrant",
     "Intervention",
     "MountRow",
+    "NodeMode",
     "NonTenantProcessStatus",
     "ProcessCard",
     "ProtocolError",
@@ -207,6 +211,7 @@ class DaemonStatus(TypedDict):
     config: str
     library_dir: str
     run_dir: str
+    kubernetes_mode: NodeMode  # annotations | plugin | dra: what decides about the GPU of a pod
     warnings: list[str]
 
 
@@ -270,6 +275,10 @@ class CardStatus(TypedDict):
     health: str  # "ok", or the fault
     policy: str  # compute policy set for its tenants; empty: as requested
     allowed_mode: str  # accepted requests (node configuration): "any" | "shared" | "exclusive"
+    schedulable_bytes: int  # memory for the scheduler of Kubernetes, including what it allocated
+    schedulable_cores: int  # percent of the card for that scheduler, likewise
+    is_schedulable: bool  # the scheduler may place new pods on it
+    schedulable_reason: str  # why not; begins with a word of UNSCHEDULABLE
     cordoned: bool  # no new containers are placed on it
     cordon_reason: str
     numa_node: int | None  # its NUMA node; None: unknown

@@ -20,7 +20,7 @@ from typing import Any, Final
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity import container_cgroup, container_names, processes
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.lifecycle import container_edits, pods, release
+from gpushare.daemon.lifecycle import container_edits, pods, release, scheduled
 from gpushare.daemon.lifecycle.reserve import (
     BIND,
     TenantIdentity,
@@ -199,6 +199,7 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         else injected_gpu.find(original, state.driver.files)
     )
     annotations = trusted_annotations(bundle.path, original.annotations)
+    allocation = scheduled.find_allocation(original, state.config)
     parsed = parse_spec_request(
         annotations,
         original.variables,
@@ -206,10 +207,16 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         cards=placed.cards,
         terms_of=state.config.terms_of,
         operator=_of_quota(state.overrides.of(bundle.identity)),
+        scheduled=None if allocation is None else allocation.scheduled(),
     )
     if parsed.quota.requested or bundle.marker == STRONG:
         state.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
-    return ContainerRequest(placed, parsed.quota, parsed.effective(), parsed.pod, parsed.terms)
+    quota, effective = scheduled.effective_request(
+        parsed, state.config.kubernetes_mode, in_pod=is_of_kubelet(original, bundle.path)
+    )
+    if allocation is not None:
+        placed = scheduled.without_mounts(placed, [allocation.mount])
+    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms)
 
 
 def _of_quota(overrides: Mapping[str, str]) -> dict[str, str]:

@@ -32,6 +32,7 @@ LIVE: Final = {
     "bind": "bind",
     "unknown": "audit.unallocated",
     "docker_sockets": "engines.sockets",
+    "kubernetes_mode": "kubernetes.mode",
 }
 RESTART: Final = {
     "run_dir": "run_dir",

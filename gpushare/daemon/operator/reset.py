@@ -12,7 +12,6 @@ from typing import Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.operator.resize import (
-    COMPUTE_KEYS,
     NotResizable,
     apply_record,
     log_fields,
@@ -24,6 +23,7 @@ from gpushare.daemon.operator.resize import (
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.quota import QuotaRequest, change_recorded
+from gpushare.quota.request import COMPUTE_KEYS
 
 _MEMORY: Final = ("memory", "memory-percent")
 _LIMIT: Final = "memory-limit"

@@ -40,6 +40,7 @@ from gpushare.quota import (
     to_record,
 )
 from gpushare.quota.keys import OPERATORS, read
+from gpushare.quota.request import COMPUTE_KEYS
 
 
 class NotResizable(UserError):
@@ -206,7 +207,6 @@ def _noted(quota: QuotaRequest, allocations: tuple[CardAllocation, ...]) -> dict
     return values
 
 
-COMPUTE_KEYS: Final = ("cores", "policy", "weight", "priority", "class")
 _MEMORY: Final = ("memory", "memory-percent")
 _WEIGHED: Final = "native-burst-share"
 

@@ -99,6 +99,7 @@ class AllocationUse:
     used_bytes: int = 0
     limit_bytes: int = 0
     most_bytes: int = 0  # the burst limit; none where it is less than the quota
+    is_scheduled: bool = False  # allocated by the scheduler of Kubernetes, which counts it
 
     @property
     def burst_used_bytes(self) -> int:
@@ -164,6 +165,20 @@ class CardCapacity:
         if self.exclusive:
             return 0
         return max(0, 100 - sum(use.cores for use in self.allocations))
+
+    @property
+    def schedulable_bytes(self) -> int:
+        """What the scheduler of Kubernetes may allocate, with what it has allocated."""
+        others = sum(use.memory_bytes for use in self.allocations if not use.is_scheduled)
+        return max(0, self.allocatable_bytes - others)
+
+    @property
+    def schedulable_cores(self) -> int:
+        """Percent of the card that the scheduler of Kubernetes may allocate, likewise."""
+        others = [use for use in self.allocations if not use.is_scheduled]
+        if any(use.whole for use in others):
+            return 0
+        return max(0, 100 - sum(use.cores for use in others))
 
     @property
     def exclusive(self) -> bool:

@@ -40,7 +40,7 @@ from gpushare.daemon.service.control_request import (
     receive,
     refusal_packet,
 )
-from gpushare.daemon.service.operations import cards, daemon, lifecycle, tenants
+from gpushare.daemon.service.operations import cards, daemon, kubernetes, lifecycle, tenants
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import DaemonState
 from gpushare.wait_policy import LOOK_SECONDS
@@ -52,6 +52,7 @@ def all_operations(run_control: RunControl) -> Mapping[str, Operation]:
         **lifecycle.LIFECYCLE_OPERATIONS,
         **tenants.tenant_operations(run_control),
         **cards.CARD_OPERATIONS,
+        **kubernetes.KUBERNETES_OPERATIONS,
         **daemon.DAEMON_OPERATIONS,
     }
 

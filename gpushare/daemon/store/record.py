@@ -24,6 +24,7 @@ from typing import Any, Final, Literal
 
 from gpushare.daemon.policy.compute import policy_on, reserved_cores
 from gpushare.quota import DEFAULT_PRIORITY, RequestRecord
+from gpushare.quota.request import SCHEDULED
 
 TenantState = Literal["reserved", "bound", "none"]
 _STATES: Final = ("reserved", "bound", "none")
@@ -121,6 +122,11 @@ class TenantRecord:
     def shared(self) -> bool:
         """Whether it has pages and an interposer library."""
         return bool(self.allocations) and not self.allocations[0].whole
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the scheduler of Kubernetes allocated what it has."""
+        return any(one["source"] in SCHEDULED for one in self.quota.values())
 
     def is_set(self, key: str) -> bool:
         """Whether an operator has set canonical `key`."""

@@ -46,6 +46,10 @@ CARD: CardStatus = {
     "health": "ok",
     "policy": "",
     "allowed_mode": "any",
+    "schedulable_bytes": 140 * GIB,
+    "schedulable_cores": 100,
+    "is_schedulable": True,
+    "schedulable_reason": "",
     "cordoned": False,
     "cordon_reason": "",
     "numa_node": 0,
@@ -144,6 +148,7 @@ STATUS: DaemonStatus = {
     "config": "/etc/gpushare/gpushare.yaml",
     "library_dir": "/usr/local/lib/gpushare/current/lib",
     "run_dir": "/run/gpushare",
+    "kubernetes_mode": "annotations",
     "warnings": [],
 }
 

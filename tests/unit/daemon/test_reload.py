@@ -65,6 +65,7 @@ def write(file: Path, text: str) -> None:
         ('namespaces: {"dev-*": {max_per_request: {memory: 1GiB}}}', ["namespaces"]),
         ("allow_bypass_capabilities: true", ["allow_bypass_capabilities"]),
         ("engines: {sockets: [/run/other.sock]}", ["engines.sockets"]),
+        ("kubernetes: {mode: plugin}", ["kubernetes.mode"]),
         (
             (
                 "timing: {bind_timeout_seconds: 1, sample_interval_seconds: 0.5, "

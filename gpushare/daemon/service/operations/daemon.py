@@ -131,5 +131,6 @@ def status_row(state: DaemonState) -> DaemonStatus:
         config="" if state.config.file is None else str(state.config.file),
         library_dir=str(state.libraries),
         run_dir=str(state.config.run_dir),
+        kubernetes_mode=state.config.kubernetes_mode,
         warnings=[text[:_MOST_WARNING_LETTERS] for text in warnings[:_MOST_WARNINGS]],
     )

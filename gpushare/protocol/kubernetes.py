@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kubernetes: what gpushared, gpushare-node and a container's spec have in common.
+
+A node has one mode, which says who decides what a pod gets: the pod's annotations, the device
+plugin, or dynamic resource allocation (DRA). In the last two modes, the scheduler decides, and the
+kubelet mounts a folder of gpushared into the container. The name of the folder is what the
+container gets; a pod cannot mount it without a hostPath volume.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias, TypedDict
+
+NodeMode: TypeAlias = Literal["annotations", "plugin", "dra"]
+MODES: Final[tuple[NodeMode, ...]] = ("annotations", "plugin", "dra")
+MODE_LABEL: Final = "gpushare.io/mode"
+
+#: In run_dir: `allocations/UUID/BYTES`, of the device plugin, and where it is mounted.
+ALLOCATIONS: Final = "allocations"
+ALLOCATION_MOUNT: Final = "/run/gpushare/allocation"
+
+#: In run_dir: `claims/UID`, of a prepared ResourceClaim, and where it is mounted.
+CLAIMS: Final = "claims"
+CLAIM_MOUNT: Final = "/run/gpushare/claim"
+
+#: Why a card has nothing for the scheduler, as `schedulable_reason` begins.
+UNSCHEDULABLE: Final = ("unhealthy", "cordoned", "driver", "integrity")
+
+
+class AllocationFolder(TypedDict):
+    """A part of a card for the device plugin to allocate."""
+
+    folder: str  # to be mounted read-only at ALLOCATION_MOUNT in the container
