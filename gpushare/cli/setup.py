@@ -13,14 +13,17 @@ import click
 from gpushare.cli import session as shared
 from gpushare.client import DaemonUnreachable, RequestRefused
 from gpushare.engines import ENGINES, find
-from gpushare.setup import InstallRecord, exporter
+from gpushare.protocol.kubernetes import MODES
+from gpushare.setup import InstallRecord
+from gpushare.setup.optional_unit import EXPORTER, NODE, OptionalUnit
 from gpushare.setup.plan import SetupError, SetupOptions, SetupStep, plan_setup, plan_undo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpushare.cli.session import Session
     from gpushare.engines import Engine
+    from gpushare.protocol.kubernetes import NodeMode
 
 
 @shared.command("setup", example="gpushare setup --runtime docker --dry-run")
@@ -41,6 +44,12 @@ if TYPE_CHECKING:
 @click.option("--undo", "undoing", is_flag=True, help="Remove everything that setup created.")
 @click.option("--metrics", is_flag=True, help="Also set up gpushare-exporter, for Prometheus.")
 @click.option(
+    "--kubernetes",
+    "mode",
+    type=click.Choice(MODES),
+    help="Also set up gpushare-node, and how pods of this node request shares.",
+)
+@click.option(
     "--simulate",
     metavar="PROFILE",
     help="Use simulated cards instead of a driver, for example h200.",
@@ -59,6 +68,7 @@ def command(
     dry_run: bool,
     undoing: bool,
     metrics: bool,
+    mode: NodeMode | None,
     simulate: str | None,
     root: Path,
 ) -> None:
@@ -79,12 +89,14 @@ def command(
     if undoing:
         if root == Path("/"):
             _refuse_while_used(session)
-        steps = chain(exporter.plan_exporter_undo(made), plan_undo(made, ENGINES))
+        beside = chain(EXPORTER.plan_undo(made), NODE.plan_undo(made))
+        steps: Iterator[SetupStep] = chain(beside, plan_undo(made, ENGINES))
     else:
-        wanted = SetupOptions(_engines(runtimes, root), simulate, low_level)
-        for _ in chain(plan_setup(made, wanted), exporter.plan_exporter(made) if metrics else ()):
+        wanted = SetupOptions(_engines(runtimes, root), simulate, low_level, mode)
+        units = [*([EXPORTER] if metrics else []), *([NODE] if mode else [])]
+        for _ in _plan(made, wanted, units):
             pass  # raises what prevents the setup before the first step is performed
-        steps = chain(plan_setup(made, wanted), exporter.plan_exporter(made) if metrics else ())
+        steps = _plan(made, wanted, units)
     done = _carry_out(session, steps, dry_run=dry_run)
     if session.json:
         session.show(done, lambda: "")
@@ -94,6 +106,14 @@ def command(
         click.echo("nothing was changed; next: run it without --dry-run")
     elif not undoing:
         click.echo("next: gpushare doctor")
+
+
+def _plan(
+    made: InstallRecord, wanted: SetupOptions, units: Sequence[OptionalUnit]
+) -> Iterator[SetupStep]:
+    yield from plan_setup(made, wanted)
+    for unit in units:
+        yield from unit.plan(made)
 
 
 def _engines(names: tuple[str, ...], root: Path) -> tuple[Engine, ...]:

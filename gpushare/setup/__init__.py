@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpushare setup`: prepares a machine, records every change, and can undo exactly those changes.
 
-`plan` has the steps, `low_level_runtime` finds the runtime that the launcher runs, `exporter` has
-the steps of --metrics. InstallRecord, in this module, is what `--undo` removes, and nothing else.
-Each of its methods records an object before it creates it, so that an interrupted setup can be
-undone too. Paths are those of the machine; `root` is its root during setup (`/`, or the folder of
-an image).
+`plan` has the steps, `low_level_runtime` finds the runtime that the launcher runs, `optional_unit`
+has the steps of --metrics and --kubernetes. InstallRecord, in this module, is what `--undo`
+removes, and nothing else. Each of its methods records an object before it creates it, so that an
+interrupted setup can be undone too. Paths are those of the machine; `root` is its root during setup
+(`/`, or the folder of an image).
 """
 
 from __future__ import annotations

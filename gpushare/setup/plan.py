@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpushare.engines import Engine
     from gpushare.engines.config_files import ConfigLocation
     from gpushare.engines.registration import FileChange
+    from gpushare.protocol.kubernetes import NodeMode
     from gpushare.setup import InstallRecord
 
 CDI: Final = Path("/var/lib/gpushare/driver.json")
@@ -70,6 +71,7 @@ class SetupOptions:
     engines: tuple[Engine, ...] = ()
     simulate: str | None = None
     low_level: str = ""  # the low-level runtime, a name or path; "": as before, or as found
+    mode: NodeMode | None = None  # how pods request shares; None: as before
     source: install.InstallSource | None = None  # None: the C programs of this Python package
 
 
@@ -102,7 +104,7 @@ def plan_setup(made: InstallRecord, wanted: SetupOptions) -> Iterator[SetupStep]
         links = {name: _real(root, found.library(name)) for name in (driver.CUDA, driver.NVML)}
     yield from _links(made, links)
     yield from _command(made)
-    yield from _configuration(made, cdi)
+    yield from _configuration(made, cdi, wanted.mode)
     yield from _units(made, units)
     for name, location in locations.items():
         yield from _registration(made, name, location)
@@ -258,11 +260,17 @@ def _command(made: InstallRecord) -> Iterator[SetupStep]:
         yield SetupStep(f"link {COMMAND} -> {program}", lambda: made.link(COMMAND, program))
 
 
-def _configuration(made: InstallRecord, cdi: Path) -> Iterator[SetupStep]:
+def _configuration(
+    made: InstallRecord, cdi: Path, wanted_mode: NodeMode | None
+) -> Iterator[SetupStep]:
     path = config.DEFAULT_FILE
     place = under_root(made.root, path)
-    text = f"{_NOTE}\ndriver:\n  cdi_spec: {cdi}\n"
+    loaded = yaml.safe_load(_text(place)) or {}
+    mode = (loaded.get("kubernetes") or {}).get("mode")
     if not place.exists() or made.owns(path):
+        text = f"{_NOTE}\ndriver:\n  cdi_spec: {cdi}\n"
+        if wanted_mode or mode:
+            text += f"kubernetes:\n  mode: {wanted_mode or mode}\n"
         if _text(place) == text:
             yield SetupStep(f"configuration {path}")
         else:
@@ -270,9 +278,10 @@ def _configuration(made: InstallRecord, cdi: Path) -> Iterator[SetupStep]:
                 f"write {path} (driver.cdi_spec: {cdi})", lambda: made.write(path, text)
             )
         return
-    loaded = yaml.safe_load(_text(place)) or {}
     if (loaded.get("driver") or {}).get("cdi_spec") != str(cdi):
         raise SetupError(f"{path} was edited and has another driver.cdi_spec. Set it to {cdi}")
+    if wanted_mode not in {None, mode}:
+        raise SetupError(f"{path} was edited. Set kubernetes.mode in it to {wanted_mode}")
     yield SetupStep(f"configuration {path} (edited by you)")
 
 

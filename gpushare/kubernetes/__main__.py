@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare-node`: makes this node's shares known to Kubernetes, until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import gpushare
+from gpushare.client import DEFAULT_SOCKET, Client
+from gpushare.errors import UserError
+from gpushare.kubernetes import NO_LIBRARY
+from gpushare.kubernetes.cards import CardFollower, SchedulableCard
+from gpushare.kubernetes.kubelet.memory_units import memory_resource
+from gpushare.kubernetes.log import StatusLog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpushare.protocol.kubernetes import NodeMode
+
+TICK_SECONDS: Final = 1.0
+ANSWER_SECONDS: Final = 5.0
+_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class KubeletPlugin(Protocol):
+    """One route by which the kubelet hands out shares."""
+
+    def update(self, cards: tuple[SchedulableCard, ...]) -> None:
+        """Take the cards as gpushared reports them."""
+
+    def step(self) -> None:
+        """Do what is due: register, and register again."""
+
+    def close(self) -> None:
+        """Leave nothing in the kubelet's folders."""
+
+
+def main() -> None:
+    """Serve; exit status 0 after SIGTERM, 1 for an error, 2 for invalid options."""
+    arguments = _parser().parse_args()
+    # Before any thread exists, so that the main thread alone waits for them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    log = StatusLog()
+    client = Client(arguments.socket, ANSWER_SECONDS, start_seconds=0)
+    try:
+        _check_library()
+        with ExitStack() as closing:
+            mode = _mode(client, log)
+            if mode is None:
+                return
+            plugins = _plugins(mode, arguments, client, log)
+            for plugin in plugins:
+                closing.callback(plugin.close)
+            _run(CardFollower(client, log), plugins)
+    except UserError as error:
+        sys.exit(f"gpushare-node: {error}")
+
+
+def _mode(client: Client, log: StatusLog) -> NodeMode | None:
+    """Return the node's mode once gpushared reports it; None after SIGTERM."""
+    while True:
+        try:
+            return client.status()["kubernetes_mode"]
+        except UserError as error:
+            log.note("gpushared", str(error))
+        if signal.sigtimedwait(_ENDS, TICK_SECONDS) is not None:
+            return None
+
+
+def _plugins(
+    mode: NodeMode, arguments: argparse.Namespace, client: Client, log: StatusLog
+) -> list[KubeletPlugin]:
+    if mode != "plugin":
+        raise UserError(
+            f"kubernetes.mode in gpushare.yaml is {mode}: this node has no device plugin. Set "
+            "kubernetes: {mode: plugin} and reload gpushared"
+        )
+    from gpushare.kubernetes.kubelet.device_plugin import (  # noqa: PLC0415 - main has checked grpc
+        DevicePlugin,
+    )
+
+    resource = memory_resource(arguments.resource, arguments.unit)
+    return [DevicePlugin(arguments.kubelet_dir / "device-plugins", resource, client, log)]
+
+
+def _run(follower: CardFollower, plugins: Sequence[KubeletPlugin]) -> None:
+    while True:
+        cards = follower.poll()
+        for plugin in plugins:
+            if cards is not None:
+                plugin.update(cards)
+            plugin.step()
+        if signal.sigtimedwait(_ENDS, TICK_SECONDS) is not None:
+            return
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpushare-node",
+        description="Makes the GPU shares of this node known to Kubernetes.",
+        epilog="Example: gpushare-node --unit 256MiB",
+    )
+    parser.add_argument(
+        "--resource",
+        metavar="NAME",
+        default="",
+        help="name of the device plugin's resource (default: gpushare.io/memory-gib, or the name "
+        "of the unit). The units of aliyun.com/gpu-mem and tencent.com/vcuda-memory are known",
+    )
+    parser.add_argument(
+        "--unit",
+        metavar="SIZE",
+        default="",
+        help="memory that one of the resource stands for, for example 256MiB (default: 1GiB)",
+    )
+    parser.add_argument(
+        "--kubelet-dir",
+        type=Path,
+        metavar="DIR",
+        default=Path("/var/lib/kubelet"),
+        help="the kubelet's root directory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--socket",
+        type=Path,
+        metavar="PATH",
+        default=Path(os.environ.get("GPUSHARE_SOCKET", DEFAULT_SOCKET)),
+        help="control socket of gpushared (default: $GPUSHARE_SOCKET, otherwise "
+        "/run/gpushare/control.sock)",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"gpushare-node {gpushare.__version__}"
+    )
+    return parser
+
+
+def _check_library() -> None:
+    if importlib.util.find_spec("grpc") is None:
+        raise UserError(NO_LIBRARY)
+
+
+if __name__ == "__main__":
+    main()

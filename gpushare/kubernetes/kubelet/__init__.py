@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kubelet's side of gpushare-node: gRPC on Unix sockets, without generated code.
+
+| module | content |
+|---|---|
+| protobuf | messages to bytes and back, by tables of fields |
+| messages | the tables of the kubelet's interfaces |
+| grpc_service | services on a socket, calls of the kubelet |
+| broadcast | the last message of a stream, for all clients |
+| memory_units | a card's memory as countable devices (pure) |
+| device_plugin | the device plugin v1beta1, and its registration |
+"""

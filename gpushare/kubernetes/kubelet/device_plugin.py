@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugin (v1beta1): a node's memory on its cards as an extended resource.
+
+Kubernetes counts units of memory, and Allocate turns the ids that a container got into mounts of
+folders that gpushared made for exactly that part. At create, gpushared recognizes those folders by
+their source; a pod cannot mount one itself without a hostPath volume. AllocateRequest names no pod,
+so nothing is reserved here: gpushared reserves at create.
+
+The kubelet forgets its plugins when it starts, and removes their sockets. `step` notices that by
+the inode of its socket, and registers again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gpushare.errors import UserError
+from gpushare.kubernetes.kubelet import memory_units
+from gpushare.kubernetes.kubelet.broadcast import Broadcast
+from gpushare.kubernetes.kubelet.grpc_service import Call, GrpcServer, call, inode
+from gpushare.kubernetes.kubelet.messages import (
+    DEVICE_PLUGIN,
+    DEVICE_PLUGIN_VERSION,
+    DEVICE_REGISTRATION,
+    KUBELET_SOCKET,
+)
+from gpushare.protocol.kubernetes import ALLOCATION_MOUNT
+
+if TYPE_CHECKING:
+    from gpushare.kubernetes.cards import SchedulableCard
+    from gpushare.kubernetes.kubelet.memory_units import MemoryResource
+    from gpushare.kubernetes.kubelet.protobuf import Values
+    from gpushare.kubernetes.log import StatusLog
+
+RETRY_SECONDS: Final = 5.0
+#: After a registration, the kubelet opens a stream at once. Without one it uses no device.
+STREAM_SECONDS: Final = 10.0
+_CHECKPOINT: Final = "kubelet_internal_checkpoint"
+_OPTIONS: Final = {"get_preferred_allocation_available": True}
+
+
+class AllocationSource(Protocol):
+    """The part of gpushare.client.Client that makes folders for the device plugin."""
+
+    def allocation(self, card: str, memory_bytes: int) -> str:
+        """Return the folder that stands for so much memory of a card."""
+
+
+class DevicePlugin:
+    """Serves and registers `resource` in the kubelet's folder of device plugins."""
+
+    def __init__(
+        self,
+        folder: Path,
+        resource: MemoryResource,
+        client: AllocationSource,
+        log: StatusLog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._resource, self._client = folder, resource, client
+        self._log, self._clock = log, clock
+        self._socket = folder / f"gpushare-{resource.name.rpartition('/')[2]}.sock"
+        self._server: GrpcServer | None = None
+        self._registered: tuple[int, int] | None = None  # the kubelet's socket at the time
+        self._retry_at = 0.0
+        self._registered_at = 0.0
+        self._cards: tuple[SchedulableCard, ...] = ()
+        self._devices = Broadcast(clock)
+
+    def update(self, cards: tuple[SchedulableCard, ...]) -> None:
+        """Report the cards to the kubelet; UserError if a list of them would be too long."""
+        cards = tuple(card for card in cards if card.allows_shares)
+        if cards != self._cards or not self._devices.has_message:
+            self._devices.send({"devices": memory_units.devices(cards, self._resource)})
+            self._cards = cards
+
+    def step(self) -> None:
+        """Register with a kubelet that does not know this plugin; UserError if it must not."""
+        kubelet = inode(self._folder / KUBELET_SOCKET)
+        if kubelet is None:
+            self._log.note("kubelet", f"waiting for a kubelet: no {self._folder / KUBELET_SOCKET}")
+            self._registered = None
+            return
+        now = self._clock()
+        is_due = self._devices.has_message and now >= self._retry_at
+        if not is_due or self._is_known_to(kubelet):
+            return
+        self._retry_at = now + RETRY_SECONDS
+        self._refuse_taken()
+        try:
+            self._register()
+        except UserError as error:
+            self._registered = None
+            self._log.note("kubelet", str(error))
+            return
+        self._registered, self._registered_at, self._retry_at = kubelet, now, 0.0
+        unit = self._resource.amount(1)
+        self._log.note("kubelet", f"registered {self._resource.name}, in units of {unit}")
+
+    def close(self) -> None:
+        """Close the streams and remove the socket."""
+        self._devices.close()
+        if self._server is not None:
+            self._server.close()
+
+    def _is_known_to(self, kubelet: tuple[int, int]) -> bool:
+        is_served = self._server is not None and self._server.is_reachable
+        is_read = self._devices.quiet_seconds(self._registered_at) < STREAM_SECONDS
+        return is_served and is_read and self._registered == kubelet
+
+    def _register(self) -> None:
+        # The kubelet calls the plugin before it answers the registration: serve first.
+        if self._server is None or not self._server.is_reachable:
+            if self._server is not None:
+                self._server.close()
+            self._server = GrpcServer(self._socket, [(DEVICE_PLUGIN, self._methods())])
+        request = {
+            "version": DEVICE_PLUGIN_VERSION,
+            "endpoint": self._socket.name,
+            "resource_name": self._resource.name,
+            "options": _OPTIONS,
+        }
+        call(self._folder / KUBELET_SOCKET, DEVICE_REGISTRATION, "Register", request)
+
+    def _refuse_taken(self) -> None:
+        """Raise UserError if another plugin registered the name: the two would displace each other.
+
+        The kubelet forgets a plugin five minutes after its end.
+        """
+        path = self._folder / _CHECKPOINT
+        try:
+            found: Any = json.loads(path.read_text(encoding="utf-8"))
+            known = found["Data"]["RegisteredDevices"].get(self._resource.name) or ()
+            others = [str(device) for device in known if not memory_units.is_own(str(device))]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return  # it cannot be known
+        if others:
+            raise UserError(
+                f"another device plugin of this node has registered {self._resource.name} "
+                f"(device {others[0]} in {path}). Remove that plugin and wait five minutes, or use "
+                "another --resource"
+            )
+
+    def _methods(self) -> dict[str, Callable[[Values, Call], Any]]:
+        return {
+            "GetDevicePluginOptions": lambda _request, _call: _OPTIONS,
+            "ListAndWatch": lambda _request, call: self._devices.stream(call),
+            "GetPreferredAllocation": self._preferred_allocation,
+            "Allocate": self._allocate,
+            "PreStartContainer": lambda _request, _call: {},
+        }
+
+    def _preferred_allocation(self, request: Values, _call: Call) -> Values:
+        capacity = memory_units.capacities(self._cards, self._resource)
+        return {
+            "container_responses": [
+                {
+                    "deviceIDs": memory_units.preferred(
+                        each["available_deviceIDs"],
+                        each["must_include_deviceIDs"],
+                        each["allocation_size"],
+                        capacity,
+                    )
+                }
+                for each in request["container_requests"]
+            ]
+        }
+
+    def _allocate(self, request: Values, _call: Call) -> Values:
+        return {
+            "container_responses": [
+                {"mounts": list(self._mounts(each["devices_ids"]))}
+                for each in request["container_requests"]
+            ]
+        }
+
+    def _mounts(self, ids: list[str]) -> Iterator[Values]:
+        for number, (card, size) in enumerate(memory_units.parts(ids, self._resource)):
+            yield {
+                "container_path": ALLOCATION_MOUNT + (f"-{number}" if number else ""),
+                "host_path": self._client.allocation(card, size),
+                "read_only": True,
+            }

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in for the kubelet's device manager: device plugins, as 1.36's behaves towards them.
+
+Messages are encoded by the real protobuf runtime and by grpcio, so a plugin's own codec is held
+against them. What is left out: the topology manager, and what a pod's resources are limited to.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from .service import PluginClient, PluginError, Service, serve
+
+REGISTRATION = Service("deviceplugin", "Registration")
+DEVICE_PLUGIN = Service("deviceplugin", "DevicePlugin")
+CHECKPOINT = "kubelet_internal_checkpoint"
+
+
+@dataclass
+class Endpoint:
+    """A plugin that has registered: what it lists, and which of it containers have."""
+
+    resource: str
+    client: PluginClient
+    takes_preferences: bool
+    devices: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lists: int = 0
+    stopped: bool = False
+
+
+class StandInKubelet:
+    """Serves kubelet.sock in `folder`/device-plugins, between `start` and `stop`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.plugins = folder / "device-plugins"
+        self.plugins.mkdir(parents=True, exist_ok=True)
+        self.socket = self.plugins / "kubelet.sock"
+        self.refusal = ""  # what Register is answered with
+        self.registrations: list[dict[str, Any]] = []
+        self.endpoints: dict[str, Endpoint] = {}
+        self.used: dict[str, set[str]] = {}  # by resource: what containers have, across restarts
+        self._threads: list[threading.Thread] = []
+        self._server: Any = None
+
+    def __enter__(self) -> StandInKubelet:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Remove all sockets, as a kubelet does when it starts, and serve."""
+        for path in self.plugins.iterdir():
+            if path.is_socket():
+                path.unlink()
+        self._server = serve(self.socket, REGISTRATION, {"Register": self._register})
+
+    def stop(self) -> None:
+        """End, as if killed: what was registered is forgotten, what containers have is not."""
+        if self._server is not None:
+            self._server.stop(None).wait()
+        for endpoint in self.endpoints.values():
+            endpoint.client.close()
+        for thread in self._threads:
+            thread.join()
+        self.endpoints, self._threads, self._server = {}, [], None
+        self.socket.unlink(missing_ok=True)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def capacity(self, resource: str) -> int:
+        """Return the node's capacity, 0 while no plugin serves the resource."""
+        return len(self._listed(resource))
+
+    def allocatable(self, resource: str) -> int:
+        """Return how much of it is healthy."""
+        return len(self.healthy(resource))
+
+    def healthy(self, resource: str) -> set[str]:
+        listed = self._listed(resource)
+        return {name for name, device in listed.items() if device["health"] == "Healthy"}
+
+    def admit(self, resource: str, count: int, reusable: set[str] | None = None) -> Admitted:
+        """Allocate for a container; PluginError fails the pod, as UnexpectedAdmissionError does.
+
+        `reusable` is what an init container of the pod has.
+        """
+        used, again = self.used.setdefault(resource, set()), reusable or set()
+        free = self.healthy(resource) - used | again
+        if len(free) < count:
+            raise PluginError(f"Insufficient {resource}")
+        endpoint = self.endpoints[resource]
+        chosen = sorted(again)
+        if endpoint.takes_preferences:
+            wanted = {
+                "available_deviceIDs": sorted(free),
+                "must_include_deviceIDs": sorted(again),
+                "allocation_size": count,
+            }
+            reply = endpoint.client.call(
+                DEVICE_PLUGIN, "GetPreferredAllocation", container_requests=[wanted]
+            )
+            [each] = reply["container_responses"]
+            chosen += [device for device in each["deviceIDs"] if device in free - again]
+        # What the plugin did not choose, the kubelet does.
+        chosen += sorted(free - set(chosen))
+        chosen = chosen[:count]
+        reply = endpoint.client.call(
+            DEVICE_PLUGIN, "Allocate", container_requests=[{"devices_ids": chosen}]
+        )
+        used |= set(chosen)
+        return Admitted(self, resource, set(chosen), reply["container_responses"][0])
+
+    def write_checkpoint(self, devices: dict[str, list[str]]) -> None:
+        """Write what an earlier kubelet noted of the plugins of this node."""
+        data = {"PodDeviceEntries": None, "RegisteredDevices": devices}
+        text = json.dumps({"Data": data, "Checksum": 1})
+        (self.plugins / CHECKPOINT).write_text(text)
+
+    def _listed(self, resource: str) -> dict[str, dict[str, Any]]:
+        endpoint = self.endpoints.get(resource)
+        return {} if endpoint is None or endpoint.stopped else endpoint.devices
+
+    def _register(self, request: dict[str, Any]) -> None:
+        self.registrations.append(request)
+        if self.refusal:
+            raise PluginError(self.refusal)
+        if request["version"] != "v1beta1":
+            raise PluginError(f"unsupported version {request['version']}")
+        client = PluginClient(self.plugins / request["endpoint"])
+        options = client.call(DEVICE_PLUGIN, "GetDevicePluginOptions")
+        name = request["resource_name"]
+        endpoint = Endpoint(name, client, options["get_preferred_allocation_available"])
+        before = self.endpoints.get(name)
+        self.endpoints[name] = endpoint
+        if before is not None:
+            before.client.close()
+        thread = threading.Thread(target=self._watch, args=[endpoint])
+        self._threads.append(thread)
+        thread.start()
+
+    def _watch(self, endpoint: Endpoint) -> None:
+        with suppress(ValueError):  # the channel is closed before the stream is opened
+            for reply in endpoint.client.stream(DEVICE_PLUGIN, "ListAndWatch"):
+                endpoint.devices = {device["ID"]: device for device in reply["devices"]}
+                endpoint.lists += 1
+        endpoint.stopped = True
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """What a container was given."""
+
+    kubelet: StandInKubelet
+    resource: str
+    devices: set[str]
+    response: dict[str, Any]
+
+    def mounts(self) -> list[dict[str, Any]]:
+        """Return its mounts as CRI has them."""
+        return [
+            {
+                "container_path": mount["container_path"],
+                "host_path": mount["host_path"],
+                "readonly": mount["read_only"],
+            }
+            for mount in self.response["mounts"]
+        ]
+
+    def release(self) -> None:
+        """The pod has ended: its devices are free again."""
+        self.kubelet.used[self.resource] -= self.devices

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpushare-node beside a stack's gpushared, with a kubelet's folder of its own."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from gpushare.client import Client, DaemonUnreachable
+
+from .program import ServiceProcess
+from .stack import Stack
+
+PROGRAM = Path(sys.executable).parent / "gpushare-node"
+
+
+class NodeAgent:
+    """Runs between `start` and `stop`; `folder` stands for /var/lib/kubelet.
+
+    Its path is short: a socket's has at most 107 bytes.
+    """
+
+    def __init__(self, stack: Stack, *options: str) -> None:
+        self._stack, self._options = stack, options
+        self._made = tempfile.TemporaryDirectory(prefix="kubelet-")
+        self.folder = Path(self._made.name)
+        self.process: ServiceProcess | None = None
+
+    def __enter__(self) -> NodeAgent:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self._made.cleanup()
+
+    def start(self) -> ServiceProcess:
+        argv = [
+            *(str(PROGRAM), "--socket", str(self._stack.socket)),
+            *("--kubelet-dir", str(self.folder), *self._options),
+        ]
+        self.process = self._stack.start("gpushare-node", argv)
+        return self.process
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.stop()
+
+    def log(self) -> str:
+        return (self._stack.root / "gpushare-node.log").read_text()
+
+
+def set_mode(stack: Stack, mode: str) -> None:
+    """Set the node's mode; a gpushared that runs reads it again."""
+    with stack.config.open("a") as settings:
+        settings.write(f"kubernetes: {{mode: {mode}}}\n")
+    with suppress(DaemonUnreachable):
+        Client(stack.socket).reload()

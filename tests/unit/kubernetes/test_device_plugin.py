@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugin and a kubelet: registration, restarts, a socket that vanishes, allocation."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare.client import RequestRefused
+from gpushare.errors import UserError
+from gpushare.kubernetes.cards import SchedulableCard
+from gpushare.kubernetes.kubelet.device_plugin import RETRY_SECONDS, STREAM_SECONDS, DevicePlugin
+from gpushare.kubernetes.kubelet.memory_units import memory_resource
+from gpushare.kubernetes.log import StatusLog
+from tests.e2e.waiting import wait_until
+from tests.stack.kubelet import StandInKubelet
+from tests.stack.kubelet.service import PluginError
+
+GIB = 1 << 30
+A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+RESOURCE = "gpushare.io/memory-gib"
+
+
+class Allocations:
+    """gpushared's folders; `refusal` is what it answers instead."""
+
+    refusal = ""
+
+    def allocation(self, card: str, memory_bytes: int) -> str:
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        return f"/run/gpushare/allocations/{card}/{memory_bytes}"
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a socket's is limited to 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="kubelet-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def kubelet(folder: Path) -> Iterator[StandInKubelet]:
+    with StandInKubelet(folder) as made:
+        yield made
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def source() -> Allocations:
+    return Allocations()
+
+
+Make = Callable[..., DevicePlugin]
+
+
+@pytest.fixture
+def make(folder: Path, clock: Clock, source: Allocations) -> Iterator[Make]:
+    made: list[DevicePlugin] = []
+
+    def one(**options: str) -> DevicePlugin:
+        plugins = folder / "device-plugins"
+        plugin = DevicePlugin(plugins, memory_resource(**options), source, StatusLog(), clock)
+        made.append(plugin)
+        return plugin
+
+    yield one
+    for plugin in made:
+        plugin.close()
+
+
+@pytest.fixture
+def plugin(make: Make) -> DevicePlugin:
+    made = make()
+    made.update(cards(4, 4))
+    return made
+
+
+def cards(first: int, second: int) -> tuple[SchedulableCard, ...]:
+    """Return two cards of 4 GiB, of which the scheduler may have so much."""
+    return tuple(
+        SchedulableCard(uuid, 4 * GIB, gib * GIB, "", 0) for uuid, gib in ((A, first), (B, second))
+    )
+
+
+def registered(plugin: DevicePlugin, kubelet: StandInKubelet, count: int = 1) -> None:
+    plugin.step()
+    assert len(kubelet.registrations) == count
+    wait_until(lambda: kubelet.capacity(RESOURCE) > 0)
+
+
+def test_a_kubelet_counts_the_memory_of_all_cards(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    assert kubelet.registrations[0]["endpoint"] == "gpushare-memory-gib.sock"
+    assert kubelet.capacity(RESOURCE) == kubelet.allocatable(RESOURCE) == 8
+    for _ in range(3):
+        plugin.step()
+    assert len(kubelet.registrations) == 1
+
+
+def test_nothing_is_registered_before_gpushared_has_answered(
+    make: Make, kubelet: StandInKubelet
+) -> None:
+    made = make()
+    made.step()
+    assert kubelet.registrations == []
+    made.update(cards(4, 4))
+    registered(made, kubelet)
+
+
+def test_memory_that_may_not_be_scheduled_is_told_at_once(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    plugin.update(cards(1, 4))
+    wait_until(lambda: kubelet.allocatable(RESOURCE) == 5)
+    assert kubelet.capacity(RESOURCE) == 8
+    lists = kubelet.endpoints[RESOURCE].lists
+    plugin.update(cards(1, 4))
+    plugin.update(cards(4, 4))
+    wait_until(lambda: kubelet.allocatable(RESOURCE) == 8)
+    assert kubelet.endpoints[RESOURCE].lists == lists + 1
+
+
+def test_a_card_for_whole_cards_only_has_no_memory_to_count(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    first, second = cards(4, 4)
+    plugin.update((replace(first, allows_shares=False), second))
+    registered(plugin, kubelet)
+    assert kubelet.capacity(RESOURCE) == 4
+
+
+def test_a_container_gets_a_folder_of_its_part(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    first = kubelet.admit(RESOURCE, 3)
+    assert first.response["mounts"] == [
+        {
+            "container_path": "/run/gpushare/allocation",
+            "host_path": f"/run/gpushare/allocations/{A}/{3 * GIB}",
+            "read_only": True,
+        }
+    ]
+    # The next goes where it fits, the one after fills the first card up.
+    assert {device.partition(".")[0] for device in kubelet.admit(RESOURCE, 2).devices} == {B}
+    assert kubelet.admit(RESOURCE, 1).devices == {f"{A}.3"}
+    first.release()
+    assert kubelet.admit(RESOURCE, 3).devices == first.devices
+
+
+def test_a_container_larger_than_a_card_gets_the_same_of_several(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    mounts = kubelet.admit(RESOURCE, 6).response["mounts"]
+    assert [(mount["container_path"], mount["host_path"]) for mount in mounts] == [
+        ("/run/gpushare/allocation", f"/run/gpushare/allocations/{A}/{3 * GIB}"),
+        ("/run/gpushare/allocation-1", f"/run/gpushare/allocations/{B}/{3 * GIB}"),
+    ]
+
+
+def test_parts_of_several_cards_are_refused_with_the_reason(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    kubelet.admit(RESOURCE, 3)
+    kubelet.admit(RESOURCE, 3)
+    with pytest.raises(PluginError, match="no card has 2 units left"):
+        kubelet.admit(RESOURCE, 2)
+    # A kubelet that asks for no preference is told at Allocate.
+    kubelet.endpoints[RESOURCE].takes_preferences = False
+    kubelet.used[RESOURCE] = {f"{A}.{number}" for number in range(3)}
+    with pytest.raises(PluginError, match=r"gpushare\.io/memory-gib: no card of this node has 4"):
+        kubelet.admit(RESOURCE, 4)
+
+
+def test_an_init_containers_part_is_used_again(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    init = kubelet.admit(RESOURCE, 2)
+    main = kubelet.admit(RESOURCE, 4, reusable=init.devices)
+    assert init.devices < main.devices
+
+
+def test_what_gpushared_refuses_is_said_to_the_kubelet(
+    plugin: DevicePlugin, kubelet: StandInKubelet, source: Allocations
+) -> None:
+    registered(plugin, kubelet)
+    source.refusal = "card 0 is cordoned: repair"
+    with pytest.raises(PluginError, match="card 0 is cordoned: repair"):
+        kubelet.admit(RESOURCE, 1)
+
+
+def test_a_kubelet_that_restarts_is_registered_with_again(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    kubelet.admit(RESOURCE, 3)
+    kubelet.restart()
+    assert kubelet.capacity(RESOURCE) == 0
+    registered(plugin, kubelet, 2)
+    assert kubelet.capacity(RESOURCE) == 8
+    with pytest.raises(PluginError, match="Insufficient"):
+        kubelet.admit(RESOURCE, 6)
+
+
+def test_a_kubelet_that_is_away_is_waited_for(
+    plugin: DevicePlugin, folder: Path, kubelet: StandInKubelet
+) -> None:
+    kubelet.stop()
+    for _ in range(3):
+        plugin.step()
+    assert [path.name for path in (folder / "device-plugins").iterdir()] == []
+    kubelet.start()
+    registered(plugin, kubelet)
+
+
+def test_a_socket_that_vanishes_is_made_again(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    socket = kubelet.plugins / "gpushare-memory-gib.sock"
+    socket.unlink()
+    registered(plugin, kubelet, 2)
+    assert socket.is_socket()
+    assert kubelet.admit(RESOURCE, 1).response["mounts"]
+
+
+def test_a_kubelet_that_closes_the_stream_is_registered_with_again(
+    plugin: DevicePlugin, kubelet: StandInKubelet, clock: Clock
+) -> None:
+    registered(plugin, kubelet)
+    kubelet.endpoints[RESOURCE].client.close()
+    wait_until(lambda: kubelet.capacity(RESOURCE) == 0)
+    wait_until(lambda: plugin._devices._clients == 0)
+    plugin.step()
+    assert len(kubelet.registrations) == 1  # the kubelet may open another one
+    clock.now += STREAM_SECONDS
+    registered(plugin, kubelet, 2)
+
+
+def test_a_refused_registration_is_tried_again_and_said_once(
+    plugin: DevicePlugin,
+    kubelet: StandInKubelet,
+    clock: Clock,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kubelet.refusal = "unsupported version"
+    for _ in range(3):
+        plugin.step()
+        clock.now += RETRY_SECONDS
+    assert len(kubelet.registrations) == 3
+    assert capsys.readouterr().err.count("unsupported version") == 1
+    kubelet.refusal = ""
+    registered(plugin, kubelet, 4)
+
+
+def test_a_name_that_another_plugin_has_is_refused(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    kubelet.write_checkpoint({RESOURCE: ["GPU-5f3c-_-0"], "nvidia.com/gpu": ["GPU-5f3c"]})
+    with pytest.raises(UserError, match=r"another device plugin .* \(device GPU-5f3c-_-0 in"):
+        plugin.step()
+    assert kubelet.registrations == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"Data": null}', '{"Data": {"RegisteredDevices": []}}']
+)
+def test_a_checkpoint_that_says_nothing_of_the_name_refuses_nothing(
+    plugin: DevicePlugin, kubelet: StandInKubelet, text: str
+) -> None:
+    kubelet.write_checkpoint({RESOURCE: [f"{A}.0"], "nvidia.com/gpu": ["GPU-5f3c"]})
+    registered(plugin, kubelet)
+    (kubelet.plugins / "kubelet_internal_checkpoint").write_text(text)
+    kubelet.restart()
+    registered(plugin, kubelet, 2)
+
+
+def test_another_vendors_name_has_that_vendors_unit(make: Make, kubelet: StandInKubelet) -> None:
+    tencent = make(name="tencent.com/vcuda-memory")
+    tencent.update(cards(4, 4))
+    tencent.step()
+    wait_until(lambda: kubelet.capacity("tencent.com/vcuda-memory") == 32)
+    [mount] = kubelet.admit("tencent.com/vcuda-memory", 6).response["mounts"]
+    assert mount["host_path"].endswith(f"/{6 * 256 << 20}")
+
+
+def test_an_end_leaves_no_socket_and_no_device(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    plugin.close()
+    wait_until(lambda: kubelet.capacity(RESOURCE) == 0)
+    assert [path.name for path in kubelet.plugins.iterdir()] == ["kubelet.sock"]
+
+
+def test_a_socket_of_a_process_that_was_killed_is_replaced(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    (kubelet.plugins / "gpushare-memory-gib.sock").write_text("left")
+    registered(plugin, kubelet)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare setup --metrics` and `--kubernetes`: units that may do as little as it takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare.setup import InstallRecord, plan
+from gpushare.setup.optional_unit import EXPORTER, NODE, OptionalUnit
+
+from .test_setup import machine, setup  # noqa: F401 - a fixture
+
+FOLDER = Path("etc/systemd/system")
+OPTIONS = {EXPORTER: ("--metrics",), NODE: ("--kubernetes", "plugin")}
+each_unit = pytest.mark.parametrize("unit", [EXPORTER, NODE], ids=lambda unit: unit.program)
+
+
+@each_unit
+def test_a_unit_is_written_on_request_and_removed_by_undo(
+    machine: Path,  # noqa: F811
+    unit: OptionalUnit,
+) -> None:
+    place, link = FOLDER / unit.name, FOLDER / "multi-user.target.wants" / unit.name
+    assert setup(machine).exit_code == 0
+    assert not (machine / place).exists()
+    result = setup(machine, *OPTIONS[unit])
+    assert result.exit_code == 0, result.output
+    program = Path(sys.prefix) / "bin" / unit.program
+    assert f"\nExecStart={program}\n" in (machine / place).read_text()
+    assert (machine / link).readlink() == Path("/") / place
+    again = setup(machine, *OPTIONS[unit])
+    assert "do    " not in again.output
+    assert setup(machine, "--undo").exit_code == 0
+    assert not (machine / place).exists()
+    assert not (machine / link).is_symlink()
+
+
+def mode_of(machine: Path) -> str | None:  # noqa: F811
+    loaded = yaml.safe_load((machine / "etc/gpushare/gpushare.yaml").read_text())
+    found: str | None = loaded.get("kubernetes", {}).get("mode")
+    return found
+
+
+def test_the_mode_is_configured_and_stays(machine: Path) -> None:  # noqa: F811
+    assert setup(machine).exit_code == 0
+    assert mode_of(machine) is None
+    assert setup(machine, "--kubernetes", "plugin").exit_code == 0
+    assert setup(machine).exit_code == 0
+    assert mode_of(machine) == "plugin"
+    assert setup(machine, "--kubernetes", "dra").exit_code == 0
+    assert mode_of(machine) == "dra"
+
+
+def test_a_mode_is_not_written_into_a_file_that_was_edited(machine: Path) -> None:  # noqa: F811
+    setup(machine, "--kubernetes", "plugin")
+    with (machine / "etc/gpushare/gpushare.yaml").open("a") as mine:
+        mine.write("max_tenants: 4\n")
+    assert setup(machine, "--kubernetes", "plugin").exit_code == 0
+    refused = setup(machine, "--kubernetes", "dra")
+    assert refused.exit_code == 1
+    assert "Set kubernetes.mode in it to dra" in " ".join(refused.output.split())
+    assert mode_of(machine) == "plugin"
+
+
+@pytest.mark.parametrize(("unit", "package"), [(EXPORTER, "prometheus_client"), (NODE, "grpcio")])
+def test_without_the_library_nothing_is_begun(
+    machine: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    unit: OptionalUnit,
+    package: str,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    result = setup(machine, *OPTIONS[unit])
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert f"{sys.executable} -m pip install {package}" in said
+    assert not (machine / "etc/gpushare").exists()
+
+
+@pytest.mark.parametrize("prefix", ["/root/venv", "/home/me/venv"])
+def test_an_exporter_that_its_user_cannot_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    monkeypatch.setattr(sys, "prefix", prefix)
+    with pytest.raises(plan.SetupError, match="/opt/gpushare"):
+        list(EXPORTER.plan(InstallRecord(Path("/"))))
+
+
+@pytest.mark.parametrize(("unit", "exposure"), [(EXPORTER, 20), (NODE, 30)])
+def test_systemd_takes_the_unit_and_finds_it_hardened(
+    tmp_path: Path, unit: OptionalUnit, exposure: int
+) -> None:
+    text = unit.text()
+    program = tmp_path / unit.program
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    file = tmp_path / unit.name
+    file.write_text(text.replace(str(Path(sys.prefix) / "bin" / unit.program), str(program)))
+    done = analyze("verify", str(file))
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    # Of 10, which is a service that may do everything; below 2 systemd calls it OK.
+    done = analyze("security", "--offline=true", f"--threshold={exposure}", str(file))
+    assert done.returncode == 0, done.stdout
+
+
+def analyze(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=False)
+
+
+def settings(unit: OptionalUnit) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in unit.text().splitlines() if "=" in line[1:])
+
+
+def test_the_exporter_may_speak_to_two_kinds_of_socket_and_do_nothing_else() -> None:
+    said = settings(EXPORTER)
+    assert said["RestrictAddressFamilies"] == "AF_UNIX AF_INET AF_INET6"
+    assert said["CapabilityBoundingSet"] == ""
+    assert said["DynamicUser"] == "yes"
+
+
+def test_gpushare_node_is_root_without_capabilities() -> None:
+    """It owns the kubelet's folders and is root to gpushared, and needs no more than that."""
+    said = settings(NODE)
+    assert said["CapabilityBoundingSet"] == ""
+    assert said["ProtectSystem"] == "strict"
+    assert said["ReadWritePaths"] == "-/var/lib/kubelet"
+    assert "User" not in said
