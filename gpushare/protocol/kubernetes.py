@@ -17,7 +17,7 @@ MODE_LABEL: Final = "gpushare.io/mode"
 
 #: In run_dir: `allocations/UUID/BYTES`, of the device plugin, and where it is mounted.
 ALLOCATIONS: Final = "allocations"
-ALLOCATION_MOUNT: Final = "/run/gpushare/allocation"
+ALLOCATION_MOUNT: Final = "/run/gpushare/allocation"  # of more cards: with -1, -2, ... at its end
 
 #: In run_dir: `claims/UID`, of a prepared ResourceClaim, and where it is mounted.
 CLAIMS: Final = "claims"

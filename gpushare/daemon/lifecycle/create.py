@@ -215,7 +215,7 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         parsed, state.config.kubernetes_mode, in_pod=is_of_kubelet(original, bundle.path)
     )
     if allocation is not None:
-        placed = scheduled.without_mounts(placed, [allocation.mount])
+        placed = scheduled.without_mounts(placed, allocation.mounts)
     return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms)
 
 

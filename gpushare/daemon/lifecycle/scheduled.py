@@ -38,6 +38,7 @@ from gpushare.quota import (
 )
 from gpushare.quota.request import COMPUTE_KEYS, SCHEDULED
 
+_DESTINATION: Final = re.compile(rf"{ALLOCATION_MOUNT}(-[0-9]+)?", re.ASCII)
 _BYTES: Final = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
 _UUID: Final = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
 _PLUGIN: Final = "device plugin"
@@ -56,16 +57,18 @@ _USE: Final[Mapping[NodeMode, str]] = {
 
 @dataclass(frozen=True)
 class PluginAllocation:
-    """What the device plugin allocated; `mount` is the number of its mount in the spec."""
+    """The same memory of each card; `mounts` are the numbers of its mounts in the spec."""
 
-    mount: int
-    card: str
+    mounts: tuple[int, ...]
+    cards: tuple[str, ...]
     memory_bytes: int
 
     def scheduled(self) -> ScheduledAllocation:
         """Return it as a request: of compute the scheduler allocates nothing."""
         layer = {
-            "devices": RequestedValue(self.card, (self.card,), ValueSource(_PLUGIN, "devices")),
+            "devices": RequestedValue(
+                ",".join(self.cards), self.cards, ValueSource(_PLUGIN, "devices")
+            ),
             "memory": RequestedValue(
                 exact_size(self.memory_bytes), self.memory_bytes, ValueSource(_PLUGIN, "memory")
             ),
@@ -104,21 +107,24 @@ def _root(config: Config, name: str) -> Path:
 def find_allocation(spec: Spec, config: Config) -> PluginAllocation | None:
     """Return what the device plugin allocated to a container, None if it allocated nothing.
 
-    QuotaError for more than one allocation: a container has one share of a card.
+    QuotaError for different parts of cards: a container has the same memory of each of its cards.
     """
-    found = [
-        allocation
+    found = {
+        number: part
         for number, mount in enumerate(spec.entries(*MOUNTS))
-        if mount.get("destination") == ALLOCATION_MOUNT
-        and (allocation := _allocation(number, mount.get("source"), config)) is not None
-    ]
-    if len(found) > 1:
-        rule = f"allocated {len(found)} parts of cards to one container"
+        if _DESTINATION.fullmatch(str(mount.get("destination")))
+        and (part := _part(mount.get("source"), config)) is not None
+    }
+    cards = tuple(card for card, _ in found.values())
+    sizes = {size for _, size in found.values()}
+    if len(sizes) > 1 or len(set(cards)) < len(cards):
+        rule = f"allocated {len(found)} different parts of cards to one container"
         raise QuotaError(_PLUGIN, None, rule, "request one resource of gpushare in each container")
-    return found[0] if found else None
+    return PluginAllocation(tuple(found), cards, sizes.pop()) if sizes else None
 
 
-def _allocation(number: int, source: object, config: Config) -> PluginAllocation | None:
+def _part(source: object, config: Config) -> tuple[str, int] | None:
+    """Return the card and the bytes that a folder of gpushared stands for."""
     if not isinstance(source, str):
         return None
     folder = Path(source)
@@ -127,7 +133,7 @@ def _allocation(number: int, source: object, config: Config) -> PluginAllocation
         return None
     if not _UUID.fullmatch(uuid) or not _BYTES.fullmatch(size):
         return None
-    return PluginAllocation(number, uuid, int(size))
+    return uuid, int(size)
 
 
 def without_mounts(placed: InjectedGpu, mounts: Sequence[int]) -> InjectedGpu:

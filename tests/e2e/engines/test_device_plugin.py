@@ -113,6 +113,20 @@ def test_a_container_is_on_the_card_of_its_ids(node: CriNode, kubelet: StandInKu
     assert len(first.devices | second.devices | third.devices) == 3 * half
 
 
+def test_a_container_larger_than_a_card_gets_the_same_of_two(
+    node: CriNode, kubelet: StandInKubelet
+) -> None:
+    both = 2 * (card_gib(node.stack) - 1)
+    given = kubelet.admit(RESOURCE, both)
+    with node.pod() as pod:
+        container = pod.run("train", mounts=given.mounts())
+        [row] = Client(node.stack.socket).tenants()
+        quotas = [card["quota_bytes"] for card in row["cards"]]
+        assert quotas == [both // 2 * GIB, both // 2 * GIB]
+        mounted = container.execute("/bin/busybox", "ls", "/run")
+        assert "gpushare" not in mounted.stdout
+
+
 def test_a_full_node_is_the_kubelets_to_refuse_and_never_gpushareds(
     node: CriNode, kubelet: StandInKubelet
 ) -> None:

@@ -262,9 +262,10 @@ def test_an_allocation_mounted_elsewhere_is_a_volume(node: DaemonState, tmp_path
     assert train.create(node)["mode"] == "none"
 
 
-def test_two_allocations_for_one_container_are_refused(node: DaemonState, tmp_path: Path) -> None:
-    train = mounted(container(tmp_path), folder(node, 4), folder(node, 8))
-    with pytest.raises(QuotaError, match="allocated 2 parts of cards to one container"):
+@pytest.mark.parametrize("second", [8, 4])
+def test_two_parts_of_one_card_are_refused(node: DaemonState, tmp_path: Path, second: int) -> None:
+    train = mounted(container(tmp_path), folder(node, 4), folder(node, second))
+    with pytest.raises(QuotaError, match="allocated 2 different parts of cards"):
         train.create(node)
 
 
