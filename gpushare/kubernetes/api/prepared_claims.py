@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watches the claims that are prepared here, for pods that join or leave them.
+
+The kubelet does not tell a driver of a pod that joins a prepared claim: only the claim's
+`status.reservedFor` does. A watch cannot select claims by node, so each has a watch of its own.
+Most claims are made from a template for one pod, which no other can join: they need none.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from gpushare.kubernetes.api.claims import CLAIMS, AllocatedClaim, claim_of
+from gpushare.kubernetes.api.server import ApiServer, path_of
+from gpushare.kubernetes.api.watch import WatchedObjects
+
+
+class PreparedClaims:
+    """Calls `changed`, on a thread of its own, with each claim whose pods changed.
+
+    If `changed` raises a UserError, it is called again with the claim's next change.
+    """
+
+    def __init__(self, api: ApiServer, changed: Callable[[AllocatedClaim], None]) -> None:
+        self._api = api
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._followed: dict[str, _FollowedClaim] = {}
+
+    def follow(self, claim: AllocatedClaim) -> None:
+        """Watch a claim that was prepared with `claim.pods`."""
+        if claim.is_of_one_pod:
+            return
+        with self._lock:
+            if claim.uid in self._followed:
+                return
+            followed = self._followed[claim.uid] = _FollowedClaim(self._api, claim, self._changed)
+        followed.watch.start()
+
+    def forget(self, uid: str) -> None:
+        """Stop watching a claim that is no longer prepared; an unknown one is fine."""
+        with self._lock:
+            followed = self._followed.pop(uid, None)
+        if followed is not None:
+            followed.watch.close()
+
+    def close(self) -> None:
+        """Stop watching all claims."""
+        for uid in list(self._followed):
+            self.forget(uid)
+
+
+class _FollowedClaim:
+    """One claim, and the pods that were last reported of it."""
+
+    def __init__(
+        self, api: ApiServer, claim: AllocatedClaim, changed: Callable[[AllocatedClaim], None]
+    ) -> None:
+        self._uid = claim.uid
+        self._pods = set(claim.pods)
+        self._changed = changed
+        query = {"fieldSelector": f"metadata.name={claim.name}"}
+        path = path_of(CLAIMS, namespace=claim.namespace)
+        self.watch = WatchedObjects(api, path, query, changed=self._compare)
+
+    def _compare(self) -> None:
+        for one in self.watch.objects():
+            claim = claim_of(one)
+            if claim.uid == self._uid and set(claim.pods) != self._pods:
+                self._changed(claim)
+                self._pods = set(claim.pods)

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of the Kubernetes API server: JSON over one kept connection for each thread.
+
+No call waits for ever: each request has a deadline for the whole answer, a failed one is repeated
+after growing pauses for at most `PATIENCE_SECONDS`, and `stop` ends every wait. All requests can be
+repeated safely: those that create an object name it, and those that change one name its
+resourceVersion or set the same fields again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import gpushare
+from gpushare.kubernetes.api.credentials import Credentials
+from gpushare.kubernetes.api.errors import (
+    ApiError,
+    ApiExpired,
+    ApiNotFound,
+    ApiUnreachable,
+    refusal,
+)
+
+Object = dict[str, Any]
+Query = Mapping[str, str]
+
+CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 10.0
+PATIENCE_SECONDS: Final = 30.0
+FAILURES: Final = (OSError, http.client.HTTPException)
+_FIRST_PAUSE: Final = 0.2
+_LONGEST_PAUSE: Final = 5.0
+_MOST_BYTES: Final = 64 << 20
+_PAGE: Final = "500"
+_PASSING: Final = frozenset(
+    {
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+
+
+def path_of(collection: str, name: str = "", namespace: str = "") -> str:
+    """Return the path of an object, or of a collection if `name` is empty.
+
+    `collection` is `/api/v1/nodes` or, with a namespace, `/api/v1/events`.
+    """
+    root, _, plural = collection.rpartition("/")
+    inside = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+    return f"{root}{inside}/{plural}" + (f"/{quote(name, safe='')}" if name else "")
+
+
+@dataclass(frozen=True)
+class ApiRequest:
+    """A request to the API server; `body` is sent as `kind`."""
+
+    method: str
+    path: str
+    query: Query | None = None
+    body: Object | None = None
+    kind: str = "application/json"
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    @property
+    def target(self) -> str:
+        """The path with the query."""
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+    @property
+    def data(self) -> bytes | None:
+        """The body as bytes."""
+        if self.body is None:
+            return None
+        return json.dumps(self.body, separators=(",", ":"), allow_nan=False).encode()
+
+
+class ApiServer:
+    """The API server of `credentials`. Threads can share it; each has its own connection."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        stop: threading.Event | None = None,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.credentials = credentials
+        self.stop = threading.Event() if stop is None else stop
+        self._answer_seconds = answer_seconds
+        self._patience_seconds = patience_seconds
+        self._kept = threading.local()
+        self._open: set[http.client.HTTPConnection] = set()
+
+    def get(self, path: str, query: Query | None = None) -> Object:
+        """Return the object at `path`."""
+        return self._repeated(ApiRequest("GET", path, query))
+
+    def all_of(self, path: str, query: Query | None = None) -> tuple[list[Object], str]:
+        """Return all objects of a collection, and the resourceVersion of that state."""
+        while True:
+            found: list[Object] = []
+            page = {**(query or {}), "limit": _PAGE}
+            try:
+                while True:
+                    answer = self.get(path, page)
+                    found += answer.get("items") or []
+                    metadata = answer.get("metadata") or {}
+                    if not metadata.get("continue"):
+                        return found, str(metadata.get("resourceVersion") or "")
+                    page["continue"] = str(metadata["continue"])
+            except ApiExpired:  # between two pages: begin again
+                if "continue" not in page:
+                    raise
+
+    def create(self, path: str, body: Object) -> Object:
+        """Create `body`, which has a name, in the collection `path`; ApiExists if there is one."""
+        return self._repeated(ApiRequest("POST", path, body=body))
+
+    def replace(self, path: str, body: Object) -> Object:
+        """Replace the object at `path`; ApiConflict if it is no longer `body`'s resourceVersion."""
+        return self._repeated(ApiRequest("PUT", path, body=body))
+
+    def patch(self, path: str, body: Object) -> Object:
+        """Merge `body` into the object at `path`: null removes a field (RFC 7386)."""
+        kind = "application/merge-patch+json"
+        return self._repeated(ApiRequest("PATCH", path, body=body, kind=kind))
+
+    def delete(self, path: str, uid: str = "") -> None:
+        """Delete the object at `path`, with `uid` only that one; one that is gone is fine."""
+        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        with contextlib.suppress(ApiNotFound):
+            self._repeated(ApiRequest("DELETE", path, body=body))
+
+    def clock(self) -> float | None:
+        """Return the server's clock in seconds since the epoch; None if it does not report it."""
+        request = ApiRequest("GET", "/version")
+        connection = self.open_connection(self._answer_seconds)
+        try:
+            with contextlib.closing(connection), Deadline(connection, self._answer_seconds):
+                date = self.send(connection, request).headers.get("Date", "")
+            return parsedate_to_datetime(date).timestamp()
+        except FAILURES as error:
+            raise ApiUnreachable(f"{request}: {_text(error)}") from error
+        except ValueError:
+            return None
+
+    def close(self) -> None:
+        """Stop, and close the kept connections of all threads; no request may be under way."""
+        self.stop.set()
+        while self._open:
+            self._open.pop().close()
+
+    def open_connection(self, seconds: float) -> http.client.HTTPConnection:
+        """Return an open connection; `seconds` limits each wait on it. ApiUnreachable."""
+        one = self.credentials
+        connection: http.client.HTTPConnection = (
+            _TlsConnection(one)
+            if one.is_encrypted
+            else http.client.HTTPConnection(one.host, one.port, timeout=CONNECT_SECONDS)
+        )
+        try:
+            with Deadline(connection, CONNECT_SECONDS):
+                connection.connect()
+        except FAILURES as error:
+            connection.close()
+            raise ApiUnreachable(f"{one.server}: {_text(error)}") from error
+        connection.sock.settimeout(seconds)
+        return connection
+
+    def send(
+        self, connection: http.client.HTTPConnection, request: ApiRequest
+    ) -> http.client.HTTPResponse:
+        """Send one request and return its answer, of which only the head is read."""
+        headers = {"Accept": "application/json", "User-Agent": f"gpushare/{gpushare.__version__}"}
+        authorization = self.credentials.authorization()
+        if authorization:
+            headers["Authorization"] = authorization
+        if request.body is not None:
+            headers["Content-Type"] = request.kind
+        target = self.credentials.base_path + request.target
+        connection.request(request.method, target, body=request.data, headers=headers)
+        return connection.getresponse()
+
+    def _repeated(self, request: ApiRequest) -> Object:
+        """Send a request until it is answered, or refused, or patience ends."""
+        until = time.monotonic() + self._patience_seconds
+        waits = pauses()
+        while True:
+            try:
+                return self._once(request)
+            except ApiError as error:
+                passes = isinstance(error, ApiUnreachable) or error.status in _PASSING
+                wait = max(next(waits), error.retry_after)
+                if not passes or time.monotonic() + wait > until or self.stop.wait(wait):
+                    raise
+
+    def _once(self, request: ApiRequest) -> Object:
+        connection: http.client.HTTPConnection | None = getattr(self._kept, "connection", None)
+        if connection is not None:
+            # A server may close a connection that was idle just as it is used again.
+            with contextlib.suppress(ConnectionError):
+                return self._exchange(connection, request)
+        connection = self._kept.connection = self.open_connection(self._answer_seconds)
+        self._open.add(connection)
+        try:
+            return self._exchange(connection, request)
+        except ConnectionError as error:
+            raise ApiUnreachable(f"{request}: {_text(error)}") from error
+
+    def _exchange(self, connection: http.client.HTTPConnection, request: ApiRequest) -> Object:
+        """Send a request; ConnectionError if the connection was closed before the answer."""
+        is_done = False
+        try:
+            with Deadline(connection, self._answer_seconds) as deadline:
+                try:
+                    response = self.send(connection, request)
+                    content = response.read(_MOST_BYTES + 1)
+                    if response.length or deadline.has_passed:
+                        raise http.client.IncompleteRead(content)
+                except FAILURES as error:
+                    if deadline.has_passed or isinstance(error, TimeoutError):
+                        limit = f"no answer within {self._answer_seconds:g} s"
+                        raise ApiUnreachable(f"{request}: {limit}") from error
+                    if isinstance(error, ConnectionError):
+                        raise
+                    raise ApiUnreachable(f"{request}: {_text(error)}") from error
+            is_done = not response.will_close and len(content) <= _MOST_BYTES
+        finally:
+            if not is_done:
+                connection.close()
+                self._open.discard(connection)
+                self._kept.connection = None
+        return decode_answer(str(request), response, content)
+
+
+class _TlsConnection(http.client.HTTPSConnection):
+    """A connection whose certificates are read when it opens."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._settings = credentials.context()
+        super().__init__(
+            credentials.host, credentials.port, timeout=CONNECT_SECONDS, context=self._settings
+        )
+        self._server_name = credentials.server_name or credentials.host
+
+    def connect(self) -> None:
+        """Open the connection; the name in the server's certificate may differ from its host."""
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._settings.wrap_socket(self.sock, server_hostname=self._server_name)
+
+
+class Deadline:
+    """Ends every wait on a connection once `seconds` have passed, whatever trickles in."""
+
+    def __init__(self, connection: http.client.HTTPConnection, seconds: float) -> None:
+        self._connection = connection
+        self._timer = threading.Timer(seconds, self._pass)
+        self._timer.daemon = True
+        self.has_passed = False
+
+    def __enter__(self) -> Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _pass(self) -> None:
+        self.has_passed = True
+        shut(self._connection)
+
+
+def shut(connection: http.client.HTTPConnection) -> None:
+    """End every wait on `connection`, from any thread."""
+    link = connection.sock
+    if link is not None:
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(link, socket.SHUT_RDWR)  # of TLS too, without a farewell
+
+
+def pauses() -> Iterator[float]:
+    """Yield how long to wait before each next attempt, s: growing, and different on each node."""
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def decode_answer(what: str, response: http.client.HTTPResponse, content: bytes) -> Object:
+    """Return the object in an answer; ApiError for a refusal, or what is no object."""
+    found: Any = None
+    try:
+        found = json.loads(content) if content else {}
+    except (ValueError, RecursionError):
+        found = content[:200].decode("utf-8", "replace")
+    if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+        if isinstance(found, dict):
+            return found
+        raise ApiUnreachable(f"{what}: the answer is not a JSON object of at most 64 MiB")
+    error = refusal(what, response.status, found)
+    with contextlib.suppress(ValueError):
+        error.retry_after = min(float(response.headers.get("Retry-After", "0")), _LONGEST_PAUSE)
+    raise error
+
+
+def _text(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else "") or str(error) or repr(error)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ResourceSlices of this node: one pool, named as the node, that lists its cards.
+
+Every change of a device raises the generation in all slices of the pool, and a consumer ignores a
+pool until it has all slices of the highest generation. The slices stay when gpushare-node ends, so
+that an upgrade does not take the cards from the scheduler; the kubelet deletes them about 30 s
+after the driver has left it. Source: resource.k8s.io/v1, "ResourcePool".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from gpushare.errors import UserError
+from gpushare.kubernetes.api.cards import NodeCards
+from gpushare.kubernetes.api.devices import devices_of, same_devices
+from gpushare.kubernetes.api.errors import ApiConflict, ApiExists, ApiNotFound
+from gpushare.kubernetes.api.labels import NODES
+from gpushare.kubernetes.api.server import ApiServer, Object, path_of
+from gpushare.kubernetes.names import DRIVER
+
+API_VERSION: Final = "resource.k8s.io/v1"
+SLICES: Final = f"/apis/{API_VERSION}/resourceslices"
+#: What a slice may have if any of its devices has a taint.
+DEVICES_MOST: Final = 64
+_NAME_CHARACTERS: Final = 253
+_ATTEMPTS: Final = 5
+
+
+class NoSharedDevices(UserError):
+    """The cluster does not keep what makes a card shareable; the message has the fix."""
+
+
+class SlicePublisher:
+    """Keeps the slices of the node `name` equal to the cards that it is given."""
+
+    def __init__(self, api: ApiServer, name: str) -> None:
+        self.keeps_taints = True  # False: the server dropped them, and tainted cards are left out
+        self._api = api
+        self._node = name
+        self._uid = ""
+        self._written: list[Object] | None = None
+
+    def write(self, node: NodeCards) -> None:
+        """Publish the cards of `node`, if they differ from those last published; ApiError."""
+        if self._wanted(node) != self._written:
+            self._synchronize(node)
+
+    def verify(self) -> None:
+        """Have the next `write` compare with the server: the kubelet deletes slices, for example.
+
+        To be called after a registration at the kubelet, and when a watch reports a change.
+        """
+        self._written = None
+
+    def remove(self) -> None:
+        """Delete all slices of this driver on this node; ApiError."""
+        with contextlib.suppress(NoSharedDevices):  # then it has none
+            for one in self._found():
+                metadata = one["metadata"]
+                self._api.delete(path_of(SLICES, metadata["name"]), metadata["uid"])
+        self._written = None
+
+    def _wanted(self, node: NodeCards) -> list[Object]:
+        return devices_of(node, with_taints=self.keeps_taints)
+
+    def _synchronize(self, node: NodeCards) -> None:
+        for _ in range(_ATTEMPTS):
+            wanted = self._wanted(node)
+            try:
+                kept = self._publish(wanted)
+            except (ApiConflict, ApiExists, ApiNotFound) as error:
+                conflict = error  # something else wrote them meanwhile: read again
+                continue
+            if kept is None or same_devices(wanted, kept):
+                self._written = wanted
+                return
+            self._judge_loss(wanted, kept)
+        raise conflict
+
+    def _publish(self, devices: list[Object]) -> list[Object] | None:
+        """Bring the slices to `devices`; return what the server kept, None if nothing changed."""
+        found = self._found()
+        parts = [devices[at : at + DEVICES_MOST] for at in range(0, len(devices), DEVICES_MOST)]
+        names = [self._name(number) for number in range(len(parts))]
+        if self._is_current(found, names, parts):
+            return None
+        generation = 1 + max((_generation(one) for one in found), default=0)
+        known = {one["metadata"]["name"]: one for one in found}
+        for name, one in known.items():
+            if name not in names:
+                self._api.delete(path_of(SLICES, name), one["metadata"]["uid"])
+        kept: list[Object] = []
+        for name, part in zip(names, parts, strict=True):
+            body = self._slice(name, part, generation, len(parts))
+            if name in known:
+                body["metadata"] = known[name]["metadata"]
+                kept += _devices(self._api.replace(path_of(SLICES, name), body))
+            else:
+                kept += _devices(self._api.create(SLICES, body))
+        return kept
+
+    def _is_current(
+        self, found: Sequence[Object], names: Sequence[str], parts: Sequence[list[Object]]
+    ) -> bool:
+        by_name = {one["metadata"]["name"]: one for one in found}
+        return (
+            set(by_name) == set(names)
+            and len({_generation(one) for one in found}) <= 1
+            and all(
+                by_name[name]["spec"]["pool"]["resourceSliceCount"] == len(names)
+                and same_devices(part, _devices(by_name[name]))
+                for name, part in zip(names, parts, strict=True)
+            )
+        )
+
+    def _judge_loss(self, wanted: list[Object], kept: list[Object]) -> None:
+        """React to fields that the server dropped, because it is older or a gate is off."""
+        if any("allowMultipleAllocations" not in device for device in kept):
+            self.remove()
+            raise NoSharedDevices(
+                "the API server drops allowMultipleAllocations: this cluster cannot share a card. "
+                "Set the feature gate DRAConsumableCapacity on the API server, the scheduler and "
+                "the kubelets, upgrade to Kubernetes 1.36, or set kubernetes: {mode: plugin}"
+            )
+        had = any("taints" in device for device in wanted)
+        if had and not any("taints" in device for device in kept):
+            self.keeps_taints = False
+
+    def _found(self) -> list[Object]:
+        query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={self._node}"}
+        try:
+            return self._api.all_of(SLICES, query)[0]
+        except ApiNotFound as error:
+            raise NoSharedDevices(
+                f"the cluster has no {API_VERSION}. Upgrade to Kubernetes 1.34 or newer, or set "
+                "kubernetes: {mode: plugin}"
+            ) from error
+
+    def _slice(self, name: str, devices: list[Object], generation: int, count: int) -> Object:
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "ResourceSlice",
+            "metadata": {"name": name, "ownerReferences": [self._owner()]},
+            "spec": {
+                "driver": DRIVER,
+                "nodeName": self._node,
+                "pool": {
+                    "name": self._node,
+                    "generation": generation,
+                    "resourceSliceCount": count,
+                },
+                "devices": devices,
+            },
+        }
+
+    def _owner(self) -> Object:
+        """Return the reference by which the slices of a deleted node are deleted."""
+        if not self._uid:
+            self._uid = self._api.get(path_of(NODES, self._node))["metadata"]["uid"]
+        return {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._uid}
+
+    def _name(self, number: int) -> str:
+        """Return the name of a slice. It is always the same, so a repeated create is found out."""
+        tail = f"-{DRIVER}-{number}"
+        if len(self._node) + len(tail) <= _NAME_CHARACTERS:
+            return self._node + tail
+        digest = hashlib.sha256(self._node.encode()).hexdigest()[:16]
+        return self._node[: _NAME_CHARACTERS - len(tail) - 17].rstrip(".-") + f"-{digest}{tail}"
+
+
+def _generation(one: Object) -> int:
+    return int(one["spec"]["pool"]["generation"])
+
+
+def _devices(one: Object) -> list[Object]:
+    found: list[Object] = one["spec"].get("devices") or []
+    return found

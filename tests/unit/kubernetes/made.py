@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards as gpushared reports them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare.kubernetes.api.cards import NodeCards, node_cards
+
+GIB = 1 << 30
+STATUS: Mapping[str, Any] = {
+    "driver_version": "580.95.05",
+    "cuda_version": "13.0",
+    "isolation": "interposer",
+    "kubernetes_mode": "dra",
+}
+
+
+def card(index: int = 0, **changed: Any) -> dict[str, Any]:
+    """Return a row of gpushared's `cards`, as far as a scheduler needs it."""
+    return {
+        "uuid": f"GPU-5F3C0000-0000-0000-0000-{index:012}",
+        "index": index,
+        "model": "NVIDIA H200",
+        "compute_capability": "9.0",
+        "memory_bytes": 140 * GIB,
+        "schedulable_bytes": 139 * GIB + 12345,
+        "schedulable_cores": 100,
+        "max_tenants": 16,
+        "allowed_mode": "any",
+        "numa_node": 1,
+        "is_schedulable": True,
+        "schedulable_reason": "",
+        **changed,
+    }
+
+
+def node(*rows: Mapping[str, Any], **status: Any) -> NodeCards:
+    """Return a node with these cards; one card if there is none."""
+    return node_cards(rows or (card(),), {**STATUS, **status})

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpushare-node's identity: a service account or its own kubeconfig, never the kubelet's."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.kubernetes.api import kubeconfig
+from gpushare.kubernetes.api.credentials import BadCredentials, Credentials, service_account
+from gpushare.kubernetes.api.errors import ApiForbidden, ApiUnreachable
+from gpushare.kubernetes.api.kubeconfig import find_credentials, read_kubeconfig
+from gpushare.kubernetes.api.server import ApiServer
+from tests.stack.api_server import StandInApiServer
+
+
+def written(folder: Path, cluster: dict[str, Any], user: dict[str, Any], mode: int = 0o600) -> Path:
+    path = folder / "kubeconfig"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [
+            {"name": "other", "context": {"cluster": "none", "user": "none"}},
+            {"name": "here", "context": {"cluster": "c", "user": "u"}},
+        ],
+        "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443", **cluster}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    path.chmod(mode)
+    return path
+
+
+def test_the_service_account_is_found_by_the_variables_of_the_pod(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("first")
+    environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
+    found = service_account(tmp_path, environment)
+    assert (found.host, found.port, found.is_encrypted) == ("fd00::1", 6443, True)
+    assert found.ca == tmp_path / "ca.crt"
+
+
+def test_outside_a_pod_the_message_names_the_kubeconfig(tmp_path: Path) -> None:
+    with pytest.raises(BadCredentials, match="write a kubeconfig to /etc/gpushare/kubeconfig"):
+        service_account(tmp_path, {})
+
+
+def test_a_renewed_token_is_used_for_the_next_request(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    one = Credentials("https://a", token_file=token)
+    assert one.authorization() == "Bearer first"
+    token.write_text("second\n")
+    assert one.authorization() == "Bearer second"
+
+
+def test_a_token_that_is_gone_is_named(tmp_path: Path) -> None:
+    one = Credentials("https://a", token_file=tmp_path / "token")
+    with pytest.raises(BadCredentials, match=r"token .*/token: No such file"):
+        one.authorization()
+
+
+def test_a_kubeconfig_gives_the_server_and_the_token_of_its_context(tmp_path: Path) -> None:
+    found = read_kubeconfig(
+        written(tmp_path, {"tls-server-name": "kubernetes"}, {"token": "secret"})
+    )
+    assert (found.host, found.port, found.server_name) == ("10.0.0.1", 6443, "kubernetes")
+    assert found.authorization() == "Bearer secret"
+
+
+def test_files_are_relative_to_the_kubeconfig_and_a_token_file_is_preferred(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("from the file")
+    user = {"tokenFile": "token", "token": "old"}
+    found = read_kubeconfig(written(tmp_path, {"certificate-authority": "ca.crt"}, user))
+    assert found.ca == tmp_path / "ca.crt"
+    assert found.authorization() == "Bearer from the file"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "rule"),
+    [
+        ({"insecure-skip-tls-verify": True}, {}, "anyone could be the API server"),
+        ({"proxy-url": "http://proxy"}, {}, "proxy is not supported"),
+        ({"server": "ftp://x"}, {}, "not a URL of an API server"),
+        ({"server": "http://10.0.0.1"}, {}, "not a URL of an API server"),
+        ({"server": "https://x:99999"}, {}, "Port out of range"),
+        ({}, {"exec": {"command": "aws"}}, "a program is not supported"),
+        ({}, {"username": "admin"}, "a password is not supported"),
+        ({}, {"client-certificate-data": "%"}, "not base64"),
+        ({"certificate-authority": "/var/lib/kubelet/ca"}, {}, "the kubelet's own credentials"),
+        ({}, {"client-key": "/var/lib/kubelet/pki/k.pem"}, "the kubelet's own credentials"),
+    ],
+)
+def test_what_is_not_supported_or_not_safe_is_refused(
+    tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], rule: str
+) -> None:
+    with pytest.raises(BadCredentials, match=rule):
+        read_kubeconfig(written(tmp_path, cluster, user))
+
+
+@pytest.mark.parametrize("path", ["/etc/kubernetes/kubelet.conf", "/var/lib/kubelet/kubeconfig"])
+def test_the_kubelets_kubeconfig_is_refused_before_it_is_read(path: str) -> None:
+    with pytest.raises(BadCredentials, match="the kubelet's own credentials"):
+        read_kubeconfig(Path(path))
+
+
+def test_a_link_to_the_kubelets_kubeconfig_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "kubelet.conf"
+    target.write_text("kind: Config")
+    monkeypatch.setattr(kubeconfig, "_KUBELETS", (str(target),))
+    link = tmp_path / "mine"
+    link.symlink_to(target)
+    with pytest.raises(BadCredentials, match="the kubelet's own credentials"):
+        read_kubeconfig(link)
+
+
+def test_a_kubeconfig_that_all_users_can_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadCredentials, match="Run chmod 600"):
+        read_kubeconfig(written(tmp_path, {}, {"token": "t"}, 0o644))
+
+
+@pytest.mark.parametrize("text", ["[", "kind: Pod", "a: &a [*a]", "kind: Config"])
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(BadCredentials, match=str(path)):
+        read_kubeconfig(path)
+
+
+def test_a_pod_uses_its_service_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setattr(kubeconfig, "service_account", lambda: Credentials("https://pod"))
+    assert find_credentials().host == "pod"
+    found = find_credentials(written(tmp_path, {}, {"token": "t"}))
+    assert found.host == "10.0.0.1", "an explicit kubeconfig comes first"
+
+
+def test_tls_accepts_the_authority_of_the_kubeconfig_alone(
+    tmp_path: Path, certificate: Path
+) -> None:
+    with StandInApiServer(certificate, token="secret").running() as server:
+        data = base64.b64encode(certificate.read_bytes().partition(b"-----BEGIN PRIV")[0]).decode()
+        trusted = {"server": server.url, "certificate-authority-data": data}
+
+        def asked(cluster: dict[str, Any], token: str = "secret") -> Any:
+            credentials = read_kubeconfig(written(tmp_path, cluster, {"token": token}))
+            with contextlib.closing(ApiServer(credentials, patience_seconds=0)) as api:
+                return api.get("/version")["gitVersion"]
+
+        assert asked(trusted) == "v1.36.2"
+        with pytest.raises(ApiForbidden, match="does not accept the token"):
+            asked(trusted, "wrong")
+        with pytest.raises(ApiUnreachable, match="certificate verify failed"):
+            asked({"server": server.url})
+        with pytest.raises(ApiUnreachable, match="not valid for 'elsewhere'"):
+            asked({**trusted, "tls-server-name": "elsewhere"})
+
+
+def test_a_client_certificate_is_loaded_from_text_and_leaves_no_file(
+    tmp_path: Path, certificate: Path
+) -> None:
+    head, key = certificate.read_text().split("-----BEGIN PRIVATE KEY-----")
+    user = {
+        "client-certificate-data": base64.b64encode(head.encode()).decode(),
+        "client-key-data": base64.b64encode(f"-----BEGIN PRIVATE KEY-----{key}".encode()).decode(),
+    }
+    found = read_kubeconfig(written(tmp_path, {}, user))
+    before = sorted(Path("/proc/self/fd").iterdir())
+    assert found.context() is not None
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kubeconfig"]
+
+
+def test_certificates_that_are_none_are_named(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.crt"
+    ca.write_text("nothing")
+    with pytest.raises(BadCredentials, match=str(ca)):
+        Credentials("https://a", ca=ca).context()
