@@ -9,4 +9,5 @@
 | broadcast | the last message of a stream, for all clients |
 | memory_units | a card's memory as countable devices (pure) |
 | device_plugin | the device plugin v1beta1, and its registration |
+| dra_messages, plugin_sockets, dra_plugin | the driver of dynamic resource allocation |
 """

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver of dynamic resource allocation (DRA) on this node: the kubelet prepares claims here.
+
+The scheduler has written into the claim which cards it gets, and how much of each. Prepare reads
+that, and gpushared reserves it before the kubelet has its answer. No state is kept here: either
+instance of a rolling update answers every call, and a call that is repeated gets the same answer.
+
+The kubelet finds the plugin by its socket in plugins_registry, also after a restart of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gpushare.errors import UserError
+from gpushare.kubernetes.kubelet.broadcast import Broadcast
+from gpushare.kubernetes.kubelet.dra_messages import (
+    DRA_SERVICES,
+    HEALTH_SERVICES,
+    HEALTHY,
+    MAX_MESSAGE_CHARACTERS,
+    PLUGIN_TYPE,
+    UNHEALTHY,
+    UNKNOWN,
+)
+from gpushare.kubernetes.kubelet.grpc_service import Call, GrpcServer
+from gpushare.kubernetes.kubelet.messages import PLUGIN_REGISTRATION
+from gpushare.kubernetes.kubelet.plugin_sockets import plugin_sockets
+from gpushare.kubernetes.names import DRIVER, device_name
+
+if TYPE_CHECKING:
+    from gpushare.kubernetes.api.claims import AllocatedClaim, ClaimDevice
+    from gpushare.kubernetes.cards import SchedulableCard
+    from gpushare.kubernetes.kubelet.protobuf import Values
+    from gpushare.kubernetes.log import StatusLog
+
+#: A device whose health is older is unknown to the kubelet; it is sent three times as often.
+HEALTH_TIMEOUT_SECONDS: Final = 60
+_HEALTH_SECONDS: Final = HEALTH_TIMEOUT_SECONDS / 3
+WHOLE_CARD_CORES: Final = 100
+
+
+class ClaimSource(Protocol):
+    """Reads claims of the cluster, as gpushare.kubernetes.api.claims.ClaimReader does."""
+
+    def read(self, namespace: str, name: str) -> AllocatedClaim:
+        """Return a claim; UserError."""
+
+
+class ClaimPreparer(Protocol):
+    """The part of gpushare.client.Client that prepares claims."""
+
+    def prepare_claim(  # noqa: PLR0913 - the fields of the operation
+        self,
+        uid: str,
+        *,
+        namespace: str,
+        name: str,
+        pods: Sequence[str],
+        devices: Sequence[Any],
+        parameters: Mapping[str, str] | None = None,
+    ) -> Mapping[str, Any]:
+        """Reserve a claim's devices; return the CDI devices of its containers as `cdi`."""
+
+    def unprepare_claim(self, uid: str) -> None:
+        """Release a claim; one that is not prepared is fine."""
+
+
+class PreparedClaimFollower(Protocol):
+    """Is told which claims are prepared, to follow the pods that join them."""
+
+    def follow(self, claim: AllocatedClaim) -> None:
+        """Take a claim that is prepared."""
+
+    def forget(self, uid: str) -> None:
+        """Take a claim that is no longer prepared."""
+
+
+class DraPlugin:
+    """Serves the driver below the kubelet's root directory, for the pool of this node."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - it stands between the three
+        self,
+        kubelet: Path,
+        pool: str,
+        claims: ClaimSource,
+        client: ClaimPreparer,
+        prepared: PreparedClaimFollower,
+        log: StatusLog,
+        pod_uid: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pool, self._claims, self._client = pool, claims, client
+        self._prepared = prepared
+        self._log, self._clock = log, clock
+        self._sockets = plugin_sockets(kubelet, pod_uid)
+        self._servers: list[GrpcServer] = []
+        self._cards: tuple[SchedulableCard, ...] = ()
+        self._health = Broadcast(clock)
+        self._health_at = 0.0
+        #: Whether the kubelet has accepted the plugin: ResourceSlices are published after that.
+        self.is_registered = False
+
+    def update(self, cards: tuple[SchedulableCard, ...]) -> None:
+        """Take the cards as gpushared reports them."""
+        now = self._clock()
+        if cards == self._cards and now - self._health_at < _HEALTH_SECONDS:
+            return
+        self._cards, self._health_at = cards, now
+        self._health.send({"devices": [self._health_of(card) for card in cards]})
+
+    def step(self) -> None:
+        """Serve; a kubelet that starts finds the sockets, and some remove them."""
+        if self._servers and all(server.is_reachable for server in self._servers):
+            return
+        if not self._health.has_message:
+            return  # a claim's devices are not known yet
+        self._close_servers()
+        self.is_registered = False
+        try:
+            for path in (self._sockets.service, self._sockets.registration):
+                path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            # The kubelet calls the service once it sees the socket of the registration.
+            self._servers.append(GrpcServer(self._sockets.service, self._services()))
+            registration = {"GetInfo": self._info, "NotifyRegistrationStatus": self._status}
+            self._servers.append(
+                GrpcServer(self._sockets.registration, [(PLUGIN_REGISTRATION, registration)])
+            )
+        except (OSError, UserError) as error:
+            self._close_servers()
+            self._log.note("kubelet", str(error))
+
+    def close(self) -> None:
+        """Remove the sockets; the kubelet does not, and would call them."""
+        self._health.close()
+        self._close_servers()
+
+    def _close_servers(self) -> None:
+        for server in reversed(self._servers):
+            server.close()
+        self._servers = []
+
+    def _services(self) -> list[Any]:
+        dra = {
+            "NodePrepareResources": self._prepare_claims,
+            "NodeUnprepareResources": self._unprepare_claims,
+        }
+        health = {"NodeWatchResources": lambda _request, call: self._health.stream(call)}
+        return [
+            *((service, dra) for service in DRA_SERVICES.values()),
+            *((service, health) for service in HEALTH_SERVICES.values()),
+        ]
+
+    def _info(self, _request: Values, _call: Call) -> Values:
+        return {
+            "type": PLUGIN_TYPE,
+            "name": DRIVER,
+            "endpoint": str(self._sockets.service),
+            "supported_versions": [*DRA_SERVICES, *HEALTH_SERVICES],
+        }
+
+    def _status(self, request: Values, _call: Call) -> Values:
+        self.is_registered = bool(request["plugin_registered"])
+        if self.is_registered:
+            self._log.note("kubelet", f"the kubelet has registered {DRIVER}")
+        else:
+            self._log.note("kubelet", f"the kubelet refused {DRIVER}: {request['error']}")
+        return {}
+
+    def _prepare_claims(self, request: Values, _call: Call) -> Values:
+        return {"claims": {claim["uid"]: self._prepare(claim) for claim in request["claims"]}}
+
+    def _prepare(self, wanted: Values) -> Values:
+        where = f"{wanted['namespace']}/{wanted['name']}"
+        try:
+            claim = self._read(wanted)
+            reply = self._client.prepare_claim(
+                claim.uid,
+                namespace=claim.namespace,
+                name=claim.name,
+                pods=claim.pods,
+                devices=[self._granted(device) for device in claim.devices],
+                parameters=_parameters(claim),
+            )
+        except UserError as error:
+            self._log.note(f"claim {wanted['uid']}", f"claim {where}: {error}")
+            return {"error": str(error)}
+        self._prepared.follow(claim)
+        return {
+            "devices": [
+                {
+                    "request_names": [device.request],
+                    "pool_name": device.pool,
+                    "device_name": device.device,
+                    "cdi_device_ids": list(reply["cdi"]),
+                }
+                for device in claim.devices
+            ]
+        }
+
+    def _read(self, wanted: Values) -> AllocatedClaim:
+        claim = self._claims.read(wanted["namespace"], wanted["name"])
+        if claim.uid != wanted["uid"]:
+            raise UserError("it was deleted, and another claim has its name")
+        if not claim.devices:
+            raise UserError(f"it has no device of {DRIVER}")
+        return claim
+
+    def _granted(self, device: ClaimDevice) -> dict[str, Any]:
+        """Return what the claim gets of a card; UserError if this node does not have the card."""
+        card = next((card for card in self._cards if device_name(card.uuid) == device.device), None)
+        if card is None or device.pool != self._pool:
+            raise UserError(f"this node has no device {device.device} in the pool {device.pool}")
+        memory, cores = device.memory_bytes, device.cores
+        return {
+            "request": device.request,
+            "card": card.uuid,
+            "memory_bytes": card.memory_bytes if memory is None else memory,
+            "cores": WHOLE_CARD_CORES if cores is None else cores,
+            "share": device.share,
+        }
+
+    def _unprepare_claims(self, request: Values, _call: Call) -> Values:
+        return {"claims": {claim["uid"]: self._unprepare(claim) for claim in request["claims"]}}
+
+    def _unprepare(self, claim: Values) -> Values:
+        try:
+            self._client.unprepare_claim(claim["uid"])
+        except UserError as error:
+            return {"error": str(error)}
+        self._prepared.forget(claim["uid"])
+        return {}
+
+    def _health_of(self, card: SchedulableCard) -> Values:
+        return {
+            "device": {"pool_name": self._pool, "device_name": device_name(card.uuid)},
+            "health": _health(card),
+            "last_updated_time": int(time.time()),
+            "health_check_timeout_seconds": HEALTH_TIMEOUT_SECONDS,
+            "message": card.reason[:MAX_MESSAGE_CHARACTERS],
+        }
+
+
+def _parameters(claim: AllocatedClaim) -> dict[str, str]:
+    """Return the parameters of all devices; UserError if two of them differ."""
+    found: dict[str, str] = {}
+    for device in claim.devices:
+        for key, value in device.parameters.items():
+            if found.setdefault(key, value) != value:
+                raise UserError(
+                    f"parameters: {key} is {found[key]} and {value} for different requests. Use "
+                    "one value, or one claim for each"
+                )
+    return found
+
+
+def _health(card: SchedulableCard) -> int:
+    """Return the HealthStatus: a card that is cordoned works."""
+    kind = card.reason.partition(":")[0].split(" ")[0]
+    if not kind or kind == "cordoned":
+        return HEALTHY
+    return UNHEALTHY if kind == "unhealthy" else UNKNOWN

@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The DRA driver and a kubelet: registration, claims, health, two instances at a time."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.client import RequestRefused
+from gpushare.errors import UserError
+from gpushare.kubernetes.api.claims import AllocatedClaim, ClaimDevice
+from gpushare.kubernetes.cards import OUTAGE, SchedulableCard
+from gpushare.kubernetes.kubelet.dra_plugin import DraPlugin
+from gpushare.kubernetes.kubelet.plugin_sockets import PATH_BYTES, plugin_sockets
+from gpushare.kubernetes.log import StatusLog
+from gpushare.kubernetes.names import device_name
+from tests.e2e.waiting import wait_until
+from tests.stack.kubelet.dra import DRA, HEALTH, DraKubelet
+from tests.stack.kubelet.service import PluginError
+
+GIB = 1 << 30
+A = "GPU-AAAAAAAA-0000-0000-0000-000000000000"
+B = "GPU-BBBBBBBB-0000-0000-0000-000000000000"
+NODE = "node-1"
+POD = "4b1f0f3e-0000-4000-8000-000000000001"
+CARDS = tuple(SchedulableCard(uuid, 4 * GIB, 4 * GIB, "", 0) for uuid in (A, B))
+CLAIM = {"namespace": "ai", "name": "train", "uid": "claim-1"}
+
+
+class Cluster:
+    """The claims of a cluster, by namespace/name."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, AllocatedClaim] = {}
+
+    def read(self, namespace: str, name: str) -> AllocatedClaim:
+        try:
+            return self.claims[f"{namespace}/{name}"]
+        except KeyError:
+            raise UserError(f"there is no claim {namespace}/{name}") from None
+
+    def allocate(self, *devices: ClaimDevice, uid: str = "claim-1") -> None:
+        self.claims["ai/train"] = AllocatedClaim(uid, "ai", "train", ("pod-1",), devices)
+
+
+class Daemon:
+    """gpushared's claims; `refusal` is what it answers instead."""
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self.prepared: dict[str, dict[str, Any]] = {}
+        self.followed: set[str] = set()
+
+    def prepare_claim(
+        self,
+        uid: str,
+        *,
+        namespace: str,
+        name: str,
+        pods: Sequence[str],
+        devices: Sequence[Any],
+        parameters: Mapping[str, str] | None = None,
+    ) -> Mapping[str, Any]:
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        wanted = {"name": f"{namespace}/{name}", "pods": list(pods), "devices": list(devices)}
+        self.prepared[uid] = {**wanted, "parameters": dict(parameters or {})}
+        return {"folder": f"/run/gpushare/claims/{uid}", "cdi": [f"gpushare.io/claim={uid}"]}
+
+    def unprepare_claim(self, uid: str) -> None:
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        self.prepared.pop(uid, None)
+
+    def follow(self, claim: AllocatedClaim) -> None:
+        self.followed.add(claim.uid)
+
+    def forget(self, uid: str) -> None:
+        self.followed.discard(uid)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def part(uuid: str, memory: int | None = GIB, cores: int | None = 40, **more: Any) -> ClaimDevice:
+    values = {"request": "gpu", "pool": NODE, "share": "share-1", "parameters": {}} | more
+    return ClaimDevice(device=device_name(uuid), memory_bytes=memory, cores=cores, **values)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a socket's is limited to 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="kubelet-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+Make = Callable[..., DraPlugin]
+
+
+@pytest.fixture
+def make(folder: Path, cluster: Cluster, daemon: Daemon, clock: Clock) -> Iterator[Make]:
+    made: list[DraPlugin] = []
+
+    def one(pod_uid: str = "") -> DraPlugin:
+        plugin = DraPlugin(
+            folder, NODE, cluster, daemon, daemon, StatusLog(), pod_uid=pod_uid, clock=clock
+        )
+        made.append(plugin)
+        plugin.update(CARDS)
+        plugin.step()
+        return plugin
+
+    yield one
+    for plugin in made:
+        plugin.close()
+
+
+@pytest.fixture
+def plugin(make: Make) -> DraPlugin:
+    return make()
+
+
+@pytest.fixture
+def kubelet(folder: Path, plugin: DraPlugin) -> Iterator[DraKubelet]:  # noqa: ARG001 - it serves
+    with DraKubelet(folder) as made:
+        made.look()
+        yield made
+
+
+def test_a_kubelet_finds_the_driver_by_its_socket(
+    folder: Path, plugin: DraPlugin, kubelet: DraKubelet
+) -> None:
+    assert plugin.is_registered
+    assert kubelet.driver.name == "gpu.gpushare.io"
+    assert kubelet.driver.versions == [*DRA, *HEALTH]
+    assert (folder / "plugins/gpu.gpushare.io/dra.sock").is_socket()
+    assert (folder / "plugins_registry/gpu.gpushare.io-reg.sock").is_socket()
+
+
+@pytest.mark.parametrize("version", DRA)
+def test_a_claim_is_reserved_before_the_kubelet_has_its_answer(
+    folder: Path, plugin: DraPlugin, cluster: Cluster, daemon: Daemon, version: str
+) -> None:
+    assert plugin is not None
+    cluster.allocate(part(A, GIB, 40, parameters={"policy": "burst-share"}))
+    with DraKubelet(folder, [version]) as old:
+        old.look()
+        found = old.prepare(CLAIM)
+    assert found["claim-1"] == {
+        "devices": [
+            {
+                "request_names": ["gpu"],
+                "pool_name": NODE,
+                "device_name": "card-aaaaaaaa-0000-0000-0000-000000000000",
+                "cdi_device_ids": ["gpushare.io/claim=claim-1"],
+            }
+        ],
+        "error": "",
+    }
+    assert daemon.prepared["claim-1"] == {
+        "name": "ai/train",
+        "pods": ["pod-1"],
+        "devices": [
+            {
+                "request": "gpu",
+                "card": A,
+                "memory_bytes": GIB,
+                "cores": 40,
+                "share": "share-1",
+            }
+        ],
+        "parameters": {"policy": "burst-share"},
+    }
+    assert daemon.followed == {"claim-1"}
+
+
+def test_a_claim_for_two_whole_cards(kubelet: DraKubelet, cluster: Cluster, daemon: Daemon) -> None:
+    cluster.allocate(part(A, None, None, share=""), part(B, None, None, share=""))
+    assert len(kubelet.prepare(CLAIM)["claim-1"]["devices"]) == 2
+    granted = daemon.prepared["claim-1"]["devices"]
+    assert [(each["card"], each["memory_bytes"], each["cores"]) for each in granted] == [
+        (A, 4 * GIB, 100),
+        (B, 4 * GIB, 100),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("devices", "uid", "reason"),
+    [
+        ([], "claim-1", "no device of gpu.gpushare.io"),
+        ([part(A)], "claim-2", "another claim has its name"),
+        ([part("GPU-CCCC")], "claim-1", "no device card-cccc in the pool node-1"),
+        ([part(A, pool="node-2")], "claim-1", "in the pool node-2"),
+        (
+            [part(A, parameters={"class": "online"}), part(B, parameters={"class": "offline"})],
+            "claim-1",
+            "class is online and offline",
+        ),
+    ],
+)
+def test_a_claim_that_cannot_be_prepared_says_why(
+    kubelet: DraKubelet,
+    cluster: Cluster,
+    daemon: Daemon,
+    devices: list[ClaimDevice],
+    uid: str,
+    reason: str,
+) -> None:
+    cluster.allocate(*devices, uid=uid)
+    assert reason in kubelet.prepare(CLAIM)["claim-1"]["error"]
+    assert daemon.prepared == {}
+    assert daemon.followed == set()
+
+
+def test_each_claim_has_an_answer_of_its_own(
+    kubelet: DraKubelet, cluster: Cluster, daemon: Daemon
+) -> None:
+    cluster.allocate(part(A))
+    gone = {"namespace": "ai", "name": "gone", "uid": "claim-2"}
+    found = kubelet.prepare(gone, CLAIM)
+    assert found["claim-2"]["error"] == "there is no claim ai/gone"
+    assert found["claim-1"]["devices"]
+    daemon.refusal = "the card is lost"
+    assert kubelet.prepare(CLAIM)["claim-1"] == {"devices": [], "error": "the card is lost"}
+
+
+def test_a_claim_is_released_once_or_again(
+    kubelet: DraKubelet, cluster: Cluster, daemon: Daemon
+) -> None:
+    cluster.allocate(part(A))
+    kubelet.prepare(CLAIM)
+    for _ in range(2):
+        assert kubelet.unprepare(CLAIM) == {"claim-1": {"error": ""}}
+        assert daemon.prepared == {}
+        assert daemon.followed == set()
+    daemon.refusal = "gpushared is not running"
+    assert kubelet.unprepare(CLAIM) == {"claim-1": {"error": "gpushared is not running"}}
+
+
+def test_a_kubelet_that_restarts_finds_the_same_socket(
+    plugin: DraPlugin, kubelet: DraKubelet, cluster: Cluster
+) -> None:
+    kubelet.forget()
+    plugin.step()
+    kubelet.look()
+    cluster.allocate(part(A))
+    assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_socket_that_vanishes_is_made_again(
+    folder: Path, plugin: DraPlugin, kubelet: DraKubelet, cluster: Cluster, number: int
+) -> None:
+    sockets = plugin_sockets(folder)
+    (sockets.service, sockets.registration)[number].unlink()
+    plugin.step()
+    kubelet.forget()
+    kubelet.look()
+    cluster.allocate(part(A))
+    assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
+
+
+def test_a_refused_registration_is_said(
+    folder: Path, plugin: DraPlugin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with DraKubelet(folder) as kubelet:
+        kubelet.refusal = "plugin name is already registered"
+        kubelet.look()
+        assert not plugin.is_registered
+        with pytest.raises(PluginError, match="no DRA driver"):
+            kubelet.prepare(CLAIM)
+    assert "plugin name is already registered" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("version", HEALTH)
+def test_a_kubelet_is_told_the_health_of_each_card(
+    folder: Path, plugin: DraPlugin, version: str
+) -> None:
+    def healths() -> list[str]:
+        return [each["health"] for each in driver.health.values()]
+
+    with DraKubelet(folder, ["v1.DRAPlugin", version]) as kubelet:
+        kubelet.look()
+        driver = kubelet.driver
+        wait_until(lambda: healths() == ["HEALTHY", "HEALTHY"])
+        first, second = CARDS
+        sick = SchedulableCard(A, 4 * GIB, 0, "unhealthy: XID 79", 0)
+        plugin.update((sick, second))
+        wait_until(lambda: healths() == ["UNHEALTHY", "HEALTHY"])
+        report = driver.health[device_name(A)]
+        assert (report["device"]["pool_name"], report["message"]) == (NODE, "unhealthy: XID 79")
+        # A card that takes no new containers works; of one that gpushared does not see, who knows.
+        cordoned = SchedulableCard(A, 4 * GIB, 0, "cordoned: repair", 0)
+        plugin.update((cordoned, SchedulableCard(B, 4 * GIB, 0, OUTAGE, 0)))
+        wait_until(lambda: healths() == ["HEALTHY", "UNKNOWN"])
+        plugin.update(CARDS)
+        wait_until(lambda: healths() == ["HEALTHY", "HEALTHY"])
+        assert first == CARDS[0]
+
+
+def test_health_is_told_again_before_it_is_too_old(
+    plugin: DraPlugin, kubelet: DraKubelet, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = kubelet.driver
+    wait_until(lambda: driver.reports == 1)
+    plugin.update(CARDS)
+    assert driver.reports == 1
+    monkeypatch.setattr("time.time", lambda: 2_000_000_000.0)
+    clock.now += 20
+    plugin.update(CARDS)
+    wait_until(lambda: driver.reports == 2)
+    report = driver.health[device_name(A)]
+    assert int(report["last_updated_time"]) == 2_000_000_000
+    assert int(report["health_check_timeout_seconds"]) == 60
+
+
+def test_two_instances_of_a_rolling_update_answer_for_each_other(
+    folder: Path, make: Make, cluster: Cluster, daemon: Daemon
+) -> None:
+    old = make(POD)
+    with DraKubelet(folder) as kubelet:
+        kubelet.look()
+        cluster.allocate(part(A))
+        kubelet.prepare(CLAIM)
+        make(POD.replace("1", "2"))
+        kubelet.look()
+        assert len(kubelet.drivers) == 2
+        old.close()
+        kubelet.look()
+        assert len(kubelet.drivers) == 1
+        assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
+        assert kubelet.unprepare(CLAIM) == {"claim-1": {"error": ""}}
+    assert daemon.prepared == {}
+
+
+def test_an_end_removes_both_sockets(folder: Path, plugin: DraPlugin, kubelet: DraKubelet) -> None:
+    plugin.close()
+    assert [path for path in folder.rglob("*") if path.is_socket()] == []
+    kubelet.look()
+    assert kubelet.drivers == {}
+
+
+# The digests are coreutils' sha256sum and base64, of the UID and of the driver, a zero and the UID.
+@pytest.mark.parametrize(
+    ("kubelet", "name"),
+    [
+        ("/var/lib/kubelet", f"gpu.gpushare.io-{POD}-reg.sock"),
+        ("/var/snap/microk8s/common/var/lib/kubelet", "gpu.gpushare.io-PxMUOQrQD6I-reg.sock"),
+        ("/srv/" + "k" * 48, "gpu.gpushare.io-PxMUOQrQD6I-reg.sock"),
+        ("/srv/" + "k" * 49, "dra-J2qoPcVGUOCWgkeDfNdswA-reg.sock"),
+    ],
+)
+def test_a_socket_of_an_instance_has_the_first_name_that_fits(kubelet: str, name: str) -> None:
+    sockets = plugin_sockets(Path(kubelet), POD)
+    assert sockets.service.name == f"dra-{POD}.sock"
+    assert sockets.registration.name == name
+    assert len(str(sockets.registration)) <= PATH_BYTES
