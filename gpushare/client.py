@@ -167,9 +167,13 @@ class Client:
             node=last["node"],
         )
 
-    def history(self, name: str = "", since: float = 0.0) -> Iterator[protocol.HistoryEvent]:
-        """Yield the events since `since` (of the epoch) of a container or card, or all events."""
-        after = 0
+    def history(
+        self, name: str = "", since: float = 0.0, after: int = 0
+    ) -> Iterator[protocol.HistoryEvent]:
+        """Yield the events since `since` (of the epoch) of a container or card, or all events.
+
+        Only those that came after the event with number `after`.
+        """
         while True:
             page = list(self._rows("history", name=name, since=since, after=after))
             yield from (cast("protocol.HistoryEvent", row) for row in page)

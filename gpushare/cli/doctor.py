@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,13 +13,17 @@ import click
 
 import gpushare
 from gpushare import config
-from gpushare.checks import Check, driver, engines, machine
+from gpushare.checks import Check, driver, engines, kubernetes, machine
 from gpushare.cli import session as shared
 from gpushare.cli.session import DEGRADED
 from gpushare.cli.text import printable
 from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused
 from gpushare.engines import ENGINES
+from gpushare.errors import UserError
 from gpushare.host import cgroups
+from gpushare.kubernetes.api.credentials import DEFAULT_KUBECONFIG
+from gpushare.kubernetes.api.kubeconfig import find_credentials
+from gpushare.kubernetes.api.server import ApiServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,14 +35,31 @@ if TYPE_CHECKING:
 COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@shared.command("doctor", example="gpushare doctor")
-def command(session: Session) -> None:
+@shared.command("doctor", example="gpushare doctor --k8s")
+@click.option("--k8s", is_flag=True, help="Check this machine as a node of a Kubernetes cluster.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help=f"Kubeconfig for --k8s. Default: {DEFAULT_KUBECONFIG}, or a pod's service account.",
+)
+@click.option(
+    "--node",
+    metavar="NAME",
+    default=socket.gethostname,
+    help="Name of this node in the cluster. Default: this host's name.",
+)
+def command(session: Session, k8s: bool, kubeconfig: Path | None, node: str) -> None:
     """Check this machine and suggest fixes.
+
+    With --k8s, only what Kubernetes needs is checked: the kubelet, containerd, the sockets of
+    gpushare-node, and what the cluster has of this node.
 
     The exit status is 4 if a check fails. Warnings do not change it.
     """
+    checks = _kubernetes(session.client, kubeconfig, node) if k8s else run_checks(session.client)
     found = []
-    for check in run_checks(session.client):
+    for check in checks:
         found.append(check)
         if not session.json:
             word = click.style(f"{check.level:<6}", fg=COLOURS[check.level])
@@ -78,6 +101,24 @@ def run_checks(client: Client) -> Iterator[Check]:
     yield _cgroups(cgroups.layout(cgroups.mountinfo()))
     if status is not None:
         yield from _without_gpu(client)
+
+
+def _kubernetes(client: Client, kubeconfig: Path | None, node: str) -> Iterator[Check]:
+    """Yield the checks of a node; its mode is gpushared's, otherwise that of annotations."""
+    mode = "annotations"
+    try:
+        mode = str(client.status().get("kubernetes_mode", mode))
+    except (DaemonUnreachable, DaemonError, RequestRefused) as error:
+        yield Check("fail", f"daemon: {error}")
+    facts = kubernetes.NodeFacts(mode)
+    try:
+        api = ApiServer(find_credentials(kubeconfig), patience_seconds=0)
+    except UserError as error:
+        yield Check("warn", f"API server: not checked: {error}")
+        yield from kubernetes.check_node(facts, None)
+        return
+    with contextlib.closing(api):
+        yield from kubernetes.check_cluster(api, node.lower(), facts)
 
 
 def _daemon(status: DaemonStatus) -> Iterator[Check]:

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks this machine as a node of a Kubernetes cluster, and what the cluster knows of it.
+
+Source of the versions: Kubernetes enhancements 4381 (dynamic resource allocation, 1.34), 5075
+(consumable capacity: on by default from 1.36) and 4009; containerd docs/cri/config.md (enable_cdi).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gpushare.checks import Check
+from gpushare.errors import UserError
+from gpushare.host import cgroups
+from gpushare.kubernetes.api.errors import ApiForbidden, ApiNotFound
+from gpushare.kubernetes.api.labels import NODES
+from gpushare.kubernetes.api.server import ApiServer, Object, path_of
+from gpushare.kubernetes.api.slices import SLICES
+from gpushare.kubernetes.names import DRIVER, MODE_LABEL, RESOURCE
+
+KUBELET: Final = Path("/var/lib/kubelet")
+RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
+HANDLER: Final = "gpushare"
+SKEW_SECONDS: Final = 30.0
+_SHARES_GATE: Final = "DRAConsumableCapacity"
+_ANSWER_SECONDS: Final = 10.0
+_PLUGIN: Final = "plugin"
+_DRA: Final = "dra"
+_START: Final = "systemctl start gpushare-node; its log: journalctl -u gpushare-node"
+_APPLY: Final = "kubectl apply -f deploy/kubernetes/"
+
+Version = tuple[int, int]
+
+
+def program_output(*words: str) -> str:
+    """Return what a program prints, empty if it is missing or does not end in time."""
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """This machine as a node; `run` returns a program's output, empty if it fails."""
+
+    mode: str
+    folder: Path = KUBELET
+    mountinfo: Callable[[], str] = cgroups.mountinfo
+    run: Callable[..., str] = program_output
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Return the kubelet's KubeletConfiguration, empty if it cannot be read."""
+        try:
+            found = yaml.safe_load((self.folder / "config.yaml").read_bytes())
+        except (OSError, yaml.YAMLError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def check_node(facts: NodeFacts, node: Object | None) -> Iterator[Check]:
+    """Check the kubelet and containerd; `node` is the Node object, None if it cannot be read."""
+    information = ((node or {}).get("status") or {}).get("nodeInfo") or {}
+    kubelet = _version(information.get("kubeletVersion") or facts.run("kubelet", "--version"))
+    yield from _kubelet(facts, kubelet)
+    runtime = information.get("containerRuntimeVersion") or facts.run("containerd", "--version")
+    yield from _containerd(facts, runtime)
+    yield _cgroups(facts, kubelet)
+    yield from _sockets(facts)
+
+
+def check_cluster(api: ApiServer, name: str, facts: NodeFacts) -> Iterator[Check]:
+    """Check what the cluster has of the node `name`, and then the node itself."""
+    try:
+        clock, version = api.clock(), str(api.get("/version").get("gitVersion"))
+    except UserError as error:
+        yield Check("fail", f"API server: {error}", "see docs/how-to/kubernetes-dra.md")
+        yield from check_node(facts, None)
+        return
+    yield Check("ok", f"API server {version}, {api.credentials.server}")
+    yield _clock(clock)
+    node = None
+    try:
+        node = api.get(path_of(NODES, name))
+    except ApiNotFound:
+        yield Check("fail", f"node {name}: not in the cluster", "name it: --node NAME")
+    except UserError as error:
+        yield _unread("node", error)
+    else:
+        yield _label(node, facts.mode)
+    yield from _runtime_classes(api, facts.mode)
+    if facts.mode == _DRA:
+        yield from _slices(api, name)
+    elif facts.mode == _PLUGIN and node is not None:
+        yield _resource(node)
+    yield from check_node(facts, node)
+
+
+def _clock(clock: float | None) -> Check:
+    if clock is None:
+        return Check("warn", "clock: the API server does not report its own")
+    apart = abs(clock - time.time())
+    if apart > SKEW_SECONDS:
+        text = f"clock: {apart:.0f} s from that of the API server: tokens and events are wrong"
+        return Check("fail", text, "systemctl restart systemd-timesyncd, or see chronyc tracking")
+    return Check("ok", "clock: as that of the API server")
+
+
+def _label(node: Object, mode: str) -> Check:
+    label = (node["metadata"].get("labels") or {}).get(MODE_LABEL)
+    if label == mode:
+        return Check("ok", f"label {MODE_LABEL}={mode}: pods of this mode can be placed here")
+    text = f"label {MODE_LABEL} is {label or 'missing'}, gpushare.yaml says {mode}"
+    return Check("fail", f"{text}: pods are not placed here", _START)
+
+
+def _runtime_classes(api: ApiServer, mode: str) -> Iterator[Check]:
+    try:
+        found = [one for one in api.all_of(RUNTIME_CLASSES)[0] if one.get("handler") == HANDLER]
+    except UserError as error:
+        yield _unread("RuntimeClass", error)
+        return
+    for one in found:
+        selector = (one.get("scheduling") or {}).get("nodeSelector") or {}
+        if selector.get(MODE_LABEL) == mode:
+            yield Check("ok", f"RuntimeClass {one['metadata']['name']}: for nodes of mode {mode}")
+            return
+    text = f"RuntimeClass: none has handler {HANDLER} and nodeSelector {MODE_LABEL}: {mode}"
+    yield Check("warn", text, _APPLY)
+
+
+def _slices(api: ApiServer, name: str) -> Iterator[Check]:
+    query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={name}"}
+    try:
+        found = api.all_of(SLICES, query)[0]
+    except ApiNotFound:
+        fix = "upgrade to Kubernetes 1.34, or set kubernetes: {mode: plugin}"
+        yield Check("fail", "the cluster has no resource.k8s.io/v1", fix)
+        return
+    except UserError as error:
+        yield _unread("ResourceSlices", error)
+        return
+    devices = [device for one in found for device in one["spec"].get("devices") or []]
+    if not devices:
+        yield Check("fail", f"ResourceSlices of {DRIVER}: none on this node", _START)
+        return
+    tainted = sum(bool(device.get("taints")) for device in devices)
+    rest = f", of them {tainted} with a taint" if tainted else ""
+    yield Check("ok", f"ResourceSlices of {DRIVER}: {len(devices)} cards{rest}")
+    if not all(device.get("allowMultipleAllocations") for device in devices):
+        text = "ResourceSlices: the cluster does not let claims share a card"
+        yield Check("fail", text, f"set the feature gate {_SHARES_GATE}, or upgrade to 1.36")
+
+
+def _resource(node: Object) -> Check:
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    ours = {name: amount for name, amount in allocatable.items() if name.startswith("gpushare.io/")}
+    if not ours:
+        return Check("fail", f"{RESOURCE}: the node has none (device plugin)", _START)
+    return Check("ok", "allocatable: " + ", ".join(f"{key} {ours[key]}" for key in sorted(ours)))
+
+
+def _kubelet(facts: NodeFacts, version: Version | None) -> Iterator[Check]:
+    if version is None:
+        yield Check(
+            "warn", "kubelet: version not known", "run this on the node, or name it: --node"
+        )
+        return
+    text = f"kubelet {version[0]}.{version[1]}"
+    if facts.mode != _DRA or version >= (1, 36):
+        yield Check("ok", text)
+    elif version < (1, 34):
+        fix = "upgrade it to 1.34 or newer, or set kubernetes: {mode: plugin}"
+        yield Check("fail", f"{text}: without dynamic resource allocation (v1)", fix)
+    elif (facts.configuration().get("featureGates") or {}).get(_SHARES_GATE) is True:
+        yield Check("ok", f"{text}, with the feature gate {_SHARES_GATE}")
+    else:
+        fix = f"set featureGates: {{{_SHARES_GATE}: true}} in {facts.folder}/config.yaml, and on "
+        fix += "the API server and the scheduler"
+        yield Check("fail", f"{text}: the feature gate {_SHARES_GATE} is off", fix)
+
+
+def _containerd(facts: NodeFacts, text: str) -> Iterator[Check]:
+    version = _version(text) if "containerd" in text else None
+    if version is None:
+        return  # CRI-O has CDI enabled, and the engines' checks name what is missing
+    name = f"containerd {version[0]}.{version[1]}"
+    if facts.mode != _DRA:
+        yield Check("ok", name)
+    elif version < (1, 7):
+        fix = "upgrade it to 1.7 or newer, or set kubernetes: {mode: plugin}"
+        yield Check("fail", f"{name}: ignores CDI, by which a claim reaches a container", fix)
+    else:
+        enabled = re.search(r"^\s*enable_cdi\s*=\s*(true|false)", _dump(facts), re.MULTILINE)
+        if (enabled is None and version < (2, 0)) or (enabled and enabled[1] == "false"):
+            fix = "set enable_cdi = true in containerd's CRI plugin, and restart it"
+            yield Check("fail", f"{name}: CDI is off", fix)
+        else:
+            yield Check("ok", f"{name}, with CDI")
+
+
+def _dump(facts: NodeFacts) -> str:
+    return facts.run("containerd", "config", "dump")
+
+
+def _cgroups(facts: NodeFacts, kubelet: Version | None) -> Check:
+    layout = cgroups.layout(facts.mountinfo())
+    if layout == "v2":
+        return Check("ok", "cgroup v2, as the kubelet wants it")
+    fix = "boot with systemd.unified_cgroup_hierarchy=1"
+    if kubelet is not None and kubelet >= (1, 35):
+        if facts.configuration().get("failCgroupV1") is False:
+            return Check("warn", f"cgroup {layout}: accepted by failCgroupV1: false", fix)
+        return Check("fail", f"cgroup {layout}: refused by kubelets from 1.35 on", fix)
+    return Check("warn", f"cgroup {layout}: refused by kubelets from 1.35 on", fix)
+
+
+def _sockets(facts: NodeFacts) -> Iterator[Check]:
+    """Check the sockets by which the kubelet reaches gpushare-node."""
+    wanted = {
+        _PLUGIN: ("device-plugins/kubelet.sock", "device-plugins/gpushare*.sock"),
+        _DRA: (f"plugins_registry/*{DRIVER}*.sock", f"plugins/{DRIVER}/*.sock"),
+    }
+    for pattern in wanted.get(facts.mode, ()):
+        try:
+            found = [path for path in facts.folder.glob(pattern) if path.is_socket()]
+        except PermissionError:
+            yield Check("warn", f"{facts.folder}/{pattern}: not readable", "run it as root")
+            continue
+        if found:
+            yield Check("ok", f"socket {found[0]}")
+        else:
+            fix = "start the kubelet" if pattern.endswith("kubelet.sock") else _START
+            yield Check("fail", f"no socket {facts.folder}/{pattern}", fix)
+
+
+def _unread(what: str, error: UserError) -> Check:
+    fix = ""
+    if isinstance(error, ApiForbidden):
+        fix = "name a kubeconfig that may read it: --kubeconfig FILE"
+    return Check("warn", f"{what}: not checked: {error}", fix)
+
+
+def _version(text: str) -> Version | None:
+    found = re.search(r"\bv?([0-9]+)\.([0-9]+)\.[0-9]+", text)
+    return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns what gpushared recorded of the pods on this node into Kubernetes events.
+
+Most comes from the history. Refused allocations and long waits are figures of a container, which
+the history does not record: they are compared from one look to the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from gpushare.kubernetes.api.event_recorder import EventRecorder, PodContainer, PodEvent
+from gpushare.kubernetes.api.event_texts import (
+    OUT_OF_MEMORY,
+    TEXTS,
+    THROTTLED,
+    PodEventText,
+    message_of,
+)
+
+#: How far back a new gpushare-node looks: what it reports again has the same name, and is dropped.
+CATCH_UP_SECONDS: Final = 300.0
+#: A container that waits for more of a minute than this is throttled.
+THROTTLED_RATIO: Final = 0.5
+_WINDOW: Final = "60s"
+
+
+class EventSource(Protocol):
+    """What of gpushare.client.Client events are made from."""
+
+    def history(self, name: str = "", since: float = 0.0, after: int = 0) -> Iterator[Any]:
+        """Yield the events since `since` (of the epoch) that came after number `after`."""
+
+    def tenants(self, *, everything: bool = False) -> Sequence[Any]:
+        """Return the tenants; with `everything` also containers without a GPU."""
+
+
+class EventReporter:
+    """Reports the events of the pods on a node, one step at a time; not thread-safe."""
+
+    def __init__(
+        self,
+        source: EventSource,
+        recorder: EventRecorder,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._source = source
+        self._recorder = recorder
+        self._clock = clock
+        self._since = clock() - CATCH_UP_SECONDS
+        self._after = 0
+        self._denied: dict[str, int] | None = None
+        self._throttled: set[str] = set()
+
+    def step(self) -> None:
+        """Report what is new; UserError of the daemon or the API server, to be tried again."""
+        rows = self._source.tenants(everything=True)
+        pods = {row["key"]: pod for row in rows if (pod := pod_of(row))}
+        for event in self._source.history(since=self._since, after=self._after):
+            text = TEXTS.get(event["event"])
+            for pod in _about(event, rows, pods):
+                if text is None:
+                    break
+                message = message_of(
+                    text, {"reason": "", **event["fields"]}, pod.container, _others(pod, pods)
+                )
+                number = f"{event['boot_id']} {event['number']}"
+                self._recorder.record(
+                    PodEvent(pod, text.reason, text.type, message, event["time"], number)
+                )
+            self._after = event["number"]
+        now = self._clock()
+        for text, row, fields in self._noticed(rows):
+            pod = pods.get(row["key"])
+            if pod is not None:
+                message = message_of(text, fields, pod.container)
+                self._recorder.record(PodEvent(pod, text.reason, text.type, message, now, str(now)))
+        self._recorder.flush()
+
+    def _noticed(
+        self, rows: Iterable[Mapping[str, Any]]
+    ) -> Iterator[tuple[PodEventText, Mapping[str, Any], Mapping[str, Any]]]:
+        """Yield containers of which allocations were refused, or that began to wait for long."""
+        denied, throttled = {}, set()
+        for row in rows:
+            for card in row["cards"]:
+                key = f"{row['key']} {card['uuid']}"
+                denied[key] = card["denied_allocations"]
+                # A first look has nothing to compare with, and a restart of gpushared counts anew.
+                if self._denied is not None and denied[key] > self._denied.get(key, 0):
+                    yield OUT_OF_MEMORY, row, {"quota_bytes": card["quota_bytes"]}
+                ratio = card["compute"]["throttled"].get(_WINDOW) or 0.0
+                if ratio > THROTTLED_RATIO and card["is_capped"]:
+                    throttled.add(key)
+                    if key not in self._throttled:
+                        cores = f"{card['share_percent'] or card['cores']:g}"
+                        yield THROTTLED, row, {"percent": round(100 * ratio), "cores": cores}
+        self._denied, self._throttled = denied, throttled
+
+
+def pod_of(fields: Mapping[str, Any]) -> PodContainer | None:
+    """Return the container that a row or an event of gpushared names; None outside Kubernetes."""
+    found = PodContainer(
+        namespace=str(fields.get("namespace") or ""),
+        pod=str(fields.get("pod") or ""),
+        uid=str(fields.get("pod_uid") or ""),
+        container=str(fields.get("container") or ""),
+    )
+    return found if found.namespace and found.pod and found.uid else None
+
+
+def _about(
+    event: Mapping[str, Any],
+    rows: Iterable[Mapping[str, Any]],
+    pods: Mapping[str, PodContainer],
+) -> list[PodContainer]:
+    """Return the containers that an event is about: its own, or those that use its card."""
+    own = pod_of(event["fields"]) or pods.get(event["key"])
+    if own is not None:
+        return [own]
+    if event["key"] or event["id"] or not event["card"]:
+        return []
+    users = [row["key"] for row in rows if event["card"] in {one["uuid"] for one in row["cards"]}]
+    return [pods[key] for key in users if key in pods]
+
+
+def _others(pod: PodContainer, pods: Mapping[str, PodContainer]) -> list[str]:
+    """Return the names by which a text for `pod` could name a container of another namespace."""
+    foreign = [other for other in pods.values() if other.namespace != pod.namespace]
+    names = [f"{other.namespace}/{other.pod}" for other in foreign]
+    return [*names, *(f"{other.namespace}/{other.pod}/{other.container}" for other in foreign)]

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells the API server what this node offers and what happened on it, on one thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from gpushare.errors import UserError
+from gpushare.kubernetes.api.cards import NodeCards, node_cards
+from gpushare.kubernetes.api.event_recorder import EventRecorder
+from gpushare.kubernetes.api.events import EventReporter, EventSource
+from gpushare.kubernetes.api.labels import NodeLabels
+from gpushare.kubernetes.api.pci import pcie_roots
+from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
+from gpushare.kubernetes.api.watch import WatchedObjects
+from gpushare.kubernetes.log import StatusLog
+from gpushare.kubernetes.names import DRIVER
+
+STEP_SECONDS: Final = 5.0
+#: How often labels are compared with the node, which something else may change.
+VERIFY_SECONDS: Final = 600.0
+#: A restart of gpushared is over by then. After it, the scheduler gets no card of this node.
+OUTAGE_SECONDS: Final = 15.0
+OUTAGE: Final = "daemon: gpushared is not running"
+_CLOSE_SECONDS: Final = 5.0
+
+
+class NodeSource(EventSource, Protocol):
+    """The part of gpushare.client.Client that describes a node."""
+
+    def cards(self) -> Any:
+        """Return the cards by index."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the status of the daemon."""
+
+
+class NodeReporter:
+    """Keeps labels, slices and events of the node `name` current, from `start` to `close`.
+
+    Labels and slices stay when it closes, so that an upgrade is not seen by the scheduler; `remove`
+    deletes them. Slices are written after `register`: the kubelet deletes them before that.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        source: NodeSource,
+        name: str,
+        log: StatusLog,
+        root: Path = Path("/"),
+    ) -> None:
+        self._api = api
+        self._source = source
+        self._log = log
+        self._root = root
+        self._labels = NodeLabels(api, name)
+        self._slices = SlicePublisher(api, name)
+        self._events = EventReporter(source, EventRecorder(api, name))
+        query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={name}"}
+        self._watch = WatchedObjects(api, SLICES, query, changed=self._changed)
+        self._wake = threading.Event()
+        self._registered = False
+        self._slices_changed = False
+        self._withdrawn = False
+        self._node: NodeCards | None = None
+        self._answered = 0.0
+        self._verified = time.monotonic()
+        self._thread = threading.Thread(target=self._serve, name="api-server", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def register(self) -> None:
+        """Publish slices from now on: the kubelet has registered the driver. Repeatable."""
+        if not self._registered:
+            self._registered = True
+            self._watch.start()
+        self._changed()
+
+    def close(self) -> None:
+        """End, and leave labels and slices as they are."""
+        self._api.stop.set()
+        self._wake.set()
+        self._watch.close()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_SECONDS)
+
+    def remove(self) -> None:
+        """Remove the node's labels and slices: it offers no cards any more. ApiError."""
+        self._labels.remove()
+        self._slices.remove()
+
+    def step(self) -> None:
+        """Bring the API server up to date once; what fails is logged, and tried again."""
+        self._read()
+        node = self._node
+        if node is not None:
+            self._try("labels", lambda: self._labels.write(node))
+            if node.mode != "dra":
+                self._try("slices", self._withdraw)
+            elif self._registered:
+                self._try("slices", lambda: self._publish(node))
+        self._try("events", self._events.step)
+
+    def _serve(self) -> None:
+        while not self._api.stop.is_set():
+            self.step()
+            self._wake.wait(STEP_SECONDS)
+            self._wake.clear()
+
+    def _changed(self) -> None:
+        self._slices_changed = True
+        self._wake.set()
+
+    def _publish(self, node: NodeCards) -> None:
+        self._withdrawn = False
+        if self._slices_changed:
+            self._slices_changed = False
+            self._slices.verify()
+        try:
+            self._slices.write(node)
+        except UserError:
+            self._slices_changed = True
+            raise
+
+    def _withdraw(self) -> None:
+        """Delete the slices of an earlier mode, once."""
+        if not self._withdrawn:
+            self._slices.remove()
+            self._withdrawn = True
+
+    def _read(self) -> None:
+        now = time.monotonic()
+        try:
+            rows, status = self._source.cards(), self._source.status()
+        except UserError as error:
+            self._log.note("gpushared", str(error))
+            if self._node is not None and now - self._answered >= OUTAGE_SECONDS:
+                cards = [replace(card, reason=OUTAGE) for card in self._node.cards]
+                self._node = replace(self._node, cards=cards)
+            return
+        self._answered = now
+        self._node = node_cards(rows, status, pcie_roots(self._root))
+        self._log.note("gpushared", f"gpushared reports {len(rows)} cards")
+        if now - self._verified >= VERIFY_SECONDS:
+            self._verified = now
+            self._try("labels", self._labels.verify)
+
+    def _try(self, subject: str, do: Any) -> None:
+        try:
+            do()
+        except UserError as error:
+            self._log.note(subject, f"{subject}: {error}")
+        else:
+            self._log.note(subject, f"{subject}: the API server is up to date")

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare doctor --k8s`: each finding with its fix."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from gpushare.checks import Check, kubernetes
+from gpushare.checks.kubernetes import RUNTIME_CLASSES, NodeFacts, check_cluster, check_node
+from gpushare.cli import gpushare as command_line
+from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.api.slices import SlicePublisher
+from tests.stack.api_server import StandInApiServer
+from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal
+
+from .made import card
+from .made import node as cards_of
+
+NODE = "/api/v1/nodes/n"
+V2 = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+V1 = "31 1 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+
+
+@dataclass
+class Machine:
+    """A node as its files and programs describe it."""
+
+    folder: Path
+    mode: str = "dra"
+    kubelet: str = "Kubernetes v1.36.2"
+    containerd: str = "containerd github.com/containerd/containerd/v2 v2.1.4 abc"
+    dump: str = ""
+    cgroups: str = V2
+    sockets: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def facts(self) -> NodeFacts:
+        return NodeFacts(self.mode, self.folder, lambda: self.cgroups, self.run)
+
+    def run(self, *words: str) -> str:
+        if words == ("kubelet", "--version"):
+            return self.kubelet
+        return self.dump if words[1:] == ("config", "dump") else self.containerd
+
+    def listen(self, *names: str) -> None:
+        for name in names:
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            opened = self.sockets.enter_context(socket.socket(socket.AF_UNIX))
+            opened.bind(str(path))
+
+    def configure(self, **settings: Any) -> None:
+        (self.folder / "config.yaml").write_text(yaml.safe_dump(settings))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path / "k")
+    made.folder.mkdir()
+    with made.sockets:
+        yield made
+
+
+def lines(checks: Iterator[Check]) -> list[str]:
+    return [f"{check.level} {check.text}; {check.fix}" for check in checks]
+
+
+def found(machine: Machine, word: str) -> str:
+    """Return the one finding about `word`."""
+    (line,) = (one for one in lines(check_node(machine.facts, None)) if word in one)
+    return line
+
+
+def test_a_node_that_is_ready_has_no_finding(machine: Machine) -> None:
+    machine.listen("plugins_registry/gpu.gpushare.io-reg.sock", "plugins/gpu.gpushare.io/dra.sock")
+    checks = list(check_node(machine.facts, None))
+    assert {check.level for check in checks} == {"ok"}
+    assert len(checks) == 5
+
+
+@pytest.mark.parametrize(
+    ("mode", "version", "level", "text"),
+    [
+        ("dra", "v1.36.0", "ok", "kubelet 1.36"),
+        ("dra", "v1.34.9", "fail", "DRAConsumableCapacity is off; set featureGates"),
+        ("dra", "v1.33.1", "fail", "set kubernetes: {mode: plugin}"),
+        ("plugin", "v1.30.0", "ok", "kubelet 1.30"),
+        ("dra", "", "warn", "version not known"),
+    ],
+)
+def test_the_kubelets_version(
+    machine: Machine, mode: str, version: str, level: str, text: str
+) -> None:
+    machine.mode, machine.kubelet = mode, f"Kubernetes {version}"
+    line = found(machine, "kubelet: " if not version else "kubelet 1.")
+    assert line.startswith(level)
+    assert text in line
+
+
+def test_a_gate_that_is_set_is_found(machine: Machine) -> None:
+    machine.kubelet = "Kubernetes v1.34.9"
+    machine.configure(featureGates={"DRAConsumableCapacity": True})
+    assert found(machine, "kubelet 1.34").startswith("ok")
+
+
+@pytest.mark.parametrize(
+    ("version", "dump", "level", "text"),
+    [
+        ("containerd v1.6.20", "", "fail", "ignores CDI"),
+        ("containerd containerd.io 1.7.24 88bf", "", "fail", "set enable_cdi = true"),
+        ("containerd containerd.io 1.7.24 88bf", "  enable_cdi = true\n", "ok", "with CDI"),
+        ("containerd github.com/containerd v2.1.4", "", "ok", "with CDI"),
+        ("containerd github.com/containerd v2.1.4", "enable_cdi = false", "fail", "CDI is off"),
+    ],
+)
+def test_containerd_and_cdi(
+    machine: Machine, version: str, dump: str, level: str, text: str
+) -> None:
+    machine.containerd, machine.dump = version, dump
+    line = found(machine, "containerd ")
+    assert line.startswith(level)
+    assert text in line
+
+
+def test_the_cgroup_version_and_what_the_kubelet_makes_of_it(machine: Machine) -> None:
+    machine.cgroups = V1
+    assert found(machine, "cgroup v").startswith("fail cgroup v1: refused by kubelets from 1.35")
+    machine.configure(failCgroupV1=False)
+    assert found(machine, "cgroup v").startswith("warn cgroup v1: accepted by failCgroupV1: false")
+    machine.kubelet = "Kubernetes v1.34.9"
+    assert found(machine, "cgroup v").startswith("warn")
+    machine.cgroups = V2
+    assert found(machine, "cgroup v").startswith("ok")
+
+
+@pytest.mark.parametrize(
+    ("mode", "missing"),
+    [
+        ("dra", ["plugins_registry", "plugins/gpu.gpushare.io"]),
+        ("plugin", ["device-plugins/kubelet.sock", "device-plugins/gpushare*.sock"]),
+        ("annotations", []),
+    ],
+)
+def test_a_socket_that_is_missing_is_named(machine: Machine, mode: str, missing: list[str]) -> None:
+    machine.mode = mode
+    named = [line for line in lines(check_node(machine.facts, None)) if "no socket" in line]
+    assert len(named) == len(missing)
+    assert all(name in line for name, line in zip(missing, named, strict=True))
+
+
+def test_the_plugins_sockets_are_found(machine: Machine) -> None:
+    machine.mode = "plugin"
+    machine.listen("device-plugins/kubelet.sock", "device-plugins/gpushare-memory-gib.sock")
+    assert not [line for line in lines(check_node(machine.facts, None)) if "no socket" in line]
+
+
+@pytest.fixture
+def asked(
+    api: ApiServer, cluster: StandInApiServer, machine: Machine
+) -> Callable[..., dict[str, str]]:
+    """What the cluster's checks find, by the first word of the text."""
+    cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/mode": "dra"}}})
+    cluster.put(
+        f"{RUNTIME_CLASSES}/gpushare-dra",
+        {"handler": "gpushare", "scheduling": {"nodeSelector": {"gpushare.io/mode": "dra"}}},
+    )
+
+    def ask(name: str = "n") -> dict[str, str]:
+        checks = lines(check_cluster(api, name, machine.facts))
+        return {line.split()[1].rstrip(":"): line for line in checks}
+
+    return ask
+
+
+def test_a_cluster_that_is_ready(asked: Callable[..., dict[str, str]], api: ApiServer) -> None:
+    SlicePublisher(api, "n").write(cards_of(card(0), card(1, is_schedulable=False)))
+    lines = asked()
+    for word in ("API", "clock", "label", "RuntimeClass", "ResourceSlices"):
+        assert lines[word].startswith("ok"), lines[word]
+    assert "2 cards, of them 1 with a taint" in lines["ResourceSlices"]
+
+
+def test_what_is_missing_in_the_cluster_has_a_fix(
+    asked: Callable[..., dict[str, str]], cluster: StandInApiServer
+) -> None:
+    cluster.remove(f"{RUNTIME_CLASSES}/gpushare-dra")
+    cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/mode": "plugin"}}})
+    lines = asked()
+    assert "label gpushare.io/mode is plugin, gpushare.yaml says dra" in lines["label"]
+    assert "kubectl apply -f deploy/kubernetes/" in lines["RuntimeClass"]
+    assert lines["ResourceSlices"].startswith("fail")
+    assert "systemctl start gpushare-node" in lines["ResourceSlices"]
+    assert asked("other")["node"].startswith("fail node other: not in the cluster")
+
+
+def test_what_the_credentials_may_not_read_is_not_judged(
+    asked: Callable[..., dict[str, str]], cluster: StandInApiServer
+) -> None:
+    cluster.fault = lambda _method, path: 403 if "/version" not in path else None
+    lines = asked()
+    for word in ("node", "RuntimeClass", "ResourceSlices"):
+        assert lines[word].startswith("warn"), lines[word]
+        assert "name a kubeconfig that may read it: --kubeconfig FILE" in lines[word]
+
+
+def test_a_resource_of_the_device_plugin(
+    asked: Callable[..., dict[str, str]], cluster: StandInApiServer, machine: Machine
+) -> None:
+    machine.mode = "plugin"
+    assert asked()["gpushare.io/memory-gib"].startswith("fail")
+    cluster.put(NODE, {"status": {"allocatable": {"cpu": "8", "gpushare.io/memory-gib": "139"}}})
+    assert asked()["allocatable"].startswith("ok allocatable: gpushare.io/memory-gib 139")
+
+
+def test_a_clock_that_is_apart_is_reported(
+    asked: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ApiServer, "clock", lambda _api: time.time() - 120)
+    assert asked()["clock"].startswith("fail clock: 1")
+
+
+def test_a_server_that_is_away_leaves_the_checks_of_the_node(
+    machine: Machine, cluster: StandInApiServer, connect: Callable[..., ApiServer]
+) -> None:
+    cluster.fault = lambda *_: "drop"
+    checks = list(check_cluster(connect(patience_seconds=0), "n", machine.facts))
+    assert checks[0].level == "fail"
+    assert any("kubelet 1.36" in check.text for check in checks)
+
+
+def test_the_command_prints_the_findings_and_fails(
+    tmp_path: Path,
+    machine: Machine,
+    cluster: StandInApiServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "kubeconfig"
+    document = {
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": cluster.url}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    path.chmod(0o600)
+    monkeypatch.setattr(kubernetes, "NodeFacts", lambda _mode: machine.facts)
+    daemon = AnsweringDaemon(tmp_path / "control.sock", {"status": refusal("internal", "busy")})
+    arguments = ["doctor", "--k8s", "--kubeconfig", str(path), "--node", "N", "--json"]
+    with daemon.running():
+        result = CliRunner().invoke(command_line, [*arguments, "--socket", str(daemon.path)])
+    assert result.exit_code == 4, result.output
+    texts = [check["text"] for check in json.loads(result.stdout)]
+    assert "daemon: busy" in texts
+    assert "node n: not in the cluster" in texts
+    assert cluster.tokens[0] == "Bearer t"

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels, slices and events stay current while gpushared and the API server come and go."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.client import Client, DaemonUnreachable
+from gpushare.kubernetes.api import reporter
+from gpushare.kubernetes.api.reporter import NodeReporter, NodeSource
+from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.api.slices import SLICES
+from gpushare.kubernetes.log import StatusLog
+from tests.e2e.waiting import wait_until
+from tests.stack.api_server import Body, StandInApiServer
+
+from .made import GIB, STATUS, card
+
+NODE = "/api/v1/nodes/n"
+
+
+class Daemon:
+    """Reports cards, or is away."""
+
+    def __init__(self) -> None:
+        self.rows = [card(0), card(1)]
+        self.mode = "dra"
+        self.is_away = False
+
+    def cards(self) -> Sequence[Mapping[str, Any]]:
+        if self.is_away:
+            raise DaemonUnreachable("gpushared is not running: start it")
+        return self.rows
+
+    def status(self) -> Mapping[str, Any]:
+        return {**STATUS, "kubernetes_mode": self.mode}
+
+    def history(self, name: str = "", since: float = 0.0, after: int = 0) -> Iterator[Any]:
+        assert not name
+        assert after <= since
+        yield from ()
+
+    def tenants(self, *, everything: bool = False) -> Sequence[Any]:
+        assert everything
+        return []
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+@pytest.fixture
+def made(
+    api: ApiServer,
+    cluster: StandInApiServer,
+    daemon: Daemon,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[NodeReporter]:
+    monkeypatch.setattr(reporter, "STEP_SECONDS", 0.05)
+    cluster.put(NODE, {})
+    node = NodeReporter(api, daemon, "n", StatusLog(), tmp_path)
+    yield node
+    node.close()
+    assert not node._thread.is_alive()
+
+
+def devices(cluster: StandInApiServer) -> list[Body]:
+    return [device for one in cluster.of(SLICES) for device in one["spec"]["devices"]]
+
+
+def label(cluster: StandInApiServer, name: str = "gpushare.io/mode") -> str | None:
+    found: dict[str, str] = cluster.objects[NODE]["metadata"].get("labels") or {}
+    return found.get(name)
+
+
+def test_gpushareds_client_is_a_source(tmp_path: Path) -> None:
+    source: NodeSource = Client(tmp_path / "control.sock")
+    with pytest.raises(DaemonUnreachable):
+        list(source.history(after=3))
+
+
+def test_slices_come_after_the_registration_and_labels_at_once(
+    made: NodeReporter, cluster: StandInApiServer
+) -> None:
+    made.start()
+    wait_until(lambda: label(cluster) == "dra")
+    assert not cluster.of(SLICES)
+    made.register()
+    made.register()
+    wait_until(lambda: len(devices(cluster)) == 2)
+
+
+def test_a_card_that_is_cordoned_gets_a_taint_and_loses_it(
+    made: NodeReporter, cluster: StandInApiServer, daemon: Daemon
+) -> None:
+    made.register()
+    made.start()
+    wait_until(lambda: len(devices(cluster)) == 2)
+    daemon.rows = [card(0, is_schedulable=False, schedulable_reason="cordoned: ECC"), card(1)]
+    wait_until(lambda: "taints" in devices(cluster)[0])
+    assert devices(cluster)[0]["taints"][0]["key"] == "gpu.gpushare.io/cordoned"
+    daemon.rows = [card(0), card(1)]
+    wait_until(lambda: "taints" not in devices(cluster)[0])
+
+
+def test_slices_that_something_deletes_come_back(
+    made: NodeReporter, cluster: StandInApiServer
+) -> None:
+    made.register()
+    made.start()
+    wait_until(lambda: len(devices(cluster)) == 2 and cluster.watchers == 1)
+    cluster.remove(f"{SLICES}/n-gpu.gpushare.io-0")
+    wait_until(lambda: len(devices(cluster)) == 2)
+
+
+def test_a_quiet_node_asks_the_api_server_nothing(
+    made: NodeReporter, cluster: StandInApiServer
+) -> None:
+    made.step()
+    asked = len(cluster.requests)
+    for _ in range(5):
+        made.step()
+    assert len(cluster.requests) == asked
+
+
+def test_a_restart_of_gpushared_is_not_seen_and_an_outage_is(
+    made: NodeReporter,
+    cluster: StandInApiServer,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made._registered = True
+    made.step()
+    daemon.is_away = True
+    made.step()
+    assert "taints" not in devices(cluster)[0]
+    monkeypatch.setattr(reporter, "OUTAGE_SECONDS", 0.0)
+    made.step()
+    assert {device["taints"][0]["key"] for device in devices(cluster)} == {"gpu.gpushare.io/daemon"}
+    assert label(cluster) == "dra"
+    daemon.is_away = False
+    made.step()
+    assert "taints" not in devices(cluster)[0]
+
+
+def test_another_mode_has_no_slices(
+    made: NodeReporter, cluster: StandInApiServer, daemon: Daemon
+) -> None:
+    made._registered = True
+    made.step()
+    assert devices(cluster)
+    daemon.mode = "plugin"
+    made.step()
+    assert not cluster.of(SLICES)
+    assert label(cluster) == "plugin"
+    asked = len(cluster.requests)
+    made.step()
+    assert len(cluster.requests) == asked
+    daemon.mode = "dra"
+    made.step()
+    assert devices(cluster)
+
+
+def test_a_server_that_refuses_one_thing_gets_the_others_and_that_later(
+    made: NodeReporter, cluster: StandInApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made._registered = True
+    cluster.fault = lambda method, _path: 403 if method == "PATCH" else None
+    made.step()
+    made.step()
+    assert devices(cluster)
+    assert label(cluster) is None
+    assert capsys.readouterr().err.count("labels: PATCH /api/v1/nodes/n: 403") == 1
+    cluster.fault = lambda *_: None
+    made.step()
+    assert label(cluster) == "dra"
+
+
+def test_labels_and_slices_stay_at_the_end_and_go_on_request(
+    made: NodeReporter, cluster: StandInApiServer, daemon: Daemon, tmp_path: Path, api: ApiServer
+) -> None:
+    daemon.rows = [card(0, schedulable_bytes=GIB)]
+    made._registered = True
+    made.step()
+    made.close()
+    assert devices(cluster)
+    with contextlib.closing(ApiServer(api.credentials)) as again:
+        NodeReporter(again, daemon, "n", StatusLog(), tmp_path).remove()
+    assert not cluster.of(SLICES)
+    assert label(cluster) is None
+    assert label(cluster, "cuda-major-version") is None
