@@ -7,6 +7,7 @@ import argparse
 import importlib.util
 import os
 import signal
+import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,10 @@ import gpushare
 from gpushare.client import DEFAULT_SOCKET, Client
 from gpushare.errors import UserError
 from gpushare.kubernetes import NO_LIBRARY
+from gpushare.kubernetes.api.credentials import BadCredentials
+from gpushare.kubernetes.api.kubeconfig import find_credentials
+from gpushare.kubernetes.api.reporter import NodeReporter
+from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.cards import CardFollower, SchedulableCard
 from gpushare.kubernetes.kubelet.memory_units import memory_resource
 from gpushare.kubernetes.log import StatusLog
@@ -52,13 +57,11 @@ def main() -> None:
     client = Client(arguments.socket, ANSWER_SECONDS, start_seconds=0)
     try:
         _check_library()
+        mode = _mode(client, log)
+        if mode is None:
+            return
         with ExitStack() as closing:
-            mode = _mode(client, log)
-            if mode is None:
-                return
-            plugins = _plugins(mode, arguments, client, log)
-            for plugin in plugins:
-                closing.callback(plugin.close)
+            plugins = _plugins(mode, arguments, client, log, closing)
             _run(CardFollower(client, log), plugins)
     except UserError as error:
         sys.exit(f"gpushare-node: {error}")
@@ -76,24 +79,46 @@ def _mode(client: Client, log: StatusLog) -> NodeMode | None:
 
 
 def _plugins(
-    mode: NodeMode, arguments: argparse.Namespace, client: Client, log: StatusLog
+    mode: NodeMode,
+    arguments: argparse.Namespace,
+    client: Client,
+    log: StatusLog,
+    closing: ExitStack,
 ) -> list[KubeletPlugin]:
-    if mode != "plugin":
-        raise UserError(
-            f"kubernetes.mode in gpushare.yaml is {mode}: this node has no device plugin. Set "
-            "kubernetes: {mode: plugin} and reload gpushared"
+    """Start what the mode needs, which `closing` ends; return the plugins of the kubelet."""
+    api = _api_server(mode, arguments, log)
+    if api is not None:
+        reporter = NodeReporter(api, client, arguments.node, log)
+        closing.callback(reporter.close)
+        reporter.start()
+    plugin: KubeletPlugin
+    if mode == "plugin":
+        from gpushare.kubernetes.kubelet.device_plugin import (  # noqa: PLC0415 - it needs grpc
+            DevicePlugin,
         )
-    from gpushare.kubernetes.kubelet.device_plugin import (  # noqa: PLC0415 - main has checked grpc
-        DevicePlugin,
-    )
 
-    resource = memory_resource(arguments.resource, arguments.unit)
-    return [DevicePlugin(arguments.kubelet_dir / "device-plugins", resource, client, log)]
+        resource = memory_resource(arguments.resource, arguments.unit)
+        plugin = DevicePlugin(arguments.kubelet_dir / "device-plugins", resource, client, log)
+    else:
+        return []
+    closing.callback(plugin.close)
+    return [plugin]
+
+
+def _api_server(mode: NodeMode, arguments: argparse.Namespace, log: StatusLog) -> ApiServer | None:
+    """Return a client of the API server; None without credentials, where they are optional."""
+    try:
+        return ApiServer(find_credentials(arguments.kubeconfig))
+    except BadCredentials as error:
+        if mode == "dra" or arguments.kubeconfig is not None:
+            raise
+        log.note("api", f"the node gets no labels and its pods no events: {error}")
+        return None
 
 
 def _run(follower: CardFollower, plugins: Sequence[KubeletPlugin]) -> None:
     while True:
-        cards = follower.poll()
+        cards = follower.poll() if plugins else None
         for plugin in plugins:
             if cards is not None:
                 plugin.update(cards)
@@ -127,6 +152,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         default=Path("/var/lib/kubelet"),
         help="the kubelet's root directory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--node",
+        metavar="NAME",
+        default=os.environ.get("NODE_NAME", socket.gethostname().lower()),
+        help="name of this node in the cluster (default: $NODE_NAME, otherwise this host's name)",
+    )
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="credentials for the API server (default: the pod's service account, otherwise "
+        "/etc/gpushare/kubeconfig)",
     )
     parser.add_argument(
         "--socket",

@@ -75,13 +75,13 @@ def _processes(daemon: int) -> list[int]:
 def _taken(daemon: int) -> Taken:
     time.sleep(SETTLE_SECONDS)
     pids = _processes(daemon)
-    before, begun = sum(map(_cpu_ns, pids)), time.monotonic_ns()
+    before, begun = sum(map(cpu_ns, pids)), time.monotonic_ns()
     time.sleep(SECONDS)
-    percent = 100 * (sum(map(_cpu_ns, pids)) - before) / (time.monotonic_ns() - begun)
-    return Taken(percent, sum(map(_resident_mib, pids)))
+    percent = 100 * (sum(map(cpu_ns, pids)) - before) / (time.monotonic_ns() - begun)
+    return Taken(percent, sum(map(resident_mib, pids)))
 
 
-def _cpu_ns(pid: int) -> int:
+def cpu_ns(pid: int) -> int:
     """Return the time for which its threads have run; schedstat counts what ticks do not."""
     spent = 0
     for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -90,7 +90,7 @@ def _cpu_ns(pid: int) -> int:
     return spent
 
 
-def _resident_mib(pid: int) -> float:
+def resident_mib(pid: int) -> float:
     found = re.search(r"^VmRSS:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     if found is None:
         raise BenchError(f"process {pid} has ended")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from contextlib import suppress
@@ -11,6 +12,7 @@ from types import TracebackType
 
 from gpushare.client import Client, DaemonUnreachable
 
+from .api_server import StandInApiServer
 from .program import ServiceProcess
 from .stack import Stack
 
@@ -63,3 +65,18 @@ def set_mode(stack: Stack, mode: str) -> None:
         settings.write(f"kubernetes: {{mode: {mode}}}\n")
     with suppress(DaemonUnreachable):
         Client(stack.socket).reload()
+
+
+def write_kubeconfig(path: Path, cluster: StandInApiServer) -> Path:
+    """Write a kubeconfig for the stand-in API server; return its path."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": cluster.url}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    path.touch(0o600)
+    path.write_text(json.dumps(document))
+    return path

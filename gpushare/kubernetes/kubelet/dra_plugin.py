@@ -80,7 +80,11 @@ class PreparedClaimFollower(Protocol):
 
 
 class DraPlugin:
-    """Serves the driver below the kubelet's root directory, for the pool of this node."""
+    """Serves the driver below the kubelet's root directory, for the pool of this node.
+
+    `registered` is called whenever a kubelet has accepted it: ResourceSlices come after that.
+    `pod_uid` is the instance's, if it may overlap with another one in a rolling update.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - it stands between the three
         self,
@@ -90,19 +94,18 @@ class DraPlugin:
         client: ClaimPreparer,
         prepared: PreparedClaimFollower,
         log: StatusLog,
+        registered: Callable[[], None] = lambda: None,
         pod_uid: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool, self._claims, self._client = pool, claims, client
-        self._prepared = prepared
+        self._prepared, self._registered = prepared, registered
         self._log, self._clock = log, clock
         self._sockets = plugin_sockets(kubelet, pod_uid)
         self._servers: list[GrpcServer] = []
         self._cards: tuple[SchedulableCard, ...] = ()
         self._health = Broadcast(clock)
         self._health_at = 0.0
-        #: Whether the kubelet has accepted the plugin: ResourceSlices are published after that.
-        self.is_registered = False
 
     def update(self, cards: tuple[SchedulableCard, ...]) -> None:
         """Take the cards as gpushared reports them."""
@@ -119,7 +122,6 @@ class DraPlugin:
         if not self._health.has_message:
             return  # a claim's devices are not known yet
         self._close_servers()
-        self.is_registered = False
         try:
             for path in (self._sockets.service, self._sockets.registration):
                 path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -163,9 +165,9 @@ class DraPlugin:
         }
 
     def _status(self, request: Values, _call: Call) -> Values:
-        self.is_registered = bool(request["plugin_registered"])
-        if self.is_registered:
+        if request["plugin_registered"]:
             self._log.note("kubelet", f"the kubelet has registered {DRIVER}")
+            self._registered()
         else:
             self._log.note("kubelet", f"the kubelet refused {DRIVER}: {request['error']}")
         return {}

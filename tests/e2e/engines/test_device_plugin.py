@@ -12,16 +12,18 @@ import pytest
 from gpushare.client import Client
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
+from tests.stack.api_server import StandInApiServer
 from tests.stack.distribution import Distribution
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.service import PluginError
-from tests.stack.node_agent import NodeAgent, set_mode
+from tests.stack.node_agent import NodeAgent, set_mode, write_kubeconfig
 
 from .cri import CriError
 from .node import CriNode
 from .slices import GIB, allocated, assert_slice, probing
 
 RESOURCE = "gpushare.io/memory-gib"
+NODE = "/api/v1/nodes/n"
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +214,18 @@ def test_an_end_leaves_no_socket(stack: Stack) -> None:
         assert program.process.wait() == 0
         assert [path.name for path in kubelet.plugins.iterdir()] == ["kubelet.sock"]
         wait_until(lambda: kubelet.capacity(RESOURCE) == 0)
+
+
+def test_the_node_has_the_label_of_its_mode(stack: Stack) -> None:
+    with StandInApiServer().running() as cluster:
+        cluster.put(NODE, {"metadata": {"name": "n"}})
+        kubeconfig = write_kubeconfig(stack.root / "kubeconfig", cluster)
+        with NodeAgent(stack, "--node", "n", "--kubeconfig", str(kubeconfig)) as own:
+            program = own.start()
+            wait_until(lambda: "labels" in cluster.objects[NODE]["metadata"])
+            assert cluster.objects[NODE]["metadata"]["labels"]["gpushare.io/mode"] == "plugin"
+            program.stop()
+            assert program.process.wait() == 0
 
 
 def test_a_unit_that_makes_too_long_a_list_is_refused_at_start(stack: Stack) -> None:

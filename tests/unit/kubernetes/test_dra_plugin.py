@@ -54,6 +54,10 @@ class Daemon:
         self.refusal = ""
         self.prepared: dict[str, dict[str, Any]] = {}
         self.followed: set[str] = set()
+        self.registrations = 0
+
+    def registered(self) -> None:
+        self.registrations += 1
 
     def prepare_claim(
         self,
@@ -126,7 +130,15 @@ def make(folder: Path, cluster: Cluster, daemon: Daemon, clock: Clock) -> Iterat
 
     def one(pod_uid: str = "") -> DraPlugin:
         plugin = DraPlugin(
-            folder, NODE, cluster, daemon, daemon, StatusLog(), pod_uid=pod_uid, clock=clock
+            folder,
+            NODE,
+            cluster,
+            daemon,
+            daemon,
+            StatusLog(),
+            registered=daemon.registered,
+            pod_uid=pod_uid,
+            clock=clock,
         )
         made.append(plugin)
         plugin.update(CARDS)
@@ -151,9 +163,9 @@ def kubelet(folder: Path, plugin: DraPlugin) -> Iterator[DraKubelet]:  # noqa: A
 
 
 def test_a_kubelet_finds_the_driver_by_its_socket(
-    folder: Path, plugin: DraPlugin, kubelet: DraKubelet
+    folder: Path, daemon: Daemon, kubelet: DraKubelet
 ) -> None:
-    assert plugin.is_registered
+    assert daemon.registrations == 1
     assert kubelet.driver.name == "gpu.gpushare.io"
     assert kubelet.driver.versions == [*DRA, *HEALTH]
     assert (folder / "plugins/gpu.gpushare.io/dra.sock").is_socket()
@@ -284,12 +296,13 @@ def test_a_socket_that_vanishes_is_made_again(
 
 
 def test_a_refused_registration_is_said(
-    folder: Path, plugin: DraPlugin, capsys: pytest.CaptureFixture[str]
+    folder: Path, plugin: DraPlugin, daemon: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert plugin is not None
     with DraKubelet(folder) as kubelet:
         kubelet.refusal = "plugin name is already registered"
         kubelet.look()
-        assert not plugin.is_registered
+        assert daemon.registrations == 0
         with pytest.raises(PluginError, match="no DRA driver"):
             kubelet.prepare(CLAIM)
     assert "plugin name is already registered" in capsys.readouterr().err
