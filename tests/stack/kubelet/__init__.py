@@ -46,6 +46,7 @@ class StandInKubelet:
         self.endpoints: dict[str, Endpoint] = {}
         self.used: dict[str, set[str]] = {}  # by resource: what containers have, across restarts
         self._threads: list[threading.Thread] = []
+        self._admitting = threading.Lock()  # the device manager's own
         self._server: Any = None
 
     def __enter__(self) -> StandInKubelet:
@@ -99,7 +100,11 @@ class StandInKubelet:
 
         `reusable` is what an init container of the pod has.
         """
-        used, again = self.used.setdefault(resource, set()), reusable or set()
+        with self._admitting:
+            return self._admit(resource, count, reusable or set())
+
+    def _admit(self, resource: str, count: int, again: set[str]) -> Admitted:
+        used = self.used.setdefault(resource, set())
         free = self.healthy(resource) - used | again
         if len(free) < count:
             raise PluginError(f"Insufficient {resource}")
