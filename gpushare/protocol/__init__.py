@@ -2,12 +2,13 @@
 """The control socket's protocol: operations, callers and replies.
 
 Transport: `SOCK_SEQPACKET` on `<run_dir>/control.sock`, one JSON object per packet. A request is at
-most `MAX_REQUEST_BYTES`, a reply packet at most `MAX_REPLY_BYTES`. The daemon answers
-`{"ack": true}` at once, or `{"starting": true}` and the acknowledgement when it is ready (within
-`START_SECONDS`), then any number of `{"row": {...}}`, then one final `{"ok": true, ...}` or
-`{"ok": false, "code": ..., "error": ...}` within `REPLY_SECONDS`. While other requests are before
-it, the daemon repeats the acknowledgement every two seconds, for at most `START_SECONDS`, and
-`REPLY_SECONDS` begin anew with each. The C side of the same is `runtime/client.c`.
+most `MAX_REQUEST_BYTES`, or `MAX_ROOT_REQUEST_BYTES` from root, a reply packet at most
+`MAX_REPLY_BYTES`. The daemon answers `{"ack": true}` at once, or `{"starting": true}` and the
+acknowledgement when it is ready (within `START_SECONDS`), then any number of `{"row": {...}}`, then
+one final `{"ok": true, ...}` or `{"ok": false, "code": ..., "error": ...}` within `REPLY_SECONDS`.
+While other requests are before it, the daemon repeats the acknowledgement every two seconds, for at
+most `START_SECONDS`, and `REPLY_SECONDS` begin anew with each. The C side of the same is
+`runtime/client.c`.
 
 A client without an acknowledgement gives up once the daemon has not served any client for
 `ACK_SECONDS`. The daemon sets the modification time of its socket while it serves clients.
@@ -32,7 +33,11 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 | resume | root | name | tenant: TenantStatus, updated |
 | stop | root | name; signal (TERM, ...), timeout (s), reason | tenant: TenantStatus |
 | reload | root | - | changed: keys of gpushare.yaml |
-| allocation | gpushare-node: root | card (UUID), memory_bytes | AllocationFolder |
+| allocation | root | card (UUID), memory_bytes | AllocationFolder |
+| claim-prepare | root | claim (UID), namespace, name, pods, devices, parameters | PreparedClaim |
+| claim-pods | root | claim, pods: the UIDs of all that may use it | - |
+| claim-unprepare | root | claim; one that is not prepared is fine | - |
+| claims | root | - | ClaimStatus rows |
 | card-policy | root | card (index or UUID), policy (none: as requested) | card: CardStatus |
 | card-cordon | root | card, reason (optional) | card: CardStatus |
 | card-uncordon | root | card | card: CardStatus |
@@ -53,7 +58,13 @@ import json
 import math
 from typing import Any, Final, TypedDict
 
-from gpushare.protocol.kubernetes import AllocationFolder, NodeMode
+from gpushare.protocol.kubernetes import (
+    AllocationFolder,
+    ClaimDevice,
+    ClaimStatus,
+    NodeMode,
+    PreparedClaim,
+)
 from gpushare.protocol.tenants import (
     CardComputeUsage,
     DeniedAllocation,
@@ -79,6 +90,7 @@ __all__ = [
     "HISTORY_ROWS",
     "MAX_REPLY_BYTES",
     "MAX_REQUEST_BYTES",
+    "MAX_ROOT_REQUEST_BYTES",
     "REPLY_SECONDS",
     "RESET_ALL",
     "SET_FIELDS",
@@ -90,6 +102,8 @@ __all__ = [
     "CardComputeUsage",
     "CardLink",
     "CardStatus",
+    "ClaimDevice",
+    "ClaimStatus",
     "DaemonStatus",
     "DeniedAllocation",
     "HistoryEvent",
@@ -98,6 +112,7 @@ __all__ = [
     "MountRow",
     "NodeMode",
     "NonTenantProcessStatus",
+    "PreparedClaim",
     "ProcessCard",
     "ProtocolError",
     "ShortfallReport",
@@ -118,6 +133,7 @@ START_SECONDS: Final = 30.0
 REPLY_SECONDS: Final = 10.0
 
 MAX_REQUEST_BYTES: Final = 4096
+MAX_ROOT_REQUEST_BYTES: Final = 32768  # a claim of 32 devices and 256 pods
 MAX_REPLY_BYTES: Final = 65536
 
 HISTORY_ROWS: Final = 500  # maximum per reply; a reply with fewer rows is the last

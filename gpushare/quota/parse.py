@@ -130,6 +130,7 @@ def parse_request(  # noqa: PLR0913 - one argument a source
     if scheduled is not None:
         granted.merge(scheduled.layer)
         granted.refinable = scheduled.refinable - scheduled.layer.keys()
+        defaults = defaults.beside(scheduled)
     has_cards = bool(granted.cards)
     of_options = _of_keys("option", options or {}, diagnostics)
     for layer in (of_options, annotated.own, annotated.scoped, annotated.of_pod):

@@ -17,6 +17,7 @@ Value: TypeAlias = "int | str | tuple[str, ...]"
 SourceKind: TypeAlias = Literal[
     "operator",
     "device plugin",  # of gpushare-node, as the scheduler allocated it
+    "claim",  # a ResourceClaim, likewise; of a manifest: one that no scheduler has seen
     "annotation",
     "pod annotation",
     "env",
@@ -29,13 +30,12 @@ SourceKind: TypeAlias = Literal[
     "node annotation",
     "node file",
     "plugin",
-    "claim",
     "task",
 ]
 
 
 #: Sources that are the scheduler's allocation.
-SCHEDULED: Final[frozenset[SourceKind]] = frozenset({"device plugin"})
+SCHEDULED: Final[frozenset[SourceKind]] = frozenset({"device plugin", "claim"})
 
 
 @dataclass(frozen=True)

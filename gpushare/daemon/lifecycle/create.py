@@ -34,7 +34,7 @@ from gpushare.daemon.limits import driver_version
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import ReservationLost
-from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.record import TenantRecord, settings_key
 from gpushare.errors import UserError
 from gpushare.oci import edits, injected_gpu, spec
 from gpushare.oci.image_view import ImageView
@@ -108,6 +108,7 @@ class ContainerRequest:
     effective: EffectiveRequest
     pod: PodIdentity | None
     terms: RequestPolicy
+    claim: str = ""  # the UID of the ResourceClaim of which it gets a part
 
 
 def create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
@@ -140,6 +141,7 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
     applicant = replace(
         _applicant(bundle, original),
         terms=request.terms,
+        claim=request.claim,
         maker=_maker_process(bundle),
         cgroup=_cgroup(bundle, original, state),
         shows_holders=state.config.read_group is None and not is_of_kubelet(original, bundle.path),
@@ -199,24 +201,27 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         else injected_gpu.find(original, state.driver.files)
     )
     annotations = trusted_annotations(bundle.path, original.annotations)
-    allocation = scheduled.find_allocation(original, state.config)
+    pod = pod_of(annotations)
+    settings = (
+        bundle.identity if pod is None else settings_key(bundle.identity, pod.uid, pod.container)
+    )
+    grant = scheduled.find_grant(original, pod, state, bundle.check)
     parsed = parse_spec_request(
         annotations,
         original.variables,
         of_pod=sandbox_annotations(annotations, bundle.path),
         cards=placed.cards,
         terms_of=state.config.terms_of,
-        operator=_of_quota(state.overrides.of(bundle.identity)),
-        scheduled=None if allocation is None else allocation.scheduled(),
+        operator=_of_quota(state.overrides.of(settings)),
+        scheduled=None if grant is None else grant.request,
     )
     if parsed.quota.requested or bundle.marker == STRONG:
         state.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
-    quota, effective = scheduled.effective_request(
-        parsed, state.config.kubernetes_mode, in_pod=is_of_kubelet(original, bundle.path)
-    )
-    if allocation is not None:
-        placed = scheduled.without_mounts(placed, allocation.mounts)
-    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms)
+    mode, in_pod = state.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
+    quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
+    placed = placed if grant is None else grant.taken_out(placed)
+    claim = "" if grant is None else grant.claim
+    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, claim)
 
 
 def _of_quota(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -255,7 +260,7 @@ def _reserve(
     try:
         return reserve(applicant, request.quota, request.effective, state)
     except NoRoom as error:
-        if request.effective.kind != "exclusive":
+        if request.effective.kind != "exclusive" or request.claim:
             raise
         why = f"cannot be allocated: {error}"
         raise whole_cards_refused(request.quota, request.placed.cards, why) from error

@@ -1,34 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scheduler of Kubernetes allocated to a container, by what the kubelet mounted into it.
 
-The device plugin has the kubelet mount a folder of gpushared, whose name is the allocation:
-`<run_dir>/allocations/UUID/BYTES`. No author of a pod can mount it without a hostPath volume, with
-which they could mount the control socket as well. The folder is empty, and its mount is removed
-from the spec.
+The kubelet mounts a folder of gpushared, whose name says what was allocated: for the device plugin
+`<run_dir>/allocations/UUID/BYTES`, for a prepared ResourceClaim `<run_dir>/claims/UID`. No author
+of a pod can mount it without a hostPath volume, with which they could mount the control socket as
+well. The folder is empty, and its mount is removed from the spec.
 
-A node has one mode, because two schedulers that do not know of each other would allocate the same
-memory: a pod that requests a GPU by another mode's means is refused.
+A container may use a claim only if its pod is among those for which the claim is reserved, by the
+UID that the engine writes over whatever the pod's author wrote.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from gpushare.config import Config
-from gpushare.daemon.placement.request import NoSuchCard
-from gpushare.daemon.state import LoadedDriver
+from gpushare.daemon.lifecycle.claim_request import container_request
+from gpushare.daemon.lifecycle.node_mode import USE, of_another_mode, require_mode
+from gpushare.daemon.placement.request import NoRoom, NoSuchCard
+from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.store.claim import UID, ClaimRecord
+from gpushare.host.run_folders import make_run_folder, run_folder
 from gpushare.oci.edits import MOUNTS
 from gpushare.oci.injected_gpu import InjectedGpu
 from gpushare.oci.request import SpecRequest
 from gpushare.oci.spec import Spec
-from gpushare.protocol.kubernetes import ALLOCATION_MOUNT, ALLOCATIONS, MODE_LABEL, NodeMode
+from gpushare.protocol.kubernetes import (
+    ALLOCATION_MOUNT,
+    ALLOCATIONS,
+    CLAIM_MOUNT,
+    CLAIMS,
+    NodeMode,
+)
 from gpushare.quota import (
     EffectiveRequest,
+    PodIdentity,
     QuotaError,
     QuotaRequest,
     RequestedValue,
@@ -36,116 +47,165 @@ from gpushare.quota import (
     ValueSource,
     exact_size,
 )
-from gpushare.quota.request import COMPUTE_KEYS, SCHEDULED
+from gpushare.quota.request import COMPUTE_KEYS
 
-_DESTINATION: Final = re.compile(rf"{ALLOCATION_MOUNT}(-[0-9]+)?", re.ASCII)
+_ALLOCATION: Final = re.compile(rf"{ALLOCATION_MOUNT}(-[0-9]+)?", re.ASCII)
 _BYTES: Final = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
 _UUID: Final = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
 _PLUGIN: Final = "device plugin"
 _CARDS: Final = frozenset({"memory", "memory-percent", "count", "devices"})
-_DECIDES: Final[Mapping[NodeMode, str]] = {
-    "annotations": "annotations of the pod request the GPU",
-    "plugin": "the device plugin allocates GPUs",
-    "dra": "ResourceClaims allocate GPUs",
-}
-_USE: Final[Mapping[NodeMode, str]] = {
-    "annotations": "request the GPU with annotations",
-    "plugin": "request a resource of the device plugin in the limits of the container",
-    "dra": "request the GPU with a ResourceClaim",
-}
+# gpushare-node hears of a pod that joins a prepared claim from the API server, as the kubelet does.
+_POD_SECONDS: Final = 2.0
+_POLL_SECONDS: Final = 0.02
+
+
+class UnknownPod(NoRoom):
+    """The claim is not reserved for the container's pod, as far as gpushared knows."""
 
 
 @dataclass(frozen=True)
-class PluginAllocation:
-    """The same memory of each card; `mounts` are the numbers of its mounts in the spec."""
+class SchedulerGrant:
+    """What the scheduler allocated to a container, by some of the `mounts` of its spec.
+
+    `claim` is the UID of the ResourceClaim, "" for the device plugin.
+    """
 
     mounts: tuple[int, ...]
-    cards: tuple[str, ...]
+    request: ScheduledAllocation
+    claim: str = ""
+
+    def taken_out(self, placed: InjectedGpu) -> InjectedGpu:
+        """Return `placed` with the mounts among what is taken out of the spec."""
+        mounts = sorted({*placed.taken.get(MOUNTS, ()), *self.mounts})
+        return replace(placed, taken={**placed.taken, MOUNTS: mounts})
+
+
+@dataclass(frozen=True)
+class CardPart:
+    """Memory of a card that the device plugin allocated."""
+
+    card: str
     memory_bytes: int
 
-    def scheduled(self) -> ScheduledAllocation:
-        """Return it as a request: of compute the scheduler allocates nothing."""
-        layer = {
-            "devices": RequestedValue(
-                ",".join(self.cards), self.cards, ValueSource(_PLUGIN, "devices")
-            ),
-            "memory": RequestedValue(
-                exact_size(self.memory_bytes), self.memory_bytes, ValueSource(_PLUGIN, "memory")
-            ),
-        }
-        return ScheduledAllocation(layer, frozenset(COMPUTE_KEYS))
 
-
-def make_folder(uuid: str, memory_bytes: int, driver: LoadedDriver, config: Config) -> str:
-    """Return the folder for an allocation, which is created if it is missing.
+def allocation_folder(uuid: str, memory_bytes: int, driver: LoadedDriver, config: Config) -> str:
+    """Return the folder for an allocation of the device plugin, created if it is missing.
 
     NoSuchCard, QuotaError: no container could have it. OSError.
     """
-    if config.kubernetes_mode != "plugin":
-        rule = f"is for nodes on which {_DECIDES['plugin']}, and this one has kubernetes.mode: "
-        rule += config.kubernetes_mode
-        raise QuotaError("allocation", None, rule, "set kubernetes.mode to plugin")
+    require_mode("plugin", config.kubernetes_mode, "allocation")
     card = driver.card(uuid)
     if card is None:
         raise NoSuchCard(f"card {uuid} does not exist; see gpushare ls")
     if memory_bytes > card.memory_bytes:
         rule = f"is more than the {exact_size(card.memory_bytes)} of card {card.index}"
         raise QuotaError("allocation", exact_size(memory_bytes), rule, "allocate less")
-    folder = _root(config, ALLOCATIONS)
-    for name in ("", uuid, str(memory_bytes)):
-        folder /= name
-        folder.mkdir(mode=0o755, exist_ok=True)
-        folder.chmod(0o755)  # independent of the umask
-    return str(folder)
+    return str(make_run_folder(config.run_dir, ALLOCATIONS, uuid, str(memory_bytes)))
 
 
-def _root(config: Config, name: str) -> Path:
-    """Return a folder of run_dir without links, as an engine writes a mount's source."""
-    return Path(os.path.realpath(config.run_dir)) / name
+def find_grant(
+    spec: Spec, pod: PodIdentity | None, state: DaemonState, check: Callable[[], None]
+) -> SchedulerGrant | None:
+    """Return what the scheduler allocated to a container, None if it allocated nothing.
 
+    QuotaError: more than one claim, different parts of cards, or an allocation for nodes of another
+    mode. NoRoom: a claim that is not prepared here, or not reserved for the container's pod.
 
-def find_allocation(spec: Spec, config: Config) -> PluginAllocation | None:
-    """Return what the device plugin allocated to a container, None if it allocated nothing.
-
-    QuotaError for different parts of cards: a container has the same memory of each of its cards.
+    The pod of a claim may not be known yet: then this waits, and calls `check` meanwhile.
     """
-    found = {
-        number: part
-        for number, mount in enumerate(spec.entries(*MOUNTS))
-        if _DESTINATION.fullmatch(str(mount.get("destination")))
-        and (part := _part(mount.get("source"), config)) is not None
-    }
-    cards = tuple(card for card, _ in found.values())
-    sizes = {size for _, size in found.values()}
-    if len(sizes) > 1 or len(set(cards)) < len(cards):
+    mode, found = state.config.kubernetes_mode, dict(_mounted(spec, state.config))
+    claims = [source for source in found.values() if isinstance(source, str)]
+    parts = [source for source in found.values() if isinstance(source, CardPart)]
+    if len(found) > 1 and (claims or not _are_alike(parts)):
         rule = f"allocated {len(found)} different parts of cards to one container"
-        raise QuotaError(_PLUGIN, None, rule, "request one resource of gpushare in each container")
-    return PluginAllocation(tuple(found), cards, sizes.pop()) if sizes else None
-
-
-def _part(source: object, config: Config) -> tuple[str, int] | None:
-    """Return the card and the bytes that a folder of gpushared stands for."""
-    if not isinstance(source, str):
+        fix = "use one resource of gpushare, or one claim, in each container"
+        raise QuotaError("the scheduler", None, rule, fix)
+    if not found:
         return None
-    folder = Path(source)
+    if parts:
+        request = _plugin_request(parts)
+        if mode != "plugin":
+            memory = request.layer["memory"]
+            raise of_another_mode(str(memory.source), memory.shown, "plugin", mode)
+        return SchedulerGrant(tuple(found), request)
+    [uid] = claims
+    if mode != "dra":
+        raise of_another_mode("claim", uid, "dra", mode)
+    claim = _claim_of(uid, pod, state, check)
+    return SchedulerGrant(tuple(found), container_request(claim), uid)
+
+
+def _are_alike(parts: Sequence[CardPart]) -> bool:
+    """Whether these are the same memory of several cards, as one container may have."""
+    cards, sizes = {part.card for part in parts}, {part.memory_bytes for part in parts}
+    return len(cards) == len(parts) and len(sizes) == 1
+
+
+def _mounted(spec: Spec, config: Config) -> Iterator[tuple[int, CardPart | str]]:
+    """Yield the number of each mount that allocates something, and that; or the UID of a claim."""
+    for number, mount in enumerate(spec.entries(*MOUNTS)):
+        source, destination = mount.get("source"), mount.get("destination")
+        if not isinstance(source, str) or not isinstance(destination, str):
+            continue
+        folder = Path(source)
+        if _ALLOCATION.fullmatch(destination):
+            part = _part(folder, config)
+            if part is not None:
+                yield number, part
+        elif (
+            destination == f"{CLAIM_MOUNT}/{folder.name}"
+            and folder.parent == run_folder(config.run_dir, CLAIMS)
+            and UID.fullmatch(folder.name)
+        ):
+            yield number, folder.name
+
+
+def _part(folder: Path, config: Config) -> CardPart | None:
+    """Return what a folder stands for, None if it is not one of gpushared."""
     uuid, size = folder.parent.name, folder.name
-    if folder.parent.parent != _root(config, ALLOCATIONS):
+    if folder.parent.parent != run_folder(config.run_dir, ALLOCATIONS):
         return None
     if not _UUID.fullmatch(uuid) or not _BYTES.fullmatch(size):
         return None
-    return uuid, int(size)
+    return CardPart(uuid, int(size))
 
 
-def without_mounts(placed: InjectedGpu, mounts: Sequence[int]) -> InjectedGpu:
-    """Return `placed` with these mounts of the spec among what is taken out of it."""
-    if not mounts:
-        return placed
-    taken = {**placed.taken, MOUNTS: sorted({*placed.taken.get(MOUNTS, ()), *mounts})}
-    return replace(placed, taken=taken)
+def _plugin_request(parts: Sequence[CardPart]) -> ScheduledAllocation:
+    """Return parts of the same size as a request: of compute, the device plugin allocates none."""
+    cards, size = tuple(part.card for part in parts), parts[0].memory_bytes
+    layer = {
+        "devices": RequestedValue(",".join(cards), cards, ValueSource(_PLUGIN, "devices")),
+        "memory": RequestedValue(exact_size(size), size, ValueSource(_PLUGIN, "memory")),
+    }
+    return ScheduledAllocation(layer, frozenset(COMPUTE_KEYS))
+
+
+def _claim_of(
+    uid: str, pod: PodIdentity | None, state: DaemonState, check: Callable[[], None]
+) -> ClaimRecord:
+    """Return the claim that a container of `pod` may use; NoRoom."""
+    deadline = time.monotonic() + _POD_SECONDS
+    while True:
+        claim = state.ledger.claims.get(uid)
+        if claim is None:
+            raise NoRoom(
+                f"claim {uid} is not prepared on this node: the kubelet has released it, or has "
+                "not prepared it again. Delete the pod if it does not start"
+            )
+        if pod is not None and pod.uid and pod.uid in claim.pods:
+            return claim
+        if pod is None or not pod.uid or time.monotonic() > deadline:
+            whose = f"pod {pod}" if pod is not None else "this container, which is in no pod,"
+            raise UnknownPod(
+                f"{claim.title} is not reserved for {whose} as far as gpushared knows. If the "
+                "claim names it in status.reservedFor, see that gpushare-node runs"
+            )
+        check()
+        time.sleep(_POLL_SECONDS)
 
 
 def effective_request(
-    parsed: SpecRequest, mode: NodeMode, *, in_pod: bool
+    parsed: SpecRequest, grant: SchedulerGrant | None, mode: NodeMode, *, in_pod: bool
 ) -> tuple[QuotaRequest, EffectiveRequest]:
     """Return what a container requests, and gets, on a node of `mode`.
 
@@ -153,24 +213,14 @@ def effective_request(
     requests what it likes. A pod's request for compute alone refines what the scheduler allocated
     to another of its containers: this one gets nothing.
     """
-    values = parsed.quota.requested.values()
-    scheduled = next((value for value in values if value.source.kind in SCHEDULED), None)
-    if scheduled is not None and mode != "plugin":
-        raise _of_another_mode(str(scheduled.source), scheduled.shown, "plugin", mode)
-    if scheduled is not None or not in_pod or mode == "annotations":
+    if grant is not None or not in_pod or mode == "annotations":
         return parsed.quota, parsed.effective()
     if parsed.cards is not None:
-        raise _of_another_mode(parsed.cards.source, None, "annotations", mode)
-    for key in _CARDS & parsed.quota.requested.keys():
+        raise of_another_mode(parsed.cards.source, None, "annotations", mode)
+    for key in sorted(_CARDS & parsed.quota.requested.keys()):
         value = parsed.quota.requested[key]
         if value.source.kind not in {"default", "operator"}:
-            raise _of_another_mode(str(value.source), value.shown, "annotations", mode)
-    why = f"the scheduler allocated no GPU to this container; to get one, {_USE[mode]}"
+            raise of_another_mode(str(value.source), value.shown, "annotations", mode)
+    why = f"the scheduler allocated no GPU to this container; to get one, {USE[mode]}"
     quota = QuotaRequest(notes=parsed.quota.notes)
     return quota, EffectiveRequest("none", why, count=0, notes=quota.notes)
-
-
-def _of_another_mode(where: str, value: str | None, means: NodeMode, mode: NodeMode) -> QuotaError:
-    rule = f"cannot be used on this node: {_DECIDES[mode]} here (kubernetes.mode: {mode})"
-    fix = f"{_USE[mode]}, or select nodes with the label {MODE_LABEL}={means}"
-    return QuotaError(where, value, rule, fix)

@@ -40,6 +40,7 @@ RESTART: Final = {
     "libraries": "library_dir",
     "cdi": "driver.cdi_spec",
     "mount_namespace": "runtime_mount_namespace",
+    "cdi_dir": "kubernetes.cdi_dir",
     "history_days": "history.retention_days",
     "history_bytes": "history.max_size",
 }

@@ -242,10 +242,10 @@ class Connection:
 
 def receive(connection: Connection) -> tuple[bytes, tuple[int, ...], int]:
     """Return one packet, the descriptors with it and the flags of recvmsg(2)."""
-    size = protocol.MAX_REQUEST_BYTES
+    size = protocol.MAX_ROOT_REQUEST_BYTES
     if not connection.peer.is_root:
         # Without room for them the kernel drops whatever descriptors were sent.
-        packet, _, flags, _ = connection.socket.recvmsg(size)
+        packet, _, flags, _ = connection.socket.recvmsg(protocol.MAX_REQUEST_BYTES)
         return packet, (), flags & ~socket.MSG_CTRUNC
     packet, ancillary, flags, _ = connection.socket.recvmsg(
         size, socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC

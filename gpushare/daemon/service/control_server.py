@@ -222,7 +222,8 @@ class ControlServer:
             return
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(fds) > MOST_FDS:
             close_all(fds)
-            limit = protocol.MAX_REQUEST_BYTES
+            is_root = connection.peer.is_root
+            limit = protocol.MAX_ROOT_REQUEST_BYTES if is_root else protocol.MAX_REQUEST_BYTES
             self._refuse(connection, f"a request has at most {limit} bytes and 2 descriptors")
             return
         self._start(connection, packet, fds)

@@ -119,7 +119,7 @@ def _unschedulable(capacity: CardCapacity) -> str:
 
 
 def _mode(capacity: CardCapacity) -> str:
-    if not capacity.allocations:
+    if not capacity.holders:
         return "unused"
     return "exclusive" if capacity.exclusive else "shared"
 

@@ -93,6 +93,7 @@ def test_changed_keys_take_effect_and_are_named(
     [
         ("runtime_mount_namespace: /proc/1/ns/mnt", "mount_namespace"),
         ("driver: {cdi_spec: /x.yaml}", "driver.cdi_spec"),
+        ("kubernetes: {cdi_dir: /x}", "kubernetes.cdi_dir"),
         ("history: {retention_days: 1}", "history.retention_days"),
         ("history: {max_size: 1MiB}", "history.max_size"),
         ("timing: {driver_timeout_seconds: 1}", "timing.driver_timeout_seconds"),
