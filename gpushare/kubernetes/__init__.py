@@ -8,7 +8,9 @@ nothing: gpushared reserves, and refuses what does not fit.
 |---|---|
 | names | names that the cluster sees: the driver, resources, labels, devices |
 | cards | what gpushared reports of the cards, also while it restarts |
-| kubelet | the kubelet's side: the device plugin, over gRPC on Unix sockets |
+| log | lines on stderr, one for each change |
+| kubelet | the kubelet's side: device plugin and DRA driver, over gRPC on Unix sockets |
+| api | the API server's side: labels, ResourceSlices, claims and events |
 """
 
 import sys

@@ -11,14 +11,17 @@ import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol
 
 import gpushare
 from gpushare.client import DEFAULT_SOCKET, Client
 from gpushare.errors import UserError
 from gpushare.kubernetes import NO_LIBRARY
+from gpushare.kubernetes.api.claims import ClaimReader
 from gpushare.kubernetes.api.credentials import BadCredentials
 from gpushare.kubernetes.api.kubeconfig import find_credentials
+from gpushare.kubernetes.api.prepared_claims import PreparedClaims
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.cards import CardFollower, SchedulableCard
@@ -87,6 +90,7 @@ def _plugins(
 ) -> list[KubeletPlugin]:
     """Start what the mode needs, which `closing` ends; return the plugins of the kubelet."""
     api = _api_server(mode, arguments, log)
+    reporter = None
     if api is not None:
         reporter = NodeReporter(api, client, arguments.node, log)
         closing.callback(reporter.close)
@@ -99,6 +103,28 @@ def _plugins(
 
         resource = memory_resource(arguments.resource, arguments.unit)
         plugin = DevicePlugin(arguments.kubelet_dir / "device-plugins", resource, client, log)
+    elif mode == "dra":
+        from gpushare.kubernetes.kubelet.dra_plugin import (  # noqa: PLC0415 - it needs grpc
+            DraPlugin,
+        )
+
+        assert api is not None
+        assert reporter is not None
+        claims = ClaimReader(api)
+        prepared = PreparedClaims(api, lambda claim: client.set_claim_pods(claim.uid, claim.pods))
+        closing.callback(prepared.close)
+        follow = Thread(target=_follow_prepared, args=(client, claims, prepared, log), daemon=True)
+        follow.start()
+        plugin = DraPlugin(
+            arguments.kubelet_dir,
+            arguments.node,
+            claims,
+            client,
+            prepared,
+            log,
+            registered=reporter.register,
+            pod_uid=os.environ.get("POD_UID", ""),
+        )
     else:
         return []
     closing.callback(plugin.close)
@@ -114,6 +140,17 @@ def _api_server(mode: NodeMode, arguments: argparse.Namespace, log: StatusLog) -
             raise
         log.note("api", f"the node gets no labels and its pods no events: {error}")
         return None
+
+
+def _follow_prepared(
+    client: Client, claims: ClaimReader, prepared: PreparedClaims, log: StatusLog
+) -> None:
+    """Follow the claims that an earlier gpushare-node prepared."""
+    for row in client.claims():
+        try:
+            prepared.follow(claims.read(row["namespace"], row["name"]))
+        except UserError as error:
+            log.note(f"claim {row['claim']}", f"claim {row['namespace']}/{row['name']}: {error}")
 
 
 def _run(follower: CardFollower, plugins: Sequence[KubeletPlugin]) -> None:

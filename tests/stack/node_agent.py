@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+import yaml
+
 from gpushare.client import Client, DaemonUnreachable
 
 from .api_server import StandInApiServer
@@ -59,10 +61,10 @@ class NodeAgent:
         return (self._stack.root / "gpushare-node.log").read_text()
 
 
-def set_mode(stack: Stack, mode: str) -> None:
-    """Set the node's mode; a gpushared that runs reads it again."""
+def set_mode(stack: Stack, mode: str, **more: str) -> None:
+    """Set the node's mode, and `more` in that section; a gpushared that runs reads it again."""
     with stack.config.open("a") as settings:
-        settings.write(f"kubernetes: {{mode: {mode}}}\n")
+        settings.write(yaml.safe_dump({"kubernetes": {"mode": mode, **more}}))
     with suppress(DaemonUnreachable):
         Client(stack.socket).reload()
 
