@@ -35,6 +35,7 @@ class ScheduledClaim:
     parts: Sequence[AllocatedPart]
     namespace: str = "ai"
     parameters: dict[str, str] = field(default_factory=dict)
+    of_one_pod: bool = False  # made from a template
     uid: str = field(default_factory=lambda: f"claim-{secrets.token_hex(8)}")
 
     @property
@@ -45,7 +46,10 @@ class ScheduledClaim:
     def reserve(self, *pods: str) -> None:
         """Write it with its allocation, for the pods with these UIDs."""
         path = CLAIMS.format(namespace=self.namespace, name=self.name)
-        metadata = {"name": self.name, "namespace": self.namespace, "uid": self.uid}
+        metadata: dict[str, Any] = {"name": self.name, "namespace": self.namespace}
+        metadata["uid"] = self.uid
+        if self.of_one_pod:
+            metadata["ownerReferences"] = [{"kind": "Pod", "name": pods[0], "controller": True}]
         kept = self.cluster.objects.get(path, {"metadata": {}})["metadata"]
         reserved = [{"resource": "pods", "name": uid, "uid": uid} for uid in pods]
         devices = {"results": [self._result(part) for part in self.parts], "config": self._config()}
