@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gpushare.protocol.kubernetes import NodeMode
 
 TICK_SECONDS: Final = 1.0
+MODE_TICKS: Final = 10  # `gpushare config reload` changes the mode
 ANSWER_SECONDS: Final = 5.0
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -60,12 +62,12 @@ def main() -> None:
     client = Client(arguments.socket, ANSWER_SECONDS, start_seconds=0)
     try:
         _check_library()
-        mode = _mode(client, log)
-        if mode is None:
-            return
-        with ExitStack() as closing:
-            plugins = _plugins(mode, arguments, client, log, closing)
-            _run(CardFollower(client, log), plugins)
+        while (mode := _mode(client, log)) is not None:
+            log.note("mode", f"kubernetes.mode is {mode}")
+            with ExitStack() as closing:
+                plugins = _plugins(mode, arguments, client, log, closing)
+                if not _run(mode, client, CardFollower(client, log), plugins):
+                    return
     except UserError as error:
         sys.exit(f"gpushare-node: {error}")
 
@@ -153,15 +155,28 @@ def _follow_prepared(
             log.note(f"claim {row['claim']}", f"claim {row['namespace']}/{row['name']}: {error}")
 
 
-def _run(follower: CardFollower, plugins: Sequence[KubeletPlugin]) -> None:
-    while True:
+def _run(
+    mode: NodeMode, client: Client, follower: CardFollower, plugins: Sequence[KubeletPlugin]
+) -> bool:
+    """Serve until SIGTERM, or until the node has another mode; return whether it has."""
+    for tick in count(1):
+        if tick % MODE_TICKS == 0 and _has_changed(mode, client):
+            return True
         cards = follower.poll() if plugins else None
         for plugin in plugins:
             if cards is not None:
                 plugin.update(cards)
             plugin.step()
         if signal.sigtimedwait(_ENDS, TICK_SECONDS) is not None:
-            return
+            break
+    return False
+
+
+def _has_changed(mode: NodeMode, client: Client) -> bool:
+    try:
+        return client.status()["kubernetes_mode"] != mode
+    except UserError:
+        return False  # it restarts
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,6 +18,7 @@ from tests.stack import Stack
 from tests.stack.api_server import StandInApiServer
 from tests.stack.claims import AllocatedPart, ScheduledClaim
 from tests.stack.distribution import DEBIAN13
+from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.dra import DraKubelet
 from tests.stack.node_agent import NodeAgent, set_mode, write_kubeconfig
 
@@ -248,3 +249,20 @@ def test_without_credentials_it_says_what_is_missing(stack: Stack) -> None:
         program = own.start()
         assert program.process.wait() == 1
         assert "/nonexistent" in own.log()
+
+
+def test_another_mode_is_followed() -> None:
+    with Stack(cards=1) as own, StandInApiServer().running() as cluster:
+        set_mode(own, "plugin")
+        own.start_daemon()
+        kubeconfig = write_kubeconfig(own.root / "kubeconfig", cluster)
+        with NodeAgent(own, "--node", NODE, "--kubeconfig", str(kubeconfig)) as made:
+            program = made.start()
+            with StandInKubelet(made.folder) as kubelet:
+                wait_until(lambda: kubelet.allocatable("gpushare.io/memory-gib") > 0)
+                text = own.config.read_text().replace("mode: plugin", "mode: dra")
+                own.config.write_text(text)
+                Client(own.socket).reload()
+                wait_until(lambda: kubelet.capacity("gpushare.io/memory-gib") == 0)
+                wait_until(lambda: len(sockets(made.folder / "plugins_registry")) == 1)
+            assert program.process.poll() is None, made.log()
