@@ -8,6 +8,7 @@ nothing: gpushared reserves, and refuses what does not fit.
 |---|---|
 | names | names that the cluster sees: the driver, resources, labels, devices |
 | cards | what gpushared reports of the cards, also while it restarts |
+| claim_follower | pods that join prepared claims, and the status of claims |
 | log | lines on stderr, one for each change |
 | kubelet | the kubelet's side: device plugin and DRA driver, over gRPC on Unix sockets |
 | api | the API server's side: labels, ResourceSlices, claims and events |

@@ -12,7 +12,6 @@ import sys
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol
 
 import gpushare
@@ -22,10 +21,10 @@ from gpushare.kubernetes import NO_LIBRARY
 from gpushare.kubernetes.api.claims import ClaimReader
 from gpushare.kubernetes.api.credentials import BadCredentials
 from gpushare.kubernetes.api.kubeconfig import find_credentials
-from gpushare.kubernetes.api.prepared_claims import PreparedClaims
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.cards import CardFollower, SchedulableCard
+from gpushare.kubernetes.claim_follower import ClaimFollower
 from gpushare.kubernetes.kubelet.memory_units import memory_resource
 from gpushare.kubernetes.log import StatusLog
 
@@ -91,6 +90,9 @@ def _plugins(
     closing: ExitStack,
 ) -> list[KubeletPlugin]:
     """Start what the mode needs, which `closing` ends; return the plugins of the kubelet."""
+    if mode != "annotations" and not arguments.kubelet_dir.is_dir():
+        # The unit may write where the folder was at its start.
+        raise UserError(f"there is no {arguments.kubelet_dir}: start the kubelet first")
     api = _api_server(mode, arguments, log)
     reporter = None
     if api is not None:
@@ -113,16 +115,14 @@ def _plugins(
         assert api is not None
         assert reporter is not None
         claims = ClaimReader(api)
-        prepared = PreparedClaims(api, lambda claim: client.set_claim_pods(claim.uid, claim.pods))
-        closing.callback(prepared.close)
-        follow = Thread(target=_follow_prepared, args=(client, claims, prepared, log), daemon=True)
-        follow.start()
+        follower = ClaimFollower(api, claims, client, log)
+        closing.callback(follower.close)
         plugin = DraPlugin(
             arguments.kubelet_dir,
             arguments.node,
             claims,
             client,
-            prepared,
+            follower,
             log,
             registered=reporter.register,
             pod_uid=os.environ.get("POD_UID", ""),
@@ -142,17 +142,6 @@ def _api_server(mode: NodeMode, arguments: argparse.Namespace, log: StatusLog) -
             raise
         log.note("api", f"the node gets no labels and its pods no events: {error}")
         return None
-
-
-def _follow_prepared(
-    client: Client, claims: ClaimReader, prepared: PreparedClaims, log: StatusLog
-) -> None:
-    """Follow the claims that an earlier gpushare-node prepared."""
-    for row in client.claims():
-        try:
-            prepared.follow(claims.read(row["namespace"], row["name"]))
-        except UserError as error:
-            log.note(f"claim {row['claim']}", f"claim {row['namespace']}/{row['name']}: {error}")
 
 
 def _run(

@@ -28,7 +28,7 @@ from gpushare.kubernetes.kubelet.dra_messages import (
 )
 from gpushare.kubernetes.kubelet.grpc_service import Call, GrpcServer
 from gpushare.kubernetes.kubelet.messages import PLUGIN_REGISTRATION
-from gpushare.kubernetes.kubelet.plugin_sockets import plugin_sockets
+from gpushare.kubernetes.kubelet.plugin_sockets import plugin_sockets, remove_abandoned
 from gpushare.kubernetes.names import DRIVER, device_name
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ class PreparedClaimFollower(Protocol):
 
     def follow(self, claim: AllocatedClaim) -> None:
         """Take a claim that is prepared."""
+
+    def refuse(self, claim: AllocatedClaim, why: str) -> None:
+        """Take a claim that gpushared refused."""
 
     def forget(self, uid: str) -> None:
         """Take a claim that is no longer prepared."""
@@ -125,6 +128,7 @@ class DraPlugin:
         try:
             for path in (self._sockets.service, self._sockets.registration):
                 path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            remove_abandoned(self._sockets)
             # The kubelet calls the service once it sees the socket of the registration.
             self._servers.append(GrpcServer(self._sockets.service, self._services()))
             registration = {"GetInfo": self._info, "NotifyRegistrationStatus": self._status}
@@ -177,6 +181,7 @@ class DraPlugin:
 
     def _prepare(self, wanted: Values) -> Values:
         where = f"{wanted['namespace']}/{wanted['name']}"
+        claim = None
         try:
             claim = self._read(wanted)
             reply = self._client.prepare_claim(
@@ -189,6 +194,8 @@ class DraPlugin:
             )
         except UserError as error:
             self._log.note(f"claim {wanted['uid']}", f"claim {where}: {error}")
+            if claim is not None:
+                self._prepared.refuse(claim, str(error))
             return {"error": str(error)}
         self._prepared.follow(claim)
         return {

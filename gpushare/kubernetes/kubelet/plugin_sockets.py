@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,30 @@ def plugin_sockets(kubelet: Path, pod_uid: str = "") -> PluginSockets:
     paths = [registry / name for name in names]
     fits = [path for path in paths if len(str(path).encode()) <= PATH_BYTES]
     return PluginSockets(data / f"dra-{pod_uid}.sock", (fits or paths[-1:])[0])
+
+
+def remove_abandoned(sockets: PluginSockets) -> None:
+    """Remove the sockets of instances that were killed: the kubelet would go on calling them."""
+    folders = (
+        (sockets.service.parent, "dra*.sock"),
+        (sockets.registration.parent, f"{DRIVER}-*reg.sock"),
+    )
+    for folder, pattern in folders:
+        for path in folder.glob(pattern):
+            if path.is_socket() and not _is_served(path):
+                path.unlink(missing_ok=True)
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True  # its queue is full, say
+    return True
 
 
 def _short(text: str, count: int) -> str:

@@ -228,6 +228,13 @@ def test_the_node_has_the_label_of_its_mode(stack: Stack) -> None:
             assert program.process.wait() == 0
 
 
+def test_without_a_kubelet_it_ends_and_is_started_again(stack: Stack) -> None:
+    with NodeAgent(stack, "--kubelet-dir", "/nonexistent") as own:
+        program = own.start()
+        assert program.process.wait() == 1
+        assert "there is no /nonexistent: start the kubelet first" in own.log()
+
+
 def test_a_unit_that_makes_too_long_a_list_is_refused_at_start(stack: Stack) -> None:
     with NodeAgent(stack, "--resource", "example.com/mib", "--unit", "1MiB") as own:
         program = own.start()

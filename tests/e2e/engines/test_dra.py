@@ -16,7 +16,7 @@ from gpushare.kubernetes.api.slices import SLICES
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.api_server import StandInApiServer
-from tests.stack.claims import AllocatedPart, ScheduledClaim
+from tests.stack.claims import CLAIMS, AllocatedPart, ScheduledClaim
 from tests.stack.distribution import DEBIAN13
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.dra import DraKubelet
@@ -101,6 +101,13 @@ def prepared(kubelet: DraKubelet, claim: ScheduledClaim) -> list[dict[str, str]]
     return [{"name": name} for name in sorted(names)]
 
 
+def conditions(cluster: StandInApiServer, claim: ScheduledClaim) -> list[tuple[str, str]]:
+    """Return what the claim's status says of its devices."""
+    path = CLAIMS.format(namespace=claim.namespace, name=claim.name)
+    devices = cluster.objects[path]["status"].get("devices", [])
+    return [(each["type"], each["status"]) for device in devices for each in device["conditions"]]
+
+
 def run(pod: PodSandbox, name: str, devices: list[dict[str, str]]) -> PodContainer:
     return pod.run(name, CDI_devices=devices)
 
@@ -141,6 +148,7 @@ def test_a_claim_says_the_card_and_how_it_is_shared(
         [card] = row["cards"]
         assert (card["uuid"], card["quota_bytes"], card["cores"]) == (second, 4 * GIB, 40)
         assert row["policy"] == "fixed-share"
+        wait_until(lambda: conditions(cluster, claim) == [("Ready", "True")])
 
 
 def test_a_claim_that_was_prepared_twice_is_prepared_once(
@@ -198,6 +206,7 @@ def test_a_claim_that_does_not_fit_is_refused_at_prepare(
     claim = claim_of(cluster, AllocatedPart(uuids(node.stack)[0], memory="900Gi"))
     claim.reserve("pod-1")
     assert kubelet.prepare(claim.reference)[claim.uid]["error"]
+    wait_until(lambda: conditions(cluster, claim) == [("Ready", "False")])
     assert Client(node.stack.socket).claims() == []
 
 
@@ -218,6 +227,9 @@ def test_claims_outlive_both_processes(
         assert allocated(node.stack) == {container.full_name: 4 * GIB}
         kubelet.forget()
         agent.start()
+        claim.reserve(pod.uid, "pod-2")
+        client = Client(node.stack.socket)
+        wait_until(lambda: len(client.claims()[0]["pods"]) == 2)
         wait_until(lambda: answers(kubelet, claim))
 
 

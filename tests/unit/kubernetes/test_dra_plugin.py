@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -54,6 +55,7 @@ class Daemon:
         self.refusal = ""
         self.prepared: dict[str, dict[str, Any]] = {}
         self.followed: set[str] = set()
+        self.refused: dict[str, str] = {}
         self.registrations = 0
 
     def registered(self) -> None:
@@ -82,6 +84,9 @@ class Daemon:
 
     def follow(self, claim: AllocatedClaim) -> None:
         self.followed.add(claim.uid)
+
+    def refuse(self, claim: AllocatedClaim, why: str) -> None:
+        self.refused[claim.uid] = why
 
     def forget(self, uid: str) -> None:
         self.followed.discard(uid)
@@ -257,6 +262,7 @@ def test_each_claim_has_an_answer_of_its_own(
     assert found["claim-1"]["devices"]
     daemon.refusal = "the card is lost"
     assert kubelet.prepare(CLAIM)["claim-1"] == {"devices": [], "error": "the card is lost"}
+    assert daemon.refused == {"claim-1": "the card is lost"}
 
 
 def test_a_claim_is_released_once_or_again(
@@ -367,6 +373,25 @@ def test_two_instances_of_a_rolling_update_answer_for_each_other(
         assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
         assert kubelet.unprepare(CLAIM) == {"claim-1": {"error": ""}}
     assert daemon.prepared == {}
+
+
+def test_sockets_of_an_instance_that_was_killed_are_removed(
+    folder: Path, make: Make, cluster: Cluster
+) -> None:
+    killed = plugin_sockets(folder, POD)
+    for path in (killed.service, killed.registration):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+    running = make(POD.replace("1", "2"))
+    make(POD.replace("1", "3"))
+    running.step()
+    with DraKubelet(folder) as kubelet:
+        kubelet.look()
+        assert len(kubelet.drivers) == 2
+        cluster.allocate(part(A))
+        assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
+    assert not killed.service.exists()
 
 
 def test_an_end_removes_both_sockets(folder: Path, plugin: DraPlugin, kubelet: DraKubelet) -> None:
