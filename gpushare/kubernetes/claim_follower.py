@@ -86,7 +86,12 @@ class ClaimFollower:
             return
         for row in rows:
             try:
-                self._prepared.follow(self._claims.read(row["namespace"], row["name"]))
+                claim = self._claims.read(row["namespace"], row["name"])
+                if claim.uid != row["claim"]:
+                    continue  # another one of that name: the kubelet releases the old one
+                if set(claim.pods) != set(row["pods"]):
+                    self._client.set_claim_pods(claim.uid, claim.pods)
+                self._prepared.follow(claim)
             except UserError as error:
                 where = f"{row['namespace']}/{row['name']}"
                 self._log.note(f"claim {row['claim']}", f"claim {where}: {error}")
