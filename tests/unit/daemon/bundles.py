@@ -75,10 +75,9 @@ class ContainerdBundles:
         *,
         pod: str = "5a4d",
         namespace: str = "team",
-        uid: str = "",
     ) -> None:
         self.tasks, self.pod, self.asked = folder / tasks, pod, dict(asked)
-        self.namespace, self.uid = namespace, uid
+        self.namespace = namespace
         sandbox = self.tasks / pod
         sandbox.mkdir(parents=True)
         (sandbox / "config.json").write_text(json.dumps({"annotations": self.asked}))
@@ -90,7 +89,6 @@ class ContainerdBundles:
             "io.kubernetes.cri.sandbox-id": self.pod,
             "io.kubernetes.cri.sandbox-name": "job-1",
             "io.kubernetes.cri.sandbox-namespace": self.namespace,
-            **({"io.kubernetes.cri.sandbox-uid": self.uid} if self.uid else {}),
             **self.asked,
             **{f"gpushare.io/{key}": text for key, text in own.items()},
         }
