@@ -29,7 +29,7 @@ from gpushare.cli import ERROR, REFUSED, SECTIONS, USAGE, gpushare
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
 from gpushare.cli.session import DEGRADED
 from gpushare.events import EVENTS, KEPT
-from gpushare.protocol import tenants
+from gpushare.protocol import kubernetes, tenants
 from gpushare.quota import BadValue, effective_request
 from gpushare.quota.keys import BY_ENV, KEYS, Key
 from gpushare.settings.schema import resolved
@@ -308,11 +308,13 @@ def quotas() -> Iterator[str]:
     yield "Sources of a request, highest first:"
     yield ""
     yield "1. the operator: `gpushare set`"
-    yield "2. cards and annotations with which the container was created, for example by a device"
+    yield "2. what the scheduler of Kubernetes allocated, on a node with `kubernetes.mode: plugin`"
+    yield "   or `dra`"
+    yield "3. cards and annotations with which the container was created, for example by a device"
     yield "   plugin"
-    yield "3. annotations of its pod that name it: `gpushare.io/container.NAME.memory`"
-    yield "4. annotations of its pod that name no container"
-    yield "5. the environment"
+    yield "4. annotations of its pod that name it: `gpushare.io/container.NAME.memory`"
+    yield "5. annotations of its pod that name no container"
+    yield "6. the environment"
     yield ""
     yield "A lower source can request less than a higher one grants, never more. `gpushare inspect`"
     yield "and `gpushare ps -a` show what it requested and did not get. `trust.env` sets what the"
@@ -432,7 +434,7 @@ def variables_in_code() -> set[str]:
 
 # --- the protocol ---
 
-SHAPES: Final = (protocol, tenants)
+SHAPES: Final = (protocol, tenants, kubernetes)
 
 
 def control_socket() -> Iterator[str]:

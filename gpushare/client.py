@@ -20,10 +20,11 @@ from gpushare.errors import UserError
 from gpushare.wait_policy import LOOK_SECONDS, WaitPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gpushare.metrics_schema import CardMetrics, NodeMetrics, TenantMetrics
 
+_LONG: Final = frozenset({"claim-prepare", "claim-pods"})  # root's
 _STARTS: Final = frozenset({"open", "bind"})  # of `gpushare run`
 DEFAULT_SOCKET: Final = Path("/run/gpushare/control.sock")
 
@@ -149,6 +150,48 @@ class Client:
         """Allow new tenants on a card again; return the card."""
         return cast("protocol.CardStatus", self._ask("card-uncordon", card=card)["card"])
 
+    def allocation(self, card: str, memory_bytes: int) -> str:
+        """Return the folder that the device plugin has mounted for a part of the card `card`."""
+        reply = self._ask("allocation", card=card, memory_bytes=memory_bytes)
+        return cast("protocol.AllocationFolder", reply)["folder"]
+
+    def prepare_claim(  # noqa: PLR0913 - a claim is put together from all there is
+        self,
+        uid: str,
+        *,
+        namespace: str,
+        name: str,
+        pods: Sequence[str],
+        devices: Sequence[protocol.ClaimDevice],
+        parameters: Mapping[str, str] | None = None,
+    ) -> protocol.PreparedClaim:
+        """Reserve what the scheduler allocated to a claim; the same again is fine.
+
+        `parameters` are canonical keys of the claim's opaque configuration.
+        """
+        reply = self._ask(
+            "claim-prepare",
+            claim=uid,
+            namespace=namespace,
+            name=name,
+            pods=list(pods),
+            devices=[dict(device) for device in devices],
+            parameters=dict(parameters or {}),
+        )
+        return {"folder": reply["folder"], "cdi": reply["cdi"]}
+
+    def set_claim_pods(self, uid: str, pods: Sequence[str]) -> None:
+        """Have the pods with these UIDs be those that may use a prepared claim."""
+        self._ask("claim-pods", claim=uid, pods=list(pods))
+
+    def unprepare_claim(self, uid: str) -> None:
+        """Release a claim; one that is not prepared is fine."""
+        self._ask("claim-unprepare", claim=uid)
+
+    def claims(self) -> list[protocol.ClaimStatus]:
+        """Return the prepared claims."""
+        return [cast("protocol.ClaimStatus", row) for row in self._rows("claims")]
+
     def status(self) -> protocol.DaemonStatus:
         """Return the status of the daemon."""
         return cast("protocol.DaemonStatus", self._ask("status"))
@@ -202,7 +245,8 @@ class Client:
     def _replies(self, op: str, fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield each reply after the acknowledgement, the final one last."""
         try:
-            request = protocol.encode({"op": op, **fields}, protocol.MAX_REQUEST_BYTES)
+            limit = protocol.MAX_ROOT_REQUEST_BYTES if op in _LONG else protocol.MAX_REQUEST_BYTES
+            request = protocol.encode({"op": op, **fields}, limit)
         except protocol.ProtocolError as error:
             raise BadRequest(f"{op}: {error}") from error
         with contextlib.ExitStack() as opened:

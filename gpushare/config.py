@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
+from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota import RequestPolicy, parse_size
 from gpushare.settings import (
     ANY,
@@ -90,6 +91,9 @@ class Config:
     mount_namespace: Path | None = None
     history_days: int = 7  # 0: none is kept
     history_bytes: int = 100 << 20
+    kubernetes_mode: NodeMode = "annotations"
+    node_name: str = ""  # in Kubernetes; empty: not configured
+    cdi_dir: Path = Path("/var/run/cdi")  # for the specs of claims
     timing: Timing = field(default_factory=Timing)
 
     @property
@@ -168,6 +172,7 @@ def parse(text: str, file: Path) -> Config:
     history = document.section(("history",))
     days, most = history.get("retention_days"), history.get("max_size")
     timing = document.section(("timing",)).items()
+    kubernetes = document.section(("kubernetes",))
     return Config(
         file=file,
         written_ns=None,
@@ -190,5 +195,8 @@ def parse(text: str, file: Path) -> Config:
         mount_namespace=None if namespace is None else Path(namespace),
         history_days=plain.history_days if days is None else int(days),
         history_bytes=plain.history_bytes if most is None else parse_size(most),
+        kubernetes_mode=kubernetes.get("mode") or plain.kubernetes_mode,
+        node_name=kubernetes.get("node") or plain.node_name,
+        cdi_dir=Path(kubernetes.get("cdi_dir") or plain.cdi_dir),
         timing=Timing(**{key: float(value) for key, value in timing if value is not None}),
     )

@@ -79,6 +79,11 @@ EVENTS: Final = {
     ),
     "tenant-resized": "An operator changed the container's quota.",
     "tenant-released": "The container exited, and its allocation was released.",
+    "claim-prepared": "A ResourceClaim of Kubernetes was reserved.",
+    "claim-released": (
+        "A ResourceClaim was released; its containers that still run keep what they have."
+    ),
+    "claim-files-failed": "The CDI specification or the folder of a ResourceClaim is missing.",
     "tenant-frozen": "All processes of the container were frozen by the audit or an operator.",
     "tenant-found-frozen": "The container was frozen when gpushared started; the cause is unknown.",
     "tenant-refrozen": "Something else thawed a frozen container; it was frozen again.",
@@ -235,6 +240,8 @@ KEPT: Final = frozenset(
         "tenant-name-refused",
         "tenant-resized",
         "tenant-released",
+        "claim-prepared",
+        "claim-released",
         "tenant-start-abandoned",
         "tenant-frozen",
         "tenant-found-frozen",

@@ -71,8 +71,8 @@ enum marker marker_of(enum marker_source source, const struct json_text *text)
 
 const char *marker_source_name(enum marker_source source)
 {
-	static const char *const names[] = {
-		"annotation", "environment variable", "device", "mount of", "hook", "hook with"};
+	static const char *const names[] = {"annotation", "environment variable", "device",
+		"mount of", "mount at", "hook", "hook with"};
 	return names[source];
 }
 

@@ -165,15 +165,18 @@ static void read_device(struct spec *spec, struct json *json)
 
 static void read_mount(struct spec *spec, struct json *json)
 {
-	static const char *const names[] = {"source", NULL};
-	struct json_text key, source;
+	static const char *const names[] = {"source", "destination", NULL};
+	struct json_text key, path;
 	unsigned seen = 0;
 
 	while (json_next_key(json, &key)) {
-		if (known_key(spec, &key, names, &seen) != 0 || !json_string(json, &source))
+		int known = known_key(spec, &key, names, &seen);
+		if (known < 0 || !json_string(json, &path))
 			json_skip(json);
-		else if (marker_of(MARKER_MOUNT, &source) != MARKER_NONE)
-			note_node(spec, MARKER_MOUNT, &source);
+		else if (known == 1)
+			note_marker(spec, MARKER_MOUNTED, &path);
+		else if (marker_of(MARKER_MOUNT, &path) != MARKER_NONE)
+			note_node(spec, MARKER_MOUNT, &path);
 	}
 }
 

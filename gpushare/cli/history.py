@@ -48,6 +48,8 @@ TEXTS: Final = {
     "tenant-name-refused": "goes by its ID: the name {refused_name} is the ID of another container",
     "tenant-resized": "was resized by the operator: {rest}",
     "tenant-released": "exited ({reason}); its allocation was released",
+    "claim-prepared": "was prepared: reserved {memory_bytes} on {cards}",
+    "claim-released": "was released",
     "tenant-start-abandoned": "was abandoned by its runtime during create, and was killed",
     "tenant-frozen": "was frozen by the {by}: {reason}",
     "tenant-found-frozen": "was found frozen when gpushared started",

@@ -30,7 +30,7 @@ from gpushare.daemon.core.log import (
 )
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
 from gpushare.daemon.freezer.freezer import Freezer
-from gpushare.daemon.lifecycle import old_installations, release
+from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.limits.burst import BurstUpdater, handle_shortfall
 from gpushare.daemon.observe.compute_usage import ComputeMeter
@@ -45,7 +45,8 @@ from gpushare.daemon.service.control_server import ControlServer
 from gpushare.daemon.service.systemd import StartingSocket, Watchdog
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.history import History
-from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
+from gpushare.daemon.store.integrity import IntegrityCheck
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.errors import UserError
 from gpushare.host.driver import prepare
@@ -152,6 +153,7 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     # is released by a job of the decide thread, which alone may use the ledger.
     decide.run(lambda: release.adopt_tenants(state, freezer))
     decide.run(lambda: release.reconcile_tenants(state, freezer))
+    decide.run(lambda: claims.adopt(state))
     scheduler = SchedulerSync(state)
     state.shares_changed = scheduler.changed
     scheduler.check()

@@ -35,7 +35,8 @@ from gpushare.daemon.placement.model import (
 )
 from gpushare.daemon.policy.escalation import CHOICES, Choice
 from gpushare.daemon.store.history import History
-from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
+from gpushare.daemon.store.integrity import IntegrityCheck
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
@@ -286,7 +287,7 @@ class DaemonState:
     # By sandbox and container, which other container has what it was refused; the decide thread's.
     refused_siblings: dict[str, dict[str, str]] = field(default_factory=dict)
     config_fault: str = ""  # why the current file was rejected
-    # Called by the decide thread with the group that alone may read; None: every user may.
+    # Called by the decide thread with the group that alone may read, None: every user.
     regroup: Callable[[int | None], None] = lambda _: None
     numa: Numa = field(default_factory=Numa)
     # Called by the decide thread after what tenants are to get may have changed.
@@ -298,8 +299,7 @@ class DaemonState:
         """The versioned folder that `libraries` leads to: a mount's source is never rewritten."""
         link, known = self.config.libraries, self._libraries
         with contextlib.suppress(OSError):
-            # Two calls, where resolve() is one for each of its parents.
-            if link.samefile(known):
+            if link.samefile(known):  # two calls, where resolve() is one for each of its parents
                 return known
         self._libraries = found = link.resolve()
         return found
@@ -316,7 +316,7 @@ class DaemonState:
 
     def over_quota_action(self, record: TenantRecord) -> Choice:
         """Return how far the audit goes with a tenant: as the operator set for it, or for all."""
-        chosen = self.overrides.of(record.id).get("over-quota-action")
+        chosen = self.overrides.of(record.settings_key).get("over-quota-action")
         chosen = chosen or self.config.terms_of(record.namespace).over
         return next(choice for choice in CHOICES if choice == chosen)
 
@@ -355,6 +355,7 @@ class DaemonState:
                     max_tenants=rule.max_tenants,
                     max_tenants_source=rule.where.get("max_tenants", "max_tenants"),
                     cordoned=self.card_overrides.of(card.uuid).get("cordoned"),
+                    reservations=self.ledger.unused_claims(card.uuid, self.policy_of(card.uuid)),
                 )
             )
         return tuple(capacities)
@@ -371,6 +372,7 @@ class DaemonState:
             used_bytes=used_bytes,
             limit_bytes=limit_bytes,
             most_bytes=allocation.most_bytes,
+            is_scheduled=record.is_scheduled,
         )
 
     def use_of(self, record: TenantRecord, number: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from gpushare.quota import (
     PodIdentity,
     QuotaRequest,
     RequestPolicy,
+    ScheduledAllocation,
     dialects,
     parse_request,
     pod_of,
@@ -55,11 +56,12 @@ def parse_spec_request(  # noqa: PLR0913 - one argument a source
     cards: EngineCards | None,
     terms_of: Callable[[str], RequestPolicy],
     operator: Mapping[str, str] | None = None,
+    scheduled: ScheduledAllocation | None = None,
 ) -> SpecRequest:
     """Return what a container requests; QuotaError for the first value that is refused.
 
     `annotations` are its trusted_annotations, `of_pod` those of its pod, and `terms_of` returns the
-    policy for the containers of a namespace.
+    policy for the containers of a namespace. `scheduled` is what the scheduler allocated.
     """
     pod = pod_of(annotations)
     terms = terms_of("" if pod is None else pod.namespace)
@@ -72,6 +74,7 @@ def parse_spec_request(  # noqa: PLR0913 - one argument a source
         defaults=terms.defaults,
         trust=terms.trust,
         dialects=terms.dialects,
+        scheduled=scheduled,
     )
     return SpecRequest(parsed.valid(), cards, visible_devices(env), pod, terms)
 

@@ -2,12 +2,13 @@
 """The control socket's protocol: operations, callers and replies.
 
 Transport: `SOCK_SEQPACKET` on `<run_dir>/control.sock`, one JSON object per packet. A request is at
-most `MAX_REQUEST_BYTES`, a reply packet at most `MAX_REPLY_BYTES`. The daemon answers
-`{"ack": true}` at once, or `{"starting": true}` and the acknowledgement when it is ready (within
-`START_SECONDS`), then any number of `{"row": {...}}`, then one final `{"ok": true, ...}` or
-`{"ok": false, "code": ..., "error": ...}` within `REPLY_SECONDS`. While other requests are before
-it, the daemon repeats the acknowledgement every two seconds, for at most `START_SECONDS`, and
-`REPLY_SECONDS` begin anew with each. The C side of the same is `runtime/client.c`.
+most `MAX_REQUEST_BYTES`, or `MAX_ROOT_REQUEST_BYTES` from root, a reply packet at most
+`MAX_REPLY_BYTES`. The daemon answers `{"ack": true}` at once, or `{"starting": true}` and the
+acknowledgement when it is ready (within `START_SECONDS`), then any number of `{"row": {...}}`, then
+one final `{"ok": true, ...}` or `{"ok": false, "code": ..., "error": ...}` within `REPLY_SECONDS`.
+While other requests are before it, the daemon repeats the acknowledgement every two seconds, for at
+most `START_SECONDS`, and `REPLY_SECONDS` begin anew with each. The C side of the same is
+`runtime/client.c`.
 
 A client without an acknowledgement gives up once the daemon has not served any client for
 `ACK_SECONDS`. The daemon sets the modification time of its socket while it serves clients.
@@ -32,6 +33,11 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 | resume | root | name | tenant: TenantStatus, updated |
 | stop | root | name; signal (TERM, ...), timeout (s), reason | tenant: TenantStatus |
 | reload | root | - | changed: keys of gpushare.yaml |
+| allocation | root | card (UUID), memory_bytes | AllocationFolder |
+| claim-prepare | root | claim (UID), namespace, name, pods, devices, parameters | PreparedClaim |
+| claim-pods | root | claim, pods: the UIDs of all that may use it | - |
+| claim-unprepare | root | claim; one that is not prepared is fine | - |
+| claims | root | - | ClaimStatus rows |
 | card-policy | root | card (index or UUID), policy (none: as requested) | card: CardStatus |
 | card-cordon | root | card, reason (optional) | card: CardStatus |
 | card-uncordon | root | card | card: CardStatus |
@@ -52,6 +58,13 @@ import json
 import math
 from typing import Any, Final, TypedDict
 
+from gpushare.protocol.kubernetes import (
+    AllocationFolder,
+    ClaimDevice,
+    ClaimStatus,
+    NodeMode,
+    PreparedClaim,
+)
 from gpushare.protocol.tenants import (
     CardComputeUsage,
     DeniedAllocation,
@@ -59,6 +72,7 @@ from gpushare.protocol.tenants import (
     ProcessCard,
     ShortfallReport,
     TenantCard,
+    TenantPod,
     TenantProcess,
     TenantStatus,
     Why,
@@ -77,6 +91,7 @@ __all__ = [
     "HISTORY_ROWS",
     "MAX_REPLY_BYTES",
     "MAX_REQUEST_BYTES",
+    "MAX_ROOT_REQUEST_BYTES",
     "REPLY_SECONDS",
     "RESET_ALL",
     "SET_FIELDS",
@@ -84,20 +99,26 @@ __all__ = [
     "STOP_SIGNALS",
     "STOP_TIMEOUT_MAX_SECONDS",
     "VERSION",
+    "AllocationFolder",
     "CardComputeUsage",
     "CardLink",
     "CardStatus",
+    "ClaimDevice",
+    "ClaimStatus",
     "DaemonStatus",
     "DeniedAllocation",
     "HistoryEvent",
     "HostProcessGrant",
     "Intervention",
     "MountRow",
+    "NodeMode",
     "NonTenantProcessStatus",
+    "PreparedClaim",
     "ProcessCard",
     "ProtocolError",
     "ShortfallReport",
     "TenantCard",
+    "TenantPod",
     "TenantProcess",
     "TenantStatus",
     "Why",
@@ -114,6 +135,7 @@ START_SECONDS: Final = 30.0
 REPLY_SECONDS: Final = 10.0
 
 MAX_REQUEST_BYTES: Final = 4096
+MAX_ROOT_REQUEST_BYTES: Final = 32768  # a claim of 32 devices and 256 pods
 MAX_REPLY_BYTES: Final = 65536
 
 HISTORY_ROWS: Final = 500  # maximum per reply; a reply with fewer rows is the last
@@ -207,6 +229,8 @@ class DaemonStatus(TypedDict):
     config: str
     library_dir: str
     run_dir: str
+    node_name: str  # in Kubernetes; empty: not known to gpushared
+    kubernetes_mode: NodeMode  # annotations | plugin | dra: what decides about the GPU of a pod
     warnings: list[str]
 
 
@@ -270,6 +294,10 @@ class CardStatus(TypedDict):
     health: str  # "ok", or the fault
     policy: str  # compute policy set for its tenants; empty: as requested
     allowed_mode: str  # accepted requests (node configuration): "any" | "shared" | "exclusive"
+    schedulable_bytes: int  # memory for the scheduler of Kubernetes, including what it allocated
+    schedulable_cores: int  # percent of the card for that scheduler, likewise
+    is_schedulable: bool  # the scheduler may place new pods on it
+    schedulable_reason: str  # why not; begins with a word of UNSCHEDULABLE
     cordoned: bool  # no new containers are placed on it
     cordon_reason: str
     numa_node: int | None  # its NUMA node; None: unknown

@@ -31,6 +31,7 @@ _CONTAINER: Final = ("io.kubernetes.cri.container-name", CONTAINER_NAME)
 _SANDBOX: Final = ("io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID")
 _NAMESPACE: Final = ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace")
 _NAME: Final = ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
+_UID: Final = ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class PodIdentity:
     sandbox: str = ""
     namespace: str = ""
     name: str = ""
+    uid: str = ""
 
     def __str__(self) -> str:
         """Return `team/train`, as kubectl's users know it."""
@@ -57,12 +59,13 @@ def pod_of(annotations: Mapping[str, str]) -> PodIdentity | None:
         sandbox=_first(annotations, _SANDBOX),
         namespace=_first(annotations, _NAMESPACE),
         name=_first(annotations, _NAME),
+        uid=_first(annotations, _UID),
     )
 
 
 def without_pod(annotations: Mapping[str, str]) -> dict[str, str]:
     """Return the annotations without those by which an engine names a pod."""
-    names = {*_CONTAINER, *_SANDBOX, *_NAMESPACE, *_NAME}
+    names = {*_CONTAINER, *_SANDBOX, *_NAMESPACE, *_NAME, *_UID}
     return {
         name: text
         for name, text in annotations.items()

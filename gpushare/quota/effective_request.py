@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from gpushare.quota.errors import QuotaError, quoted
@@ -24,6 +24,7 @@ from gpushare.quota.request import (
     Layer,
     QuotaRequest,
     RequestedValue,
+    ScheduledAllocation,
     Value,
     ValueSource,
     requests_memory,
@@ -75,6 +76,11 @@ class Defaults:
             _put(layer, "cores", str(self.cores), self.cores)
         if self.policy is not None and "cores" in layer:
             _put(layer, "policy", self.policy, self.policy)
+
+    def beside(self, scheduled: ScheduledAllocation) -> Defaults:
+        """Return the defaults that add nothing to what the scheduler allocated."""
+        cores = self.cores if "cores" in scheduled.refinable else None
+        return replace(self, cores=cores, memory_bytes=None, shared_by_default=False)
 
 
 def _put(layer: Layer, key: str, text: str, value: Value) -> None:
@@ -230,6 +236,8 @@ def _to_add(request: QuotaRequest, key: str, what: str) -> str:
     """Return the advice to add `key`, in the form in which the rest was written."""
     if _of_command_line(request):
         return f"add --{key}, {what}"
+    if any(value.source.kind == "claim" for value in request.requested.values()):
+        return f"request {key} in the claim, {what}"
     return f"add gpushare.io/{key} or GPUSHARE_{key.upper()}, {what}"
 
 

@@ -6,11 +6,12 @@ It collects problems instead of raising the first: `create` raises the first (Pa
 the keys: what a container requests on a node (parse_request), and what a manifest requests,
 including keys that no container runtime sees (parse_manifest).
 
-Precedence on a node: operator > the maker of the container > the pod's author, for this container
-and then for any > env. A lower source may shrink what a higher one grants, never enlarge it; what
-the operator set stays as it is. What a lower source requested and did not get is kept in
-`QuotaRequest.notes`: nothing is dropped silently. A request in another system's keys (dialects/)
-is in the layer of the source that it came from, beside our own keys there.
+Precedence on a node: operator > the scheduler of Kubernetes > the maker of the container > the
+pod's author, for this container and then for any > env. A lower source may shrink what a higher one
+grants, never enlarge it; what the operator set stays as it is. What a lower source requested and
+did not get is kept in `QuotaRequest.notes`: nothing is dropped silently. A request in another
+system's keys (dialects/) is in the layer of the source that it came from, beside our own keys
+there.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from gpushare.quota.request import (
     QuotaRequest,
     RequestedValue,
     RequestRecord,
+    ScheduledAllocation,
     SourceKind,
     ValueSource,
 )
@@ -98,13 +100,15 @@ def parse_request(  # noqa: PLR0913 - one argument a source
     defaults: Defaults | None = None,
     trust: EnvTrust | None = None,
     dialects: Dialects | None = None,
+    scheduled: ScheduledAllocation | None = None,
 ) -> ParsedRequest:
     """Return what a container requests; nothing is `requested` if it asks for no GPU.
 
     `of_pod` are the annotations of its pod, None where they cannot be seen. `operator` has
     canonical keys (`memory`), and so have `options`, those of a command line, which stand beside
     annotations. `cards` are what an engine put into the spec. `trust` None is the default for these
-    annotations. `dialects` says which other systems' requests are read, None: none of them. Refused
+    annotations. `dialects` says which other systems' requests are read, None: none of them.
+    `scheduled` is what the scheduler allocated, which all but the operator may only refine. Refused
     are an unknown gpushare key, a text that is no value, a scope that fits no container, a request
     in two dialects or in one that is not accepted.
     """
@@ -123,6 +127,10 @@ def parse_request(  # noqa: PLR0913 - one argument a source
             texts, annotated, of_env, dialects, diagnostics, reads_env=reads_env
         )
     granted = GrantedLayers({}, annotated.notes, "" if cards is None else cards.source)
+    if scheduled is not None:
+        granted.merge(scheduled.layer)
+        granted.refinable = scheduled.refinable - scheduled.layer.keys()
+        defaults = defaults.beside(scheduled)
     has_cards = bool(granted.cards)
     of_options = _of_keys("option", options or {}, diagnostics)
     for layer in (of_options, annotated.own, annotated.scoped, annotated.of_pod):
@@ -150,7 +158,8 @@ def parse_request(  # noqa: PLR0913 - one argument a source
     request = replace(
         request_from(granted.layer),
         notes=tuple(granted.notes),
-        unnamed=annotated.unnamed,
+        # What only refines an allocation applies to each container that has one.
+        unnamed=annotated.unnamed if scheduled is None else None,
         before_operator=before_operator,
     )
     return ParsedRequest(request, diagnostics)

@@ -37,11 +37,14 @@ class GrantedLayers:
     """What the sources read so far grant, and notes on what those below them did not get.
 
     `cards` names what put cards into the spec before any source was read; empty: nothing did.
+    `refinable` are keys that a lower source may add, although they ask for more: the scheduler
+    allocates none of them.
     """
 
     layer: Layer
     notes: list[str]
     cards: str = ""
+    refinable: frozenset[str] = frozenset()
 
     @property
     def whole(self) -> bool:
@@ -54,7 +57,7 @@ class GrantedLayers:
         Of the keys of one layer none comes before another: each is held against what was granted
         above all of them.
         """
-        higher = GrantedLayers(dict(self.layer), [], self.cards)
+        higher = GrantedLayers(dict(self.layer), [], self.cards, self.refinable)
         for name, requested in lower.items():
             refusal = higher.why_not(name, requested, shrink_only=shrink_only)
             if refusal is not None:
@@ -110,6 +113,8 @@ class GrantedLayers:
 
     def _enlarges(self, name: str, requested: RequestedValue) -> bool:
         """Whether a key that no higher source set would give more than the higher ones."""
+        if name in self.refinable:
+            return name == "cores" and requested.value == 100  # a whole card
         if name in {"memory", "memory-percent", "allow", "deny", "placement", "numa"}:
             return False
         if name in _MODEST:

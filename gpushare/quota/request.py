@@ -16,6 +16,8 @@ from gpushare.quota.errors import QuotaError
 Value: TypeAlias = "int | str | tuple[str, ...]"
 SourceKind: TypeAlias = Literal[
     "operator",
+    "device plugin",  # of gpushare-node, as the scheduler allocated it
+    "claim",  # a ResourceClaim, likewise; of a manifest: one that no scheduler has seen
     "annotation",
     "pod annotation",
     "env",
@@ -28,9 +30,12 @@ SourceKind: TypeAlias = Literal[
     "node annotation",
     "node file",
     "plugin",
-    "claim",
     "task",
 ]
+
+
+#: Sources that are the scheduler's allocation.
+SCHEDULED: Final[frozenset[SourceKind]] = frozenset({"device plugin", "claim"})
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,22 @@ def requests_whole_cards(layer: Layer, *, has_cards: bool = False) -> bool:
         return layer["cores"].value == 100
     names_cards = has_cards or "count" in layer or "devices" in layer
     return names_cards and not requests_memory(layer)
+
+
+#: Keys of compute, which say how a container shares a card with others.
+COMPUTE_KEYS: Final = ("cores", "policy", "weight", "priority", "class")
+
+
+@dataclass(frozen=True)
+class ScheduledAllocation:
+    """What the scheduler of Kubernetes allocated to a container.
+
+    `layer` stands above all other sources but the operator, which may narrow it. Of `refinable`,
+    they may set a key that it does not contain.
+    """
+
+    layer: Layer
+    refinable: frozenset[str] = frozenset()
 
 
 class RecordedValue(TypedDict):

@@ -52,6 +52,7 @@ def set_card_policy(uuid: str, policy: str, state: DaemonState) -> None:
         if allocation.uuid == uuid and not allocation.whole
         if (cores := record.reserved_cores(allocation, policy))
     ]
+    reserved += [(use.tenant, use.cores) for use in capacity.reservations if use.cores]
     together = sum(cores for _, cores in reserved)
     if together > 100:
         names = ", ".join(f"{name} {cores}" for name, cores in reserved)

@@ -14,13 +14,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity import container_cgroup, container_names, processes
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.lifecycle import container_edits, pods, release
+from gpushare.daemon.lifecycle import container_edits, pods, release, scheduled
 from gpushare.daemon.lifecycle.reserve import (
     BIND,
     TenantIdentity,
@@ -34,7 +34,7 @@ from gpushare.daemon.limits import driver_version
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import ReservationLost
-from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.record import TenantRecord, settings_key
 from gpushare.errors import UserError
 from gpushare.oci import edits, injected_gpu, spec
 from gpushare.oci.image_view import ImageView
@@ -46,6 +46,7 @@ from gpushare.oci.request import (
     trusted_annotations,
 )
 from gpushare.oci.spec import Spec
+from gpushare.protocol import TenantPod
 from gpushare.quota import (
     EffectiveRequest,
     PodIdentity,
@@ -74,7 +75,7 @@ class NewContainer:
 
     `maker` is the process that makes it: the launcher, which becomes the low-level runtime. 0 is
     one that cannot be seen from here, and `binds` if it can bind the container itself.
-    `is_restore`: from a checkpoint.
+    `is_restore`: from a checkpoint. `about` is filled in while the spec is read.
     """
 
     identity: str
@@ -86,6 +87,7 @@ class NewContainer:
     binds: bool = False
     is_restore: bool = False
     is_abandoned: Callable[[], bool] = lambda: False  # no client waits for the container any more
+    about: dict[str, Any] = field(default_factory=dict)  # what the log says of it if it is refused
 
     def check(self) -> None:
         """Raise CreateAbandoned once no client waits for the container."""
@@ -108,6 +110,7 @@ class ContainerRequest:
     effective: EffectiveRequest
     pod: PodIdentity | None
     terms: RequestPolicy
+    claim: str = ""  # the UID of the ResourceClaim of which it gets a part
 
 
 def create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
@@ -140,6 +143,7 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
     applicant = replace(
         _applicant(bundle, original),
         terms=request.terms,
+        claim=request.claim,
         maker=_maker_process(bundle),
         cgroup=_cgroup(bundle, original, state),
         shows_holders=state.config.read_group is None and not is_of_kubelet(original, bundle.path),
@@ -199,17 +203,40 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         else injected_gpu.find(original, state.driver.files)
     )
     annotations = trusted_annotations(bundle.path, original.annotations)
+    pod = pod_of(annotations)
+    _describe(bundle, annotations, pod)
+    settings = (
+        bundle.identity if pod is None else settings_key(bundle.identity, pod.uid, pod.container)
+    )
+    grant = scheduled.find_grant(original, pod, state, bundle.check)
     parsed = parse_spec_request(
         annotations,
         original.variables,
         of_pod=sandbox_annotations(annotations, bundle.path),
         cards=placed.cards,
         terms_of=state.config.terms_of,
-        operator=_of_quota(state.overrides.of(bundle.identity)),
+        operator=_of_quota(state.overrides.of(settings)),
+        scheduled=None if grant is None else grant.request,
     )
     if parsed.quota.requested or bundle.marker == STRONG:
         state.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
-    return ContainerRequest(placed, parsed.quota, parsed.effective(), parsed.pod, parsed.terms)
+    mode, in_pod = state.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
+    quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
+    placed = placed if grant is None else grant.taken_out(placed)
+    claim = "" if grant is None else grant.claim
+    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, claim)
+
+
+def _describe(
+    bundle: NewContainer, annotations: Mapping[str, str], pod: PodIdentity | None
+) -> None:
+    """Note the container's name, and its pod, for the log of a refusal."""
+    name = container_names.name_from_spec(bundle.identity, bundle.path, annotations).name
+    bundle.about["name"] = name
+    if pod is not None:
+        bundle.about["pod"] = TenantPod(
+            namespace=pod.namespace, name=pod.name, uid=pod.uid, container=pod.container
+        )
 
 
 def _of_quota(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -248,7 +275,7 @@ def _reserve(
     try:
         return reserve(applicant, request.quota, request.effective, state)
     except NoRoom as error:
-        if request.effective.kind != "exclusive":
+        if request.effective.kind != "exclusive" or request.claim:
             raise
         why = f"cannot be allocated: {error}"
         raise whole_cards_refused(request.quota, request.placed.cards, why) from error
@@ -284,7 +311,7 @@ def _nothing(
         wanted = edits.seen(wanted)  # else gpushare-hook would take it for one that came past us
     spec.store(bundle.bundle_fd, wanted, loaded)
     if effective is not None:
-        notes = truncated_notes(effective.notes)
+        notes, pod = truncated_notes(effective.notes), applicant.pod or PodIdentity("")
         record = TenantRecord(
             key=bundle.key,
             state="none",
@@ -294,6 +321,11 @@ def _nothing(
             bundle=bundle.path,
             why=effective.why,
             notes=notes,
+            namespace=pod.namespace,
+            sandbox=pod.sandbox,
+            container=pod.container,
+            pod=pod.name,
+            pod_uid=pod.uid,
         )
         state.decide.run(lambda: state.ledger.add(record))
         log(
@@ -302,6 +334,7 @@ def _nothing(
             id=bundle.identity,
             reason=effective.why,
             notes=notes,
+            pod=record.of_pod,
         )
     return {"mode": "none", "key": bundle.key}
 

@@ -25,6 +25,7 @@ from gpushare.daemon.pages.status_page import StatusPage
 from gpushare.daemon.pages.tenant_socket import TenantSocket
 from gpushare.daemon.policy.compute import FIXED
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.claim import PREFIX as CLAIM
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.oci.bounded_read import read_at_most
 
@@ -95,7 +96,8 @@ def refuse_unknown(recovered_keys: Mapping[str, bool], state: DaemonState) -> No
             state.integrity.add(f"the pages {key} are in use, and do not show what was reserved")
     for key, why in state.ledger.unknown.items():
         if key not in state.ledger.entries:
-            state.integrity.add(f"the record of tenant {key} and its copy are lost ({why})")
+            whose = key.replace("-", " ", 1) if key.startswith(CLAIM) else f"tenant {key}"
+            state.integrity.add(f"the record of {whose} and its copy are lost ({why})")
     if recovered_keys and not state.ledger.is_complete:
         state.integrity.add("the ledger and its copies were removed: whole cards may be in use")
     if state.integrity.is_kept:

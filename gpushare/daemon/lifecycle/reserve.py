@@ -17,9 +17,10 @@ from typing import Final
 from gpushare.daemon.core import clock
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.processes import NOBODY, Process
-from gpushare.daemon.lifecycle import release, unbound
+from gpushare.daemon.lifecycle import bounds, claims, release, unbound
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
+from gpushare.daemon.limits.claims import refuse_above_claim
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.tenant_socket import TenantSocket
 from gpushare.daemon.pages.tenants import SIZE_BYTES, Pages
@@ -30,7 +31,6 @@ from gpushare.daemon.placement.request import (
     NoRoom,
     PlacedCard,
     PlacementRequest,
-    TenantCardUsage,
 )
 from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
@@ -57,7 +57,7 @@ class TenantIdentity:
     root; `status_owner` alone may write its status, None: whoever is in it. `terms` are what the
     node's policy says of it. `maker` is the process with which a reservation ends, None: none, and
     it expires. `cgroup` is that of a container that its maker binds. `shows_holders` is as in
-    PlacementRequest.
+    PlacementRequest. `claim` is the UID of the ResourceClaim of which it gets a part.
     """
 
     key: str
@@ -75,6 +75,7 @@ class TenantIdentity:
     maker: Process | None = None
     cgroup: str = ""
     shows_holders: bool = False
+    claim: str = ""
 
 
 def truncated_notes(notes: Sequence[str]) -> tuple[str, ...]:
@@ -100,13 +101,11 @@ def reserve(
         driver.contexts.wait()
     effective = applicant.terms.max_per_request.put_down(quota, effective)
     try:
-        placed = _place(applicant, quota, effective, state)
+        record = _placed_record(applicant, quota, effective, state)
     except NoRoom:
         if not release.release_ended(state):
             raise
-        placed = _place(applicant, quota, effective, state)
-    _refuse_low_limit(quota, placed)
-    record = _entry(applicant, quota, effective, placed, state)
+        record = _placed_record(applicant, quota, effective, state)
     state.ledger.add(record)
     try:
         if record.shared:
@@ -136,6 +135,7 @@ def log_reserved(record: TenantRecord, state: DaemonState) -> None:
         cores=record.reserved_cores(first, state.policy_of(first.uuid)),
         policy=record.policy,
         notes=record.notes,
+        pod=record.of_pod,
     )
 
 
@@ -162,12 +162,26 @@ def _refuse_unsupported(quota: QuotaRequest, driver: LoadedDriver, *, whole: boo
         raise quota.refuse("oversubscribe", "is not in this version", "leave it out")
 
 
+def _placed_record(
+    applicant: TenantIdentity, quota: QuotaRequest, effective: EffectiveRequest, state: DaemonState
+) -> TenantRecord:
+    """Return the record of a request that has a place: on its cards, or in its claim; NoRoom."""
+    if applicant.claim:
+        placed = claims.place_container(applicant.claim, effective, state)
+    else:
+        placed = _place(applicant, quota, effective, state)
+    _refuse_low_limit(quota, placed)
+    record = _entry(applicant, quota, effective, placed, state)
+    refuse_above_claim(record, state)
+    return record
+
+
 def _place(
     applicant: TenantIdentity, quota: QuotaRequest, effective: EffectiveRequest, state: DaemonState
 ) -> tuple[PlacedCard, ...]:
     """Place a request where no tenant has burst memory of it, or is about to take it; NoRoom."""
-    bounds = _bounds(applicant, quota, state)
-    request = _ask(quota, effective, bounds, shows_holders=applicant.shows_holders)
+    within = _bounds(applicant, quota, state)
+    request = _ask(quota, effective, within, shows_holders=applicant.shows_holders)
     for _ in reclaim_rounds():
         capacities = state.capacities()
         placed = place_request(request, capacities, state.loaded().links)
@@ -189,42 +203,14 @@ def _refuse_low_limit(quota: QuotaRequest, placed: tuple[PlacedCard, ...]) -> No
 
 def _bounds(applicant: TenantIdentity, quota: QuotaRequest, state: DaemonState) -> Bounds:
     """Return what the node's policy leaves of each card to `applicant`."""
-    whose, others = _same_group(applicant, state)
-    driver = state.loaded()
-    parts = tuple(
-        TenantCardUsage(
-            *(record.key, record.title, card, allocation.most_bytes),
-            record.reserved_cores(allocation, state.policy_of(allocation.uuid)),
-        )
-        for record in others
-        for allocation in record.allocations
-        if (card := driver.card(allocation.uuid)) is not None
-    )
-    return Bounds(
-        applicant.terms.max_per_request,
-        applicant.terms.max_per_card,
-        applicant.terms.max_per_node,
-        whose,
-        parts,
-        memory_is_set=any(map(quota.is_set, ("memory", "memory-percent"))),
-        cores_are_set=quota.is_set("cores"),
-    )
-
-
-def _same_group(applicant: TenantIdentity, state: DaemonState) -> tuple[str, list[TenantRecord]]:
-    """Return what `together` holds for: the tenants of a namespace, or those of a user."""
-    records = state.ledger.entries.values()
     if applicant.isolation == "advisory":
-        own = [e for e in records if e.isolation == "advisory" and e.uid == applicant.uid]
-        return f"user {applicant.uid}", own
+        return bounds.of_user(applicant.uid, applicant.terms, quota, state)
     namespace = applicant.pod.namespace if applicant.pod is not None else ""
-    if not namespace:
-        return "", []
-    return f"namespace {namespace}", [e for e in records if e.namespace == namespace]
+    return bounds.of_namespace(namespace, applicant.terms, quota, state)
 
 
 def _ask(
-    quota: QuotaRequest, effective: EffectiveRequest, bounds: Bounds, *, shows_holders: bool
+    quota: QuotaRequest, effective: EffectiveRequest, within: Bounds, *, shows_holders: bool
 ) -> PlacementRequest:
     whole = effective.kind == "exclusive"
     return PlacementRequest(
@@ -241,7 +227,7 @@ def _ask(
         allow=quota.allow,
         deny=quota.deny,
         strategy=quota.placement or "",
-        bounds=bounds,
+        bounds=within,
         sources={key: str(value.source) for key, value in quota.requested.items()},
         shows_holders=shows_holders,
     )
@@ -276,6 +262,9 @@ def _entry(
         namespace=pod.namespace,
         sandbox=pod.sandbox,
         container=pod.container,
+        pod=pod.name,
+        pod_uid=pod.uid,
+        claim=applicant.claim,
         created=time.time(),
         expires=clock.boottime() + state.config.timing.bind_timeout_seconds,
         maker=maker.pid,
@@ -283,7 +272,8 @@ def _entry(
         cgroup=applicant.cgroup,
         allocations=tuple(
             CardAllocation(
-                *(one.card.uuid, one.memory_bytes, effective.cores, one.whole),
+                *(one.card.uuid, one.memory_bytes),
+                *(one.cores if applicant.claim else effective.cores, one.whole),
                 memory_limit_bytes=effective.memory_limit_bytes,
             )
             for one in placed

@@ -198,9 +198,7 @@ def reclaim_burst(
     shrunk = False
     for capacity in capacities:
         more = wanted.get(capacity.card.uuid, 0)
-        burst_bytes = sum(
-            use.memory_bytes + use.burst_granted_bytes for use in capacity.allocations
-        )
+        burst_bytes = sum(use.memory_bytes + use.burst_granted_bytes for use in capacity.holders)
         if more <= 0 or burst_bytes + more <= capacity.allocatable_bytes:
             continue
         limits = _limits(capacity, more)
@@ -227,6 +225,7 @@ def _keep_counted(capacity: CardCapacity, state: DaemonState) -> None:
 
 def _limits(capacity: CardCapacity, reserved_bytes: int) -> dict[str, int]:
     """Return what each tenant may use once `reserved_bytes` more of the card are allocated."""
+    reserved_bytes += sum(one.memory_bytes for one in capacity.reservations)
     limits = burst_limits(
         capacity.allocatable_bytes - reserved_bytes, [_part(one) for one in capacity.allocations]
     )

@@ -32,6 +32,8 @@ LIVE: Final = {
     "bind": "bind",
     "unknown": "audit.unallocated",
     "docker_sockets": "engines.sockets",
+    "kubernetes_mode": "kubernetes.mode",
+    "node_name": "kubernetes.node",
 }
 RESTART: Final = {
     "run_dir": "run_dir",
@@ -39,6 +41,7 @@ RESTART: Final = {
     "libraries": "library_dir",
     "cdi": "driver.cdi_spec",
     "mount_namespace": "runtime_mount_namespace",
+    "cdi_dir": "kubernetes.cdi_dir",
     "history_days": "history.retention_days",
     "history_bytes": "history.max_size",
 }

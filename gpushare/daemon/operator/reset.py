@@ -12,7 +12,6 @@ from typing import Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.operator.resize import (
-    COMPUTE_KEYS,
     NotResizable,
     apply_record,
     log_fields,
@@ -24,6 +23,7 @@ from gpushare.daemon.operator.resize import (
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.quota import QuotaRequest, change_recorded
+from gpushare.quota.request import COMPUTE_KEYS
 
 _MEMORY: Final = ("memory", "memory-percent")
 _LIMIT: Final = "memory-limit"
@@ -37,7 +37,7 @@ def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState)
     """
     dropped = _set_of(record, keys, state)
     changed = _back(record, dropped, state) if dropped.intersection(_QUOTA) else record
-    state.overrides.forget(record.id, *dropped)
+    state.overrides.forget(record.settings_key, *dropped)
     if changed is not record:
         apply_record(changed, resizable_pages(record, state), state)
     log(
@@ -51,7 +51,7 @@ def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState)
 
 def _set_of(record: TenantRecord, keys: Collection[str], state: DaemonState) -> set[str]:
     """Return what an operator has set of `keys`, with what goes along; NotResizable: nothing."""
-    own = {*filter(record.is_set, _QUOTA), *state.overrides.of(record.id)}
+    own = {*filter(record.is_set, _QUOTA), *state.overrides.of(record.settings_key)}
     dropped = own.intersection(keys) if keys else own
     if not dropped:
         what = ", ".join(sorted(keys)) or "the quota"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The set operation: change a running tenant's quota. It is kept for its container's id.
+"""The set operation: change a running tenant's quota. It is kept for its container.
 
 All of a change is done, or none of it. Compute changes by the rules by which it was first granted.
 
@@ -18,6 +18,7 @@ from gpushare.daemon.compute import shares
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
+from gpushare.daemon.limits.claims import refuse_above_claim
 from gpushare.daemon.observe.dead_records import free_dead_records
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.choose import check_cores_growth, check_memory_growth
@@ -40,6 +41,7 @@ from gpushare.quota import (
     to_record,
 )
 from gpushare.quota.keys import OPERATORS, read
+from gpushare.quota.request import COMPUTE_KEYS
 
 
 class NotResizable(UserError):
@@ -63,7 +65,7 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
         )
         changed = with_allocations(changed, allocations, pages, state, quota)
     values = _noted(quota, changed.allocations)
-    state.overrides.set(record.id, values)
+    state.overrides.set(record.settings_key, values)
     quotas = {**changed.quota, **{key: _operators(text) for key, text in values.items()}}
     if quota.memory_bytes is not None:
         quotas.pop("memory-percent", None)
@@ -178,6 +180,8 @@ def _refuse_below_context(
 def _check_room(
     record: TenantRecord, allocations: tuple[CardAllocation, ...], state: DaemonState
 ) -> None:
+    if refuse_above_claim(replace(record, allocations=allocations), state):
+        return
     more = {
         old.uuid: new.memory_bytes - old.memory_bytes
         for old, new in zip(record.allocations, allocations, strict=True)
@@ -206,7 +210,6 @@ def _noted(quota: QuotaRequest, allocations: tuple[CardAllocation, ...]) -> dict
     return values
 
 
-COMPUTE_KEYS: Final = ("cores", "policy", "weight", "priority", "class")
 _MEMORY: Final = ("memory", "memory-percent")
 _WEIGHED: Final = "native-burst-share"
 
@@ -300,6 +303,8 @@ def _with(record: TenantRecord, effective: EffectiveRequest, quota: RequestRecor
 
 def _check_cores(changed: TenantRecord, state: DaemonState) -> None:
     """Raise NoRoom if the cards do not have the cores that would be reserved for `changed`."""
+    if refuse_above_claim(changed, state):
+        return
     for capacity in state.capacities():
         for allocation in changed.allocations:
             if allocation.uuid == capacity.card.uuid:
@@ -329,7 +334,7 @@ def set_over_quota_action(record: TenantRecord, text: str, state: DaemonState) -
     choice = str(read(OVER_QUOTA_KEY, source, text, OPERATORS).value)
     if not record.shared:
         raise NotResizable(f"{record.title} has no share of a card, so the audit does not check it")
-    state.overrides.set(record.id, {OVER_QUOTA_KEY: choice})
+    state.overrides.set(record.settings_key, {OVER_QUOTA_KEY: choice})
     log(
         "tenant-resized",
         tenant=record.key,

@@ -255,15 +255,15 @@ def _of_mode(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | No
 
 def _taken(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
     if capacity.exclusive:
-        to = f" to {capacity.allocations[0].tenant}" if request.shows_holders else ""
+        to = f" to {capacity.holders[0].tenant}" if request.shows_holders else ""
         return Obstacle(f"is allocated exclusively{to}")
     if request.whole:
-        names = ", ".join(use.tenant for use in capacity.allocations[:_SHOWN])
+        names = ", ".join(use.tenant for use in capacity.holders[:_SHOWN])
         by = f" by {names}" if request.shows_holders else ""
-        return Obstacle(f"is shared{by}") if capacity.allocations else None
-    if len(capacity.allocations) >= capacity.max_tenants:
+        return Obstacle(f"is shared{by}") if capacity.holders else None
+    if len(capacity.holders) >= capacity.max_tenants:
         most = f"{capacity.max_tenants} ({capacity.max_tenants_source})"
-        return Obstacle(f"has {len(capacity.allocations)} tenants of at most {most}")
+        return Obstacle(f"has {len(capacity.holders)} tenants of at most {most}")
     return None
 
 
@@ -294,9 +294,9 @@ def available_text(capacity: CardCapacity) -> str:
 
 def capacity_text(capacity: CardCapacity) -> str:
     """Return `has 126 of 140 GiB available (train 4, serve 8, non-tenant 1.1 by pid 812 Xorg)`."""
-    holders = [_holder_text(use) for use in capacity.allocations]
+    holders = [_holder_text(use) for use in capacity.holders]
     if len(holders) > _SHOWN:
-        rest = sum(use.memory_bytes + use.burst_used_bytes for use in capacity.allocations[_SHOWN:])
+        rest = sum(use.memory_bytes + use.burst_used_bytes for use in capacity.holders[_SHOWN:])
         holders = [*holders[:_SHOWN], f"{len(holders) - _SHOWN} more {_short(rest)}"]
     if capacity.non_tenant_bytes:
         holders.append(
@@ -329,7 +329,7 @@ def _non_tenant_text(capacity: CardCapacity) -> str:
 
 def cores_text(capacity: CardCapacity) -> str:
     """Return ` (train 30, serve 60)`: the tenants that have reserved cores of the card."""
-    holders = [f"{use.tenant} {use.cores}" for use in capacity.allocations if use.cores]
+    holders = [f"{use.tenant} {use.cores}" for use in capacity.holders if use.cores]
     return f" ({', '.join(holders[:_SHOWN])})" if holders else ""
 
 

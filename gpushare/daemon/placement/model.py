@@ -99,6 +99,7 @@ class AllocationUse:
     used_bytes: int = 0
     limit_bytes: int = 0
     most_bytes: int = 0  # the burst limit; none where it is less than the quota
+    is_scheduled: bool = False  # allocated by the scheduler of Kubernetes, which counts it
 
     @property
     def burst_used_bytes(self) -> int:
@@ -130,11 +131,17 @@ class CardCapacity:
     max_tenants: int = 16
     max_tenants_source: str = "max_tenants"
     cordoned: str | None = None  # why nothing new is placed on it; None: it is
+    reservations: tuple[AllocationUse, ...] = ()  # of claims, beside what their containers have
+
+    @property
+    def holders(self) -> tuple[AllocationUse, ...]:
+        """All that has a part of it."""
+        return (*self.allocations, *self.reservations)
 
     @property
     def allocated_bytes(self) -> int:
-        """The sum of the quotas; of an exclusive card all of it."""
-        return sum(use.memory_bytes for use in self.allocations)
+        """The sum of the quotas and reservations; of an exclusive card all of it."""
+        return sum(use.memory_bytes for use in self.holders)
 
     @property
     def burst_used_bytes(self) -> int:
@@ -163,12 +170,26 @@ class CardCapacity:
         """Percent of the card that no policy has set aside."""
         if self.exclusive:
             return 0
-        return max(0, 100 - sum(use.cores for use in self.allocations))
+        return max(0, 100 - sum(use.cores for use in self.holders))
+
+    @property
+    def schedulable_bytes(self) -> int:
+        """What the scheduler of Kubernetes may allocate, with what it has allocated."""
+        others = sum(use.memory_bytes for use in self.allocations if not use.is_scheduled)
+        return max(0, self.allocatable_bytes - others)
+
+    @property
+    def schedulable_cores(self) -> int:
+        """Percent of the card that the scheduler of Kubernetes may allocate, likewise."""
+        others = [use for use in self.allocations if not use.is_scheduled]
+        if any(use.whole for use in others):
+            return 0
+        return max(0, 100 - sum(use.cores for use in others))
 
     @property
     def exclusive(self) -> bool:
-        """Whether one tenant has the whole card."""
-        return any(use.whole for use in self.allocations)
+        """Whether one tenant, or claim, has the whole card."""
+        return any(use.whole for use in self.holders)
 
 
 def matches_card(name: str, card: Card) -> bool:

@@ -112,12 +112,16 @@ class Peer:
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """One request: its fields, its sender, and the descriptors that came with it."""
+    """One request: its fields, its sender, and the descriptors that came with it.
+
+    `about` is what the operation has found out about its subject, for the log of a refusal.
+    """
 
     fields: Mapping[str, Any]
     peer: Peer
     fds: tuple[int, ...] = ()
     is_abandoned: Callable[[], bool] = lambda: False  # the caller has gone, or its time is over
+    about: dict[str, Any] = field(default_factory=dict)
 
     def text(self, name: str, most: int = 4096) -> str:
         """Return a text field; MalformedRequest where it is none."""
@@ -242,10 +246,10 @@ class Connection:
 
 def receive(connection: Connection) -> tuple[bytes, tuple[int, ...], int]:
     """Return one packet, the descriptors with it and the flags of recvmsg(2)."""
-    size = protocol.MAX_REQUEST_BYTES
+    size = protocol.MAX_ROOT_REQUEST_BYTES
     if not connection.peer.is_root:
         # Without room for them the kernel drops whatever descriptors were sent.
-        packet, _, flags, _ = connection.socket.recvmsg(size)
+        packet, _, flags, _ = connection.socket.recvmsg(protocol.MAX_REQUEST_BYTES)
         return packet, (), flags & ~socket.MSG_CTRUNC
     packet, ancillary, flags, _ = connection.socket.recvmsg(
         size, socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC

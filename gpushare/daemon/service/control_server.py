@@ -40,7 +40,7 @@ from gpushare.daemon.service.control_request import (
     receive,
     refusal_packet,
 )
-from gpushare.daemon.service.operations import cards, daemon, lifecycle, tenants
+from gpushare.daemon.service.operations import cards, daemon, kubernetes, lifecycle, tenants
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import DaemonState
 from gpushare.wait_policy import LOOK_SECONDS
@@ -52,6 +52,7 @@ def all_operations(run_control: RunControl) -> Mapping[str, Operation]:
         **lifecycle.LIFECYCLE_OPERATIONS,
         **tenants.tenant_operations(run_control),
         **cards.CARD_OPERATIONS,
+        **kubernetes.KUBERNETES_OPERATIONS,
         **daemon.DAEMON_OPERATIONS,
     }
 
@@ -221,7 +222,8 @@ class ControlServer:
             return
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(fds) > MOST_FDS:
             close_all(fds)
-            limit = protocol.MAX_REQUEST_BYTES
+            is_root = connection.peer.is_root
+            limit = protocol.MAX_ROOT_REQUEST_BYTES if is_root else protocol.MAX_REQUEST_BYTES
             self._refuse(connection, f"a request has at most {limit} bytes and 2 descriptors")
             return
         self._start(connection, packet, fds)
@@ -384,6 +386,7 @@ def _failed(request: ControlRequest, error: Exception) -> dict[str, Any]:
             id=identity[:128],
             uid=request.peer.uid,
             error=refusal["error"],
+            **request.about,
         )
     return refusal
 

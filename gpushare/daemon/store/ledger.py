@@ -6,7 +6,8 @@ known, and is deleted (released) when the process has ended. A reservation that 
 expires. `none` is a container that requested a GPU and got none, kept so that `ps -a` can say why.
 
 Each tenant has one file with its record (store/record.py), and a copy of that file in a
-second folder. Every change drafts both files before it renames them, so a full disk refuses a
+second folder. So has each prepared ResourceClaim (store/claim.py), which reserves what its
+containers share. Every change drafts both files before it renames them, so a full disk refuses a
 change as a whole. The order makes a crash distinguishable from damage:
 
     change    rename the ledger's file, then the copy
@@ -16,7 +17,8 @@ At whatever instruction gpushared is killed, a readable file of the ledger is th
 newer than its copy if they differ. A file of the ledger that is missing or damaged was lost, and
 is restored from the copy.
 
-One thread writes. `entries` is a mapping that is replaced, never changed, so any thread may read.
+One thread writes. `entries`, the tenants, and `claims`, by UID, are mappings that are replaced,
+never changed, so any thread may read.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ from types import MappingProxyType
 from typing import Any
 
 from gpushare.daemon.core.log import log
+from gpushare.daemon.placement.model import AllocationUse
+from gpushare.daemon.store.claim import PREFIX, ClaimRecord, claim_from_json, reservations
+from gpushare.daemon.store.integrity import IntegrityCheck
 from gpushare.daemon.store.record import (
     ABOUT,
     NOT_FREEZES,
@@ -87,6 +92,8 @@ class Ledger:
         self.unknown: Mapping[str, str] = {
             key: why for key, why in unreadable.items() if key not in found and key != ABOUT
         }
+        claims = [found.pop(name) for name in tuple(found) if name.startswith(PREFIX)]
+        self._publish_claims([claim_from_json(document["claim"]) for document in claims])
         records = [record_from_json(document["record"]) for document in found.values()]
         records.sort(key=lambda record: record.created)
         self._publish({record.key: record for record in records})
@@ -173,6 +180,21 @@ class Ledger:
         self.freezes.forget(key)
         self._publish({other: record for other, record in self.entries.items() if other != key})
 
+    def unused_claims(self, card: str, card_policy: str) -> tuple[AllocationUse, ...]:
+        """Return what claims have reserved of a card beside what their containers have."""
+        return reservations(card, self.claims.values(), self.entries.values(), card_policy)
+
+    def put_claim(self, claim: ClaimRecord) -> None:
+        """Write the record of a claim, in place of an earlier one; OSError."""
+        self._write(claim.file, {"claim": claim.to_json()})
+        self._publish_claims([*self.claims.values(), claim])
+
+    def release_claim(self, uid: str) -> None:
+        """Delete the record of a claim, if there is one: only its containers' are left."""
+        self._copies.remove(PREFIX + uid)
+        self._ledger.remove(PREFIX + uid)
+        self._publish_claims([claim for claim in self.claims.values() if claim.uid != uid])
+
     def confirm(self) -> None:
         """Record that no tenant is missing, or that its loss is known; OSError."""
         self._set_aside([key for key in self.unknown if key not in self.entries])
@@ -210,6 +232,11 @@ class Ledger:
     def _publish(self, records: dict[str, TenantRecord]) -> None:
         self.entries: Mapping[str, TenantRecord] = MappingProxyType(records)
 
+    def _publish_claims(self, claims: Sequence[ClaimRecord]) -> None:
+        self.claims: Mapping[str, ClaimRecord] = MappingProxyType(
+            {claim.uid: claim for claim in claims}
+        )
+
     def _replace(self, record: TenantRecord) -> TenantRecord:
         self._write(record.key, _document(record, self.freezes.of(record.key)))
         self._publish({**self.entries, record.key: record})
@@ -244,6 +271,7 @@ class Ledger:
         documents = {
             key: _document(record, self.freezes.of(key)) for key, record in self.entries.items()
         }
+        documents |= {one.file: {"claim": one.to_json()} for one in self.claims.values()}
         if self.is_complete:
             documents[ABOUT] = self._about()
         try:
@@ -265,7 +293,7 @@ class Ledger:
     def _report(self, ledger: FolderScan, copies: FolderScan) -> None:
         """Log, and keep for `gpushare doctor`, what is not as the last daemon left it."""
         if ledger.discarded:
-            count = len(ledger.discarded) - (ABOUT in ledger.discarded)
+            count = sum(name != ABOUT for name in ledger.discarded)
             log("ledger-discarded", boot=ledger.earlier_boot, tenants=count)
         for folder, scan in ((self._ledger, ledger), (self._copies, copies)):
             if scan.unreadable:
@@ -294,79 +322,10 @@ def _check(name: str, document: Mapping[str, Any]) -> None:
     """Raise ValueError, TypeError or LookupError if `document` is not what `name` has to be."""
     if name == ABOUT:
         int(document["generation"])
+    elif name.startswith(PREFIX):
+        if claim_from_json(document["claim"]).file != name:
+            raise ValueError("it is the record of another claim")
     elif record_from_json(document["record"]).key != name:
         raise ValueError("it is the record of another tenant")
     else:
         _freezes(document)
-
-
-class IntegrityLost(UserError):
-    """A reservation is not known any more: a new one could be of the same memory."""
-
-
-class IntegrityCheck:
-    """Refuses new reservations while one is not known, until an operator intervenes.
-
-    `file` (`<run_dir>/integrity-lost`) has the reasons, for boot `boot_id`. An operator removes it
-    to confirm that no unknown container uses a GPU. Any thread may read `why`; the rest is the
-    decide thread's.
-    """
-
-    def __init__(self, file: Path, boot_id: str) -> None:
-        self._file = file
-        self._boot_id = boot_id
-        self.is_kept = True  # in the file, so the next daemon finds it
-        self._reasons: tuple[str, ...] = self._read()
-
-    @property
-    def why(self) -> str:
-        """A sentence for the operator, "" if all reservations are known."""
-        if not self._reasons:
-            return ""
-        return (
-            f"new reservations are refused: {'; '.join(self._reasons)}. Stop the containers that "
-            f"use a GPU and are not in gpushare ps, then rm {self._file}"
-        )
-
-    def add(self, reason: str) -> None:
-        """Refuse new reservations, for `reason`."""
-        if reason in self._reasons:
-            return
-        self._reasons = (*self._reasons, reason)
-        log("integrity-lost", "error", reason=reason)
-        self._keep()
-
-    def look(self) -> None:
-        """Allow new reservations if an operator has removed the file."""
-        if not self.is_kept:
-            self._keep()
-        elif self._reasons and not self._file.exists():
-            self._reasons = ()
-            log("integrity-confirmed", "warning", file=str(self._file))
-
-    def refuse(self) -> None:
-        """Raise IntegrityLost if new reservations are refused."""
-        self.look()
-        if self._reasons:
-            raise IntegrityLost(self.why)
-
-    def _keep(self) -> None:
-        """Write the file. On a full disk this fails, and the next daemon finds the same damage."""
-        draft = self._file.with_name(f".{self._file.name}")
-        self.is_kept = False
-        with contextlib.suppress(OSError):
-            draft.write_text("\n".join((self._boot_id, *self._reasons)) + "\n", encoding="utf-8")
-            draft.rename(self._file)
-            self.is_kept = True
-
-    def _read(self) -> tuple[str, ...]:
-        try:
-            boot_id, *reasons = self._file.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return ()
-        except (OSError, ValueError):
-            boot_id, reasons = self._boot_id, ["the reasons of an earlier gpushared are damaged"]
-        if boot_id != self._boot_id:
-            self._file.unlink(missing_ok=True)
-            return ()
-        return tuple(reasons)

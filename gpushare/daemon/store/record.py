@@ -23,15 +23,18 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from gpushare.daemon.policy.compute import policy_on, reserved_cores
+from gpushare.protocol import TenantPod
 from gpushare.quota import DEFAULT_PRIORITY, RequestRecord
+from gpushare.quota.request import SCHEDULED
 
 TenantState = Literal["reserved", "bound", "none"]
 _STATES: Final = ("reserved", "bound", "none")
 
 FORMAT: Final = 1  # of the files; another one is not read
-ABOUT: Final = "about"  # the one file that is not a tenant's
+ABOUT: Final = "about"  # the one file that is neither a tenant's nor a claim's
 _MAGIC: Final = b"gpushare-ledger"
-_NAME: Final = re.compile(rf"{ABOUT}|[0-9a-f]{{16}}", re.ASCII)
+# A tenant's key, or a claim's UID.
+_NAME: Final = re.compile(rf"{ABOUT}|[0-9a-f]{{16}}|claim-[0-9A-Za-z-]{{1,63}}", re.ASCII)
 _DAMAGED: Final = ".damaged"
 _MOST_BYTES: Final = 1 << 20
 _MOST_DAMAGED: Final = 64  # damaged files that are kept for inspection
@@ -95,6 +98,9 @@ class TenantRecord:
     namespace: str = ""  # of Kubernetes, as the next two; empty: of no pod
     sandbox: str = ""  # the pod's id
     container: str = ""  # its name in the pod
+    pod: str = ""  # the pod's name
+    pod_uid: str = ""
+    claim: str = ""  # the UID of the ResourceClaim of which it has a part
     allocations: tuple[CardAllocation, ...] = ()
     uninterposed: tuple[str, ...] = ()  # capabilities of the driver that bypass the interposer
     compat: str = ""  # the copy of a cuda-compat package that is its driver
@@ -121,6 +127,25 @@ class TenantRecord:
     def shared(self) -> bool:
         """Whether it has pages and an interposer library."""
         return bool(self.allocations) and not self.allocations[0].whole
+
+    @property
+    def of_pod(self) -> TenantPod | None:
+        """Its pod, and its name there; None for a container of no pod."""
+        if not self.pod:
+            return None
+        return TenantPod(
+            namespace=self.namespace, name=self.pod, uid=self.pod_uid, container=self.container
+        )
+
+    @property
+    def settings_key(self) -> str:
+        """What the operator's settings are kept under: they outlive a restart by the kubelet."""
+        return settings_key(self.id, self.pod_uid, self.container)
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the scheduler of Kubernetes allocated what it has."""
+        return any(one["source"] in SCHEDULED for one in self.quota.values())
 
     def is_set(self, key: str) -> bool:
         """Whether an operator has set canonical `key`."""
@@ -149,16 +174,27 @@ class TenantRecord:
         }
 
 
+def settings_key(identity: str, pod_uid: str, container: str) -> str:
+    """Return what the operator's settings for a container are kept under.
+
+    A kubelet that starts a container again makes a new one, with another ID in the same pod.
+    """
+    return f"{pod_uid}/{container}" if pod_uid and container else identity
+
+
 _FIELDS: Final = frozenset(each.name for each in fields(TenantRecord))
+#: Fields that records of earlier versions do not have.
+_LATER_FIELDS: Final = {"pod": "", "pod_uid": "", "claim": ""}
 
 
 def record_from_json(values: Mapping[str, Any]) -> TenantRecord:
     """Return the record that `to_json` wrote; ValueError, TypeError, LookupError for others."""
-    if values.keys() != _FIELDS or values["state"] not in _STATES:
+    known = {**_LATER_FIELDS, **values}
+    if known.keys() != _FIELDS or known["state"] not in _STATES:
         raise ValueError("it does not have the fields of a record")
     return TenantRecord(
         **{
-            **values,
+            **known,
             "allocations": tuple(
                 CardAllocation(**allocation) for allocation in values["allocations"]
             ),

@@ -41,9 +41,16 @@ _MOST_USES = 256  # of all processes together, one for each card that a process 
 
 
 def card_row(
-    capacity: CardCapacity, capacities: Sequence[CardCapacity] = (), links: Links = NO_LINKS
+    capacity: CardCapacity,
+    capacities: Sequence[CardCapacity] = (),
+    links: Links = NO_LINKS,
+    fault: str = "",
 ) -> CardStatus:
-    """Return one row of `gpushare ls`; `capacities` are the cards to show links to."""
+    """Return one row of `gpushare ls`; `capacities` are the cards to show links to.
+
+    `fault` is why no card can be allocated; "" if they can.
+    """
+    reason = fault or _unschedulable(capacity)
     node = links.node(capacity.card.uuid)
     largest_first = sorted(capacity.non_tenants, key=lambda process: -process.bytes)
     return CardStatus(
@@ -78,6 +85,10 @@ def card_row(
         health=capacity.health,
         policy=capacity.policy,
         allowed_mode=capacity.mode,
+        schedulable_bytes=capacity.schedulable_bytes,
+        schedulable_cores=capacity.schedulable_cores,
+        is_schedulable=not reason,
+        schedulable_reason=reason,
         cordoned=capacity.cordoned is not None,
         cordon_reason=capacity.cordoned or "",
         numa_node=None if node == NO_NODE else node,
@@ -92,8 +103,23 @@ def card_row(
     )
 
 
+def scheduling_fault(state: DaemonState) -> str:
+    """Return why no container gets a card of this node now, "" if they do."""
+    if state.driver_fault:
+        return f"driver: {state.driver_fault}"
+    return f"integrity: {state.integrity.why}" if state.integrity.why else ""
+
+
+def _unschedulable(capacity: CardCapacity) -> str:
+    if capacity.health != "ok":
+        return f"unhealthy: {capacity.health}"
+    if capacity.cordoned is not None:
+        return f"cordoned: {capacity.cordoned}" if capacity.cordoned else "cordoned"
+    return ""
+
+
 def _mode(capacity: CardCapacity) -> str:
-    if not capacity.allocations:
+    if not capacity.holders:
         return "unused"
     return "exclusive" if capacity.exclusive else "shared"
 
@@ -109,6 +135,7 @@ def tenant_row(record: TenantRecord, state: DaemonState) -> TenantStatus:
         id=record.id,
         name=record.title,
         engine=record.engine,
+        pod=record.of_pod,
         state=record.state,
         reason=record.why,
         pid=record.pid,

@@ -89,6 +89,7 @@ class ContainerdBundles:
             "io.kubernetes.cri.sandbox-id": self.pod,
             "io.kubernetes.cri.sandbox-name": "job-1",
             "io.kubernetes.cri.sandbox-namespace": self.namespace,
+            "io.kubernetes.cri.sandbox-uid": f"uid-{self.pod}",
             **self.asked,
             **{f"gpushare.io/{key}": text for key, text in own.items()},
         }

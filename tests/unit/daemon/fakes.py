@@ -40,7 +40,8 @@ from gpushare.daemon.policy.compute import FIXED
 from gpushare.daemon.service.control_request import Operation
 from gpushare.daemon.service.control_server import all_operations
 from gpushare.daemon.state import DaemonState, LoadedDriver
-from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
+from gpushare.daemon.store.integrity import IntegrityCheck
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.oci import cdi
@@ -214,6 +215,7 @@ def node(
         run_dir=folder / "run",
         state_dir=folder / "state",
         libraries=folder / "lib",
+        cdi_dir=folder / "cdi",
         docker_sockets=(),
     )
     for made in (config.run_dir, config.state_dir, config.libraries):

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.ledger import Ledger, LedgerError
-from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.store.record import CardAllocation, TenantRecord, record_from_json
 
 from .fakes import GIB, entry
 
@@ -53,6 +54,36 @@ def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     ledger.add(full_entry())
     assert reopened(ledger).entries == {full_entry().key: full_entry()}
+
+
+def test_a_claim_comes_back_as_it_was(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    devices = (ClaimedDevice("gpu", "GPU-0000", 4 * GIB, 30, "share-1", whole=True),)
+    claim = ClaimRecord("0a-1B", "team", "gpu", ("p1", "p2"), devices, {"class": "online"})
+    ledger.put_claim(claim)
+    ledger.add(full_entry())
+    again = reopened(ledger)
+    assert again.claims == {"0a-1B": claim}
+    assert again.entries == {full_entry().key: full_entry()}
+    again.release_claim("0a-1B")
+    again.release_claim("0a-1B")
+    assert reopened(again).claims == {}
+
+
+def test_claims_are_of_one_boot(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    ledger.put_claim(ClaimRecord("0a", "team", "gpu"))
+    assert reopened(ledger, "boot-2").claims == {}
+
+
+def test_a_record_of_an_earlier_version_is_of_no_pod_and_no_claim() -> None:
+    document = full_entry().to_json()
+    for name in ("pod", "pod_uid", "claim"):
+        del document[name]
+    assert record_from_json(document) == full_entry()
+    del document["container"]
+    with pytest.raises(ValueError, match="does not have the fields"):
+        record_from_json(document)
 
 
 def test_the_published_records_are_the_stored_ones(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, FreezeRecord, TenantRecord
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 KEY = "a" * 16
 OTHER = "b" * 16
+CLAIM = "c" * 36
 _MOST_POINTS = 400
 #: What puts something on the disk, or takes it away.
 WRITES = ("open", "write", "close", "rename", "replace", "unlink", "mkdir")
@@ -85,6 +87,33 @@ def live(file: Path, countdown: Countdown, said: int) -> None:
     say(said, b"4")
     ledger.release(KEY)
     say(said, b"5")
+
+
+def live_with_claim(file: Path, countdown: Countdown, said: int) -> None:
+    """The life of a claim, with a container in it, reported step by step on `said`."""
+    say = os.write
+    count(countdown)
+    ledger = Ledger(file, "boot-1")
+    ledger.add(TenantRecord(key=OTHER, state="bound", id="b", allocations=(on_card(1 << 32),)))
+    countdown.on = True
+
+    devices = (ClaimedDevice("gpu", "GPU-0000", 1 << 34), ClaimedDevice("gpu", "GPU-1000", 1 << 34))
+    claim = ClaimRecord(CLAIM, "team", "gpu", ("pod-1",), devices, {"policy": "best-effort"})
+    ledger.put_claim(claim)
+    say(said, b"1")
+    ledger.put_claim(replace(claim, pods=("pod-1", "pod-2")))
+    say(said, b"2")
+    used = (on_card(1 << 33),)
+    ledger.add(TenantRecord(key=KEY, state="bound", id="a", claim=CLAIM, allocations=used))
+    say(said, b"3")
+    ledger.release_claim(CLAIM)
+    say(said, b"4")
+    ledger.release(KEY)
+    say(said, b"5")
+
+
+def on_card(memory_bytes: int) -> CardAllocation:
+    return CardAllocation("GPU-0000", memory_bytes)
 
 
 def count(countdown: Countdown) -> None:
@@ -215,6 +244,50 @@ def test_a_daemon_that_is_killed_at_any_write_loses_nothing(
             assert not again.notices or again.unknown
         shutil.rmtree(folder)
     assert seen == set(STEPS)
+
+
+CLAIM_STEPS = ["none", "claim", "two pods", "used", "container", "none"]
+
+
+def state_of_claim(ledger: Ledger) -> str:
+    """Return which step of `live_with_claim` the ledger shows, with the memory that is reserved."""
+    claim, has_container = ledger.claims.get(CLAIM), KEY in ledger.entries
+    assert OTHER in ledger.entries
+    unused = sum(use.memory_bytes for use in ledger.unused_claims("GPU-0000", ""))
+    if claim is None:
+        assert unused == 0
+        return "container" if has_container else "none"
+    assert [device.memory_bytes for device in claim.devices] == [1 << 34] * 2, "half a claim"
+    assert claim.parameters == {"policy": "best-effort"}
+    assert unused == (1 << 33 if has_container else 1 << 34), "reserved twice, or not at all"
+    if has_container:
+        return "used"
+    return "two pods" if claim.pods == ("pod-1", "pod-2") else "claim"
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_daemon_that_is_killed_at_any_write_loses_no_claim(
+    tmp_path: Path, loss: Callable[[Path], None]
+) -> None:
+    seen = set()
+    for point in range(_MOST_POINTS):
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        steps, killed = lived(folder / "ledger", point, live_with_claim)
+        loss(folder)
+        with opened(folder) as found:
+            state = state_of_claim(found)
+            assert loss is not as_it_is or not found.notices, point
+            assert not found.unknown.keys() - {KEY, f"claim-{CLAIM}"}
+        assert state in {CLAIM_STEPS[steps], CLAIM_STEPS[min(steps + 1, 5)]}, (point, steps)
+        with opened(folder) as again:
+            assert state_of_claim(again) == state
+        seen.add(state)
+        shutil.rmtree(folder)
+        if not killed:
+            break
+    assert point > 50
+    assert seen == set(CLAIM_STEPS)
 
 
 def spoil(folder: Path) -> None:

@@ -65,6 +65,8 @@ def write(file: Path, text: str) -> None:
         ('namespaces: {"dev-*": {max_per_request: {memory: 1GiB}}}', ["namespaces"]),
         ("allow_bypass_capabilities: true", ["allow_bypass_capabilities"]),
         ("engines: {sockets: [/run/other.sock]}", ["engines.sockets"]),
+        ("kubernetes: {mode: plugin}", ["kubernetes.mode"]),
+        ("kubernetes: {node: gpu-7}", ["kubernetes.node"]),
         (
             (
                 "timing: {bind_timeout_seconds: 1, sample_interval_seconds: 0.5, "
@@ -92,6 +94,7 @@ def test_changed_keys_take_effect_and_are_named(
     [
         ("runtime_mount_namespace: /proc/1/ns/mnt", "mount_namespace"),
         ("driver: {cdi_spec: /x.yaml}", "driver.cdi_spec"),
+        ("kubernetes: {cdi_dir: /x}", "kubernetes.cdi_dir"),
         ("history: {retention_days: 1}", "history.retention_days"),
         ("history: {max_size: 1MiB}", "history.max_size"),
         ("timing: {driver_timeout_seconds: 1}", "timing.driver_timeout_seconds"),

@@ -72,9 +72,9 @@ def with_device(path: str, major: int = 195) -> Spec:
     return spec
 
 
-def with_mount(source: str) -> Spec:
+def with_mount(source: str, destination: str = "/dev/card") -> Spec:
     spec = plain()
-    mount = {"destination": "/dev/card", "type": "bind", "source": source, "options": ["bind"]}
+    mount = {"destination": destination, "type": "bind", "source": source, "options": ["bind"]}
     spec["mounts"].append(mount)
     return spec
 
@@ -160,11 +160,13 @@ def _texts(spec: Any) -> list[tuple[str, str]]:
     hooks = _member(spec, "hooks", dict)
     listed = [h for stage in (*stages, "poststop") for h in _member(hooks, stage, list)]
     variables = _member(_member(spec, "process", dict), "env", list)
+    mounts = _member(spec, "mounts", list)
     return [
         *(("ANNOTATION", key) for key in _member(spec, "annotations", dict)),
         *(("ENV", v.partition("=")[0]) for v in variables if isinstance(v, str)),
         *(("DEVICE", _member(device, "path", str)) for device in linux),
-        *(("MOUNT", _member(mount, "source", str)) for mount in _member(spec, "mounts", list)),
+        *(("MOUNT", _member(mount, "source", str)) for mount in mounts),
+        *(("MOUNTED", _member(mount, "destination", str)) for mount in mounts),
         *(("HOOK", _member(hook, "path", str)) for hook in listed),
         *(
             ("HOOK_ARGUMENT", word)

@@ -10,6 +10,7 @@ import pytest
 
 from gpushare.oci import edits, injected_gpu
 from gpushare.oci import spec as specs
+from gpushare.protocol.kubernetes import ALLOCATION_MOUNT, CLAIM_MOUNT
 from gpushare.quota import keys
 
 from .conftest import RUNTIME
@@ -74,6 +75,8 @@ def test_every_canonical_key_asks(driver: Driver, key: keys.Key) -> None:
         (with_device("/dev/nvidia-caps/nvidia-cap1", 508), None),
         (with_device("/dev/card"), 'device "/dev/card"'),
         (with_mount("/dev/nvidia0"), 'mount of "/dev/nvidia0"'),
+        (with_mount("/x", ALLOCATION_MOUNT), 'mount at "/run/gpushare/allocation"'),
+        (with_mount("/x", f"{CLAIM_MOUNT}/0a1b"), 'mount at "/run/gpushare/claim/0a1b"'),
         (with_rule(195), "device rule for major 195"),
         (with_hook("/usr/bin/nvidia-container-runtime-hook"), None),
         (with_hook("/usr/bin/nvidia-cdi-hook", "createContainer"), None),
@@ -114,6 +117,10 @@ def test_an_images_request_is_weak(driver: Driver) -> None:
         with_device("/dev/nvme0", 259),
         with_device("/mnt/dev/nvidia0", 1),
         with_mount("/srv/dev/nvidia0"),
+        with_mount("/x", "/run/gpushare"),
+        with_mount("/x", CLAIM_MOUNT),
+        with_mount("/x", "/srv/run/gpushare/claim"),
+        with_mount(ALLOCATION_MOUNT),
         with_rule(195, allow=False),
         with_rule(10),
         with_hook("/opt/nvidia-tools/notify"),

@@ -27,7 +27,9 @@ def _cards(_request: ControlRequest, state: DaemonState) -> ControlReply:
     if state.driver is None:
         return reply()
     links, capacities = state.driver.links, state.capacities()
-    return (dict(status_rows.card_row(capacity, capacities, links)) for capacity in capacities), {}
+    fault = status_rows.scheduling_fault(state)
+    rows = (status_rows.card_row(each, capacities, links, fault) for each in capacities)
+    return (dict(row) for row in rows), {}
 
 
 def _card_policy(request: ControlRequest, state: DaemonState) -> ControlReply:
@@ -61,7 +63,8 @@ def _card(uuid: str, state: DaemonState) -> ControlReply:
     """Answer with the card as it is now."""
     capacities = state.capacities()
     capacity = next(capacity for capacity in capacities if capacity.card.uuid == uuid)
-    return reply({"card": status_rows.card_row(capacity, capacities, state.loaded().links)})
+    links, fault = state.loaded().links, status_rows.scheduling_fault(state)
+    return reply({"card": status_rows.card_row(capacity, capacities, links, fault)})
 
 
 CARD_OPERATIONS: Final[Mapping[str, Operation]] = {

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the node's policy leaves of each card to a namespace, or to a user of this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpushare.daemon.placement.request import Bounds, TenantCardUsage
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.claim import unused_part
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.quota import QuotaRequest, RequestPolicy
+
+
+def of_user(uid: int, terms: RequestPolicy, quota: QuotaRequest, state: DaemonState) -> Bounds:
+    """Return what holds for a request of a user without root."""
+    records = state.ledger.entries.values()
+    own = [one for one in records if one.isolation == "advisory" and one.uid == uid]
+    return _bounds(terms, quota, f"user {uid}", _parts(own, state))
+
+
+def of_namespace(
+    namespace: str, terms: RequestPolicy, quota: QuotaRequest, state: DaemonState
+) -> Bounds:
+    """Return what holds for a request in a namespace; empty: of a container in none.
+
+    What a claim has reserved counts, also while no container has it.
+    """
+    if not namespace:
+        return _bounds(terms, quota, "", ())
+    records = [one for one in state.ledger.entries.values() if one.namespace == namespace]
+    parts = (*_parts(records, state), *_of_claims(namespace, state))
+    return _bounds(terms, quota, f"namespace {namespace}", parts)
+
+
+def _bounds(
+    terms: RequestPolicy, quota: QuotaRequest, whose: str, parts: tuple[TenantCardUsage, ...]
+) -> Bounds:
+    return Bounds(
+        terms.max_per_request,
+        terms.max_per_card,
+        terms.max_per_node,
+        whose,
+        parts,
+        memory_is_set=any(map(quota.is_set, ("memory", "memory-percent"))),
+        cores_are_set=quota.is_set("cores"),
+    )
+
+
+def _parts(records: Iterable[TenantRecord], state: DaemonState) -> tuple[TenantCardUsage, ...]:
+    driver = state.loaded()
+    return tuple(
+        TenantCardUsage(
+            *(record.key, record.title, card, allocation.most_bytes),
+            record.reserved_cores(allocation, state.policy_of(allocation.uuid)),
+        )
+        for record in records
+        for allocation in record.allocations
+        if (card := driver.card(allocation.uuid)) is not None
+    )
+
+
+def _of_claims(namespace: str, state: DaemonState) -> tuple[TenantCardUsage, ...]:
+    driver, tenants = state.loaded(), tuple(state.ledger.entries.values())
+    return tuple(
+        TenantCardUsage(use.key, use.tenant, card, use.memory_bytes, use.cores)
+        for claim in state.ledger.claims.values()
+        for uuid in claim.cards
+        if claim.namespace == namespace and (card := driver.card(uuid)) is not None
+        for use in (unused_part(claim, uuid, tenants, state.policy_of(uuid)),)
+        if use.memory_bytes or use.cores
+    )

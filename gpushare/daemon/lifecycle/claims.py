@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ResourceClaims: prepared for the kubelet, used by containers, and released. The decide thread's.
+
+The ledger is written first, then the folder and the CDI spec, by which the kubelet has the folder
+mounted into the containers that may use the claim. They are removed in the opposite order, so a
+claim without a record has no CDI spec that a restart of gpushared does not remove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare.daemon.core.log import log
+from gpushare.daemon.lifecycle import bounds, release
+from gpushare.daemon.lifecycle.claim_request import requests_of
+from gpushare.daemon.lifecycle.node_mode import require_mode
+from gpushare.daemon.limits import driver_version
+from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds
+from gpushare.daemon.placement.choose import find_obstacle
+from gpushare.daemon.placement.model import CardCapacity
+from gpushare.daemon.placement.request import (
+    Bounds,
+    NoRoom,
+    NoSuchCard,
+    PlacedCard,
+    PlacementRequest,
+)
+from gpushare.daemon.policy.compute import FIXED
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.claim import ClaimRecord
+from gpushare.errors import UserError
+from gpushare.host.cdi_files import format_spec, write_spec
+from gpushare.host.run_folders import make_run_folder, run_folder
+from gpushare.protocol.kubernetes import CDI_KIND, CLAIM_MOUNT, CLAIMS, PreparedClaim
+from gpushare.quota import EffectiveRequest, QuotaRequest
+
+_CDI_FILE: Final = "gpushare.io-claim-{uid}.json"
+_CDI_VERSION: Final = "0.5.0"  # of mounts, and of a kind's domain in device names
+_MOUNT: Final = ("rbind", "rprivate", "ro", "nosuid", "nodev", "noexec")
+
+
+class ClaimChanged(UserError):
+    """A prepared claim is prepared again with another grant."""
+
+
+class UnknownClaim(UserError):
+    """The claim is not prepared here."""
+
+
+def prepare(claim: ClaimRecord, state: DaemonState) -> PreparedClaim:
+    """Reserve what a claim has, and have the kubelet know it; the same grant again is fine.
+
+    NoRoom, NoSuchCard, QuotaError, ClaimChanged: nothing was reserved. OSError: it may be reserved,
+    and can be prepared or unprepared again.
+    """
+    require_mode("dra", state.config.kubernetes_mode, claim.title)
+    known = state.ledger.claims.get(claim.uid)
+    if known is None:
+        known = _reserve(claim, state)
+    elif not known.is_same_grant(claim):
+        raise ClaimChanged(
+            f"{claim.title} is prepared with other devices or parameters. Unprepare it first"
+        )
+    elif known.pods != claim.pods:
+        set_pods(claim.uid, claim.pods, state)
+    return _publish(known, state)
+
+
+def set_pods(uid: str, pods: tuple[str, ...], state: DaemonState) -> None:
+    """Have `pods` be those that may use a claim; UnknownClaim, OSError."""
+    known = state.ledger.claims.get(uid)
+    if known is None:
+        raise UnknownClaim(f"claim {uid} is not prepared on this node. Prepare it first")
+    if known.pods != pods:
+        state.ledger.put_claim(replace(known, pods=pods))
+
+
+def unprepare(uid: str, state: DaemonState) -> None:
+    """Release a claim, if it is prepared; its containers that still run keep their parts. OSError.
+
+    Their memory stays allocated to them until they end, and the rest is available at once.
+    """
+    known = state.ledger.claims.get(uid)
+    _cdi_file(uid, state).unlink(missing_ok=True)
+    folder = run_folder(state.config.run_dir, CLAIMS, uid)
+    if folder.is_dir():
+        folder.rmdir()
+    if known is not None:
+        state.ledger.release_claim(uid)
+        log("claim-released", claim=uid, name=known.title)
+
+
+def adopt(state: DaemonState) -> None:
+    """Have the folders and CDI specs be those of the claims in the ledger, after a restart."""
+    claims = state.ledger.claims
+    known = {_CDI_FILE.format(uid=uid) for uid in claims}
+    try:
+        for file in state.config.cdi_dir.glob(_CDI_FILE.format(uid="*")):
+            if file.name not in known:
+                file.unlink(missing_ok=True)
+        for claim in claims.values():
+            _publish(claim, state)
+    except OSError as error:
+        log("claim-files-failed", "error", file=str(error.filename), error=str(error))
+
+
+def place_container(
+    uid: str, effective: EffectiveRequest, state: DaemonState
+) -> tuple[PlacedCard, ...]:
+    """Return the part of each card of a claim that one of its containers gets. NoRoom."""
+    claim = state.ledger.claims.get(uid)
+    if claim is None:
+        raise NoRoom(f"claim {uid} was released while its container was created")
+    return tuple(
+        _place(claim, uuid, effective, capacity)
+        for uuid, capacity in sorted(
+            _capacities(claim, state).items(), key=lambda one: one[1].card.index
+        )
+    )
+
+
+def _place(
+    claim: ClaimRecord, uuid: str, effective: EffectiveRequest, capacity: CardCapacity
+) -> PlacedCard:
+    """Return what a container gets of one card: no more than the claim has there."""
+    part, where = claim.part(uuid), f"{claim.title}: card {capacity.card.index}"
+    if capacity.health != "ok":
+        raise NoRoom(f"{where} is unhealthy: {capacity.health}; see gpushare ls")
+    if capacity.cordoned is not None:
+        why = f" ({capacity.cordoned})" if capacity.cordoned else ""
+        raise NoRoom(f"{where} is cordoned{why}; gpushare card uncordon, or delete the pod")
+    if len(capacity.allocations) >= capacity.max_tenants:
+        most = f"{capacity.max_tenants} ({capacity.max_tenants_source})"
+        raise NoRoom(f"{where} has {len(capacity.allocations)} tenants of at most {most}")
+    if effective.kind == "exclusive":
+        return PlacedCard(capacity.card, capacity.card.memory_bytes, 100, whole=True)
+    memory_bytes = min(part.memory_bytes, effective.memory_bytes or part.memory_bytes)
+    return PlacedCard(capacity.card, memory_bytes, min(part.cores, effective.cores), whole=False)
+
+
+def _reserve(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
+    state.loaded()
+    state.integrity.refuse()
+    driver_version.take_over_changed_driver(state)
+    claim = _with_whole(claim, state)
+    terms = state.config.terms_of(claim.namespace)
+    requests = requests_of(claim, terms)
+    try:
+        _find_room(claim, requests, state)
+    except NoRoom:
+        if not release.release_ended(state):
+            raise
+        _find_room(claim, requests, state)
+    state.ledger.put_claim(claim)
+    log(
+        "claim-prepared",
+        claim=claim.uid,
+        name=claim.title,
+        cards=[device.card for device in claim.devices],
+        memory_bytes=sum(device.memory_bytes for device in claim.devices),
+        pods=list(claim.pods),
+    )
+    return claim
+
+
+def _with_whole(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
+    """Return the claim with those of its devices marked that are all of a card.
+
+    Little may be left: the memory of non-tenants changes after the scheduler has seen it.
+    """
+    capacities = _capacities(claim, state)
+    devices = []
+    for device in claim.devices:
+        part, capacity = claim.part(device.card), capacities[device.card]
+        is_all = part.memory_bytes >= capacity.allocatable_bytes - capacity.card.little_bytes
+        devices.append(replace(device, whole=part.cores == 100 and is_all))
+    return replace(claim, devices=tuple(devices))
+
+
+def _capacities(claim: ClaimRecord, state: DaemonState) -> dict[str, CardCapacity]:
+    """Return the cards of a claim by UUID; NoSuchCard."""
+    found = {capacity.card.uuid: capacity for capacity in state.capacities()}
+    for uuid in claim.cards:
+        if uuid not in found:
+            raise NoSuchCard(f"{claim.title}: card {uuid} does not exist; see gpushare ls")
+    return {uuid: found[uuid] for uuid in claim.cards}
+
+
+def _find_room(
+    claim: ClaimRecord,
+    requests: Mapping[str, tuple[QuotaRequest, EffectiveRequest]],
+    state: DaemonState,
+) -> None:
+    """Raise NoRoom unless each card has room for the claim, and no tenant bursts into it."""
+    terms = state.config.terms_of(claim.namespace)
+    for _ in reclaim_rounds():
+        capacities = _capacities(claim, state)
+        wanted = []
+        for uuid, capacity in capacities.items():
+            within = bounds.of_namespace(claim.namespace, terms, requests[uuid][0], state)
+            request = _placement(claim, uuid, within)
+            obstacle = find_obstacle(request, capacity)
+            if obstacle is not None:
+                raise NoRoom(
+                    f"{claim.title}: card {capacity.card.index} {obstacle.text}; see gpushare ls"
+                )
+            wanted.append((capacity.card, request.wanted_of(capacity)))
+            over = request.bounds.why_not_all(wanted)
+            if over is not None:
+                raise NoRoom(f"{claim.title}: {over.text}; see gpushare ps")
+        sizes = {uuid: claim.part(uuid).memory_bytes for uuid in capacities}
+        if not reclaim_burst(sizes, tuple(capacities.values()), state):
+            return
+
+
+def _placement(claim: ClaimRecord, uuid: str, within: Bounds) -> PlacementRequest:
+    """Return what a claim reserves of a card: its cores too, whatever its containers' policy."""
+    part = claim.part(uuid)
+    return PlacementRequest(
+        whole=part.whole,
+        memory_bytes=None if part.whole else part.memory_bytes,
+        cores=part.cores,
+        policy=FIXED,
+        policy_is_set=True,
+        devices=(uuid,),
+        bounds=within,
+        shows_holders=False,
+    )
+
+
+def _publish(claim: ClaimRecord, state: DaemonState) -> PreparedClaim:
+    """Make the folder and the CDI spec of a claim, if they are not there; OSError."""
+    folder = make_run_folder(state.config.run_dir, CLAIMS, claim.uid)
+    edits = {
+        "mounts": [
+            {
+                "hostPath": str(folder),
+                "containerPath": f"{CLAIM_MOUNT}/{claim.uid}",
+                "options": list(_MOUNT),
+            }
+        ]
+    }
+    document: dict[str, Any] = {
+        "cdiVersion": _CDI_VERSION,
+        "kind": CDI_KIND,
+        "devices": [{"name": claim.uid, "containerEdits": edits}],
+    }
+    write_spec(_cdi_file(claim.uid, state), format_spec(document))
+    return PreparedClaim(folder=str(folder), cdi=[f"{CDI_KIND}={claim.uid}"])
+
+
+def _cdi_file(uid: str, state: DaemonState) -> Path:
+    return state.config.cdi_dir / _CDI_FILE.format(uid=uid)

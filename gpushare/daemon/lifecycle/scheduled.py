@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler of Kubernetes allocated to a container, by what the kubelet mounted into it.
+
+The kubelet mounts a folder of gpushared, whose name says what was allocated: for the device plugin
+`<run_dir>/allocations/UUID/BYTES`, for a prepared ResourceClaim `<run_dir>/claims/UID`. No author
+of a pod can mount it without a hostPath volume, with which they could mount the control socket as
+well. The folder is empty, and its mount is removed from the spec.
+
+A container may use a claim only if its pod is among those for which the claim is reserved, by the
+UID that the engine writes over whatever the pod's author wrote.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from gpushare.config import Config
+from gpushare.daemon.lifecycle.claim_request import container_request
+from gpushare.daemon.lifecycle.node_mode import USE, of_another_mode, require_mode
+from gpushare.daemon.placement.request import NoRoom, NoSuchCard
+from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.store.claim import UID, ClaimRecord
+from gpushare.host.run_folders import make_run_folder, run_folder
+from gpushare.oci.edits import MOUNTS
+from gpushare.oci.injected_gpu import InjectedGpu
+from gpushare.oci.request import SpecRequest
+from gpushare.oci.spec import Spec
+from gpushare.protocol.kubernetes import (
+    ALLOCATION_MOUNT,
+    ALLOCATIONS,
+    CLAIM_MOUNT,
+    CLAIMS,
+    NodeMode,
+)
+from gpushare.quota import (
+    EffectiveRequest,
+    PodIdentity,
+    QuotaError,
+    QuotaRequest,
+    RequestedValue,
+    ScheduledAllocation,
+    ValueSource,
+    exact_size,
+)
+from gpushare.quota.request import COMPUTE_KEYS
+
+_BYTES: Final = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
+_UUID: Final = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
+_PLUGIN: Final = "device plugin"
+_CARDS: Final = frozenset({"memory", "memory-percent", "count", "devices"})
+# gpushare-node hears of a pod that joins a prepared claim from the API server, as the kubelet does.
+_POD_SECONDS: Final = 2.0
+_POLL_SECONDS: Final = 0.02
+
+
+class UnknownPod(NoRoom):
+    """The claim is not reserved for the container's pod, as far as gpushared knows."""
+
+
+@dataclass(frozen=True)
+class SchedulerGrant:
+    """What the scheduler allocated to a container, by one of the `mounts` of its spec.
+
+    `claim` is the UID of the ResourceClaim, "" for the device plugin.
+    """
+
+    mount: int
+    request: ScheduledAllocation
+    claim: str = ""
+
+    def taken_out(self, placed: InjectedGpu) -> InjectedGpu:
+        """Return `placed` with the mount among what is taken out of the spec."""
+        mounts = sorted({*placed.taken.get(MOUNTS, ()), self.mount})
+        return replace(placed, taken={**placed.taken, MOUNTS: mounts})
+
+
+def allocation_folder(uuid: str, memory_bytes: int, driver: LoadedDriver, config: Config) -> str:
+    """Return the folder for an allocation of the device plugin, created if it is missing.
+
+    NoSuchCard, QuotaError: no container could have it. OSError.
+    """
+    require_mode("plugin", config.kubernetes_mode, "allocation")
+    card = driver.card(uuid)
+    if card is None:
+        raise NoSuchCard(f"card {uuid} does not exist; see gpushare ls")
+    if memory_bytes > card.memory_bytes:
+        rule = f"is more than the {exact_size(card.memory_bytes)} of card {card.index}"
+        raise QuotaError("allocation", exact_size(memory_bytes), rule, "allocate less")
+    return str(make_run_folder(config.run_dir, ALLOCATIONS, uuid, str(memory_bytes)))
+
+
+def find_grant(
+    spec: Spec, pod: PodIdentity | None, state: DaemonState, check: Callable[[], None]
+) -> SchedulerGrant | None:
+    """Return what the scheduler allocated to a container, None if it allocated nothing.
+
+    QuotaError: more than one allocation, or one for nodes of another mode. NoRoom: a claim that is
+    not prepared here, or not reserved for the container's pod.
+
+    The pod of a claim may not be known yet: then this waits, and calls `check` meanwhile.
+    """
+    mode, found = state.config.kubernetes_mode, list(_mounted(spec, state.config))
+    if len(found) > 1:
+        rule = f"allocated {len(found)} parts of cards to one container"
+        fix = "use one resource of gpushare, or one claim, in each container"
+        raise QuotaError("the scheduler", None, rule, fix)
+    if not found:
+        return None
+    [(mount, source)] = found
+    if isinstance(source, ScheduledAllocation):
+        if mode != "plugin":
+            memory = source.layer["memory"]
+            raise of_another_mode(str(memory.source), memory.shown, "plugin", mode)
+        return SchedulerGrant(mount, source)
+    if mode != "dra":
+        raise of_another_mode("claim", source, "dra", mode)
+    claim = _claim_of(source, pod, state, check)
+    return SchedulerGrant(mount, container_request(claim), source)
+
+
+def _mounted(spec: Spec, config: Config) -> Iterator[tuple[int, ScheduledAllocation | str]]:
+    """Yield the number of each mount that allocates something, and that; or the UID of a claim."""
+    for number, mount in enumerate(spec.entries(*MOUNTS)):
+        source, destination = mount.get("source"), mount.get("destination")
+        if not isinstance(source, str) or not isinstance(destination, str):
+            continue
+        folder = Path(source)
+        if destination == ALLOCATION_MOUNT:
+            plugin = _allocation(folder, config)
+            if plugin is not None:
+                yield number, plugin
+        elif (
+            destination == f"{CLAIM_MOUNT}/{folder.name}"
+            and folder.parent == run_folder(config.run_dir, CLAIMS)
+            and UID.fullmatch(folder.name)
+        ):
+            yield number, folder.name
+
+
+def _allocation(folder: Path, config: Config) -> ScheduledAllocation | None:
+    """Return what the device plugin allocated by `folder`: of compute, the scheduler nothing."""
+    uuid, size = folder.parent.name, folder.name
+    if folder.parent.parent != run_folder(config.run_dir, ALLOCATIONS):
+        return None
+    if not _UUID.fullmatch(uuid) or not _BYTES.fullmatch(size):
+        return None
+    memory_bytes = int(size)
+    layer = {
+        "devices": RequestedValue(uuid, (uuid,), ValueSource(_PLUGIN, "devices")),
+        "memory": RequestedValue(
+            exact_size(memory_bytes), memory_bytes, ValueSource(_PLUGIN, "memory")
+        ),
+    }
+    return ScheduledAllocation(layer, frozenset(COMPUTE_KEYS))
+
+
+def _claim_of(
+    uid: str, pod: PodIdentity | None, state: DaemonState, check: Callable[[], None]
+) -> ClaimRecord:
+    """Return the claim that a container of `pod` may use; NoRoom."""
+    deadline = time.monotonic() + _POD_SECONDS
+    while True:
+        claim = state.ledger.claims.get(uid)
+        if claim is None:
+            raise NoRoom(
+                f"claim {uid} is not prepared on this node: the kubelet has released it, or has "
+                "not prepared it again. Delete the pod if it does not start"
+            )
+        if pod is not None and pod.uid and pod.uid in claim.pods:
+            return claim
+        if pod is None or not pod.uid or time.monotonic() > deadline:
+            whose = f"pod {pod}" if pod is not None else "this container, which is in no pod,"
+            raise UnknownPod(
+                f"{claim.title} is not reserved for {whose} as far as gpushared knows. If the "
+                "claim names it in status.reservedFor, see that gpushare-node runs"
+            )
+        check()
+        time.sleep(_POLL_SECONDS)
+
+
+def effective_request(
+    parsed: SpecRequest, grant: SchedulerGrant | None, mode: NodeMode, *, in_pod: bool
+) -> tuple[QuotaRequest, EffectiveRequest]:
+    """Return what a container requests, and gets, on a node of `mode`.
+
+    QuotaError for a request by another mode's means. Outside of pods, a container on any node
+    requests what it likes. A pod's request for compute alone refines what the scheduler allocated
+    to another of its containers: this one gets nothing.
+    """
+    if grant is not None or not in_pod or mode == "annotations":
+        return parsed.quota, parsed.effective()
+    if parsed.cards is not None:
+        raise of_another_mode(parsed.cards.source, None, "annotations", mode)
+    for key in sorted(_CARDS & parsed.quota.requested.keys()):
+        value = parsed.quota.requested[key]
+        if value.source.kind not in {"default", "operator"}:
+            raise of_another_mode(str(value.source), value.shown, "annotations", mode)
+    why = f"the scheduler allocated no GPU to this container; to get one, {USE[mode]}"
+    quota = QuotaRequest(notes=parsed.quota.notes)
+    return quota, EffectiveRequest("none", why, count=0, notes=quota.notes)

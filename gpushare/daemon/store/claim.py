@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ledger records of a ResourceClaim: parts of cards that several containers share.
+
+A prepared claim is a reservation. Each container of it is a tenant with a record of its own, and
+what all of them have never exceeds the claim. What none of them has stays reserved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from gpushare.daemon.placement.model import AllocationUse
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
+
+#: The UID of an object of Kubernetes; it is a part of file names.
+UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
+PREFIX: Final = "claim-"  # of the file in the ledger
+
+
+@dataclass(frozen=True)
+class ClaimedDevice:
+    """One result of the scheduler: a part of a card, for one request of the claim.
+
+    `cores` is percent of the card, 0: none. `share` is the scheduler's name for the part. `whole`:
+    all of the card. ValueError for an amount that nothing can have.
+    """
+
+    request: str
+    card: str  # UUID
+    memory_bytes: int
+    cores: int = 0
+    share: str = ""
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse an amount that would make the sum of a card's allocations wrong."""
+        if self.memory_bytes <= 0 or not 0 <= self.cores <= 100:
+            raise ValueError(f"{self.memory_bytes} bytes and {self.cores} % of a card")
+
+
+@dataclass(frozen=True)
+class ClaimRecord:
+    """A prepared claim. `pods` are the UIDs of the pods that may use it."""
+
+    uid: str
+    namespace: str
+    name: str
+    pods: tuple[str, ...] = ()
+    devices: tuple[ClaimedDevice, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """The name of its file in the ledger."""
+        return PREFIX + self.uid
+
+    @property
+    def title(self) -> str:
+        """The name for messages."""
+        return f"claim {self.namespace}/{self.name}"
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """The UUIDs of its cards, each once."""
+        return tuple(dict.fromkeys(device.card for device in self.devices))
+
+    def part(self, card: str) -> CardAllocation:
+        """Return what it has of a card: all of its devices there together. KeyError."""
+        devices = [device for device in self.devices if device.card == card]
+        if not devices:
+            raise KeyError(card)
+        return CardAllocation(
+            card,
+            sum(device.memory_bytes for device in devices),
+            sum(device.cores for device in devices),
+            any(device.whole for device in devices),
+        )
+
+    def is_same_grant(self, other: ClaimRecord) -> bool:
+        """Whether `other` has the same devices and parameters; `whole` follows from the card."""
+        mine, theirs = (
+            ([replace(device, whole=False) for device in one.devices], dict(one.parameters))
+            for one in (self, other)
+        )
+        return mine == theirs
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON has it."""
+        return {
+            **vars(self),
+            "pods": list(self.pods),
+            "devices": [dict(vars(device)) for device in self.devices],
+            "parameters": dict(self.parameters),
+        }
+
+
+_FIELDS: Final = frozenset(each.name for each in fields(ClaimRecord))
+
+
+def claim_from_json(values: Mapping[str, Any]) -> ClaimRecord:
+    """Return the record that `to_json` wrote; ValueError, TypeError, LookupError for others."""
+    if values.keys() != _FIELDS or not UID.fullmatch(values["uid"]):
+        raise ValueError("it does not have the fields of a claim")
+    return ClaimRecord(
+        **{
+            **values,
+            "pods": tuple(values["pods"]),
+            "devices": tuple(ClaimedDevice(**device) for device in values["devices"]),
+        }
+    )
+
+
+def unused_part(
+    claim: ClaimRecord, card: str, tenants: Iterable[TenantRecord], card_policy: str
+) -> AllocationUse:
+    """Return what no container of `claim` has of a card: it stays reserved. KeyError.
+
+    `card_policy` is the policy that an operator has set for the card, "" for none.
+    """
+    part = claim.part(card)
+    used = [
+        (allocation.memory_bytes, record.reserved_cores(allocation, card_policy))
+        for record in tenants
+        if record.claim == claim.uid
+        for allocation in record.allocations
+        if allocation.uuid == card
+    ]
+    return AllocationUse(
+        claim.title,
+        max(0, part.memory_bytes - sum(memory for memory, _ in used)),
+        max(0, part.cores - sum(cores for _, cores in used)),
+        part.whole,
+        key=claim.file,
+        is_scheduled=True,
+    )
+
+
+def reservations(
+    card: str,
+    claims: Iterable[ClaimRecord],
+    tenants: Iterable[TenantRecord],
+    card_policy: str,
+) -> tuple[AllocationUse, ...]:
+    """Return what claims have reserved of a card beside what their containers have."""
+    records = tuple(tenants)
+    unused = (unused_part(one, card, records, card_policy) for one in claims if card in one.cards)
+    return tuple(use for use in unused if use.memory_bytes or use.cores or use.whole)

@@ -1,0 +1,530 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ResourceClaims: reserved before the kubelet is answered, shared by containers, and released."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.config import Config
+from gpushare.daemon.lifecycle import bind, claims, recover
+from gpushare.daemon.lifecycle import scheduled as module
+from gpushare.daemon.lifecycle.claims import ClaimChanged, UnknownClaim
+from gpushare.daemon.lifecycle.scheduled import UnknownPod
+from gpushare.daemon.operator.resize import set_quota
+from gpushare.daemon.placement.request import NoRoom, NoSuchCard
+from gpushare.daemon.service.control_request import (
+    ControlRequest,
+    Forbidden,
+    MalformedRequest,
+    Peer,
+)
+from gpushare.daemon.service.operations.cards import cordon_card
+from gpushare.daemon.service.operations.kubernetes import KUBERNETES_OPERATIONS
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.views.status_rows import card_row
+from gpushare.protocol.kubernetes import CLAIM_MOUNT
+from gpushare.quota import MaxPerCard, MaxPerRequest, QuotaError, RequestPolicy
+
+from . import fakes
+from .bundles import BundleToCreate, ContainerdBundles
+from .fakes import GIB, FakeDriver
+from .operations import opened
+
+CLAIM = "7d0c2b1e-0000-4000-8000-000000000001"
+POD = "0a1b"
+CARDS = [fakes.card(index).uuid for index in range(2)]
+
+
+@contextmanager
+def a_node(folder: Path) -> Iterator[DaemonState]:
+    driver = FakeDriver(fakes.card(0), fakes.card(1))
+    with fakes.node(folder, driver, Config(kubernetes_mode="dra")) as made:
+        yield made
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[DaemonState]:
+    with a_node(tmp_path) as made:
+        yield made
+
+
+def ask(node: DaemonState, op: str, uid: int = 0, **fields: Any) -> Any:
+    request = ControlRequest({"op": op, **fields}, Peer(1, uid))
+    rows, last = KUBERNETES_OPERATIONS[op].run(request, node)
+    return [dict(row) for row in rows] or dict(last)
+
+
+def device(gib: int, cores: int = 0, card: int = 0, request: str = "gpu") -> dict[str, Any]:
+    return {
+        "request": request,
+        "card": CARDS[card],
+        "memory_bytes": gib * GIB,
+        "cores": cores,
+        "share": "",
+    }
+
+
+def prepare(
+    node: DaemonState,
+    *devices: dict[str, Any],
+    claim: str = CLAIM,
+    pods: tuple[str, ...] = (POD,),
+    namespace: str = "team",
+    **parameters: str,
+) -> Any:
+    return ask(
+        node,
+        "claim-prepare",
+        claim=claim,
+        namespace=namespace,
+        name="gpu-claim",
+        pods=list(pods),
+        devices=list(devices),
+        parameters={key.replace("_", "-"): text for key, text in parameters.items()},
+    )
+
+
+def container(
+    node: DaemonState,
+    folder: Path,
+    name: str = "train",
+    *,
+    asked: Mapping[str, str] | None = None,
+    pod: str = POD,
+    claim: str = CLAIM,
+    attempt: int = 0,
+) -> BundleToCreate:
+    """Return a container of a pod with UID `pod`, as containerd writes it with the claim's CDI."""
+    keys = {f"gpushare.io/{key}": text for key, text in (asked or {}).items()}
+    engine = ContainerdBundles(folder / f"{pod}-{name}-{attempt}", keys, pod=f"s{pod}")
+    made = engine.container(name, attempt=attempt)
+    document = made.document()
+    document["annotations"]["io.kubernetes.cri.sandbox-uid"] = pod
+    mounts = []
+    for one in filter(None, claim.split(",")):
+        source = str(node.config.run_dir.resolve() / "claims" / one)
+        mounts.append({"destination": f"{CLAIM_MOUNT}/{one}", "type": "bind", "source": source})
+    document["mounts"] = mounts
+    (made.folder / "config.json").write_text(json.dumps(document))
+    return made
+
+
+def record_of(made: Mapping[str, Any], node: DaemonState) -> TenantRecord:
+    return node.ledger.entries[made["key"]]
+
+
+def allocated(node: DaemonState) -> list[int]:
+    return [capacity.allocated_bytes // GIB for capacity in node.capacities()]
+
+
+@contextmanager
+def running(made: BundleToCreate, node: DaemonState) -> Iterator[TenantRecord]:
+    key = made.create(node)["key"]
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        bind.bind(key, made.identity, process.pid, os.getpid(), node)
+        try:
+            yield node.ledger.entries[key]
+        finally:
+            process.kill()
+
+
+def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: DaemonState) -> None:
+    answer = prepare(node, device(20, 40))
+    assert answer["cdi"] == [f"gpushare.io/claim={CLAIM}"]
+    assert Path(answer["folder"]).is_dir()
+    assert (allocated(node), node.capacities()[0].cores_available) == ([20, 0], 60)
+    [file] = node.config.cdi_dir.iterdir()
+    assert file.name == f"gpushare.io-claim-{CLAIM}.json"
+    spec = json.loads(file.read_text())
+    [found] = spec["devices"]
+    assert (spec["kind"], found["name"]) == ("gpushare.io/claim", CLAIM)
+    [mount] = found["containerEdits"]["mounts"]
+    assert list(found["containerEdits"]) == ["mounts"]
+    assert mount["hostPath"] == answer["folder"]
+    assert mount["containerPath"] == f"{CLAIM_MOUNT}/{CLAIM}"
+    assert "ro" in mount["options"]
+
+
+def test_the_same_claim_again_is_the_same_answer_and_another_grant_is_refused(
+    node: DaemonState,
+) -> None:
+    first = prepare(node, device(20), policy="best-effort")
+    assert prepare(node, device(20), policy="best-effort", pods=(POD, "ff")) == first
+    assert ask(node, "claims")[0]["pods"] == [POD, "ff"]
+    others: tuple[dict[str, Any], ...] = ({"policy": "burst-share"}, {})
+    for changed in others:
+        with pytest.raises(ClaimChanged, match="Unprepare it first"):
+            prepare(node, device(20), **changed)
+    with pytest.raises(ClaimChanged):
+        prepare(node, device(21), policy="best-effort")
+    assert allocated(node) == [20, 0]
+
+
+def test_a_claim_is_released_when_it_is_unprepared(node: DaemonState) -> None:
+    prepare(node, device(20), device(10, card=1))
+    for _ in range(2):  # one that is not prepared is fine
+        ask(node, "claim-unprepare", claim=CLAIM)
+        assert allocated(node) == [0, 0]
+        assert ask(node, "claims") == {}
+        assert list(node.config.cdi_dir.iterdir()) == []
+
+
+def test_a_container_of_the_claim_has_what_was_allocated(node: DaemonState, tmp_path: Path) -> None:
+    parameters: dict[str, Any] = {"priority": "2", "class": "online"}
+    prepare(node, device(20, 40), **parameters)
+    train = container(node, tmp_path)
+    record = record_of(train.create(node), node)
+    [part] = record.allocations
+    assert (part.uuid, part.memory_bytes, part.cores) == (CARDS[0], 20 * GIB, 40)
+    assert (record.policy, record.priority, record.class_) == ("fixed-share", 2, "online")
+    assert (record.pod, record.pod_uid, record.claim) == ("job-1", POD, CLAIM)
+    assert not any("claim" in mount["destination"] for mount in train.document()["mounts"])
+    assert allocated(node) == [20, 0], "the claim and its container are one reservation"
+    [row] = ask(node, "claims")
+    assert row["tenants"] == [record.id]
+
+
+def test_several_cards_have_each_its_own_part(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(20, 40, request="a"), device(10, 20, card=1, request="b"))
+    record = record_of(container(node, tmp_path).create(node), node)
+    parts = [(part.uuid, part.memory_bytes // GIB, part.cores) for part in record.allocations]
+    assert parts == [(CARDS[0], 20, 40), (CARDS[1], 10, 20)]
+    assert allocated(node) == [20, 10]
+
+
+def test_two_shares_of_one_card_are_added_up(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(20, 40, request="a"), device(10, 20, request="b"))
+    [part] = record_of(container(node, tmp_path).create(node), node).allocations
+    assert (part.memory_bytes, part.cores) == (30 * GIB, 60)
+
+
+def test_containers_of_a_claim_never_have_more_than_it(node: DaemonState, tmp_path: Path) -> None:
+    asked = {"container.train.memory": "12GiB", "container.eval.memory": "8GiB"}
+    prepare(node, device(20))
+    for name in ("train", "eval"):
+        container(node, tmp_path, name, asked=asked).create(node)
+    assert allocated(node) == [20, 0]
+    third = container(node, tmp_path, "third", asked={"memory": "1GiB"})
+    with pytest.raises(NoRoom) as refused:
+        third.create(node)
+    assert str(refused.value) == (
+        "team/job-1/third requests 1 GiB of card 0, and claim team/gpu-claim has 0 B of 20 GiB "
+        "left there. To divide a claim among containers, set gpushare.io/container.NAME.memory "
+        "for each"
+    )
+    assert allocated(node) == [20, 0]
+
+
+def test_the_cores_of_a_claim_are_shared_too(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(20, 40))
+    asked = {"memory": "8GiB", "cores": "30"}
+    container(node, tmp_path, asked=asked).create(node)
+    with pytest.raises(NoRoom, match=r"30 % of the compute of card 0.* has 10 of 40 % left"):
+        container(node, tmp_path, "eval", asked=asked).create(node)
+    assert node.capacities()[0].cores_available == 60
+
+
+def test_a_pods_annotations_never_add_to_a_claim(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(20))
+    asked = {"memory": "40GiB", "cores": "30", "memory-limit": "60GiB", "count": "2"}
+    [part] = record_of(container(node, tmp_path, asked=asked).create(node), node).allocations
+    assert (part.memory_bytes, part.cores, part.most_bytes) == (20 * GIB, 0, 20 * GIB)
+
+
+def test_a_container_that_is_started_again_finds_its_part(
+    node: DaemonState, tmp_path: Path
+) -> None:
+    prepare(node, device(20))
+    for attempt in range(3):
+        with running(container(node, tmp_path, attempt=attempt), node):
+            assert allocated(node) == [20, 0]
+
+
+def test_two_pods_may_share_a_claim(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(20), pods=("aa", "bb"))
+    for pod in ("aa", "bb"):
+        container(node, tmp_path, asked={"memory": "10GiB"}, pod=pod).create(node)
+    assert allocated(node) == [20, 0]
+
+
+def test_a_pod_for_which_the_claim_is_not_reserved_is_refused(
+    node: DaemonState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_POD_SECONDS", 0.05)
+    prepare(node, device(20))
+    other = container(node, tmp_path, pod="ffff")
+    before = other.text()
+    with pytest.raises(UnknownPod, match=r"claim team/gpu-claim is not reserved for pod team/job"):
+        other.create(node)
+    assert other.text() == before
+    assert node.ledger.entries == {}
+
+
+def test_a_pod_that_joins_while_its_container_is_created_is_waited_for(
+    node: DaemonState, tmp_path: Path
+) -> None:
+    prepare(node, device(20))
+
+    def join() -> None:
+        time.sleep(0.2)
+        node.decide.run(lambda: claims.set_pods(CLAIM, (POD, "ffff"), node))
+
+    joining = threading.Thread(target=join)
+    joining.start()
+    assert container(node, tmp_path, pod="ffff").create(node)["mode"] == "shared"
+    joining.join()
+
+
+def test_a_claim_that_is_not_prepared_is_refused(node: DaemonState, tmp_path: Path) -> None:
+    with pytest.raises(NoRoom, match="is not prepared on this node"):
+        container(node, tmp_path).create(node)
+    with pytest.raises(UnknownClaim):
+        ask(node, "claim-pods", claim=CLAIM, pods=[POD])
+
+
+def test_a_claim_is_for_nodes_in_dra_mode(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(20))
+    node.config = replace(node.config, kubernetes_mode="plugin")
+    with pytest.raises(QuotaError, match=r"gpushare\.io/mode=dra"):
+        container(node, tmp_path).create(node)
+    with pytest.raises(QuotaError, match=r"Set kubernetes\.mode to dra"):
+        prepare(node, device(20), claim="other")
+
+
+def test_one_container_has_one_claim(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(20))
+    prepare(node, device(20), claim="second")
+    with pytest.raises(QuotaError, match="one claim, in each container"):
+        container(node, tmp_path, claim=f"{CLAIM},second").create(node)
+
+
+def test_what_runs_when_its_claim_is_unprepared_keeps_its_part(
+    node: DaemonState, tmp_path: Path
+) -> None:
+    prepare(node, device(20))
+    job = container(node, tmp_path, "job", asked={"memory": "5GiB"})
+    with running(job, node) as record:
+        ask(node, "claim-unprepare", claim=CLAIM)
+        assert allocated(node) == [5, 0]
+        assert record.key in node.ledger.entries
+    opened(node, memory="140GiB", devices="0")  # which looks for what has ended
+
+
+def test_a_claim_takes_what_others_leave(node: DaemonState) -> None:
+    opened(node, memory="100GiB", devices="0")
+    with pytest.raises(NoRoom, match=r"claim team/gpu-claim: card 0 has 40 of 140 GiB available;"):
+        prepare(node, device(50))
+    assert node.ledger.claims == {}
+    prepare(node, device(40))
+    with pytest.raises(NoRoom, match="claim team/gpu-claim 40"):
+        opened(node, memory="1GiB", devices="0")
+
+
+def test_a_claim_names_no_container_of_others(node: DaemonState) -> None:
+    opened(node, memory="100GiB", devices="0")
+    with pytest.raises(NoRoom) as refused:
+        prepare(node, device(50))
+    assert "train" not in str(refused.value)
+
+
+def test_the_scheduler_does_not_lose_what_it_allocated(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(20, 40))
+    container(node, tmp_path).create(node)
+    row = card_row(node.capacities()[0])
+    assert (row["schedulable_bytes"], row["schedulable_cores"]) == (140 * GIB, 100)
+    assert (row["available_bytes"], row["tenants"]) == (120 * GIB, 1)
+
+
+def test_all_of_a_card_is_the_whole_card(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(139, 100))
+    with pytest.raises(NoRoom, match="is allocated exclusively"):
+        opened(node, memory="1GiB", devices="0")
+    made = container(node, tmp_path).create(node)
+    assert made["mode"] == "exclusive"
+    with pytest.raises(NoRoom, match="Use the claim in one container"):
+        container(node, tmp_path, "eval").create(node)
+
+
+def test_all_of_the_compute_alone_is_refused(node: DaemonState) -> None:
+    with pytest.raises(QuotaError, match="but not all of its memory"):
+        prepare(node, device(20, 100))
+
+
+def test_whole_cards_and_shares_take_two_claims(node: DaemonState) -> None:
+    with pytest.raises(QuotaError, match="Request them in two claims"):
+        prepare(node, device(140, 100), device(20, card=1))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"policy": "fair"}, "claim policy=fair: not a valid value. Write fixed-share, "),
+        ({"policy": "fixed-share"}, "requires cores, but none are requested. Request cores in the"),
+        ({"memory": "1GiB"}, "claim memory=1GiB: not a parameter of a claim. The parameters are p"),
+        ({"memory_limit": "1GiB"}, "claim memory-limit=1GiB: below memory 20GiB. Write 20GiB or m"),
+        ({"weight": "0"}, "claim weight=0: not a weight"),
+        ({"priority": "0"}, "claim priority=0: above the highest allowed priority, 2"),
+    ],
+)
+def test_parameters_are_checked_as_annotations_are(
+    node: DaemonState, parameters: dict[str, Any], text: str
+) -> None:
+    node.config = replace(
+        node.config, terms=RequestPolicy(max_per_request=MaxPerRequest(priority=2))
+    )
+    with pytest.raises(QuotaError) as refused:
+        prepare(node, device(20), **parameters)
+    assert text in str(refused.value)
+    assert node.ledger.claims == {}
+
+
+def test_a_claim_may_burst_as_its_parameter_says(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(20), memory_limit="60GiB")
+    [part] = record_of(container(node, tmp_path).create(node), node).allocations
+    assert (part.memory_bytes, part.most_bytes) == (20 * GIB, 60 * GIB)
+
+
+def test_burst_memory_never_comes_from_a_reservation(node: DaemonState) -> None:
+    opened(node, memory="20GiB", memory_limit="140GiB", devices="0")
+    prepare(node, device(100))
+    [tenant] = node.ledger.entries.values()
+    assert node.tenants.pages[tenant.key].grant.limit_bytes(0) <= 40 * GIB
+
+
+@pytest.mark.parametrize(
+    ("terms", "text"),
+    [
+        (RequestPolicy(max_per_request=MaxPerRequest(memory_bytes=8 * GIB)), "exceeds the maximum"),
+        (
+            RequestPolicy(max_per_card=MaxPerCard(memory_bytes=30 * GIB)),
+            "would give namespace team 40 GiB in all",
+        ),
+    ],
+)
+def test_the_policy_of_the_namespace_holds_for_claims(
+    node: DaemonState, terms: RequestPolicy, text: str
+) -> None:
+    node.config = replace(node.config, namespaces=(("team", terms),))
+    if terms.max_per_card != MaxPerCard():
+        prepare(node, device(20), claim="first")
+    with pytest.raises((QuotaError, NoRoom), match=text):
+        prepare(node, device(20))
+
+
+def test_the_operator_resizes_within_the_claim(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(20))
+    opened(node, memory="120GiB", devices="0")  # the rest of the card
+    record = record_of(container(node, tmp_path, asked={"memory": "5GiB"}).create(node), node)
+    set_quota(record, {"memory": "20GiB"}, node)
+    with pytest.raises(NoRoom, match="has 20 GiB of 20 GiB left"):
+        set_quota(node.ledger.entries[record.key], {"memory": "21GiB"}, node)
+    assert allocated(node) == [140, 0]
+
+
+def test_a_cordoned_card_takes_no_container_of_a_claim(node: DaemonState, tmp_path: Path) -> None:
+    prepare(node, device(20))
+    cordon_card(fakes.card(0), "ECC errors", node)
+    with pytest.raises(NoRoom, match=r"card 0 is cordoned \(ECC errors\)"):
+        container(node, tmp_path).create(node)
+    with pytest.raises(NoRoom, match="is cordoned"):
+        prepare(node, device(20), claim="second")
+
+
+def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: Path) -> None:
+    with a_node(tmp_path) as before:
+        answer = prepare(before, device(20, 40), policy="burst-share")
+        rows = ask(before, "claims")
+        Path(answer["folder"]).rmdir()
+        stale = before.config.cdi_dir / "gpushare.io-claim-gone.json"
+        stale.write_text("{}")
+        (before.config.cdi_dir / f"gpushare.io-claim-{CLAIM}.json").unlink()
+        (before.config.cdi_dir / "nvidia.yaml").write_text("others'")
+    with a_node(tmp_path) as after:
+        claims.adopt(after)
+        assert ask(after, "claims") == rows
+        assert allocated(after) == [20, 0]
+        assert Path(answer["folder"]).is_dir()
+        names = sorted(file.name for file in after.config.cdi_dir.iterdir())
+        assert names == [f"gpushare.io-claim-{CLAIM}.json", "nvidia.yaml"]
+        assert record_of(container(after, tmp_path).create(after), after).policy == "burst-share"
+
+
+def test_a_claim_whose_records_are_both_lost_stops_new_reservations(tmp_path: Path) -> None:
+    with a_node(tmp_path) as before:
+        prepare(before, device(20))
+        for name in ("ledger", "copies"):
+            (before.config.run_dir / name / f"claim-{CLAIM}").write_text("damaged")
+    with a_node(tmp_path) as after:
+        recover.refuse_unknown({}, after)
+        assert f"the record of claim {CLAIM} and its copy are lost" in after.integrity.why
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"claim": "../../etc"},
+        {"claim": "a" * 64},
+        {"namespace": "Team"},
+        {"pods": ["a/b"]},
+        {"pods": ["a"] * 257},
+        {"pods": "a"},
+        {"devices": []},
+        {"devices": [{**device(1), "cores": 101}]},
+        {"devices": [{**device(1), "memory_bytes": 0}]},
+        {"devices": [{**device(1), "memory_bytes": True}]},
+        {"devices": [device(1)] * 33},
+        {"devices": ["x"]},
+        {"parameters": {"policy": 1}},
+        {"parameters": []},
+    ],
+    ids=str,
+)
+def test_a_malformed_claim_is_refused(node: DaemonState, change: dict[str, Any]) -> None:
+    fields = {
+        "claim": CLAIM,
+        "namespace": "team",
+        "name": "gpu",
+        "pods": [POD],
+        "devices": [device(1)],
+        "parameters": {},
+    }
+    with pytest.raises(MalformedRequest):
+        ask(node, "claim-prepare", **{**fields, **change})
+    assert node.ledger.claims == {}
+
+
+@pytest.mark.parametrize("op", ["claim-prepare", "claim-pods", "claim-unprepare", "claims"])
+def test_claims_are_roots(node: DaemonState, op: str) -> None:
+    with pytest.raises(Forbidden):
+        ask(node, op, uid=1000, claim=CLAIM)
+
+
+def test_a_card_that_is_not_there_is_refused(node: DaemonState) -> None:
+    with pytest.raises(NoSuchCard):
+        prepare(node, {**device(1), "card": "GPU-9"})
+
+
+def test_a_claim_that_cannot_be_published_can_be_prepared_again(
+    node: DaemonState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> bool:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "write_spec", full)
+        with pytest.raises(OSError, match="No space"):
+            prepare(node, device(20))
+    assert prepare(node, device(20))["cdi"] == [f"gpushare.io/claim={CLAIM}"]
+    assert allocated(node) == [20, 0]
