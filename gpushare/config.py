@@ -92,6 +92,7 @@ class Config:
     history_days: int = 7  # 0: none is kept
     history_bytes: int = 100 << 20
     kubernetes_mode: NodeMode = "annotations"
+    node_name: str = ""  # in Kubernetes; empty: not configured
     cdi_dir: Path = Path("/var/run/cdi")  # for the specs of claims
     timing: Timing = field(default_factory=Timing)
 
@@ -195,6 +196,7 @@ def parse(text: str, file: Path) -> Config:
         history_days=plain.history_days if days is None else int(days),
         history_bytes=plain.history_bytes if most is None else parse_size(most),
         kubernetes_mode=kubernetes.get("mode") or plain.kubernetes_mode,
+        node_name=kubernetes.get("node") or plain.node_name,
         cdi_dir=Path(kubernetes.get("cdi_dir") or plain.cdi_dir),
         timing=Timing(**{key: float(value) for key, value in timing if value is not None}),
     )

@@ -107,6 +107,7 @@ class NodeMetrics(TypedDict):
     """The daemon, and the machine."""
 
     version: str
+    node_name: str  # of this machine in Kubernetes; empty: not known to gpushared
     started: float  # seconds since the epoch
     driver_version: str
     cuda_version: str

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING
 
 import click
@@ -23,8 +22,14 @@ class NoLibrary(UserError):
 
 
 @shared.command("metrics", example="gpushare metrics --node gpu-7")
-@click.option("--node", metavar="NAME", help="Value of the label node. Default: the host name.")
-def command(session: Session, node: str | None) -> None:
+@click.option(
+    "--node",
+    metavar="NAME",
+    default="",
+    help="Value of the label node. Default: $NODE_NAME, kubernetes.node of gpushare.yaml, or the "
+    "host name.",
+)
+def command(session: Session, node: str) -> None:
     """Print the Prometheus metrics once.
 
     The output is what gpushare-exporter serves, for example for the textfile collector of
@@ -37,7 +42,7 @@ def command(session: Session, node: str | None) -> None:
         figures = session.client.metrics()
         session.show(vars(figures), str)
         return
-    source = SnapshotSource(session.socket, node or socket.gethostname())
+    source = SnapshotSource(session.socket, node)
     try:
         from gpushare.exporter.exposition import expose  # noqa: PLC0415 - an extra
     except ImportError as error:

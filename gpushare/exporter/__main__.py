@@ -140,8 +140,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--node",
         metavar="NAME",
-        default=socket.gethostname(),
-        help="value of the label node (default: this host's name)",
+        default="",
+        help="value of the label node (default: $NODE_NAME, kubernetes.node of gpushare.yaml, or "
+        "this host's name)",
     )
     parser.add_argument(
         "--compat",

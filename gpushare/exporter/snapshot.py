@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Final
 
 from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.exporter.metric_family import Snapshot
+from gpushare.protocol.kubernetes import NODE_NAME
 
 if TYPE_CHECKING:
     from gpushare.metrics_schema import TenantMetrics
@@ -24,13 +27,18 @@ FRESH_SECONDS: Final = 1.0
 
 
 class SnapshotSource:
-    """The metrics of the daemon on `socket`, with the name of this node. Thread-safe."""
+    """The metrics of the daemon on `socket`, with the name of this node. Thread-safe.
 
-    def __init__(self, socket: Path, node: str) -> None:
+    The name is `node`; if that is empty, the environment's NODE_NAME, which a pod has from
+    Kubernetes, what gpushared has configured, or the name of the host.
+    """
+
+    def __init__(self, socket: Path, node: str = "") -> None:
         self.socket = socket
         self.error = ""  # of the last query, empty if it succeeded
         self._client = Client(socket, ANSWER_SECONDS, start_seconds=0)
-        self._node = node
+        self._node = node or os.environ.get(NODE_NAME, "")
+        self._configured = ""  # by gpushared, as of its last answer
         self._lock = threading.Lock()
         self._last: tuple[float, Snapshot] | None = None
 
@@ -47,9 +55,13 @@ class SnapshotSource:
             metrics = self._client.metrics()
         except UserError as error:
             self.error = str(error)
-            return Snapshot(self._node, None)
+            return Snapshot(self._name(), None)
         self.error = ""
-        return Snapshot(self._node, replace(metrics, tenants=with_unique_ids(metrics.tenants)))
+        self._configured = metrics.node.get("node_name", "")
+        return Snapshot(self._name(), replace(metrics, tenants=with_unique_ids(metrics.tenants)))
+
+    def _name(self) -> str:
+        return self._node or self._configured or gethostname()
 
 
 def with_unique_ids(tenants: Sequence[TenantMetrics]) -> list[TenantMetrics]:

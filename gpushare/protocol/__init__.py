@@ -72,6 +72,7 @@ from gpushare.protocol.tenants import (
     ProcessCard,
     ShortfallReport,
     TenantCard,
+    TenantPod,
     TenantProcess,
     TenantStatus,
     Why,
@@ -117,6 +118,7 @@ __all__ = [
     "ProtocolError",
     "ShortfallReport",
     "TenantCard",
+    "TenantPod",
     "TenantProcess",
     "TenantStatus",
     "Why",
@@ -227,6 +229,7 @@ class DaemonStatus(TypedDict):
     config: str
     library_dir: str
     run_dir: str
+    node_name: str  # in Kubernetes; empty: not known to gpushared
     kubernetes_mode: NodeMode  # annotations | plugin | dra: what decides about the GPU of a pod
     warnings: list[str]
 

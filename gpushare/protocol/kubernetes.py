@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 NodeMode: TypeAlias = Literal["annotations", "plugin", "dra"]
 MODES: Final[tuple[NodeMode, ...]] = ("annotations", "plugin", "dra")
 MODE_LABEL: Final = "gpushare.io/mode"
+NODE_NAME: Final = "NODE_NAME"  # the variable in which a pod has the name of its node
 
 #: In run_dir: `allocations/UUID/BYTES`, of the device plugin, and where it is mounted.
 ALLOCATIONS: Final = "allocations"

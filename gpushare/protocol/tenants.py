@@ -76,6 +76,15 @@ class Intervention(TypedDict):
     since: float  # seconds since the epoch
 
 
+class TenantPod(TypedDict):
+    """The pod of a container, and the container's name in it."""
+
+    namespace: str
+    name: str
+    uid: str
+    container: str
+
+
 class TenantStatus(TypedDict):
     """A container or host process, and its allocation."""
 
@@ -83,6 +92,7 @@ class TenantStatus(TypedDict):
     id: str
     name: str
     engine: str  # docker | containerd | podman | runc | host
+    pod: TenantPod | None  # None: of no pod of Kubernetes
     state: str  # reserved | bound | none (with all=True: no GPU requested)
     reason: str  # for state none: what to add to get a GPU
     pid: int

@@ -167,6 +167,9 @@ def test_a_pod_joins_a_prepared_claim(dra: Stack) -> None:
     with made.run() as tenant:
         assert tenant.wait() != 0
     assert "claim team/gpus is not reserved for pod team/job-1" in tenant.errors
+    wait_until(lambda: any(client.history("team/job-1/train")))
+    [event] = client.history("team/job-1/train")
+    assert (event["event"], event["fields"]["pod"]["uid"]) == ("request-refused", UID)
     client.set_claim_pods(CLAIM, ["other", UID])
     with made.run() as tenant:
         assert tenant.start()["code"] == 0

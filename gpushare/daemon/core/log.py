@@ -100,6 +100,8 @@ class LogBudget:
             return f"uid {uid}"
         if key:
             return self._owner_of(key) or key
+        if isinstance(pod := fields.get("pod"), dict):  # a container that was refused has no key
+            return f"namespace {pod['namespace']}"
         return str(fields.get("container", "") or fields.get("card", ""))
 
     def _owner_of(self, key: str) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gpushare.daemon.core.log import log
@@ -46,6 +46,7 @@ from gpushare.oci.request import (
     trusted_annotations,
 )
 from gpushare.oci.spec import Spec
+from gpushare.protocol import TenantPod
 from gpushare.quota import (
     EffectiveRequest,
     PodIdentity,
@@ -74,7 +75,7 @@ class NewContainer:
 
     `maker` is the process that makes it: the launcher, which becomes the low-level runtime. 0 is
     one that cannot be seen from here, and `binds` if it can bind the container itself.
-    `is_restore`: from a checkpoint.
+    `is_restore`: from a checkpoint. `about` is filled in while the spec is read.
     """
 
     identity: str
@@ -86,6 +87,7 @@ class NewContainer:
     binds: bool = False
     is_restore: bool = False
     is_abandoned: Callable[[], bool] = lambda: False  # no client waits for the container any more
+    about: dict[str, Any] = field(default_factory=dict)  # what the log says of it if it is refused
 
     def check(self) -> None:
         """Raise CreateAbandoned once no client waits for the container."""
@@ -202,6 +204,7 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
     )
     annotations = trusted_annotations(bundle.path, original.annotations)
     pod = pod_of(annotations)
+    _describe(bundle, annotations, pod)
     settings = (
         bundle.identity if pod is None else settings_key(bundle.identity, pod.uid, pod.container)
     )
@@ -222,6 +225,18 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
     placed = placed if grant is None else grant.taken_out(placed)
     claim = "" if grant is None else grant.claim
     return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, claim)
+
+
+def _describe(
+    bundle: NewContainer, annotations: Mapping[str, str], pod: PodIdentity | None
+) -> None:
+    """Note the container's name, and its pod, for the log of a refusal."""
+    name = container_names.name_from_spec(bundle.identity, bundle.path, annotations).name
+    bundle.about["name"] = name
+    if pod is not None:
+        bundle.about["pod"] = TenantPod(
+            namespace=pod.namespace, name=pod.name, uid=pod.uid, container=pod.container
+        )
 
 
 def _of_quota(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -296,7 +311,7 @@ def _nothing(
         wanted = edits.seen(wanted)  # else gpushare-hook would take it for one that came past us
     spec.store(bundle.bundle_fd, wanted, loaded)
     if effective is not None:
-        notes = truncated_notes(effective.notes)
+        notes, pod = truncated_notes(effective.notes), applicant.pod or PodIdentity("")
         record = TenantRecord(
             key=bundle.key,
             state="none",
@@ -306,6 +321,11 @@ def _nothing(
             bundle=bundle.path,
             why=effective.why,
             notes=notes,
+            namespace=pod.namespace,
+            sandbox=pod.sandbox,
+            container=pod.container,
+            pod=pod.name,
+            pod_uid=pod.uid,
         )
         state.decide.run(lambda: state.ledger.add(record))
         log(
@@ -314,6 +334,7 @@ def _nothing(
             id=bundle.identity,
             reason=effective.why,
             notes=notes,
+            pod=record.of_pod,
         )
     return {"mode": "none", "key": bundle.key}
 

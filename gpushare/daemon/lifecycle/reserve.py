@@ -135,6 +135,7 @@ def log_reserved(record: TenantRecord, state: DaemonState) -> None:
         cores=record.reserved_cores(first, state.policy_of(first.uuid)),
         policy=record.policy,
         notes=record.notes,
+        pod=record.of_pod,
     )
 
 

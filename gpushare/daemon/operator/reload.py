@@ -33,6 +33,7 @@ LIVE: Final = {
     "unknown": "audit.unallocated",
     "docker_sockets": "engines.sockets",
     "kubernetes_mode": "kubernetes.mode",
+    "node_name": "kubernetes.node",
 }
 RESTART: Final = {
     "run_dir": "run_dir",

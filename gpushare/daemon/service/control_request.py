@@ -112,12 +112,16 @@ class Peer:
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """One request: its fields, its sender, and the descriptors that came with it."""
+    """One request: its fields, its sender, and the descriptors that came with it.
+
+    `about` is what the operation has found out about its subject, for the log of a refusal.
+    """
 
     fields: Mapping[str, Any]
     peer: Peer
     fds: tuple[int, ...] = ()
     is_abandoned: Callable[[], bool] = lambda: False  # the caller has gone, or its time is over
+    about: dict[str, Any] = field(default_factory=dict)
 
     def text(self, name: str, most: int = 4096) -> str:
         """Return a text field; MalformedRequest where it is none."""

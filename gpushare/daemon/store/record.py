@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from gpushare.daemon.policy.compute import policy_on, reserved_cores
+from gpushare.protocol import TenantPod
 from gpushare.quota import DEFAULT_PRIORITY, RequestRecord
 from gpushare.quota.request import SCHEDULED
 
@@ -126,6 +127,15 @@ class TenantRecord:
     def shared(self) -> bool:
         """Whether it has pages and an interposer library."""
         return bool(self.allocations) and not self.allocations[0].whole
+
+    @property
+    def of_pod(self) -> TenantPod | None:
+        """Its pod, and its name there; None for a container of no pod."""
+        if not self.pod:
+            return None
+        return TenantPod(
+            namespace=self.namespace, name=self.pod, uid=self.pod_uid, container=self.container
+        )
 
     @property
     def settings_key(self) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Final
 
@@ -23,6 +24,7 @@ from gpushare.metrics_schema import (
     TenantCardMetrics,
     TenantMetrics,
 )
+from gpushare.protocol.kubernetes import NODE_NAME
 
 # What the parts of `gpushare why` are called one by one.
 _KIND_OF: Final = {
@@ -41,6 +43,7 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
     driver = state.driver
     return NodeMetrics(
         version=gpushare.__version__,
+        node_name=node_name(state),
         started=state.started,
         driver_version="" if driver is None else driver.nvml.driver_version,
         cuda_version="" if driver is None else driver.nvml.cuda_version,
@@ -50,6 +53,11 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
         events={event: event_count(event) for event in sorted(COUNTED)},
         history_lost=0 if state.history is None else state.history.lost,
     )
+
+
+def node_name(state: DaemonState) -> str:
+    """Return the name of this machine in Kubernetes, "" if it is not known here."""
+    return state.config.node_name or os.environ.get(NODE_NAME, "")
 
 
 def card_metrics(state: DaemonState) -> Iterator[CardMetrics]:

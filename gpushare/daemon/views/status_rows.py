@@ -135,6 +135,7 @@ def tenant_row(record: TenantRecord, state: DaemonState) -> TenantStatus:
         id=record.id,
         name=record.title,
         engine=record.engine,
+        pod=record.of_pod,
         state=record.state,
         reason=record.why,
         pid=record.pid,

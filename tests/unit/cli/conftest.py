@@ -98,6 +98,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> TenantStatus:
         "id": "4f5e6d7c8b9a" + "0" * 52,
         "name": name,
         "engine": "docker",
+        "pod": None,
         "state": "bound",
         "reason": "",
         "pid": 4242,
@@ -148,6 +149,7 @@ STATUS: DaemonStatus = {
     "config": "/etc/gpushare/gpushare.yaml",
     "library_dir": "/usr/local/lib/gpushare/current/lib",
     "run_dir": "/run/gpushare",
+    "node_name": "",
     "kubernetes_mode": "annotations",
     "warnings": [],
 }

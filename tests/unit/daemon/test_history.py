@@ -338,3 +338,20 @@ def test_a_refused_container_is_found_by_its_id(opened: Open) -> None:
     note(history, "request-refused", id="0dead", op="create", error="no room")
     note(history, "daemon-ready")
     assert [row["id"] for row in page(history, "dead")] == ["deadbeef"]
+
+
+def test_a_refused_container_of_a_pod_is_found_by_its_name(opened: Open) -> None:
+    history, pod = opened(), {"namespace": "team", "name": "job", "uid": "0a", "container": "train"}
+    refused: dict[str, Any] = {"op": "create", "error": "no room", "pod": pod}
+    note(history, "request-refused", id="c1", name="team/job/train", **refused)
+    note(history, "request-refused", id="c2", name="team/job/eval", **refused)
+    note(history, "request-refused", id="c3", name="team/other-job/train", **refused)
+    for name, found in (
+        ("team/job/train", ["c1"]),
+        ("job/train", ["c1"]),
+        ("train", ["c1", "c3"]),
+        ("rain", []),
+    ):
+        assert [row["id"] for row in page(history, name)] == found
+    [row] = page(history, "job/eval")
+    assert row["fields"]["pod"] == pod

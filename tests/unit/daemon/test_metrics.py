@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from gpushare.daemon.pages.status_page import GateWaits, ProcessClaim
 from gpushare.daemon.pages.tenants import Denials
 from gpushare.daemon.placement.model import CardCapacity, NonTenantProcess
 from gpushare.daemon.service.operations.cards import cordon_card
+from gpushare.daemon.service.operations.daemon import status_row
 from gpushare.daemon.state import WINDOWS, ComputeUsage
 from gpushare.daemon.views import metrics
 from gpushare.metrics_schema import ACTIONS, BOUNDS, KINDS, TenantMetrics
@@ -46,6 +48,20 @@ def bound(node: FakeDaemon, tenant: HostProcessGrant) -> int:
     me = os.getpid()
     bind(tenant["key"], tenant["id"], me, me, node)
     return node.tenants.pages[tenant["key"]].status.fd
+
+
+def test_the_node_is_named_as_configured_or_by_the_environment(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names() -> set[str]:
+        return {metrics.daemon_metrics(node)["node_name"], status_row(node)["node_name"]}
+
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    assert names() == {""}
+    monkeypatch.setenv("NODE_NAME", "gpu-8")
+    assert names() == {"gpu-8"}
+    node.config = replace(node.config, node_name="gpu-7")
+    assert names() == {"gpu-7"}
 
 
 def test_a_tenant_has_figures_before_it_has_done_anything(node: FakeDaemon) -> None:

@@ -6,18 +6,23 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpushare.daemon.lifecycle import bind
+from gpushare.daemon.core import log
+from gpushare.daemon.lifecycle import bind, create
 from gpushare.daemon.operator.reset import reset_quota
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.service import control_server
+from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.oci.request import sandbox_annotations, trusted_annotations
 from gpushare.quota import QuotaError, pod_of
 
@@ -159,6 +164,45 @@ def test_what_the_operator_set_is_of_one_pod_and_one_container(
     engine.container("eval").create(node)
     other.container("train", attempt=1).create(node)
     assert allocated(node) == (6 + 1 + 4) * GIB
+
+
+def test_a_refused_container_is_logged_with_its_pod(node: DaemonState, tmp_path: Path) -> None:
+    container = ContainerdBundles(tmp_path, {"gpushare.io/memory": "4Q"}).container("train")
+    request = ControlRequest({"op": "create", "id": container.identity}, Peer(1, 0))
+    logged: list[dict[str, Any]] = []
+
+    def sink(_at: float, event: str, _level: str, fields: Mapping[str, Any]) -> None:
+        if event == "request-refused":
+            logged.append(dict(fields))
+
+    with container.bundle() as bundle, pytest.raises(QuotaError) as refused:
+        create.create(replace(bundle, about=request.about), node)
+    log.attach_listener(sink)
+    control_server._failed(request, refused.value)
+    log.detach_listener(sink)
+    [fields] = logged
+    assert (fields["id"], fields["name"]) == ("train-0", "team/job-1/train")
+    assert fields["pod"] == {
+        "namespace": "team",
+        "name": "job-1",
+        "uid": "uid-5a4d",
+        "container": "train",
+    }
+    assert log.event_owner(fields) == "namespace team"
+
+
+def test_the_rows_of_a_pods_containers_name_the_pod(node: DaemonState, tmp_path: Path) -> None:
+    engine = ContainerdBundles(tmp_path, {"gpushare.io/container.train.memory": "4GiB"})
+    for name in ("train", "proxy"):
+        key = engine.container(name).create(node)["key"]
+        assert tenant_row(node.ledger.entries[key], node)["pod"] == {
+            "namespace": "team",
+            "name": "job-1",
+            "uid": "uid-5a4d",
+            "container": name,
+        }
+    key = BundleToCreate(tmp_path / "plain", "GPUSHARE_MEMORY=1GiB").create(node)["key"]
+    assert tenant_row(node.ledger.entries[key], node)["pod"] is None
 
 
 def test_a_refused_container_does_not_take_the_allocation_of_another(

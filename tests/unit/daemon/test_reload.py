@@ -66,6 +66,7 @@ def write(file: Path, text: str) -> None:
         ("allow_bypass_capabilities: true", ["allow_bypass_capabilities"]),
         ("engines: {sockets: [/run/other.sock]}", ["engines.sockets"]),
         ("kubernetes: {mode: plugin}", ["kubernetes.mode"]),
+        ("kubernetes: {node: gpu-7}", ["kubernetes.node"]),
         (
             (
                 "timing: {bind_timeout_seconds: 1, sample_interval_seconds: 0.5, "

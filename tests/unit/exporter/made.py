@@ -86,6 +86,7 @@ def tenant(name: str = "team/train-0/main", **more: Any) -> TenantMetrics:
 def node(**more: Any) -> NodeMetrics:
     made: NodeMetrics = {
         "version": "0.1.0",
+        "node_name": "",
         "started": 1763690000.0,
         "driver_version": "580.159.04",
         "cuda_version": "13.0",

@@ -256,6 +256,28 @@ def test_loopback_does_not_show_data_that_read_group_hides(tmp_path: Path) -> No
         )
 
 
+def test_the_node_is_named_as_kubernetes_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def named(node: str = "", configured: str = "") -> list[str]:
+        """Return the name while the daemon answers, and afterwards."""
+        source = SnapshotSource(tmp_path / "control.sock", node)
+        answer = metrics(tenant())
+        answer.node["node_name"] = configured
+        with monkeypatch.context() as patch:
+            patch.setattr(source._client, "metrics", lambda: answer)
+            first = source.snapshot().node
+        source._last = None
+        return [first, source.snapshot().node]
+
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    assert named() == [socket.gethostname()] * 2
+    assert named(configured="gpu-7") == ["gpu-7"] * 2, "also while gpushared is down"
+    monkeypatch.setenv("NODE_NAME", "gpu-8")
+    assert named(configured="gpu-7") == ["gpu-8"] * 2
+    assert named("gpu-9", configured="gpu-7") == ["gpu-9"] * 2
+
+
 def test_two_concurrent_scrapes_ask_the_daemon_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,7 +110,7 @@ namespaces:
     max_per_card: {tenants: 5}
     trust: {env: request}
     defaults: {cores: 20}
-kubernetes: {mode: dra, cdi_dir: /f}
+kubernetes: {mode: dra, node: gpu-7, cdi_dir: /f}
 engines: {sockets: [/e.sock]}
 runtime_mount_namespace: /proc/self/ns/mnt
 timing:
@@ -150,6 +150,7 @@ timing:
         ),
         allow_uninterposed=True,
         kubernetes_mode="dra",
+        node_name="gpu-7",
         cdi_dir=Path("/f"),
         docker_sockets=(Path("/e.sock"),),
         mount_namespace=Path("/proc/self/ns/mnt"),

@@ -131,6 +131,7 @@ def status_row(state: DaemonState) -> DaemonStatus:
         config="" if state.config.file is None else str(state.config.file),
         library_dir=str(state.libraries),
         run_dir=str(state.config.run_dir),
+        node_name=metrics.node_name(state),
         kubernetes_mode=state.config.kubernetes_mode,
         warnings=[text[:_MOST_WARNING_LETTERS] for text in warnings[:_MOST_WARNINGS]],
     )
