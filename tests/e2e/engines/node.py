@@ -37,6 +37,7 @@ DROP_IN = """version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "docker.io/library/{pause}"
   restrict_oom_score_adj = true
+  {more}
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{root}/cni"
     conf_dir = "{root}/cni"
@@ -50,10 +51,11 @@ DROP_IN = """version = 2
 class CriNode:
     """Runs with the handler that `gpushare runtime configure` writes, which is the default too.
 
-    CRI is configured in a file that containerd's own imports, as on nodes that are managed.
+    CRI is configured in a file that containerd's own imports, as on nodes that are managed. `more`
+    are lines for its plugin's table.
     """
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, *more: str) -> None:
         self.stack = stack
         self.root = stack.root / "node"
         self.root.mkdir()
@@ -61,7 +63,7 @@ class CriNode:
         self.config.write_text(CONFIG.format(root=self.root))
         drop_in = self.root / "conf.d" / "10-cri.toml"
         drop_in.parent.mkdir()
-        drop_in.write_text(DROP_IN.format(root=self.root, pause=PAUSE))
+        drop_in.write_text(DROP_IN.format(root=self.root, pause=PAUSE, more="\n  ".join(more)))
         self._configure()
         address = self.root / "containerd.sock"
         self.env = {**stack.environment, "CONTAINERD_ADDRESS": str(address)}
