@@ -37,7 +37,7 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 | claim-prepare | root | claim (UID), namespace, name, pods, devices, parameters | PreparedClaim |
 | claim-pods | root | claim, pods: the UIDs of all that may use it | - |
 | claim-unprepare | root | claim; one that is not prepared is fine | - |
-| claims | root | - | ClaimStatus rows |
+| claims | anyone | - | ClaimStatus rows |
 | card-policy | root | card (index or UUID), policy (none: as requested) | card: CardStatus |
 | card-cordon | root | card, reason (optional) | card: CardStatus |
 | card-uncordon | root | card | card: CardStatus |

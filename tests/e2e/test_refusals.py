@@ -90,7 +90,8 @@ def duplicated(text: str) -> str:
 
 
 def duplicated_within(text: str) -> str:
-    return text.replace('"destination"', '"destination": "/", "destination"', 1)
+    """Repeat a key that the launcher does not read."""
+    return text.replace('"cwd"', '"cwd": "/", "cwd"', 1)
 
 
 def enormous(text: str) -> str:
@@ -101,7 +102,7 @@ def enormous(text: str) -> str:
     ("spoil", "words"),
     [
         (duplicated, ['"annotations"', "twice"]),
-        (duplicated_within, ['the key "destination" is a duplicate', "recreate the bundle"]),
+        (duplicated_within, ['the key "cwd" is a duplicate', "recreate the bundle"]),
         (enormous, ["config.json", "4 MiB"]),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gpushare.daemon.placement.request import Bounds, TenantCardUsage
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.claim import unused_part
+from gpushare.daemon.store.claim import reservations
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota import QuotaRequest, RequestPolicy
 
@@ -61,12 +61,11 @@ def _parts(records: Iterable[TenantRecord], state: DaemonState) -> tuple[TenantC
 
 
 def _of_claims(namespace: str, state: DaemonState) -> tuple[TenantCardUsage, ...]:
-    driver, tenants = state.loaded(), tuple(state.ledger.entries.values())
+    claims = [claim for claim in state.ledger.claims.values() if claim.namespace == namespace]
+    tenants = state.ledger.entries.values()
     return tuple(
         TenantCardUsage(use.key, use.tenant, card, use.memory_bytes, use.cores)
-        for claim in state.ledger.claims.values()
-        for uuid in claim.cards
-        if claim.namespace == namespace and (card := driver.card(uuid)) is not None
-        for use in (unused_part(claim, uuid, tenants, state.policy_of(uuid)),)
+        for card in state.loaded().cards
+        for use in reservations(card.uuid, claims, tenants, state.policy_of(card.uuid))
         if use.memory_bytes or use.cores
     )

@@ -8,7 +8,7 @@ claim without a record has no CDI spec that a restart of gpushared does not remo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,7 @@ from gpushare.errors import UserError
 from gpushare.host.cdi_files import format_spec, write_spec
 from gpushare.host.run_folders import make_run_folder, run_folder
 from gpushare.protocol.kubernetes import CDI_KIND, CLAIM_MOUNT, CLAIMS, PreparedClaim
-from gpushare.quota import EffectiveRequest, QuotaRequest
+from gpushare.quota import EffectiveRequest, QuotaRequest, RequestedValue
 
 _CDI_FILE: Final = "gpushare.io-claim-{uid}.json"
 _CDI_VERSION: Final = "0.5.0"  # of mounts, and of a kind's domain in device names
@@ -108,22 +108,50 @@ def adopt(state: DaemonState) -> None:
 
 
 def place_container(
-    uid: str, effective: EffectiveRequest, state: DaemonState
+    uid: str, quota: QuotaRequest, effective: EffectiveRequest, state: DaemonState
 ) -> tuple[PlacedCard, ...]:
-    """Return the part of each card of a claim that one of its containers gets. NoRoom."""
+    """Return the part of each card of a claim that one of its containers gets. NoRoom.
+
+    It gets as much of the claim's cores as of its memory, unless its own request sets them.
+    """
+    sets_cores = not _has_cores_of_claim(quota)
     claim = state.ledger.claims.get(uid)
     if claim is None:
         raise NoRoom(f"claim {uid} was released while its container was created")
     return tuple(
-        _place(claim, uuid, effective, capacity)
+        _place(claim, uuid, effective, capacity, sets_cores=sets_cores)
         for uuid, capacity in sorted(
             _capacities(claim, state).items(), key=lambda one: one[1].card.index
         )
     )
 
 
+def with_placed_cores(quota: QuotaRequest, placed: Sequence[PlacedCard]) -> QuotaRequest:
+    """Return `quota` with the cores that a container got, where it got a part of the claim's."""
+    if not _has_cores_of_claim(quota):
+        return quota
+    cores = max(one.cores for one in placed)
+    value = RequestedValue(str(cores), cores, quota.requested["cores"].source)
+    return replace(
+        quota,
+        cores=cores,
+        requested={**quota.requested, "cores": value},
+        before_operator={**quota.before_operator, "cores": value},
+    )
+
+
+def _has_cores_of_claim(quota: QuotaRequest) -> bool:
+    cores = quota.requested.get("cores")
+    return cores is not None and cores.source.kind == "claim"
+
+
 def _place(
-    claim: ClaimRecord, uuid: str, effective: EffectiveRequest, capacity: CardCapacity
+    claim: ClaimRecord,
+    uuid: str,
+    effective: EffectiveRequest,
+    capacity: CardCapacity,
+    *,
+    sets_cores: bool,
 ) -> PlacedCard:
     """Return what a container gets of one card: no more than the claim has there."""
     part, where = claim.part(uuid), f"{claim.title}: card {capacity.card.index}"
@@ -138,7 +166,10 @@ def _place(
     if effective.kind == "exclusive":
         return PlacedCard(capacity.card, capacity.card.memory_bytes, 100, whole=True)
     memory_bytes = min(part.memory_bytes, effective.memory_bytes or part.memory_bytes)
-    return PlacedCard(capacity.card, memory_bytes, min(part.cores, effective.cores), whole=False)
+    cores = min(part.cores, effective.cores)
+    if part.cores and not sets_cores:
+        cores = max(1, part.cores * memory_bytes // part.memory_bytes)
+    return PlacedCard(capacity.card, memory_bytes, cores, whole=False)
 
 
 def _reserve(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:

@@ -167,7 +167,8 @@ def _placed_record(
 ) -> TenantRecord:
     """Return the record of a request that has a place: on its cards, or in its claim; NoRoom."""
     if applicant.claim:
-        placed = claims.place_container(applicant.claim, effective, state)
+        placed = claims.place_container(applicant.claim, quota, effective, state)
+        quota = claims.with_placed_cores(quota, placed)
     else:
         placed = _place(applicant, quota, effective, state)
     _refuse_low_limit(quota, placed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.claim import ClaimRecord, unused_part
+from gpushare.daemon.store.claim import ClaimRecord, unused_part, used_parts
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.quota import format_size
 
@@ -27,8 +27,8 @@ def _refuse_on_card(
     record: TenantRecord, allocation: CardAllocation, claim: ClaimRecord, state: DaemonState
 ) -> None:
     uuid, policy = allocation.uuid, state.policy_of(allocation.uuid)
-    others = [one for one in state.ledger.entries.values() if one.key != record.key]
-    part, left = claim.part(uuid), unused_part(claim, uuid, others, policy)
+    others = (one for one in state.ledger.entries.values() if one.key != record.key)
+    part, left = claim.part(uuid), unused_part(claim, uuid, used_parts(uuid, others, policy))
     card = state.loaded().card(uuid)
     where = f"of card {uuid if card is None else card.index}"
     if allocation.whole:

@@ -288,6 +288,8 @@ def _share(quota: QuotaRequest, record: TenantRecord) -> EffectiveRequest:
 
 
 def _with(record: TenantRecord, effective: EffectiveRequest, quota: RequestRecord) -> TenantRecord:
+    # The cards of a claim may have different cores: they stay, unless the request for them changes.
+    keeps_cores = quota.get("cores") == record.quota.get("cores")
     return replace(
         record,
         policy=effective.policy,
@@ -296,7 +298,8 @@ def _with(record: TenantRecord, effective: EffectiveRequest, quota: RequestRecor
         class_=effective.class_,
         quota=quota,
         allocations=tuple(
-            replace(allocation, cores=effective.cores) for allocation in record.allocations
+            allocation if keeps_cores else replace(allocation, cores=effective.cores)
+            for allocation in record.allocations
         ),
     )
 

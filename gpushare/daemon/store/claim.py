@@ -113,25 +113,35 @@ def claim_from_json(values: Mapping[str, Any]) -> ClaimRecord:
     )
 
 
-def unused_part(
-    claim: ClaimRecord, card: str, tenants: Iterable[TenantRecord], card_policy: str
-) -> AllocationUse:
-    """Return what no container of `claim` has of a card: it stays reserved. KeyError.
+def used_parts(
+    card: str, tenants: Iterable[TenantRecord], card_policy: str
+) -> dict[str, tuple[int, int]]:
+    """Return the bytes and the cores that containers have of a card, by the UID of their claim.
 
     `card_policy` is the policy that an operator has set for the card, "" for none.
     """
-    part = claim.part(card)
-    used = [
-        (allocation.memory_bytes, record.reserved_cores(allocation, card_policy))
-        for record in tenants
-        if record.claim == claim.uid
-        for allocation in record.allocations
-        if allocation.uuid == card
-    ]
+    used: dict[str, tuple[int, int]] = {}
+    for record in tenants:
+        for allocation in record.allocations if record.claim else ():
+            if allocation.uuid == card:
+                memory_bytes, cores = used.get(record.claim, (0, 0))
+                cores += record.reserved_cores(allocation, card_policy)
+                used[record.claim] = memory_bytes + allocation.memory_bytes, cores
+    return used
+
+
+def unused_part(
+    claim: ClaimRecord, card: str, used: Mapping[str, tuple[int, int]]
+) -> AllocationUse:
+    """Return what no container of `claim` has of a card: it stays reserved. KeyError.
+
+    `used` are the card's used_parts.
+    """
+    part, (memory_bytes, cores) = claim.part(card), used.get(claim.uid, (0, 0))
     return AllocationUse(
         claim.title,
-        max(0, part.memory_bytes - sum(memory for memory, _ in used)),
-        max(0, part.cores - sum(cores for _, cores in used)),
+        max(0, part.memory_bytes - memory_bytes),
+        max(0, part.cores - cores),
         part.whole,
         key=claim.file,
         is_scheduled=True,
@@ -145,6 +155,9 @@ def reservations(
     card_policy: str,
 ) -> tuple[AllocationUse, ...]:
     """Return what claims have reserved of a card beside what their containers have."""
-    records = tuple(tenants)
-    unused = (unused_part(one, card, records, card_policy) for one in claims if card in one.cards)
+    of_card = [claim for claim in claims if card in claim.cards]
+    if not of_card:
+        return ()
+    used = used_parts(card, tenants, card_policy)
+    unused = (unused_part(claim, card, used) for claim in of_card)
     return tuple(use for use in unused if use.memory_bytes or use.cores or use.whole)

@@ -46,19 +46,16 @@ DROP_IN = """version = 2
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       Root = "{root}/runc"
 """
-# containerd 1.7 reads CDI specs only if it is told to; 2.0 does by itself.
-CDI = """enable_cdi = true
-  cdi_spec_dirs = ["{folder}"]"""
 
 
 class CriNode:
     """Runs with the handler that `gpushare runtime configure` writes, which is the default too.
 
-    CRI is configured in a file that containerd's own imports, as on nodes that are managed; with
-    `cdi`, containerd reads CDI specs in that folder.
+    CRI is configured in a file that containerd's own imports, as on nodes that are managed. `more`
+    are lines for its plugin's table.
     """
 
-    def __init__(self, stack: Stack, cdi: Path | None = None) -> None:
+    def __init__(self, stack: Stack, *more: str) -> None:
         self.stack = stack
         self.root = stack.root / "node"
         self.root.mkdir()
@@ -66,8 +63,7 @@ class CriNode:
         self.config.write_text(CONFIG.format(root=self.root))
         drop_in = self.root / "conf.d" / "10-cri.toml"
         drop_in.parent.mkdir()
-        more = "" if cdi is None else CDI.format(folder=cdi)
-        drop_in.write_text(DROP_IN.format(root=self.root, pause=PAUSE, more=more))
+        drop_in.write_text(DROP_IN.format(root=self.root, pause=PAUSE, more="\n  ".join(more)))
         self._configure()
         address = self.root / "containerd.sock"
         self.env = {**stack.environment, "CONTAINERD_ADDRESS": str(address)}

@@ -43,7 +43,7 @@ def stack() -> Iterator[Stack]:
 def node(stack: Stack) -> Iterator[CriNode]:
     cdi = stack.root / "cdi"
     cdi.mkdir(exist_ok=True)
-    with CriNode(stack, cdi) as made:
+    with CriNode(stack, "enable_cdi = true", f'cdi_spec_dirs = ["{cdi}"]') as made:
         yield made
 
 

@@ -59,7 +59,7 @@ FIELDS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "claim-prepare": ({"claim": "0a", "namespace": "a", "name": "b", "pods": []}, frozenset()),
     "claim-pods": ({"claim": "0a", "pods": []}, frozenset()),
     "claim-unprepare": ({"claim": "0a"}, frozenset()),
-    "claims": ({}, frozenset()),
+    "claims": ({}, frozenset({"a reader"})),
 }
 
 
