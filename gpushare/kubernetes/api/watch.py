@@ -13,6 +13,7 @@ import json
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final
@@ -23,7 +24,6 @@ from gpushare.kubernetes.api.server import (
     FAILURES,
     ApiRequest,
     ApiServer,
-    Deadline,
     Object,
     Query,
     decode_answer,
@@ -143,10 +143,11 @@ class WatchedObjects:
             yield str(one["metadata"]["resourceVersion"])
 
     def _events(self, request: ApiRequest, seconds: float) -> Iterator[dict[str, Any]]:
+        until = time.monotonic() + seconds
         connection = self._api.open_connection(seconds)
         self._connection = connection
         try:
-            with contextlib.closing(connection), Deadline(connection, seconds):
+            with contextlib.closing(connection):
                 if self._ends:
                     return
                 response = self._api.send(connection, request)
@@ -154,6 +155,8 @@ class WatchedObjects:
                     decode_answer(str(request), response, response.read(_MOST_LINE_BYTES))
                 while line := response.readline(_MOST_LINE_BYTES):
                     yield json.loads(line)
+                    if time.monotonic() > until:  # the server was to end it
+                        return
         except FAILURES as error:
             if not self._ends:
                 raise ApiUnreachable(f"{request}: {error}") from error
