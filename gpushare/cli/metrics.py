@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +11,7 @@ from gpushare.cli import session as shared
 from gpushare.cli.session import DEGRADED
 from gpushare.errors import UserError
 from gpushare.exporter import NO_LIBRARY
-from gpushare.exporter.snapshot import SnapshotSource
+from gpushare.exporter.snapshot import SnapshotSource, default_node
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
@@ -23,7 +22,11 @@ class NoLibrary(UserError):
 
 
 @shared.command("metrics", example="gpushare metrics --node gpu-7")
-@click.option("--node", metavar="NAME", help="Value of the label node. Default: the host name.")
+@click.option(
+    "--node",
+    metavar="NAME",
+    help="Value of the label node. Default: $NODE_NAME, otherwise the host name.",
+)
 def command(session: Session, node: str | None) -> None:
     """Print the Prometheus metrics once.
 
@@ -37,7 +40,7 @@ def command(session: Session, node: str | None) -> None:
         figures = session.client.metrics()
         session.show(vars(figures), str)
         return
-    source = SnapshotSource(session.socket, node or socket.gethostname())
+    source = SnapshotSource(session.socket, node or default_node())
     try:
         from gpushare.exporter.exposition import expose  # noqa: PLC0415 - an extra
     except ImportError as error:

@@ -81,8 +81,9 @@ SIZES = ("memory", "memory_limit")
 def command(session: Session, container: str, reset: str | None, **options: object) -> None:
     """Change or reset a running container's quota.
 
-    The new quota applies immediately and lasts until the container is removed. It overrides the
-    card's policy (gpushare card policy); --over-quota overrides audit.over_quota in gpushare.yaml.
+    The new quota applies immediately and lasts until the container is removed; in Kubernetes, until
+    its pod is. It overrides the card's policy (gpushare card policy); --over-quota overrides
+    audit.over_quota in gpushare.yaml.
 
     A request that the card has no room for is refused (exit status 3). If the container already
     uses more memory than its new quota, it keeps that memory, but further allocations fail until it

@@ -256,7 +256,7 @@ class DaemonState:
     ledger: Ledger
     integrity: IntegrityCheck
     mounts: TenantMounts
-    overrides: Overrides  # by the container's id
+    overrides: Overrides  # by the tenant's settings_id
     card_overrides: Overrides  # by the card's uuid
     tenants: Tenants
     loop: Loop
@@ -316,7 +316,7 @@ class DaemonState:
 
     def over_quota_action(self, record: TenantRecord) -> Choice:
         """Return how far the audit goes with a tenant: as the operator set for it, or for all."""
-        chosen = self.overrides.of(record.id).get("over-quota-action")
+        chosen = self.overrides.of(record.settings_id).get("over-quota-action")
         chosen = chosen or self.config.terms_of(record.namespace).over
         return next(choice for choice in CHOICES if choice == chosen)
 

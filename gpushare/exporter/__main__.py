@@ -19,7 +19,7 @@ from gpushare.errors import UserError
 from gpushare.exporter import NO_LIBRARY, http_server
 from gpushare.exporter.aliases import COMPAT
 from gpushare.exporter.http_server import HttpRequest, HttpServer, Response
-from gpushare.exporter.snapshot import SnapshotSource
+from gpushare.exporter.snapshot import SnapshotSource, default_node
 
 _WELCOME: Final = b"gpushare-exporter: Prometheus metrics are at /metrics\n"
 _RESTRICTED: Final = (
@@ -140,8 +140,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--node",
         metavar="NAME",
-        default=socket.gethostname(),
-        help="value of the label node (default: this host's name)",
+        default=default_node(),
+        help="value of the label node (default: $NODE_NAME, otherwise this host's name)",
     )
     parser.add_argument(
         "--compat",

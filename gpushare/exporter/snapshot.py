@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 #: Timeout of the daemon's response: Prometheus gives up after ten seconds by default.
 ANSWER_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 1.0
+
+
+def default_node() -> str:
+    """Return the Kubernetes node's name, if a pod's manifest passes it, or this host's name."""
+    return os.environ.get("NODE_NAME") or os.uname().nodename
 
 
 class SnapshotSource:

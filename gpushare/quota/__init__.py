@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quotas: from annotations and environment to an effective request. Standard library only."""
 
-from gpushare.quota.annotations import PodIdentity, pod_of, without_pod
+from gpushare.quota.annotations import PodIdentity, lasting_id, pod_of, without_pod
 from gpushare.quota.effective_request import (
     DEFAULT_PRIORITY,
     Defaults,
@@ -65,6 +65,7 @@ __all__ = [
     "exact_size",
     "format_size",
     "format_use",
+    "lasting_id",
     "parse_change",
     "parse_manifest",
     "parse_request",

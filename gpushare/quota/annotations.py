@@ -31,6 +31,7 @@ _CONTAINER: Final = ("io.kubernetes.cri.container-name", CONTAINER_NAME)
 _SANDBOX: Final = ("io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID")
 _NAMESPACE: Final = ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace")
 _NAME: Final = ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
+_UID: Final = ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid")
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,22 @@ class PodIdentity:
     sandbox: str = ""
     namespace: str = ""
     name: str = ""
+    uid: str = ""
 
     def __str__(self) -> str:
         """Return `team/train`, as kubectl's users know it."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name or self.sandbox
+
+    @property
+    def lasting_id(self) -> str:
+        """What stays when the kubelet restarts the container, which then has another id; or ""."""
+        return lasting_id(self.uid, self.sandbox, self.container)
+
+
+def lasting_id(uid: str, sandbox: str, container: str) -> str:
+    """Return what identifies a pod's container across restarts: of the pod, its uid or sandbox."""
+    pod = uid or sandbox
+    return f"{pod}/{container}" if pod and container else ""
 
 
 def pod_of(annotations: Mapping[str, str]) -> PodIdentity | None:
@@ -57,12 +70,13 @@ def pod_of(annotations: Mapping[str, str]) -> PodIdentity | None:
         sandbox=_first(annotations, _SANDBOX),
         namespace=_first(annotations, _NAMESPACE),
         name=_first(annotations, _NAME),
+        uid=_first(annotations, _UID),
     )
 
 
 def without_pod(annotations: Mapping[str, str]) -> dict[str, str]:
     """Return the annotations without those by which an engine names a pod."""
-    names = {*_CONTAINER, *_SANDBOX, *_NAMESPACE, *_NAME}
+    names = {*_CONTAINER, *_SANDBOX, *_NAMESPACE, *_NAME, *_UID}
     return {
         name: text
         for name, text in annotations.items()

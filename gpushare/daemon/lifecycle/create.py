@@ -86,6 +86,7 @@ class NewContainer:
     binds: bool = False
     is_restore: bool = False
     is_abandoned: Callable[[], bool] = lambda: False  # no client waits for the container any more
+    tell_pod: Callable[[PodIdentity], None] = lambda _: None  # whose container it is, once known
 
     def check(self) -> None:
         """Raise CreateAbandoned once no client waits for the container."""
@@ -199,13 +200,17 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         else injected_gpu.find(original, state.driver.files)
     )
     annotations = trusted_annotations(bundle.path, original.annotations)
+    pod = pod_of(annotations)
+    if pod is not None:
+        bundle.tell_pod(pod)
+    settings_id = (pod.lasting_id if pod is not None else "") or bundle.identity
     parsed = parse_spec_request(
         annotations,
         original.variables,
         of_pod=sandbox_annotations(annotations, bundle.path),
         cards=placed.cards,
         terms_of=state.config.terms_of,
-        operator=_of_quota(state.overrides.of(bundle.identity)),
+        operator=_of_quota(state.overrides.of(settings_id)),
     )
     if parsed.quota.requested or bundle.marker == STRONG:
         state.loaded()  # nothing of ours can be in the way of what asks for nothing of ours

@@ -275,6 +275,7 @@ def _entry(
         notes=truncated_notes(effective.notes),
         namespace=pod.namespace,
         sandbox=pod.sandbox,
+        pod_uid=pod.uid,
         container=pod.container,
         created=time.time(),
         expires=clock.boottime() + state.config.timing.bind_timeout_seconds,

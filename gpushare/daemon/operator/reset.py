@@ -37,7 +37,7 @@ def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState)
     """
     dropped = _set_of(record, keys, state)
     changed = _back(record, dropped, state) if dropped.intersection(_QUOTA) else record
-    state.overrides.forget(record.id, *dropped)
+    state.overrides.forget(record.settings_id, *dropped)
     if changed is not record:
         apply_record(changed, resizable_pages(record, state), state)
     log(
@@ -51,7 +51,7 @@ def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState)
 
 def _set_of(record: TenantRecord, keys: Collection[str], state: DaemonState) -> set[str]:
     """Return what an operator has set of `keys`, with what goes along; NotResizable: nothing."""
-    own = {*filter(record.is_set, _QUOTA), *state.overrides.of(record.id)}
+    own = {*filter(record.is_set, _QUOTA), *state.overrides.of(record.settings_id)}
     dropped = own.intersection(keys) if keys else own
     if not dropped:
         what = ", ".join(sorted(keys)) or "the quota"

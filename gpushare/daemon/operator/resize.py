@@ -63,7 +63,7 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
         )
         changed = with_allocations(changed, allocations, pages, state, quota)
     values = _noted(quota, changed.allocations)
-    state.overrides.set(record.id, values)
+    state.overrides.set(record.settings_id, values)
     quotas = {**changed.quota, **{key: _operators(text) for key, text in values.items()}}
     if quota.memory_bytes is not None:
         quotas.pop("memory-percent", None)
@@ -329,7 +329,7 @@ def set_over_quota_action(record: TenantRecord, text: str, state: DaemonState) -
     choice = str(read(OVER_QUOTA_KEY, source, text, OPERATORS).value)
     if not record.shared:
         raise NotResizable(f"{record.title} has no share of a card, so the audit does not check it")
-    state.overrides.set(record.id, {OVER_QUOTA_KEY: choice})
+    state.overrides.set(record.settings_id, {OVER_QUOTA_KEY: choice})
     log(
         "tenant-resized",
         tenant=record.key,

@@ -118,6 +118,8 @@ class ControlRequest:
     peer: Peer
     fds: tuple[int, ...] = ()
     is_abandoned: Callable[[], bool] = lambda: False  # the caller has gone, or its time is over
+    # What the operation found out of the container that it is about, for the log of a refusal.
+    subject: dict[str, str] = field(default_factory=dict)
 
     def text(self, name: str, most: int = 4096) -> str:
         """Return a text field; MalformedRequest where it is none."""

@@ -384,6 +384,7 @@ def _failed(request: ControlRequest, error: Exception) -> dict[str, Any]:
             id=identity[:128],
             uid=request.peer.uid,
             error=refusal["error"],
+            **request.subject,
         )
     return refusal
 

@@ -39,7 +39,11 @@ FROM event JOIN start USING (generation)
 WHERE number > :after AND event.at >= :since AND (
     :name = '' OR card = :name
     -- A refused request never had a key.
-    OR key = '' AND length(:name) >= 4 AND substr(id, 1, length(:name)) = :name
+    OR key = '' AND (
+        name = :name AND name <> ''
+        OR substr(name, -length(:name) - 1) = '/' || :name
+        OR length(:name) >= 4 AND substr(id, 1, length(:name)) = :name
+    )
     OR key IN (
         SELECT key FROM event WHERE key <> '' AND (
             :name IN (key, name, id)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the operator set for a container, or for a card: it holds across stop, start and reboot.
 
-One JSON file in state_dir, `{"<id>": {"memory": "6GiB"}}`, by the container's id or the card's
-UUID, replaced by rename and synced: it is the operator's word and outlives everything else. Beside
+One JSON file in state_dir, `{"<id>": {"memory": "6GiB"}}`, by the container's id (of a pod's
+container: POD/CONTAINER, which stays when the kubelet restarts it) or the card's UUID, replaced by
+rename and synced: it is the operator's word and outlives everything else. Beside
 it, as FILE.last, is what was last read or written and good: a file that is damaged, or that was
 edited into an invalid one, is set aside and that is taken instead.
 """

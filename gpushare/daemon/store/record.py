@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from gpushare.daemon.policy.compute import policy_on, reserved_cores
-from gpushare.quota import DEFAULT_PRIORITY, RequestRecord
+from gpushare.quota import DEFAULT_PRIORITY, RequestRecord, lasting_id
 
 TenantState = Literal["reserved", "bound", "none"]
 _STATES: Final = ("reserved", "bound", "none")
@@ -94,6 +94,7 @@ class TenantRecord:
     notes: tuple[str, ...] = ()  # parts of the request that were not applied
     namespace: str = ""  # of Kubernetes, as the next two; empty: of no pod
     sandbox: str = ""  # the pod's id
+    pod_uid: str = ""
     container: str = ""  # its name in the pod
     allocations: tuple[CardAllocation, ...] = ()
     uninterposed: tuple[str, ...] = ()  # capabilities of the driver that bypass the interposer
@@ -109,6 +110,11 @@ class TenantRecord:
     def title(self) -> str:
         """The name for messages."""
         return self.name or self.id[:12]
+
+    @property
+    def settings_id(self) -> str:
+        """What the operator's settings are kept for: a pod's container, or the container's id."""
+        return lasting_id(self.pod_uid, self.sandbox, self.container) or self.id
 
     @property
     def owner(self) -> str:

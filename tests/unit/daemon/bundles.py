@@ -75,9 +75,10 @@ class ContainerdBundles:
         *,
         pod: str = "5a4d",
         namespace: str = "team",
+        uid: str = "",
     ) -> None:
         self.tasks, self.pod, self.asked = folder / tasks, pod, dict(asked)
-        self.namespace = namespace
+        self.namespace, self.uid = namespace, uid
         sandbox = self.tasks / pod
         sandbox.mkdir(parents=True)
         (sandbox / "config.json").write_text(json.dumps({"annotations": self.asked}))
@@ -89,6 +90,7 @@ class ContainerdBundles:
             "io.kubernetes.cri.sandbox-id": self.pod,
             "io.kubernetes.cri.sandbox-name": "job-1",
             "io.kubernetes.cri.sandbox-namespace": self.namespace,
+            **({"io.kubernetes.cri.sandbox-uid": self.uid} if self.uid else {}),
             **self.asked,
             **{f"gpushare.io/{key}": text for key, text in own.items()},
         }

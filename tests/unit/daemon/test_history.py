@@ -338,3 +338,12 @@ def test_a_refused_container_is_found_by_its_id(opened: Open) -> None:
     note(history, "request-refused", id="0dead", op="create", error="no room")
     note(history, "daemon-ready")
     assert [row["id"] for row in page(history, "dead")] == ["deadbeef"]
+
+
+def test_a_pods_refused_container_is_found_by_its_name(opened: Open) -> None:
+    history = opened()
+    for pod in ("job-1", "job-2"):
+        note(history, "request-refused", id=f"id-of-{pod}", name=f"ai/{pod}/train", op="create")
+    assert [row["id"] for row in page(history, "ai/job-2/train")] == ["id-of-job-2"]
+    assert len(page(history, "train")) == 2
+    assert page(history, "rain") == []

@@ -8,16 +8,19 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpushare.daemon.lifecycle import bind
+from gpushare.daemon.lifecycle import bind, create
+from gpushare.daemon.operator.reset import reset_quota
+from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.oci.request import sandbox_annotations, trusted_annotations
-from gpushare.quota import QuotaError, pod_of
+from gpushare.quota import PodIdentity, QuotaError, pod_of
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
@@ -267,3 +270,45 @@ def test_after_a_restart_the_ledger_knows_the_pods_container(tmp_path: Path) -> 
         with fakes.again(tmp_path) as after, pytest.raises(QuotaError, match="train of pod"):
             proxy.create(after)
         process.kill()
+
+
+@pytest.mark.parametrize("uid", ["", "3f0c7a52-5f1e-4bd6-9a53-8a6c1f3f9d01"])
+def test_what_an_operator_set_outlives_the_kubelets_restart_of_the_container(
+    node: DaemonState, tmp_path: Path, uid: str
+) -> None:
+    engine = ContainerdBundles(tmp_path, MEMORY, uid=uid)
+    first = engine.container("train")
+    made = first.create(node)
+    with running(made, first, node):
+        set_quota(node.ledger.entries[made["key"]], {"memory": "6GiB"}, node)
+    second = engine.container("train", attempt=1).create(node)
+    entry = node.ledger.entries[second["key"]]
+    assert entry.allocations[0].memory_bytes == 6 * GIB
+    assert entry.quota["memory"] == {"value": "6GiB", "source": "operator"}
+    assert second["key"] != made["key"]
+    reset_quota(entry, [], node)
+    assert node.ledger.entries[second["key"]].allocations[0].memory_bytes == 4 * GIB
+
+
+def test_by_its_uid_a_pod_keeps_the_setting_in_its_next_sandbox(
+    node: DaemonState, tmp_path: Path
+) -> None:
+    first = ContainerdBundles(tmp_path / "1", MEMORY, pod="5a4d", uid="u-1").container("train")
+    made = first.create(node)
+    with running(made, first, node):
+        set_quota(node.ledger.entries[made["key"]], {"memory": "6GiB"}, node)
+    other = ContainerdBundles(tmp_path / "2", MEMORY, pod="77aa", uid="u-2").container("train")
+    again = ContainerdBundles(tmp_path / "3", MEMORY, pod="99cc", uid="u-1").container("train")
+    keys = [one.create(node)["key"] for one in (other, again)]
+    sizes = [node.ledger.entries[key].allocations[0].memory_bytes for key in keys]
+    assert sizes == [4 * GIB, 6 * GIB]
+
+
+def test_a_refused_container_is_known_by_the_name_of_its_pod(
+    node: DaemonState, tmp_path: Path
+) -> None:
+    told: list[PodIdentity] = []
+    engine = ContainerdBundles(tmp_path, {"gpushare.io/memory": "4000GiB"}, uid="u-1")
+    with engine.container("train").bundle() as bundle, pytest.raises(NoRoom):
+        create.create(replace(bundle, tell_pod=told.append), node)
+    assert told == [PodIdentity("train", "5a4d", "team", "job-1", "u-1")]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from gpushare import xid
 from gpushare.exporter.exposition import FAMILIES, expose
 from gpushare.exporter.metric_family import OF_CARD, OF_CONTAINER, Snapshot
 from gpushare.exporter.node import WATCHED
-from gpushare.exporter.snapshot import with_unique_ids
+from gpushare.exporter.snapshot import default_node, with_unique_ids
 from gpushare.metrics_schema import KINDS
 
 from .made import DOWN, GIB, UUID, card, part, snapshot, tenant
@@ -252,3 +253,10 @@ def test_promtool_reports_nothing(accept: str) -> None:
             [promtool, "check", "metrics"], input=text, capture_output=True, check=False
         )
         assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+def test_the_node_is_kuberneteses_or_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "worker-7")
+    assert default_node() == "worker-7"
+    monkeypatch.setenv("NODE_NAME", "")
+    assert default_node() == os.uname().nodename

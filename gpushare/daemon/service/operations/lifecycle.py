@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.container_names import NAME
 from gpushare.daemon.lifecycle import release, unbound
 from gpushare.daemon.lifecycle.bind import bind, owned_record
 from gpushare.daemon.lifecycle.create import LAUNCHER, NewContainer, create
@@ -22,6 +23,7 @@ from gpushare.daemon.service.control_request import (
 )
 from gpushare.daemon.state import DaemonState
 from gpushare.errors import UserError
+from gpushare.quota import PodIdentity
 
 
 class CheckpointRefused(UserError):
@@ -30,6 +32,7 @@ class CheckpointRefused(UserError):
 
 _IDENTITY: Final = re.compile(r"[A-Za-z0-9_][\w+.-]{0,127}", re.ASCII)
 _KEY: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_MOST_UID: Final = 64  # characters; Kubernetes has 36
 _MOST_PID: Final = 1 << 22  # PID_MAX_LIMIT
 
 
@@ -47,8 +50,16 @@ def _create(request: ControlRequest, state: DaemonState) -> ControlReply:
         binds=request.fields.get("bind") == LAUNCHER,
         is_restore=request.fields.get("verb") == "restore",
         is_abandoned=request.is_abandoned,
+        tell_pod=lambda pod: request.subject.update(_named(pod)),
     )
     return reply(create(bundle, state))
+
+
+def _named(pod: PodIdentity) -> dict[str, str]:
+    """Return what the history calls a container of `pod` that is refused."""
+    parts = (pod.namespace, pod.name, pod.container)
+    name = "/".join(parts) if all(NAME.fullmatch(part) for part in parts) else ""
+    return {"name": name, "pod_uid": pod.uid[:_MOST_UID]} if name else {}
 
 
 def _checkpoint(request: ControlRequest, state: DaemonState) -> ControlReply:
