@@ -82,6 +82,7 @@ class TenantStatus(TypedDict):
     key: str
     id: str
     name: str
+    pod_uid: str  # of Kubernetes; the name is then NAMESPACE/POD/CONTAINER. Empty: unknown, or none
     engine: str  # docker | containerd | podman | runc | host
     state: str  # reserved | bound | none (with all=True: no GPU requested)
     reason: str  # for state none: what to add to get a GPU

@@ -108,6 +108,7 @@ def tenant_row(record: TenantRecord, state: DaemonState) -> TenantStatus:
         key=record.key,
         id=record.id,
         name=record.title,
+        pod_uid=record.pod_uid,
         engine=record.engine,
         state=record.state,
         reason=record.why,

@@ -57,7 +57,7 @@ class EventReporter:
     def step(self) -> None:
         """Report what is new; UserError of the daemon or the API server, to be tried again."""
         rows = self._source.tenants(everything=True)
-        pods = {row["key"]: pod for row in rows if (pod := pod_of(row))}
+        pods = {row["key"]: pod for row in rows if (pod := pod_of(row["name"], row["pod_uid"]))}
         for event in self._source.history(since=self._since, after=self._after):
             text = TEXTS.get(event["event"])
             for pod in _about(event, rows, pods):
@@ -100,15 +100,15 @@ class EventReporter:
         self._denied, self._throttled = denied, throttled
 
 
-def pod_of(fields: Mapping[str, Any]) -> PodContainer | None:
-    """Return the container that a row or an event of gpushared names; None outside Kubernetes."""
-    found = PodContainer(
-        namespace=str(fields.get("namespace") or ""),
-        pod=str(fields.get("pod") or ""),
-        uid=str(fields.get("pod_uid") or ""),
-        container=str(fields.get("container") or ""),
-    )
-    return found if found.namespace and found.pod and found.uid else None
+def pod_of(name: str, uid: str) -> PodContainer | None:
+    """Return the container that gpushared calls NAMESPACE/POD/CONTAINER; None for other names.
+
+    `uid` is the pod's; without it, no event could be attached to the pod.
+    """
+    parts = name.split("/")
+    if len(parts) != 3 or not uid or not all(parts):
+        return None
+    return PodContainer(parts[0], parts[1], uid, parts[2])
 
 
 def _about(
@@ -117,7 +117,8 @@ def _about(
     pods: Mapping[str, PodContainer],
 ) -> list[PodContainer]:
     """Return the containers that an event is about: its own, or those that use its card."""
-    own = pod_of(event["fields"]) or pods.get(event["key"])
+    uid = str(event["fields"].get("pod_uid") or "")
+    own = pods.get(event["key"]) or pod_of(event["name"], uid)
     if own is not None:
         return [own]
     if event["key"] or event["id"] or not event["card"]:

@@ -39,7 +39,9 @@ class Node:
         self.events: list[dict[str, Any]] = []
         self.is_away = False
 
-    def happens(self, event: str, key: str = "k1", card: str = "", **fields: Any) -> None:
+    def happens(
+        self, event: str, key: str = "k1", card: str = "", name: str = "", **fields: Any
+    ) -> None:
         number = len(self.events) + 1
         self.events.append(
             {
@@ -49,6 +51,7 @@ class Node:
                 "event": event,
                 "key": key,
                 "id": "c" * 64 if key else "",
+                "name": name,
                 "card": card,
                 "fields": fields,
             }
@@ -77,8 +80,12 @@ def tenant(key: str, namespace: str, pod: str, uid: str, container: str) -> dict
         "cores": 30,
         "compute": {"throttled": {"60s": 0.0}},
     }
-    names = {"namespace": namespace, "pod": pod, "pod_uid": uid, "container": container}
-    return {"key": key, **names, "cards": [card]}
+    return {
+        "key": key,
+        "name": f"{namespace}/{pod}/{container}",
+        "pod_uid": uid,
+        "cards": [card],
+    }
 
 
 class Ticks:
@@ -183,8 +190,8 @@ def test_what_pods_need_not_know_is_not_reported(
 def test_a_refused_container_is_named_by_the_event_itself(
     reporter: EventReporter, node: Node, cluster: StandInApiServer
 ) -> None:
-    pod = {"namespace": "team-b", "pod": "big", "pod_uid": "uid-9", "container": "main"}
-    node.happens("request-refused", key="", error="no card has room for 200 GiB", **pod)
+    error = "no card has room for 200 GiB"
+    node.happens("request-refused", key="", name="team-b/big/main", pod_uid="uid-9", error=error)
     reporter.step()
     (made,) = events(cluster, "team-b")
     assert made["message"] == "container main: no card has room for 200 GiB"

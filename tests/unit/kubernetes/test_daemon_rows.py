@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What gpushared says of its containers and its node is what events and labels are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.kubernetes.api.event_recorder import PodContainer
+from gpushare.kubernetes.api.events import pod_of
+from tests.unit.daemon import fakes
+from tests.unit.daemon.bundles import ContainerdBundles
+
+UID = "3f0c7a52-5f1e-4bd6-9a53-8a6c1f3f9d01"
+
+
+@pytest.fixture
+def driver() -> fakes.FakeDriver:
+    return fakes.FakeDriver(fakes.card(0))
+
+
+@pytest.fixture
+def node(tmp_path: Path, driver: fakes.FakeDriver) -> Iterator[DaemonState]:
+    with fakes.node(tmp_path, driver) as made:
+        yield made
+
+
+def test_the_row_of_a_container_names_its_pod(node: DaemonState, tmp_path: Path) -> None:
+    engine = ContainerdBundles(tmp_path, {"gpushare.io/memory": "4GiB"}, uid=UID)
+    made = engine.container("train").create(node)
+    row = tenant_row(node.ledger.entries[made["key"]], node)
+    assert pod_of(row["name"], row["pod_uid"]) == PodContainer("team", "job-1", UID, "train")
+
+
+@pytest.mark.parametrize(
+    ("name", "uid"), [("train", UID), ("team/job-1/train", ""), ("a/b", UID), ("a//b", UID)]
+)
+def test_other_containers_have_no_pod(name: str, uid: str) -> None:
+    assert pod_of(name, uid) is None
+
+
+def test_the_status_says_what_enforces_a_quota(node: DaemonState, driver: fakes.FakeDriver) -> None:
+    assert status_row(node)["isolation"] == "interposer"
+    driver.has_limits = True
+    assert status_row(node)["isolation"] == "driver"
+    node.driver = None
+    assert status_row(node)["isolation"] == ""
