@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -112,7 +113,10 @@ class NodeReporter:
 
     def _serve(self) -> None:
         while not self._api.stop.is_set():
-            self.step()
+            try:
+                self.step()
+            except Exception:  # noqa: BLE001 - an error in one step must not end the others
+                self._log.note("reporter", f"internal error: {traceback.format_exc()}")
             self._wake.wait(STEP_SECONDS)
             self._wake.clear()
 

@@ -14,6 +14,7 @@ import random
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final
@@ -105,6 +106,9 @@ class WatchedObjects:
                 self._fail(str(error))
                 if not isinstance(error, ApiUnreachable):
                     version = ""  # what was refused may differ after a new list
+            except Exception:  # noqa: BLE001 - one malformed object must not end the watch
+                self._fail(f"internal error: {traceback.format_exc()}")
+                version = ""
             self._closed.wait(min(next(waits), _MOST_PAUSE))
 
     def _list(self) -> str:

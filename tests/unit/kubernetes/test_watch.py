@@ -129,3 +129,20 @@ def test_a_close_ends_a_watch_that_nothing_happens_on(
     watched.close()
     assert not watched._thread.is_alive()
     wait_until(lambda: cluster.watchers == 0)
+
+
+def test_an_error_of_a_listener_does_not_end_the_watch(
+    api: ApiServer, cluster: StandInApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[int] = []
+
+    def changed() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyError("spec")
+
+    watched = WatchedObjects(api, NODES, changed=changed)
+    watched.start()
+    wait_until(lambda: len(calls) == 2 and cluster.watchers == 1)
+    watched.close()
+    assert "internal error" in capsys.readouterr().err
