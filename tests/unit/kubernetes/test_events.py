@@ -198,6 +198,21 @@ def test_a_refused_container_is_named_by_the_event_itself(
     assert made["involvedObject"]["uid"] == "uid-9"
 
 
+def test_of_200_pods_at_once_every_one_hears_of_its_own(
+    reporter: EventReporter, node: Node, cluster: StandInApiServer
+) -> None:
+    for number in range(200):
+        name, uid = f"team-{number % 7}/pod-{number}/main", f"uid-{number}"
+        node.happens("request-refused", key="", name=name, pod_uid=uid, error="no room")
+    busy = [429, 503, None] * 2
+    cluster.fault = lambda *_: busy.pop() if busy else None
+    reporter.step()
+    made = [one for number in range(7) for one in events(cluster, f"team-{number}")]
+    told = {one["involvedObject"]["uid"] for one in made}
+    assert told == {f"uid-{number}" for number in range(200)}
+    assert len(made) == 200
+
+
 def test_a_lost_card_is_told_to_every_pod_on_it(
     reporter: EventReporter, node: Node, cluster: StandInApiServer
 ) -> None:
