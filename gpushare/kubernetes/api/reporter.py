@@ -25,7 +25,7 @@ from gpushare.kubernetes.names import DRIVER
 
 STEP_SECONDS: Final = 5.0
 #: How often labels are compared with the node, which something else may change.
-VERIFY_SECONDS: Final = 600.0
+VERIFY_SECONDS: Final = 300.0
 #: A restart of gpushared is over by then. After it, the scheduler gets no card of this node.
 OUTAGE_SECONDS: Final = 15.0
 OUTAGE: Final = "daemon: gpushared is not running"
@@ -156,6 +156,7 @@ class NodeReporter:
         self._log.note("gpushared", f"gpushared reports {len(rows)} cards")
         if now - self._verified >= VERIFY_SECONDS:
             self._verified = now
+            self._slices.retry()
             self._try("labels", self._labels.verify)
 
     def _try(self, subject: str, do: Any) -> None:
