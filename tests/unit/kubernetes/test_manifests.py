@@ -177,7 +177,7 @@ def everything(api: ApiServer, cluster: StandInApiServer) -> None:
     with contextlib.closing(PreparedClaims(api, lambda _claim: None)) as prepared:
         prepared.follow(claim)
         wait_until(lambda: cluster.watchers == 1)
-    reader.report(claim, "ready", is_ready=True, now="2026-11-23T15:00:00Z")
+        wait_until(lambda: any("PUT" in one and CLAIMS[-8:] in one for one in cluster.requests))
 
 
 def verb_and_resource(request: str) -> tuple[str, str]:
