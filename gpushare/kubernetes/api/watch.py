@@ -36,7 +36,8 @@ from gpushare.kubernetes.api.server import (
 WATCH_SECONDS: Final = 300
 _GRACE_SECONDS: Final = 15.0
 _MOST_LINE_BYTES: Final = 8 << 20
-_MOST_PAUSE: Final = 30.0
+_LONGEST_PAUSE: Final = 30.0
+_SHORT_SECONDS: Final = 1.0  # a watch that ends earlier is begun again after a pause
 
 
 class WatchedObjects:
@@ -91,17 +92,18 @@ class WatchedObjects:
         return self._closed.is_set() or self._api.stop.is_set()
 
     def _serve(self) -> None:
-        waits, version = pauses(), ""
+        waits, version = pauses(_LONGEST_PAUSE), ""
         while not self._ends:
             try:
                 if not version:
                     version = self._list()
+                started = time.monotonic()
                 for later in self._watch(version):
-                    version, waits = later, pauses()
-                continue
+                    version, waits = later, pauses(_LONGEST_PAUSE)
+                if time.monotonic() - started >= _SHORT_SECONDS:
+                    continue  # as agreed with the server
             except ApiExpired:
                 version = ""
-                continue
             except UserError as error:
                 self._fail(str(error))
                 if not isinstance(error, ApiUnreachable):
@@ -109,7 +111,7 @@ class WatchedObjects:
             except Exception:  # noqa: BLE001 - one malformed object must not end the watch
                 self._fail(f"internal error: {traceback.format_exc()}")
                 version = ""
-            self._closed.wait(min(next(waits), _MOST_PAUSE))
+            self._closed.wait(next(waits))
 
     def _list(self) -> str:
         found, version = self._api.all_of(self._path, self._query)
