@@ -76,14 +76,23 @@ class Intervention(TypedDict):
     since: float  # seconds since the epoch
 
 
+class TenantPod(TypedDict):
+    """The pod of a container, and the container's name in it."""
+
+    namespace: str
+    name: str
+    uid: str
+    container: str
+
+
 class TenantStatus(TypedDict):
     """A container or host process, and its allocation."""
 
     key: str
     id: str
     name: str
-    pod_uid: str  # of Kubernetes; the name is then NAMESPACE/POD/CONTAINER. Empty: unknown, or none
     engine: str  # docker | containerd | podman | runc | host
+    pod: TenantPod | None  # None: of no pod of Kubernetes
     state: str  # reserved | bound | none (with all=True: no GPU requested)
     reason: str  # for state none: what to add to get a GPU
     pid: int

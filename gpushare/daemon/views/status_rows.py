@@ -24,6 +24,7 @@ from gpushare.protocol import (
     NonTenantProcessStatus,
     ProcessCard,
     TenantCard,
+    TenantPod,
     TenantProcess,
     TenantStatus,
 )
@@ -108,8 +109,8 @@ def tenant_row(record: TenantRecord, state: DaemonState) -> TenantStatus:
         key=record.key,
         id=record.id,
         name=record.title,
-        pod_uid=record.pod_uid,
         engine=record.engine,
+        pod=_pod(record),
         state=record.state,
         reason=record.why,
         pid=record.pid,
@@ -135,6 +136,15 @@ def tenant_row(record: TenantRecord, state: DaemonState) -> TenantStatus:
         ],
     )
     return _within_packet(row)
+
+
+def _pod(record: TenantRecord) -> TenantPod | None:
+    names = record.name.split("/")  # of a pod's container: NAMESPACE/POD/CONTAINER
+    if not record.pod_uid or len(names) != 3:
+        return None
+    return TenantPod(
+        namespace=names[0], name=names[1], uid=record.pod_uid, container=record.container
+    )
 
 
 def _within_packet(row: TenantStatus) -> TenantStatus:

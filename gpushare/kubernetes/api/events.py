@@ -57,7 +57,7 @@ class EventReporter:
     def step(self) -> None:
         """Report what is new; UserError of the daemon or the API server, to be tried again."""
         rows = self._source.tenants(everything=True)
-        pods = {row["key"]: pod for row in rows if (pod := pod_of(row["name"], row["pod_uid"]))}
+        pods = {row["key"]: pod for row in rows if (pod := pod_of(row["pod"]))}
         for event in self._source.history(since=self._since, after=self._after):
             text = TEXTS.get(event["event"])
             for pod in _about(event, rows, pods):
@@ -100,12 +100,23 @@ class EventReporter:
         self._denied, self._throttled = denied, throttled
 
 
-def pod_of(name: str, uid: str) -> PodContainer | None:
-    """Return the container that gpushared calls NAMESPACE/POD/CONTAINER; None for other names.
+def pod_of(pod: Mapping[str, object] | None) -> PodContainer | None:
+    """Return the container of a TenantPod; None without one, or without the UID for an event."""
+    if not pod or not pod["uid"]:
+        return None
+    names = (str(pod[key]) for key in ("namespace", "name", "uid", "container"))
+    return PodContainer(*names)
 
-    `uid` is the pod's; without it, no event could be attached to the pod.
+
+def pod_of_event(event: Mapping[str, Any]) -> PodContainer | None:
+    """Return the container that an event without a tenant is about: a refused one.
+
+    The event has a TenantPod, or the name NAMESPACE/POD/CONTAINER and the pod's UID.
     """
-    parts = name.split("/")
+    fields = event["fields"]
+    if "pod" in fields:
+        return pod_of(fields["pod"])
+    parts, uid = str(event["name"]).split("/"), str(fields.get("pod_uid") or "")
     if len(parts) != 3 or not uid or not all(parts):
         return None
     return PodContainer(parts[0], parts[1], uid, parts[2])
@@ -117,8 +128,7 @@ def _about(
     pods: Mapping[str, PodContainer],
 ) -> list[PodContainer]:
     """Return the containers that an event is about: its own, or those that use its card."""
-    uid = str(event["fields"].get("pod_uid") or "")
-    own = pods.get(event["key"]) or pod_of(event["name"], uid)
+    own = pods.get(event["key"]) or pod_of_event(event)
     if own is not None:
         return [own]
     if event["key"] or event["id"] or not event["card"]:

@@ -83,7 +83,7 @@ def tenant(key: str, namespace: str, pod: str, uid: str, container: str) -> dict
     return {
         "key": key,
         "name": f"{namespace}/{pod}/{container}",
-        "pod_uid": uid,
+        "pod": {"namespace": namespace, "name": pod, "uid": uid, "container": container},
         "cards": [card],
     }
 
@@ -187,11 +187,15 @@ def test_what_pods_need_not_know_is_not_reported(
     assert not events(cluster)
 
 
+REFUSED = {"namespace": "team-b", "name": "big", "uid": "uid-9", "container": "main"}
+
+
+@pytest.mark.parametrize("named", [{"pod": REFUSED}, {"pod_uid": "uid-9"}])
 def test_a_refused_container_is_named_by_the_event_itself(
-    reporter: EventReporter, node: Node, cluster: StandInApiServer
+    reporter: EventReporter, node: Node, cluster: StandInApiServer, named: dict[str, Any]
 ) -> None:
     error = "no card has room for 200 GiB"
-    node.happens("request-refused", key="", name="team-b/big/main", pod_uid="uid-9", error=error)
+    node.happens("request-refused", key="", name="team-b/big/main", error=error, **named)
     reporter.step()
     (made,) = events(cluster, "team-b")
     assert made["message"] == "container main: no card has room for 200 GiB"
