@@ -31,7 +31,8 @@ def node(tmp_path: Path, driver: fakes.FakeDriver) -> Iterator[DaemonState]:
 
 
 def test_the_row_of_a_container_names_its_pod(node: DaemonState, tmp_path: Path) -> None:
-    engine = ContainerdBundles(tmp_path, {"gpushare.io/memory": "4GiB"}, uid=UID)
+    asked = {"gpushare.io/memory": "4GiB", "io.kubernetes.cri.sandbox-uid": UID}
+    engine = ContainerdBundles(tmp_path, asked)
     made = engine.container("train").create(node)
     row = tenant_row(node.ledger.entries[made["key"]], node)
     assert pod_of(row["pod"]) == PodContainer("team", "job-1", UID, "train")
