@@ -222,6 +222,7 @@ class DaemonStatus(TypedDict):
     scheduler_pid: int  # the process that enforces compute shares; 0: none
     driver_version: str
     cuda_version: str
+    isolation: str  # what can enforce a share's memory quota: driver | interposer; empty: no driver
     cards: int
     tenants: int
     simulated: bool

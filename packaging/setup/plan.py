@@ -47,6 +47,7 @@ NEEDS = (
     Need("systemd-analyze", ("systemd",), "checks the units"),
     Need("prometheus", ("prometheus",), "scrapes gpushare-exporter", relocatable=True),
     Need("promtool", ("prometheus",), "checks the alert rules", relocatable=True),
+    Need("openssl", ("openssl",), "makes the certificate of the stand-in API server"),
     Need("debootstrap", ("debootstrap",), "creates the Debian 13 root whose engines are tested"),
 )
 

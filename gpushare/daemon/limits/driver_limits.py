@@ -68,6 +68,13 @@ def check_supported(quota: QuotaRequest, driver: LoadedDriver, *, whole: bool) -
         raise quota.refuse("backend", *_NOT_YET[requested])
 
 
+def best_isolation(driver: LoadedDriver | None) -> str:
+    """Return what can enforce the memory quota of a share on this node; "" without a driver."""
+    if driver is None:
+        return ""
+    return DRIVER if driver.nvml.has_limits else INTERPOSER
+
+
 def initial_isolation(isolation: str, *, whole: bool) -> str:
     """Return what holds a quota until its tenant is bound, whose applicant comes with `isolation`.
 

@@ -30,7 +30,7 @@ class BadClaim(UserError):
 class ClaimDevice:
     """A card, or a share of one, that the scheduler allocated to a request of a claim."""
 
-    request: str
+    request: str  # of an alternative, the name of the request that it is for
     pool: str
     device: str
     share: str  # the scheduler's ID of the share; empty: the cluster does not share devices
@@ -73,9 +73,11 @@ class ClaimReader:
                 current = self._api.get(path)
                 if current["metadata"]["uid"] != claim.uid:
                     return
-                status = dict(current.get("status") or {})
-                status["devices"] = _with_ready(status, claim, message, is_ready, now)
-                self._api.replace(f"{path}/status", {**current, "status": status})
+                status = current.get("status") or {}
+                devices = _with_ready(status, claim, message, is_ready, now)
+                if devices != status.get("devices"):
+                    body = {**current, "status": {**status, "devices": devices}}
+                    self._api.replace(f"{path}/status", body)
             except ApiConflict:
                 continue
             except (ApiForbidden, ApiNotFound):
@@ -115,7 +117,7 @@ def _device(result: Mapping[str, Any], configuration: Collection[Mapping[str, An
         raise BadClaim(f"request {request}: adminAccess is not supported. Remove it")
     consumed = result.get("consumedCapacity") or {}
     return ClaimDevice(
-        request=request,
+        request=request.partition("/")[0],
         pool=result["pool"],
         device=result["device"],
         share=result.get("shareID") or "",

@@ -21,7 +21,7 @@ TENANTS: Final = "tenants"
 MEMORY_STEP: Final = 1 << 20
 #: A taint's name is this and the reason why nothing is placed on the card.
 TAINT_PREFIX: Final = "gpu.gpushare.io/"
-_STRING_CHARACTERS: Final = 64
+_STRING_BYTES: Final = 64
 _STANDARD: Final = "resource.kubernetes.io/"
 
 
@@ -86,7 +86,7 @@ def _attributes(card: OfferedCard, node: NodeCards) -> Object:
     found: Object = {
         "uuid": {"string": card.uuid},
         "index": {"int": card.index},
-        "model": {"string": card.model[:_STRING_CHARACTERS]},
+        "model": {"string": card.model.encode()[:_STRING_BYTES].decode(errors="ignore")},
         "mig": {"bool": card.is_instance},
     }
     if node.isolation:

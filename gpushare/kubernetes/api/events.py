@@ -57,7 +57,7 @@ class EventReporter:
     def step(self) -> None:
         """Report what is new; UserError of the daemon or the API server, to be tried again."""
         rows = self._source.tenants(everything=True)
-        pods = {row["key"]: pod for row in rows if (pod := pod_of(row))}
+        pods = {row["key"]: pod for row in rows if (pod := pod_of(row["pod"]))}
         for event in self._source.history(since=self._since, after=self._after):
             text = TEXTS.get(event["event"])
             for pod in _about(event, rows, pods):
@@ -100,15 +100,26 @@ class EventReporter:
         self._denied, self._throttled = denied, throttled
 
 
-def pod_of(fields: Mapping[str, Any]) -> PodContainer | None:
-    """Return the container that a row or an event of gpushared names; None outside Kubernetes."""
-    found = PodContainer(
-        namespace=str(fields.get("namespace") or ""),
-        pod=str(fields.get("pod") or ""),
-        uid=str(fields.get("pod_uid") or ""),
-        container=str(fields.get("container") or ""),
-    )
-    return found if found.namespace and found.pod and found.uid else None
+def pod_of(pod: Mapping[str, object] | None) -> PodContainer | None:
+    """Return the container of a TenantPod; None without one, or without the UID for an event."""
+    if not pod or not pod["uid"]:
+        return None
+    names = (str(pod[key]) for key in ("namespace", "name", "uid", "container"))
+    return PodContainer(*names)
+
+
+def pod_of_event(event: Mapping[str, Any]) -> PodContainer | None:
+    """Return the container that an event without a tenant is about: a refused one.
+
+    The event has a TenantPod, or the name NAMESPACE/POD/CONTAINER and the pod's UID.
+    """
+    fields = event["fields"]
+    if "pod" in fields:
+        return pod_of(fields["pod"])
+    parts, uid = str(event["name"]).split("/"), str(fields.get("pod_uid") or "")
+    if len(parts) != 3 or not uid or not all(parts):
+        return None
+    return PodContainer(parts[0], parts[1], uid, parts[2])
 
 
 def _about(
@@ -117,7 +128,7 @@ def _about(
     pods: Mapping[str, PodContainer],
 ) -> list[PodContainer]:
     """Return the containers that an event is about: its own, or those that use its card."""
-    own = pod_of(event["fields"]) or pods.get(event["key"])
+    own = pods.get(event["key"]) or pod_of_event(event)
     if own is not None:
         return [own]
     if event["key"] or event["id"] or not event["card"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches the claims that are prepared here, for pods that join or leave them.
+"""The claims that are prepared here: reports their status, and notices pods that join them.
 
 The kubelet does not tell a driver of a pod that joins a prepared claim: only the claim's
 `status.reservedFor` does. A watch cannot select claims by node, so each has a watch of its own.
@@ -9,15 +9,17 @@ Most claims are made from a template for one pod, which no other can join: they 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from gpushare.kubernetes.api.claims import CLAIMS, AllocatedClaim, claim_of
+from gpushare.kubernetes.api.claim_status import ClaimStatusReporter
+from gpushare.kubernetes.api.claims import CLAIMS, AllocatedClaim, ClaimReader, claim_of
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from gpushare.kubernetes.api.watch import WatchedObjects
+from gpushare.kubernetes.log import StatusLog
 
 
 class PreparedClaims:
-    """Calls `changed`, on a thread of its own, with each claim whose pods changed.
+    """Follows prepared claims, and calls `changed`, on another thread, if the pods of one change.
 
     If `changed` raises a UserError, it is called again with the claim's next change.
     """
@@ -25,11 +27,14 @@ class PreparedClaims:
     def __init__(self, api: ApiServer, changed: Callable[[AllocatedClaim], None]) -> None:
         self._api = api
         self._changed = changed
+        self._status = ClaimStatusReporter(ClaimReader(api), StatusLog())
+        self._status.start()
         self._lock = threading.Lock()
         self._followed: dict[str, _FollowedClaim] = {}
 
     def follow(self, claim: AllocatedClaim) -> None:
-        """Watch a claim that was prepared with `claim.pods`."""
+        """Take a claim that was prepared with `claim.pods`."""
+        self._status.add(claim)
         if claim.is_of_one_pod:
             return
         with self._lock:
@@ -39,14 +44,20 @@ class PreparedClaims:
         followed.watch.start()
 
     def forget(self, uid: str) -> None:
-        """Stop watching a claim that is no longer prepared; an unknown one is fine."""
+        """Take a claim that is no longer prepared; an unknown one is fine."""
+        self._status.forget(uid)
         with self._lock:
             followed = self._followed.pop(uid, None)
         if followed is not None:
             followed.watch.close()
 
+    def update_health(self, faults: Mapping[str, str]) -> None:
+        """Take the faults of devices, by name; devices without one are well."""
+        self._status.update(faults)
+
     def close(self) -> None:
-        """Stop watching all claims."""
+        """Follow no claims any more."""
+        self._status.close()
         for uid in list(self._followed):
             self.forget(uid)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from gpushare.kubernetes.names import DRIVER
 
 STEP_SECONDS: Final = 5.0
 #: How often labels are compared with the node, which something else may change.
-VERIFY_SECONDS: Final = 600.0
+VERIFY_SECONDS: Final = 300.0
 #: A restart of gpushared is over by then. After it, the scheduler gets no card of this node.
 OUTAGE_SECONDS: Final = 15.0
 OUTAGE: Final = "daemon: gpushared is not running"
@@ -112,7 +113,10 @@ class NodeReporter:
 
     def _serve(self) -> None:
         while not self._api.stop.is_set():
-            self.step()
+            try:
+                self.step()
+            except Exception:  # noqa: BLE001 - an error in one step must not end the others
+                self._log.note("reporter", f"internal error: {traceback.format_exc()}")
             self._wake.wait(STEP_SECONDS)
             self._wake.clear()
 
@@ -152,6 +156,7 @@ class NodeReporter:
         self._log.note("gpushared", f"gpushared reports {len(rows)} cards")
         if now - self._verified >= VERIFY_SECONDS:
             self._verified = now
+            self._slices.retry()
             self._try("labels", self._labels.verify)
 
     def _try(self, subject: str, do: Any) -> None:

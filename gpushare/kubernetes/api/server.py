@@ -298,12 +298,12 @@ def shut(connection: http.client.HTTPConnection) -> None:
             socket.socket.shutdown(link, socket.SHUT_RDWR)  # of TLS too, without a farewell
 
 
-def pauses() -> Iterator[float]:
+def pauses(longest: float = _LONGEST_PAUSE) -> Iterator[float]:
     """Yield how long to wait before each next attempt, s: growing, and different on each node."""
     pause = _FIRST_PAUSE
     while True:
         yield pause * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        pause = min(2 * pause, longest)
 
 
 def decode_answer(what: str, response: http.client.HTTPResponse, content: bytes) -> Object:

@@ -43,9 +43,17 @@ class SlicePublisher:
         self._node = name
         self._uid = ""
         self._written: list[Object] | None = None
+        self._fault: NoSharedDevices | None = None
+        #: What was sent and what was kept, by the slice's name.
+        self._echoes: dict[str, tuple[list[Object], list[Object]]] = {}
 
     def write(self, node: NodeCards) -> None:
-        """Publish the cards of `node`, if they differ from those last published; ApiError."""
+        """Publish the cards of `node`, if they differ from those last published.
+
+        ApiError: try again. NoSharedDevices: the cluster cannot, until `retry`.
+        """
+        if self._fault is not None:
+            raise self._fault
         if self._wanted(node) != self._written:
             self._synchronize(node)
 
@@ -55,6 +63,11 @@ class SlicePublisher:
         To be called after a registration at the kubelet, and when a watch reports a change.
         """
         self._written = None
+        self._uid = ""  # of a node that was deleted and has come back, it is another
+
+    def retry(self) -> None:
+        """Have the next `write` try again what the cluster could not do: it may be newer now."""
+        self._fault = None
 
     def remove(self) -> None:
         """Delete all slices of this driver on this node; ApiError."""
@@ -68,18 +81,19 @@ class SlicePublisher:
         return devices_of(node, with_taints=self.keeps_taints)
 
     def _synchronize(self, node: NodeCards) -> None:
-        for _ in range(_ATTEMPTS):
+        left = _ATTEMPTS
+        while True:
+            left -= 1
             wanted = self._wanted(node)
             try:
                 kept = self._publish(wanted)
-            except (ApiConflict, ApiExists, ApiNotFound) as error:
-                conflict = error  # something else wrote them meanwhile: read again
-                continue
-            if kept is None or same_devices(wanted, kept):
+            except (ApiConflict, ApiExists, ApiNotFound):
+                if not left:
+                    raise
+                continue  # something else wrote them meanwhile: read again
+            if kept is None or not self._has_lost(wanted, kept):
                 self._written = wanted
                 return
-            self._judge_loss(wanted, kept)
-        raise conflict
 
     def _publish(self, devices: list[Object]) -> list[Object] | None:
         """Bring the slices to `devices`; return what the server kept, None if nothing changed."""
@@ -98,9 +112,11 @@ class SlicePublisher:
             body = self._slice(name, part, generation, len(parts))
             if name in known:
                 body["metadata"] = known[name]["metadata"]
-                kept += _devices(self._api.replace(path_of(SLICES, name), body))
+                answer = self._api.replace(path_of(SLICES, name), body)
             else:
-                kept += _devices(self._api.create(SLICES, body))
+                answer = self._api.create(SLICES, body)
+            self._echoes[name] = part, _devices(answer)
+            kept += _devices(answer)
         return kept
 
     def _is_current(
@@ -112,23 +128,33 @@ class SlicePublisher:
             and len({_generation(one) for one in found}) <= 1
             and all(
                 by_name[name]["spec"]["pool"]["resourceSliceCount"] == len(names)
-                and same_devices(part, _devices(by_name[name]))
+                and self._has(name, part, _devices(by_name[name]))
                 for name, part in zip(names, parts, strict=True)
             )
         )
 
-    def _judge_loss(self, wanted: list[Object], kept: list[Object]) -> None:
-        """React to fields that the server dropped, because it is older or a gate is off."""
+    def _has(self, name: str, part: list[Object], found: list[Object]) -> bool:
+        """Whether a slice has these devices, or what the server made of them before."""
+        return same_devices(part, found) or self._echoes.get(name) == (part, found)
+
+    def _has_lost(self, wanted: list[Object], kept: list[Object]) -> bool:
+        """Whether the server dropped what must then be published in another way.
+
+        An older server, or one with a gate off, drops fields that it does not know.
+        """
         if any("allowMultipleAllocations" not in device for device in kept):
             self.remove()
-            raise NoSharedDevices(
+            self._fault = NoSharedDevices(
                 "the API server drops allowMultipleAllocations: this cluster cannot share a card. "
                 "Set the feature gate DRAConsumableCapacity on the API server, the scheduler and "
                 "the kubelets, upgrade to Kubernetes 1.36, or set kubernetes: {mode: plugin}"
             )
+            raise self._fault
         had = any("taints" in device for device in wanted)
         if had and not any("taints" in device for device in kept):
             self.keeps_taints = False
+            return True
+        return False
 
     def _found(self) -> list[Object]:
         query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={self._node}"}

@@ -13,6 +13,8 @@ import json
 import random
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final
@@ -23,7 +25,6 @@ from gpushare.kubernetes.api.server import (
     FAILURES,
     ApiRequest,
     ApiServer,
-    Deadline,
     Object,
     Query,
     decode_answer,
@@ -35,7 +36,8 @@ from gpushare.kubernetes.api.server import (
 WATCH_SECONDS: Final = 300
 _GRACE_SECONDS: Final = 15.0
 _MOST_LINE_BYTES: Final = 8 << 20
-_MOST_PAUSE: Final = 30.0
+_LONGEST_PAUSE: Final = 30.0
+_SHORT_SECONDS: Final = 1.0  # a watch that ends earlier is begun again after a pause
 
 
 class WatchedObjects:
@@ -90,22 +92,26 @@ class WatchedObjects:
         return self._closed.is_set() or self._api.stop.is_set()
 
     def _serve(self) -> None:
-        waits, version = pauses(), ""
+        waits, version = pauses(_LONGEST_PAUSE), ""
         while not self._ends:
             try:
                 if not version:
                     version = self._list()
+                started = time.monotonic()
                 for later in self._watch(version):
-                    version, waits = later, pauses()
-                continue
+                    version, waits = later, pauses(_LONGEST_PAUSE)
+                if time.monotonic() - started >= _SHORT_SECONDS:
+                    continue  # as agreed with the server
             except ApiExpired:
                 version = ""
-                continue
             except UserError as error:
                 self._fail(str(error))
                 if not isinstance(error, ApiUnreachable):
                     version = ""  # what was refused may differ after a new list
-            self._closed.wait(min(next(waits), _MOST_PAUSE))
+            except Exception:  # noqa: BLE001 - one malformed object must not end the watch
+                self._fail(f"internal error: {traceback.format_exc()}")
+                version = ""
+            self._closed.wait(next(waits))
 
     def _list(self) -> str:
         found, version = self._api.all_of(self._path, self._query)
@@ -143,10 +149,11 @@ class WatchedObjects:
             yield str(one["metadata"]["resourceVersion"])
 
     def _events(self, request: ApiRequest, seconds: float) -> Iterator[dict[str, Any]]:
+        until = time.monotonic() + seconds
         connection = self._api.open_connection(seconds)
         self._connection = connection
         try:
-            with contextlib.closing(connection), Deadline(connection, seconds):
+            with contextlib.closing(connection):
                 if self._ends:
                     return
                 response = self._api.send(connection, request)
@@ -154,6 +161,8 @@ class WatchedObjects:
                     decode_answer(str(request), response, response.read(_MOST_LINE_BYTES))
                 while line := response.readline(_MOST_LINE_BYTES):
                     yield json.loads(line)
+                    if time.monotonic() > until:  # the server was to end it
+                        return
         except FAILURES as error:
             if not self._ends:
                 raise ApiUnreachable(f"{request}: {error}") from error

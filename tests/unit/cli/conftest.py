@@ -142,6 +142,7 @@ STATUS: DaemonStatus = {
     "scheduler_pid": 78,
     "driver_version": "580.159.04",
     "cuda_version": "13.0",
+    "isolation": "interposer",
     "cards": 1,
     "tenants": 2,
     "simulated": False,

@@ -15,6 +15,7 @@ KNOWN = frozenset(
     {
         *("gcc", "binutils", "busybox-static", "runc", "crun", "containerd", "docker.io"),
         *("docker-compose", "podman", "prometheus", "qemu-user", "debootstrap", "systemd"),
+        "openssl",
     }
 )
 

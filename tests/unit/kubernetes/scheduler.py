@@ -108,7 +108,7 @@ def check_device(device: Body) -> None:
     assert all(_IDENTIFIER.fullmatch(name) for name in named), named
     for name, attribute in device["attributes"].items():
         assert len(attribute) == 1, name
-        assert len(attribute.get("string", "")) <= 64, name
+        assert len(attribute.get("string", "").encode()) <= 64, name
         assert "version" not in attribute or _SEMVER.fullmatch(attribute["version"]), name
     for name, capacity in device["capacity"].items():
         if "requestPolicy" in capacity:

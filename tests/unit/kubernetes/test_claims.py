@@ -127,7 +127,7 @@ def test_the_claims_parameters_come_over_those_of_the_class() -> None:
 def test_parameters_for_a_request_hold_for_its_alternatives() -> None:
     config = [{"source": "FromClaim", "requests": ["gpu"], "opaque": opaque(weight=2)}]
     (device,) = claim_of(body(result("gpu/small"), config=config)).devices
-    assert device.parameters == {"weight": "2"}
+    assert (device.request, device.parameters) == ("gpu", {"weight": "2"})
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_a_claim_of_one_pod_is_not_watched(followed: Followed, cluster: StandInA
     assert claim.is_of_one_pod
     followed.claims.follow(claim)
     followed.claims.forget(claim.uid)
-    assert not cluster.requests
+    assert not [request for request in cluster.requests if "watch=1" in request]
 
 
 def test_a_change_that_could_not_be_passed_on_is_passed_on_later(
@@ -327,3 +327,51 @@ def test_a_change_that_could_not_be_passed_on_is_passed_on_later(
     wait_until(lambda: len(calls) == 3)
     claims.close()
     assert set(calls) == {("pod-1", "pod-2")}
+
+
+def ready(cluster: StandInApiServer) -> list[tuple[str, str]]:
+    """Return status and message of each condition in the status of the claim's devices."""
+    return [
+        (one["status"], one["message"])
+        for device in cluster.objects[PATH]["status"].get("devices") or []
+        for one in device["conditions"]
+    ]
+
+
+def test_a_prepared_claim_is_reported_as_ready_and_as_lost_with_its_card(
+    followed: Followed, cluster: StandInApiServer
+) -> None:
+    cluster.put(PATH, body())
+    followed.claims.follow(claim_of(cluster.objects[PATH]))
+    wait_until(lambda: ready(cluster) == [("True", "reserved on the node")])
+    followed.claims.update_health({"card-9": "unhealthy: XID 79"})
+    followed.claims.update_health({"card-5f3c": "unhealthy: XID 79"})
+    wait_until(lambda: ready(cluster) == [("False", "card-5f3c: unhealthy: XID 79")])
+    followed.claims.update_health({})
+    wait_until(lambda: ready(cluster) == [("True", "reserved on the node")])
+    followed.claims.forget("claim-1")
+    followed.claims.update_health({"card-5f3c": "unhealthy: XID 79"})
+    followed.claims.close()
+    assert ready(cluster) == [("True", "reserved on the node")]
+
+
+def test_what_was_reported_already_is_not_written_again(
+    api: ApiServer, cluster: StandInApiServer
+) -> None:
+    cluster.put(PATH, body())
+    reader = ClaimReader(api)
+    claim = reader.read("team-a", "train")
+    reader.report(claim, "ready", is_ready=True, now=NOW)
+    before = cluster.version
+    reader.report(claim, "ready", is_ready=True, now="2027-01-01T00:00:00Z")
+    assert cluster.version == before
+
+
+def test_a_status_that_cannot_be_written_delays_nothing(
+    followed: Followed, cluster: StandInApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.put(PATH, body())
+    cluster.fault = lambda method, _path: 422 if method == "PUT" else None
+    followed.claims.follow(claim_of(cluster.objects[PATH]))
+    wait_until(lambda: "claim team-a/train: PUT" in capsys.readouterr().err)
+    assert not ready(cluster)

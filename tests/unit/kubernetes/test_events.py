@@ -39,7 +39,9 @@ class Node:
         self.events: list[dict[str, Any]] = []
         self.is_away = False
 
-    def happens(self, event: str, key: str = "k1", card: str = "", **fields: Any) -> None:
+    def happens(
+        self, event: str, key: str = "k1", card: str = "", name: str = "", **fields: Any
+    ) -> None:
         number = len(self.events) + 1
         self.events.append(
             {
@@ -49,6 +51,7 @@ class Node:
                 "event": event,
                 "key": key,
                 "id": "c" * 64 if key else "",
+                "name": name,
                 "card": card,
                 "fields": fields,
             }
@@ -77,8 +80,12 @@ def tenant(key: str, namespace: str, pod: str, uid: str, container: str) -> dict
         "cores": 30,
         "compute": {"throttled": {"60s": 0.0}},
     }
-    names = {"namespace": namespace, "pod": pod, "pod_uid": uid, "container": container}
-    return {"key": key, **names, "cards": [card]}
+    return {
+        "key": key,
+        "name": f"{namespace}/{pod}/{container}",
+        "pod": {"namespace": namespace, "name": pod, "uid": uid, "container": container},
+        "cards": [card],
+    }
 
 
 class Ticks:
@@ -180,15 +187,34 @@ def test_what_pods_need_not_know_is_not_reported(
     assert not events(cluster)
 
 
+REFUSED = {"namespace": "team-b", "name": "big", "uid": "uid-9", "container": "main"}
+
+
+@pytest.mark.parametrize("named", [{"pod": REFUSED}, {"pod_uid": "uid-9"}])
 def test_a_refused_container_is_named_by_the_event_itself(
-    reporter: EventReporter, node: Node, cluster: StandInApiServer
+    reporter: EventReporter, node: Node, cluster: StandInApiServer, named: dict[str, Any]
 ) -> None:
-    pod = {"namespace": "team-b", "pod": "big", "pod_uid": "uid-9", "container": "main"}
-    node.happens("request-refused", key="", error="no card has room for 200 GiB", **pod)
+    error = "no card has room for 200 GiB"
+    node.happens("request-refused", key="", name="team-b/big/main", error=error, **named)
     reporter.step()
     (made,) = events(cluster, "team-b")
     assert made["message"] == "container main: no card has room for 200 GiB"
     assert made["involvedObject"]["uid"] == "uid-9"
+
+
+def test_of_200_pods_at_once_every_one_hears_of_its_own(
+    reporter: EventReporter, node: Node, cluster: StandInApiServer
+) -> None:
+    for number in range(200):
+        name, uid = f"team-{number % 7}/pod-{number}/main", f"uid-{number}"
+        node.happens("request-refused", key="", name=name, pod_uid=uid, error="no room")
+    busy = [429, 503, None] * 2
+    cluster.fault = lambda *_: busy.pop() if busy else None
+    reporter.step()
+    made = [one for number in range(7) for one in events(cluster, f"team-{number}")]
+    told = {one["involvedObject"]["uid"] for one in made}
+    assert told == {f"uid-{number}" for number in range(200)}
+    assert len(made) == 200
 
 
 def test_a_lost_card_is_told_to_every_pod_on_it(

@@ -196,3 +196,16 @@ def test_labels_and_slices_stay_at_the_end_and_go_on_request(
     assert not cluster.of(SLICES)
     assert label(cluster) is None
     assert label(cluster, "cuda-major-version") is None
+
+
+def test_a_row_that_is_malformed_does_not_end_the_reporter(
+    made: NodeReporter,
+    cluster: StandInApiServer,
+    daemon: Daemon,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    daemon.rows = [{"uuid": "GPU-1"}]
+    made.start()
+    wait_until(lambda: "internal error" in capsys.readouterr().err)
+    daemon.rows = [card(0)]
+    wait_until(lambda: label(cluster) == "dra")

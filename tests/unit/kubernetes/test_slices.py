@@ -192,6 +192,45 @@ def test_where_cards_cannot_be_shared_nothing_is_offered_and_the_gate_is_named(
     with pytest.raises(NoSharedDevices, match="Set the feature gate DRAConsumableCapacity"):
         publisher.write(node())
     assert not cluster.of(SLICES)
+    before = cluster.version
+    publisher.verify()
+    with pytest.raises(NoSharedDevices):
+        publisher.write(node())
+    assert cluster.version == before, "it does not write and delete slices again and again"
+    cluster.drop_fields = lambda _body: None
+    publisher.retry()
+    publisher.write(node())
+    assert len(devices(cluster)) == 1
+
+
+def test_a_field_that_the_server_drops_does_not_make_it_write_for_ever(
+    publisher: SlicePublisher, cluster: StandInApiServer
+) -> None:
+    def drop(body: Body) -> None:
+        for device in body.get("spec", {}).get("devices") or []:
+            device["attributes"].pop("resource.kubernetes.io/numaNode")
+
+    cluster.drop_fields = drop
+    publisher.write(node())
+    before = cluster.version
+    publisher.verify()
+    publisher.write(node())
+    assert cluster.version == before
+    publisher.write(node(card(schedulable_bytes=GIB)))
+    assert devices(cluster)[0]["capacity"]["memory"]["value"] == "1Gi"
+
+
+def test_a_node_that_was_deleted_and_is_back_owns_the_new_slices(
+    publisher: SlicePublisher, cluster: StandInApiServer
+) -> None:
+    publisher.write(node())
+    cluster.remove(NODE)
+    cluster.remove(f"{SLICES}/n-gpu.gpushare.io-0")  # as the garbage collector does
+    cluster.put(NODE, {})
+    publisher.verify()
+    publisher.write(node())
+    (made,) = cluster.of(SLICES)
+    assert made["metadata"]["ownerReferences"][0]["uid"] == cluster.objects[NODE]["metadata"]["uid"]
 
 
 def test_a_cluster_without_this_api_is_named(

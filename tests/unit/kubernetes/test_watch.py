@@ -11,7 +11,7 @@ from gpushare.errors import UserError
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.watch import WatchedObjects
 from tests.e2e.waiting import wait_until
-from tests.stack.api_server import StandInApiServer
+from tests.stack.api_server import Body, Refused, StandInApiServer
 
 NODES = "/api/v1/nodes"
 
@@ -129,3 +129,40 @@ def test_a_close_ends_a_watch_that_nothing_happens_on(
     watched.close()
     assert not watched._thread.is_alive()
     wait_until(lambda: cluster.watchers == 0)
+
+
+def test_an_error_of_a_listener_does_not_end_the_watch(
+    api: ApiServer, cluster: StandInApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[int] = []
+
+    def changed() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyError("spec")
+
+    watched = WatchedObjects(api, NODES, changed=changed)
+    watched.start()
+    wait_until(lambda: len(calls) == 2 and cluster.watchers == 1)
+    watched.close()
+    assert "internal error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("failure", ["expired", "empty"])
+def test_a_server_that_ends_every_watch_at_once_is_not_flooded(
+    api: ApiServer, cluster: StandInApiServer, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    def ended(_path: str, _query: dict[str, str]) -> Iterator[Body | None]:
+        if failure == "expired":
+            raise Refused(410, "Expired")
+        yield None
+
+    monkeypatch.setattr(cluster, "watch", ended)
+    waited: list[float] = []
+    watched = WatchedObjects(api, NODES)
+    monkeypatch.setattr(watched._closed, "wait", waited.append)
+    watched.start()
+    wait_until(lambda: len(waited) >= 8)
+    watched._closed.set()
+    wait_until(lambda: not watched._thread.is_alive())
+    assert waited[7] > 2 * waited[0] > 0.1

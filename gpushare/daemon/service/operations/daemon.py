@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import gpushare
 from gpushare import config, protocol
+from gpushare.daemon.limits.driver_limits import best_isolation
 from gpushare.daemon.operator.reload import reload_config
 from gpushare.daemon.service.control_request import (
     ControlReply,
@@ -124,6 +125,7 @@ def status_row(state: DaemonState) -> DaemonStatus:
         scheduler_pid=state.scheduler_pid,
         driver_version=driver.nvml.driver_version if driver else "",
         cuda_version=driver.nvml.cuda_version if driver else "",
+        isolation=best_isolation(driver),
         cards=len(driver.cards) if driver else 0,
         tenants=sum(record.state != "none" for record in state.ledger.entries.values()),
         simulated=driver is not None and driver.is_simulated,

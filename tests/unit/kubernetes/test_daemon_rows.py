@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What gpushared says of its containers and its node is what events and labels are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.kubernetes.api.event_recorder import PodContainer
+from gpushare.kubernetes.api.events import pod_of, pod_of_event
+from tests.unit.daemon import fakes
+from tests.unit.daemon.bundles import BundleToCreate, ContainerdBundles
+
+UID = "3f0c7a52-5f1e-4bd6-9a53-8a6c1f3f9d01"
+
+
+@pytest.fixture
+def driver() -> fakes.FakeDriver:
+    return fakes.FakeDriver(fakes.card(0))
+
+
+@pytest.fixture
+def node(tmp_path: Path, driver: fakes.FakeDriver) -> Iterator[DaemonState]:
+    with fakes.node(tmp_path, driver) as made:
+        yield made
+
+
+def test_the_row_of_a_container_names_its_pod(node: DaemonState, tmp_path: Path) -> None:
+    asked = {"gpushare.io/memory": "4GiB", "io.kubernetes.cri.sandbox-uid": UID}
+    engine = ContainerdBundles(tmp_path, asked)
+    made = engine.container("train").create(node)
+    row = tenant_row(node.ledger.entries[made["key"]], node)
+    assert pod_of(row["pod"]) == PodContainer("team", "job-1", UID, "train")
+
+
+@pytest.mark.parametrize(
+    ("name", "uid"), [("train", UID), ("team/job-1/train", ""), ("a/b", UID), ("a//b", UID)]
+)
+def test_other_containers_have_no_pod(name: str, uid: str) -> None:
+    assert pod_of_event({"name": name, "fields": {"pod_uid": uid}}) is None
+    assert pod_of_event({"name": name, "fields": {"pod": None}}) is None
+
+
+def test_a_container_without_a_pod_has_none_in_its_row(node: DaemonState, tmp_path: Path) -> None:
+    made = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB").create(node)
+    assert tenant_row(node.ledger.entries[made["key"]], node)["pod"] is None
+
+
+def test_the_status_says_what_enforces_a_quota(node: DaemonState, driver: fakes.FakeDriver) -> None:
+    assert status_row(node)["isolation"] == "interposer"
+    driver.has_limits = True
+    assert status_row(node)["isolation"] == "driver"
+    node.driver = None
+    assert status_row(node)["isolation"] == ""
