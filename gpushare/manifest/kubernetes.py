@@ -258,6 +258,7 @@ def _container(pod: Pod, node: YamlNode, place: KeyPath, position: int, *, init:
         pod=pod,
         position=position,
         init=init,
+        sidecar=init and text_at(node, "restartPolicy") == "Always",
         image=text_at(node, "image"),
         env=values_of_named(env, (*place, "env")),
         limits=values_of_mapping(value_at(resources, "limits"), (*place, "resources", "limits")),

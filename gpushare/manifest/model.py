@@ -71,7 +71,8 @@ class ManifestValue:
 class Container:
     """One container that a document describes.
 
-    `position` counts the containers of its pod from 0, init containers apart. `annotations` and
+    `position` counts the containers of its pod from 0, init containers apart. `sidecar` is an init
+    container that keeps running next to the others (`restartPolicy: Always`). `annotations` and
     `labels` are those of its pod, and where there are no pods its own. `limits` and `requests` are
     its resources, `task` what a task definition says of its GPU, `claim` what the claims of devices
     that it names (`claims`) ask, where the file has them. `cards` are those that an engine is asked
@@ -85,6 +86,7 @@ class Container:
     pod: Pod
     position: int = 0
     init: bool = False
+    sidecar: bool = False
     image: str = ""
     env: ManifestValues = field(default_factory=dict)
     limits: ManifestValues = field(default_factory=dict)
@@ -155,6 +157,12 @@ class Pod:
     claims: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     runtime_class: str = ""
     metadata: tuple[YamlNode, KeyPath] | None = None
+
+    @property
+    def running_together(self) -> list[Container]:
+        """The containers that run at the same time: all but init containers, then sidecars."""
+        regular = [container for container in self.containers if not container.init]
+        return regular + [container for container in self.containers if container.sidecar]
 
 
 @dataclass(eq=False)

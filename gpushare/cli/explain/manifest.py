@@ -259,7 +259,7 @@ def _notes(container: Container, request: ManifestRequest, there: NodeRequest) -
         yield from request.notes
     yield from there.notes
     unnamed = there.requested.quota.unnamed if there.requested is not None else None
-    if unnamed is not None and sum(not one.init for one in container.pod.containers) > 1:
+    if unnamed is not None and len(container.pod.running_together) > 1:
         yield _FIRST.format(what=unnamed.source)
     passed = handed_on(container)
     if passed:

@@ -81,7 +81,7 @@ def _ambiguous_keys(pod: Pod) -> Iterator[ManifestFinding]:
     mine = [name for name in pod.annotations if name.startswith(ANNOTATION_PREFIX)]
     unscoped = [name for name in mine if not name.startswith(ANNOTATION_PREFIX + _SCOPE)]
     named = {_scope(name)[0] for name in mine if name not in unscoped}
-    running = [container.name for container in pod.containers if not container.init]
+    running = [container.name for container in pod.running_together]
     if named or len(running) < 2:
         return
     for name in unscoped:
@@ -100,7 +100,7 @@ def _first_container_takes(pod: Pod) -> Iterator[ManifestFinding]:
 
     Their vendor knows which one is the first of its pod, and a node does not.
     """
-    running = [container.name for container in pod.containers if not container.init]
+    running = [container.name for container in pod.running_together]
     if len(running) < 2:
         return
     texts = {name: value.text for name, value in pod.annotations.items()}

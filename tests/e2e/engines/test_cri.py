@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.client import Client
 from gpushare.verify.image import PROGRAM
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
@@ -123,6 +124,18 @@ def test_a_refusal_gives_the_kubelet_the_reason(node: CriNode) -> None:
             container.start()
         assert container.state() == "CONTAINER_EXITED"
         assert allocated(node.stack) == {}
+        events = Client(node.stack.socket).history(container.full_name, 0.0)
+        assert [event["event"] for event in events] == ["request-refused"]
+
+
+def test_what_an_operator_set_outlives_a_restart_of_the_container(node: CriNode) -> None:
+    """The kubelet makes another container in the same pod, under the same name."""
+    with node.pod({"memory": "4GiB"}) as pod:
+        first = pod.run("train")
+        Client(node.stack.socket).set(first.full_name, memory="6GiB")
+        holds(first, 6 * GIB)
+        first.remove()
+        holds(pod.run("train"), 6 * GIB)
 
 
 def test_a_device_plugin_asks_by_annotations_of_the_container(node: CriNode) -> None:

@@ -120,6 +120,24 @@ def test_an_annotation_for_no_container_is_refused_where_two_would_take_it() -> 
     assert told(annotated("gpushare.io/container.train.memory: 4GiB", TWO)) == []
 
 
+def test_a_native_sidecar_runs_next_to_the_container_and_could_take_its_annotation() -> None:
+    text = """\
+        kind: Pod
+        metadata: {annotations: {gpushare.io/memory: 4GiB}}
+        spec:
+          runtimeClassName: gpushare
+          initContainers: [{name: proxy, image: a, restartPolicy: %s}]
+          containers: [{name: train, image: b}]
+        """
+    assert told(text % "Always") == [
+        (
+            "2:26: annotation gpushare.io/memory=4GiB: names no container, and applies "
+            "to each of train, proxy. Write gpushare.io/container.train.memory."
+        )
+    ]
+    assert told(text % "Never") == []
+
+
 def test_a_containers_value_that_is_no_list_is_reported() -> None:
     assert told("kind: Pod\nspec: {containers: {name: a}}\n") == [
         "2:20: spec.containers: a mapping, but must be a list. Write a list."
