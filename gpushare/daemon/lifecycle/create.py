@@ -110,7 +110,7 @@ class ContainerRequest:
     effective: EffectiveRequest
     pod: PodIdentity | None
     terms: RequestPolicy
-    claim: str = ""  # the UID of the ResourceClaim of which it gets a part
+    grant: scheduled.SchedulerGrant | None = None  # what the scheduler of Kubernetes allocated
 
 
 def create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
     applicant = replace(
         _applicant(bundle, original),
         terms=request.terms,
-        claim=request.claim,
+        claim="" if request.grant is None else request.grant.claim,
         maker=_maker_process(bundle),
         cgroup=_cgroup(bundle, original, state),
         shows_holders=state.config.read_group is None and not is_of_kubelet(original, bundle.path),
@@ -223,8 +223,7 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
     mode, in_pod = state.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
     quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
     placed = placed if grant is None else grant.taken_out(placed)
-    claim = "" if grant is None else grant.claim
-    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, claim)
+    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, grant)
 
 
 def _describe(
@@ -275,7 +274,7 @@ def _reserve(
     try:
         return reserve(applicant, request.quota, request.effective, state)
     except NoRoom as error:
-        if request.effective.kind != "exclusive" or request.claim:
+        if request.effective.kind != "exclusive" or applicant.claim:
             raise
         why = f"cannot be allocated: {error}"
         raise whole_cards_refused(request.quota, request.placed.cards, why) from error
@@ -370,8 +369,9 @@ def _edited(
     state: DaemonState,
 ) -> Spec:
     """Return the spec with the cards of `record`; the image's loader cache names the libraries."""
+    seen = original if request.grant is None else request.grant.removed_from(original)
     with closing(ImageView(bundle.rootfs_fd)) as image:
-        made = container_edits.edits_of(original, image, record, state, bundle.check)
+        made = container_edits.edits_of(seen, image, record, state, bundle.check)
     if request.quota.numa == BIND:
         cpuset = numa_binding(original, record, state)
         made = replace(made, cpus=cpuset.cpus, mems=cpuset.mems)

@@ -74,6 +74,11 @@ class SchedulerGrant:
     request: ScheduledAllocation
     claim: str = ""
 
+    def removed_from(self, spec: Spec) -> Spec:
+        """Return `spec` without the mount: what a container gets does not depend on its claim."""
+        mounts = spec.entries(*MOUNTS)
+        return spec.with_value(MOUNTS, mounts[: self.mount] + mounts[self.mount + 1 :])
+
     def taken_out(self, placed: InjectedGpu) -> InjectedGpu:
         """Return `placed` with the mounts among what is taken out of the spec."""
         mounts = sorted({*placed.taken.get(MOUNTS, ()), *self.mounts})

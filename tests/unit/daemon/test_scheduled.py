@@ -285,6 +285,15 @@ def test_the_scheduler_has_the_card_less_what_others_hold(
     assert (row(node, 1)["schedulable_bytes"], row(node, 1)["schedulable_cores"]) == (0, 0)
 
 
+def test_a_container_of_a_drained_card_is_refused_and_never_moved(
+    node: DaemonState, tmp_path: Path
+) -> None:
+    train = mounted(container(tmp_path), folder(node, 8))
+    cordon_card(fakes.card(0), "ECC errors", node)
+    with pytest.raises(NoRoom, match=r"card 0 is cordoned \(ECC errors\)"):
+        train.create(node)
+
+
 def test_a_card_that_takes_no_container_is_not_schedulable(node: DaemonState) -> None:
     assert row(node)["is_schedulable"]
     cordon_card(fakes.card(0), "ECC errors", node)
