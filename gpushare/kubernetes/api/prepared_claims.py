@@ -9,12 +9,13 @@ Most claims are made from a template for one pod, which no other can join: they 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from gpushare.kubernetes.api.claim_status import ClaimStatusReporter
 from gpushare.kubernetes.api.claims import CLAIMS, AllocatedClaim, ClaimReader, claim_of
 from gpushare.kubernetes.api.server import ApiServer, path_of
-from gpushare.kubernetes.api.watch import WatchedObjects
+from gpushare.kubernetes.api.watch import CLOSE_SECONDS, WatchedObjects
 from gpushare.kubernetes.log import StatusLog
 
 
@@ -58,8 +59,14 @@ class PreparedClaims:
     def close(self) -> None:
         """Follow no claims any more."""
         self._status.close()
-        for uid in list(self._followed):
-            self.forget(uid)
+        with self._lock:
+            watches = [followed.watch for followed in self._followed.values()]
+            self._followed.clear()
+        for watch in watches:
+            watch.end()
+        until = time.monotonic() + CLOSE_SECONDS  # for all of them
+        for watch in watches:
+            watch.close(until - time.monotonic())
 
 
 class _FollowedClaim:

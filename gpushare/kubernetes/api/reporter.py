@@ -70,6 +70,8 @@ class NodeReporter:
         self._registered = False
         self._slices_changed = False
         self._withdrawn = False
+        self._located: frozenset[str] = frozenset()  # the cards of `_roots`
+        self._roots: dict[str, str] = {}
         self._node: NodeCards | None = None
         self._answered = 0.0
         self._verified = time.monotonic()
@@ -152,7 +154,10 @@ class NodeReporter:
                 self._node = replace(self._node, cards=cards)
             return
         self._answered = now
-        self._node = node_cards(rows, status, pcie_roots(self._root))
+        present = frozenset(row["uuid"] for row in rows)
+        if present != self._located:  # a card does not move while it is there
+            self._located, self._roots = present, pcie_roots(self._root)
+        self._node = node_cards(rows, status, self._roots)
         self._log.note("gpushared", f"gpushared reports {len(rows)} cards")
         if now - self._verified >= VERIFY_SECONDS:
             self._verified = now

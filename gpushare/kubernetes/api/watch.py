@@ -35,6 +35,7 @@ from gpushare.kubernetes.api.server import (
 #: The server ends a watch after this time; each node takes another part of it.
 WATCH_SECONDS: Final = 300
 _GRACE_SECONDS: Final = 15.0
+CLOSE_SECONDS: Final = 2.0
 _MOST_LINE_BYTES: Final = 8 << 20
 _LONGEST_PAUSE: Final = 30.0
 _SHORT_SECONDS: Final = 1.0  # a watch that ends earlier is begun again after a pause
@@ -73,14 +74,18 @@ class WatchedObjects:
         """Begin to list and watch."""
         self._thread.start()
 
-    def close(self) -> None:
-        """End the watch."""
+    def end(self) -> None:
+        """Have the watch end, without waiting for it."""
         self._closed.set()
         connection = self._connection
         if connection is not None:
             shut(connection)
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """End the watch, and wait at most `seconds`: a server may be about to answer."""
+        self.end()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_GRACE_SECONDS)
+            self._thread.join(max(seconds, 0.0))
 
     def objects(self) -> list[Object]:
         """Return the objects as they are known now; they must not be changed."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.e2e.waiting import wait_until
 from tests.stack.api_server import StandInApiServer
 
 from . import schemas
+from .conftest import Connect
 
 NOW = "2026-11-23T15:00:00Z"
 PATH = path_of(CLAIMS, "train", "team-a")
@@ -375,3 +377,19 @@ def test_a_status_that_cannot_be_written_delays_nothing(
     followed.claims.follow(claim_of(cluster.objects[PATH]))
     wait_until(lambda: "claim team-a/train: PUT" in capsys.readouterr().err)
     assert not ready(cluster)
+
+
+def test_many_claims_are_left_though_the_server_does_not_answer(
+    connect: Connect, cluster: StandInApiServer
+) -> None:
+    over = threading.Event()
+    cluster.fault = lambda *_: over.wait() and None
+    followed = Followed(connect(answer_seconds=600.0))
+    for number in range(20):
+        made = body()
+        made["metadata"] |= {"uid": f"claim-{number}", "name": f"train-{number}"}
+        followed.claims.follow(claim_of(made))
+    wait_until(lambda: len(cluster.requests) >= 20)
+    followed.claims.close()
+    assert not followed.seen
+    over.set()

@@ -209,3 +209,27 @@ def test_a_row_that_is_malformed_does_not_end_the_reporter(
     wait_until(lambda: "internal error" in capsys.readouterr().err)
     daemon.rows = [card(0)]
     wait_until(lambda: label(cluster) == "dra")
+
+
+def test_the_pcie_roots_are_read_when_the_cards_change(
+    made: NodeReporter,
+    cluster: StandInApiServer,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: list[Path] = []
+
+    def roots(root: Path) -> dict[str, str]:
+        reads.append(root)
+        return {card(0)["uuid"]: "pci0000:5b"}
+
+    monkeypatch.setattr(reporter, "pcie_roots", roots)
+    made._registered = True
+    made.step()
+    made.step()
+    assert len(reads) == 1
+    root = devices(cluster)[0]["attributes"]["resource.kubernetes.io/pcieRoot"]
+    assert root == {"string": "pci0000:5b"}
+    daemon.rows = [card(0)]
+    made.step()
+    assert len(reads) == 2
