@@ -75,9 +75,9 @@ class SchedulerGrant:
     claim: str = ""
 
     def removed_from(self, spec: Spec) -> Spec:
-        """Return `spec` without the mount: what a container gets does not depend on its claim."""
-        mounts = spec.entries(*MOUNTS)
-        return spec.with_value(MOUNTS, mounts[: self.mount] + mounts[self.mount + 1 :])
+        """Return `spec` without the mounts: what a container gets does not depend on its claim."""
+        entries = enumerate(spec.entries(*MOUNTS))
+        return spec.with_value(MOUNTS, [each for at, each in entries if at not in self.mounts])
 
     def taken_out(self, placed: InjectedGpu) -> InjectedGpu:
         """Return `placed` with the mounts among what is taken out of the spec."""
