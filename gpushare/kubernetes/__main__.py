@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -53,18 +53,22 @@ class KubeletPlugin(Protocol):
 
 
 def main() -> None:
-    """Serve; exit status 0 after SIGTERM, 1 for an error, 2 for invalid options."""
+    """Serve, or remove; exit status 0 after SIGTERM, 1 for an error, 2 for invalid options."""
     arguments = _parser().parse_args()
     # Before any thread exists, so that the main thread alone waits for them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     log = StatusLog()
     client = Client(arguments.socket, ANSWER_SECONDS, start_seconds=0)
     try:
+        if arguments.remove:
+            with closing(ApiServer(find_credentials(arguments.kubeconfig))) as api:
+                NodeReporter(api, client, arguments.node, log).remove()
+            return
         _check_library()
         while (mode := _mode(client, log)) is not None:
             log.note("mode", f"kubernetes.mode is {mode}")
-            with ExitStack() as closing:
-                plugins = _plugins(mode, arguments, client, log, closing)
+            with ExitStack() as ended:
+                plugins = _plugins(mode, arguments, client, log, ended)
                 if not _run(mode, client, CardFollower(client, log), plugins):
                     return
     except UserError as error:
@@ -87,9 +91,9 @@ def _plugins(
     arguments: argparse.Namespace,
     client: Client,
     log: StatusLog,
-    closing: ExitStack,
+    ended: ExitStack,
 ) -> list[KubeletPlugin]:
-    """Start what the mode needs, which `closing` ends; return the plugins of the kubelet."""
+    """Start what the mode needs, which `ended` ends; return the plugins of the kubelet."""
     if mode != "annotations" and not arguments.kubelet_dir.is_dir():
         # The unit may write where the folder was at its start.
         raise UserError(f"there is no {arguments.kubelet_dir}: start the kubelet first")
@@ -97,7 +101,7 @@ def _plugins(
     reporter = None
     if api is not None:
         reporter = NodeReporter(api, client, arguments.node, log)
-        closing.callback(reporter.close)
+        ended.callback(reporter.close)
         reporter.start()
     plugin: KubeletPlugin
     if mode == "plugin":
@@ -116,7 +120,7 @@ def _plugins(
         assert reporter is not None
         claims = ClaimReader(api)
         follower = ClaimFollower(api, claims, client, log)
-        closing.callback(follower.close)
+        ended.callback(follower.close)
         plugin = DraPlugin(
             arguments.kubelet_dir,
             arguments.node,
@@ -129,7 +133,7 @@ def _plugins(
         )
     else:
         return []
-    closing.callback(plugin.close)
+    ended.callback(plugin.close)
     return [plugin]
 
 
@@ -206,6 +210,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="credentials for the API server (default: the pod's service account, otherwise "
         "/etc/gpushare/kubeconfig)",
+    )
+    parser.add_argument(
+        "--remove",
+        action="store_true",
+        help="delete the node's labels and ResourceSlices, which otherwise stay, and exit",
     )
     parser.add_argument(
         "--socket",

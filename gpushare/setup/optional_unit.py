@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import gpushare
 from gpushare import exporter, kubernetes
 from gpushare.engines.config_files import under_root
+from gpushare.kubernetes.api.credentials import DEFAULT_KUBECONFIG
 from gpushare.setup.plan import SYSTEMD, UNITS, SetupError, SetupStep, systemctl, wanted_at_boot
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from gpushare.setup import InstallRecord
 
+_REMOVE_SECONDS: Final = 120.0
 HOMES: Final = ("/home", "/root", "/run/user")  # ProtectHome= of systemd.exec(5)
 
 
@@ -32,6 +35,7 @@ class OptionalUnit:
     library: str  # the module that it needs
     missing: str  # the error without it
     has_own_user: bool  # it runs as a dynamic user, who cannot read home folders
+    credentials: Path | None = None  # with them, it has left something elsewhere: `--remove`
 
     @property
     def name(self) -> str:
@@ -71,6 +75,9 @@ class OptionalUnit:
         else:
             stop = f"stop the {self.program} that you started (systemd is not running)"
             yield SetupStep(stop, yours=True)
+        if self.credentials is not None and self.credentials.exists():
+            remove = "remove the node's labels and ResourceSlices from the cluster"
+            yield SetupStep(f"{remove} ({self.program} --remove)", self._remove)
 
     def text(self) -> str:
         """Return the unit with the path of this installation's program."""
@@ -97,6 +104,12 @@ class OptionalUnit:
     def _executable(self) -> Path:
         return Path(sys.prefix) / "bin" / self.program
 
+    def _remove(self) -> None:
+        """Remove what it has left elsewhere; a cluster that does not answer stops no undo."""
+        argv = [str(self._executable()), "--remove"]
+        if subprocess.run(argv, check=False, timeout=_REMOVE_SECONDS).returncode:
+            sys.stderr.write(f"They stay. Run {self._executable()} --remove again.\n")
+
     def _start(self) -> None:
         systemctl("daemon-reload")
         systemctl("enable", self.name)
@@ -116,4 +129,5 @@ NODE: Final = OptionalUnit(
     "grpc",
     kubernetes.NO_LIBRARY,
     has_own_user=False,
+    credentials=DEFAULT_KUBECONFIG,
 )

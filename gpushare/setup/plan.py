@@ -260,28 +260,25 @@ def _command(made: InstallRecord) -> Iterator[SetupStep]:
         yield SetupStep(f"link {COMMAND} -> {program}", lambda: made.link(COMMAND, program))
 
 
-def _configuration(
-    made: InstallRecord, cdi: Path, wanted_mode: NodeMode | None
-) -> Iterator[SetupStep]:
+def _configuration(made: InstallRecord, cdi: Path, wanted: NodeMode | None) -> Iterator[SetupStep]:
     path = config.DEFAULT_FILE
     place = under_root(made.root, path)
     loaded = yaml.safe_load(_text(place)) or {}
     mode = (loaded.get("kubernetes") or {}).get("mode")
     if not place.exists() or made.owns(path):
         text = f"{_NOTE}\ndriver:\n  cdi_spec: {cdi}\n"
-        if wanted_mode or mode:
-            text += f"kubernetes:\n  mode: {wanted_mode or mode}\n"
+        if wanted or mode:
+            text += f"kubernetes:\n  mode: {wanted or mode}\n"
         if _text(place) == text:
             yield SetupStep(f"configuration {path}")
         else:
-            yield SetupStep(
-                f"write {path} (driver.cdi_spec: {cdi})", lambda: made.write(path, text)
-            )
+            what = f"write {path} (driver.cdi_spec: {cdi})"
+            yield SetupStep(what, lambda: made.write(path, text))
         return
     if (loaded.get("driver") or {}).get("cdi_spec") != str(cdi):
         raise SetupError(f"{path} was edited and has another driver.cdi_spec. Set it to {cdi}")
-    if wanted_mode not in {None, mode}:
-        raise SetupError(f"{path} was edited. Set kubernetes.mode in it to {wanted_mode}")
+    if wanted not in {None, mode}:
+        raise SetupError(f"{path} was edited. Set kubernetes.mode in it to {wanted}")
     yield SetupStep(f"configuration {path} (edited by you)")
 
 

@@ -200,14 +200,15 @@ def _reserve(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
 def _with_whole(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
     """Return the claim with those of its devices marked that are all of a card.
 
-    Little may be left: the memory of non-tenants changes after the scheduler has seen it.
+    That takes all of the compute, or names no amount of it. Little memory may be left: that of
+    non-tenants changes after the scheduler has seen it.
     """
     capacities = _capacities(claim, state)
     devices = []
     for device in claim.devices:
         part, capacity = claim.part(device.card), capacities[device.card]
         is_all = part.memory_bytes >= capacity.allocatable_bytes - capacity.card.little_bytes
-        devices.append(replace(device, whole=part.cores == 100 and is_all))
+        devices.append(replace(device, whole=is_all and part.cores in {0, 100}))
     return replace(claim, devices=tuple(devices))
 
 

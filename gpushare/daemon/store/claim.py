@@ -72,11 +72,12 @@ class ClaimRecord:
         devices = [device for device in self.devices if device.card == card]
         if not devices:
             raise KeyError(card)
+        whole = any(device.whole for device in devices)
         return CardAllocation(
             card,
             sum(device.memory_bytes for device in devices),
-            sum(device.cores for device in devices),
-            any(device.whole for device in devices),
+            100 if whole else sum(device.cores for device in devices),
+            whole,
         )
 
     def is_same_grant(self, other: ClaimRecord) -> bool:

@@ -48,6 +48,12 @@ class ClaimStatusReporter:
         """Report a claim as prepared."""
         self._report(_Report(claim, ""))
 
+    def refuse(self, claim: AllocatedClaim, why: str) -> None:
+        """Report a claim that gpushared refused; the kubelet tries again."""
+        with self._changed:
+            self._waiting[claim.uid] = _Report(claim, why)
+            self._changed.notify_all()
+
     def forget(self, uid: str) -> None:
         """Take a claim that is no longer prepared: nothing of it is reported any more."""
         with self._changed:

@@ -53,11 +53,14 @@ def _device(card: OfferedCard, node: NodeCards) -> Object:
 
 
 def _capacity(card: OfferedCard) -> Object:
-    """Return what claims may take; a request that names no amount takes all memory and cores."""
+    """Return what claims may take. A request that names no memory takes the whole card.
+
+    One that names memory and no cores has no guaranteed compute, as an annotation has none.
+    """
     memory = card.schedulable_bytes // MEMORY_STEP * MEMORY_STEP
     return {
         MEMORY: _amount(format_quantity(memory), MEMORY_STEP, MEMORY_STEP, card),
-        CORES: _amount(str(card.schedulable_cores), 0, 1, card),
+        CORES: _amount(str(card.schedulable_cores), 0, 1, card, default="0"),
         # As many claims as gpushared places tenants on the card: with more, pods would wait on a
         # node that refuses them.
         TENANTS: {
@@ -67,8 +70,10 @@ def _capacity(card: OfferedCard) -> Object:
     }
 
 
-def _amount(all_of_it: str, least: int, step: int, card: OfferedCard) -> Object:
-    """Return a capacity of which a request takes `least` or some steps more, by default all.
+def _amount(all_of_it: str, least: int, step: int, card: OfferedCard, default: str = "") -> Object:
+    """Return a capacity of which a request takes `least` or some steps more.
+
+    `default` is what one takes that names no amount; "": all.
 
     A policy is valid only if the capacity is at least one step; of nothing, a request that names
     no amount takes nothing.
@@ -78,7 +83,7 @@ def _amount(all_of_it: str, least: int, step: int, card: OfferedCard) -> Object:
         found["requestPolicy"] = {"default": all_of_it, "validValues": [all_of_it]}
     elif all_of_it != "0":
         valid = {"min": format_quantity(least), "step": format_quantity(step), "max": all_of_it}
-        found["requestPolicy"] = {"default": all_of_it, "validRange": valid}
+        found["requestPolicy"] = {"default": default or all_of_it, "validRange": valid}
     return found
 
 

@@ -25,10 +25,15 @@ class PreparedClaims:
     If `changed` raises a UserError, it is called again with the claim's next change.
     """
 
-    def __init__(self, api: ApiServer, changed: Callable[[AllocatedClaim], None]) -> None:
+    def __init__(
+        self,
+        api: ApiServer,
+        changed: Callable[[AllocatedClaim], None],
+        log: StatusLog | None = None,
+    ) -> None:
         self._api = api
         self._changed = changed
-        self._status = ClaimStatusReporter(ClaimReader(api), StatusLog())
+        self._status = ClaimStatusReporter(ClaimReader(api), log or StatusLog())
         self._status.start()
         self._lock = threading.Lock()
         self._followed: dict[str, _FollowedClaim] = {}
@@ -43,6 +48,10 @@ class PreparedClaims:
                 return
             followed = self._followed[claim.uid] = _FollowedClaim(self._api, claim, self._changed)
         followed.watch.start()
+
+    def refuse(self, claim: AllocatedClaim, why: str) -> None:
+        """Take a claim that gpushared refused to prepare."""
+        self._status.refuse(claim, why)
 
     def forget(self, uid: str) -> None:
         """Take a claim that is no longer prepared; an unknown one is fine."""

@@ -70,7 +70,7 @@ class ClaimPreparer(Protocol):
 
 
 class PreparedClaimFollower(Protocol):
-    """Is told which claims are prepared, to follow the pods that join them."""
+    """Is told which claims are prepared, and which devices are well."""
 
     def follow(self, claim: AllocatedClaim) -> None:
         """Take a claim that is prepared."""
@@ -80,6 +80,9 @@ class PreparedClaimFollower(Protocol):
 
     def forget(self, uid: str) -> None:
         """Take a claim that is no longer prepared."""
+
+    def update_health(self, faults: Mapping[str, str]) -> None:
+        """Take the faults of devices, by name; devices without one are well."""
 
 
 class DraPlugin:
@@ -117,6 +120,8 @@ class DraPlugin:
             return
         self._cards, self._health_at = cards, now
         self._health.send({"devices": [self._health_of(card) for card in cards]})
+        faults = {device_name(card.uuid): card.reason for card in cards if card.reason}
+        self._prepared.update_health(faults)
 
     def step(self) -> None:
         """Serve; a kubelet that starts finds the sockets, and some remove them."""

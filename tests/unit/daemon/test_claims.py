@@ -370,14 +370,22 @@ def test_the_scheduler_does_not_lose_what_it_allocated(node: DaemonState, tmp_pa
     assert (row["available_bytes"], row["tenants"]) == (120 * GIB, 1)
 
 
-def test_all_of_a_card_is_the_whole_card(node: DaemonState, tmp_path: Path) -> None:
-    prepare(node, device(139, 100))
+@pytest.mark.parametrize("cores", [0, 100])
+def test_all_of_a_card_is_the_whole_card(node: DaemonState, tmp_path: Path, cores: int) -> None:
+    prepare(node, device(139, cores))
     with pytest.raises(NoRoom, match="is allocated exclusively"):
         opened(node, memory="1GiB", devices="0")
     made = container(node, tmp_path).create(node)
     assert made["mode"] == "exclusive"
     with pytest.raises(NoRoom, match="Use the claim in one container"):
         container(node, tmp_path, "eval").create(node)
+
+
+def test_all_of_the_memory_and_a_part_of_the_compute_is_a_share(
+    node: DaemonState, tmp_path: Path
+) -> None:
+    prepare(node, device(139, 40))
+    assert container(node, tmp_path).create(node)["mode"] == "shared"
 
 
 def test_all_of_the_compute_alone_is_refused(node: DaemonState) -> None:

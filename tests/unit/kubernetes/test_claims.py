@@ -393,3 +393,21 @@ def test_many_claims_are_left_though_the_server_does_not_answer(
     followed.claims.close()
     assert not followed.seen
     over.set()
+
+
+def test_a_refused_claim_stays_refused_when_cards_are_well_again(
+    followed: Followed, cluster: StandInApiServer
+) -> None:
+    def messages() -> list[str]:
+        devices = cluster.objects[PATH]["status"].get("devices", [])
+        return [each["conditions"][0]["message"] for each in devices]
+
+    reserve(cluster, "pod-1")
+    claim = claim_of(cluster.objects[PATH])
+    followed.claims.refuse(claim, "no card has room")
+    wait_until(lambda: "no card has room" in messages())
+    followed.claims.update_health({})
+    followed.claims.follow(claim)
+    wait_until(lambda: "no card has room" not in messages())
+    followed.claims.update_health({claim.devices[0].device: "unhealthy: XID 79"})
+    wait_until(lambda: any("XID 79" in message for message in messages()))

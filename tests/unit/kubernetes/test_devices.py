@@ -33,7 +33,7 @@ def test_a_card_is_a_device_with_capacity_to_consume() -> None:
     assert device["capacity"]["cores"] == {
         "value": "100",
         "requestPolicy": {
-            "default": "100",
+            "default": "0",
             "validRange": {"min": "0", "step": "1", "max": "100"},
         },
     }
@@ -194,13 +194,19 @@ def test_two_of_40_percent_share_a_card_and_the_third_waits() -> None:
 def test_a_request_without_amounts_takes_a_card_that_nobody_shares() -> None:
     scheduler = ModelScheduler(devices_of(node()))
     whole = scheduler.allocate({})
-    assert whole["consumedCapacity"] == {"memory": str(139 * GIB), "cores": "100", "tenants": "1"}
+    assert whole["consumedCapacity"] == {"memory": str(139 * GIB), "cores": "0", "tenants": "1"}
     with pytest.raises(DoesNotFit):
         scheduler.allocate({"memory": "1Mi", "cores": "0"})
     scheduler.release(whole)
     scheduler.allocate({"memory": "1Mi", "cores": "0"})
     with pytest.raises(DoesNotFit):
         scheduler.allocate({})
+
+
+def test_requests_without_cores_share_a_card() -> None:
+    scheduler = ModelScheduler(devices_of(node()))
+    for _ in range(2):
+        assert scheduler.allocate({"memory": "20Gi"})["consumedCapacity"]["cores"] == "0"
 
 
 def test_a_tainted_card_is_not_allocated() -> None:

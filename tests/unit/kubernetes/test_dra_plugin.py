@@ -56,6 +56,7 @@ class Daemon:
         self.prepared: dict[str, dict[str, Any]] = {}
         self.followed: set[str] = set()
         self.refused: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
         self.registrations = 0
 
     def registered(self) -> None:
@@ -90,6 +91,9 @@ class Daemon:
 
     def forget(self, uid: str) -> None:
         self.followed.discard(uid)
+
+    def update_health(self, faults: Mapping[str, str]) -> None:
+        self.faults = dict(faults)
 
 
 class Clock:
@@ -316,7 +320,7 @@ def test_a_refused_registration_is_said(
 
 @pytest.mark.parametrize("version", HEALTH)
 def test_a_kubelet_is_told_the_health_of_each_card(
-    folder: Path, plugin: DraPlugin, version: str
+    folder: Path, plugin: DraPlugin, daemon: Daemon, version: str
 ) -> None:
     def healths() -> list[str]:
         return [each["health"] for each in driver.health.values()]
@@ -331,6 +335,7 @@ def test_a_kubelet_is_told_the_health_of_each_card(
         wait_until(lambda: healths() == ["UNHEALTHY", "HEALTHY"])
         report = driver.health[device_name(A)]
         assert (report["device"]["pool_name"], report["message"]) == (NODE, "unhealthy: XID 79")
+        assert daemon.faults == {device_name(A): "unhealthy: XID 79"}
         # A card that takes no new containers works; of one that gpushared does not see, who knows.
         cordoned = SchedulableCard(A, 4 * GIB, 0, "cordoned: repair", 0)
         plugin.update((cordoned, SchedulableCard(B, 4 * GIB, 0, OUTAGE, 0)))

@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 from gpushare.client import Client, DaemonUnreachable
+from gpushare.kubernetes.__main__ import main
 from gpushare.kubernetes.api import reporter
+from gpushare.kubernetes.api.labels import NodeLabels
 from gpushare.kubernetes.api.reporter import NodeReporter, NodeSource
 from gpushare.kubernetes.api.server import ApiServer
-from gpushare.kubernetes.api.slices import SLICES
+from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
 from gpushare.kubernetes.log import StatusLog
 from tests.e2e.waiting import wait_until
 from tests.stack.api_server import Body, StandInApiServer
+from tests.stack.node_agent import write_kubeconfig
 
-from .made import GIB, STATUS, card
+from .made import GIB, STATUS, card, node
 
 NODE = "/api/v1/nodes/n"
 
@@ -233,3 +236,17 @@ def test_the_pcie_roots_are_read_when_the_cards_change(
     daemon.rows = [card(0)]
     made.step()
     assert len(reads) == 2
+
+
+def test_what_stays_is_removed_on_request(
+    api: ApiServer, cluster: StandInApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put("/api/v1/nodes/n", {"metadata": {"labels": {"mine": "1"}}})
+    NodeLabels(api, "n").write(node())
+    SlicePublisher(api, "n").write(node(card(0)))
+    kept = write_kubeconfig(tmp_path / "kubeconfig", cluster)
+    options = ["--remove", "--node", "n", "--kubeconfig", str(kept)]
+    monkeypatch.setattr("sys.argv", ["gpushare-node", *options])
+    main()
+    assert cluster.objects["/api/v1/nodes/n"]["metadata"]["labels"] == {"mine": "1"}
+    assert not [path for path in cluster.objects if "resourceslices" in path]

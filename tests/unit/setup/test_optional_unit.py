@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,30 @@ def test_gpushare_node_is_root_without_capabilities() -> None:
     assert said["ProtectSystem"] == "strict"
     assert said["ReadWritePaths"] == "-/var/lib/kubelet"
     assert "User" not in said
+
+
+@pytest.mark.parametrize(("status", "said"), [(0, ""), (1, "--remove again")])
+def test_undo_removes_what_the_cluster_has_of_the_node(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: int,
+    said: str,
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    program, calls = tmp_path / "bin/gpushare-node", tmp_path / "calls"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >{calls}\nexit {status}\n')
+    program.chmod(0o755)
+    kubeconfig = tmp_path / "kubeconfig"
+    unit = replace(NODE, credentials=kubeconfig)
+    made = InstallRecord(Path("/"))
+    made.files[str(unit.path)] = ""
+    texts = [step.text for step in unit.plan_undo(made)]
+    assert not any("ResourceSlices" in text for text in texts)
+    kubeconfig.touch()
+    *_, last = unit.plan_undo(made)
+    assert last.do is not None
+    last.do()
+    assert calls.read_text() == "--remove\n"
+    assert said in capsys.readouterr().err
