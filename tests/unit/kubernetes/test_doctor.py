@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -65,11 +66,12 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path / "k")
-    made.folder.mkdir()
-    with made.sockets:
-        yield made
+def machine() -> Iterator[Machine]:
+    """Its path is short: a socket's has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="kubelet-") as folder:
+        made = Machine(Path(folder))
+        with made.sockets:
+            yield made
 
 
 def lines(checks: Iterator[Check]) -> list[str]:
