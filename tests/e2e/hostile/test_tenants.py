@@ -12,6 +12,8 @@ from typing import IO
 
 import pytest
 
+from tests.e2e.waiting import wait_until
+
 from .container import GIB, RuntimeContainer, RuntimeNamespace
 
 ATTACKER = "/bin/attacker"
@@ -113,5 +115,5 @@ def test_a_tenant_that_holds_leases_and_locks_does_not_hold_a_new_daemon_up(
                 tried = int(when)
             own.stack.start_daemon()
             assert_served(own, "runc")
-            assert len(own.rows()) == 1
+            wait_until(lambda: len(own.rows()) == 1)
         assert "tenant-pages-lost" not in {line["event"] for line in own.log_lines()}
