@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpushare.manifest.model import (
+    OWN_CLASS,
     Container,
     Document,
     ManifestValue,
@@ -85,7 +86,8 @@ class KubernetesReader:
             document.data = values_of_mapping(value_at(root, "data"), ("data",))
             document.plugin = self._plugin(document)
         elif kind in _CLAIMS:
-            document.claim = claim_values(root)
+            claimed = claim_values(root)
+            document.claim = {} if OWN_CLASS in claimed else claimed  # those of other drivers
         else:
             document.pods = list(find_pods(document))
         yield document

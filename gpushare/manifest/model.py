@@ -14,6 +14,7 @@ from typing import Final
 
 from gpushare.errors import UserError
 from gpushare.quota import EngineCards, default_trust
+from gpushare.quota.keys import ANNOTATION_PREFIX
 from gpushare.text_position import Fault, KeyPath, at
 from gpushare.yaml_nodes import (
     DuplicateKey,
@@ -29,6 +30,8 @@ from gpushare.yaml_nodes import (
 OUTSIDE: Final = frozenset({"compose", "ecs"})
 #: Values by the name of what they are of: a variable, an annotation, a resource.
 ManifestValues = Mapping[str, "ManifestValue"]
+#: Of deploy/kubernetes: the DeviceClass, and the beginning of the RuntimeClasses.
+OWN_CLASS: Final = "gpushare"
 #: The path by which standard input is named, as by `kubectl apply -f -`.
 STDIN: Final = "-"
 
@@ -107,6 +110,16 @@ class Container:
     def labels(self) -> ManifestValues:
         """The labels of its pod."""
         return self.pod.labels
+
+    @property
+    def scheduled(self) -> str:
+        """What the Kubernetes scheduler allocates to it of a card, by gpushare-node; or ""."""
+        for name, value in self.limits.items():
+            if name.startswith(ANNOTATION_PREFIX):
+                return f"limit {name}={value.text}"
+        if self.claims and self.pod.runtime_class.startswith(OWN_CLASS):
+            return f"claim {self.claims[0]}"
+        return ""
 
     @property
     def document(self) -> Document:

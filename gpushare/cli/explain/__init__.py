@@ -305,6 +305,8 @@ def _counted(count: int | None) -> str:
 
 
 def _share(effective: Mapping[str, Any]) -> str:
+    if effective["kind"] == "scheduled":
+        return str(effective["why"])
     if effective["kind"] == "none":
         return (
             f"no GPU: {effective['why']}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,9 @@ from gpushare.manifest.effective_request import handed_on, request_on_node
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import DriverFiles, from_cdi
 from gpushare.oci.spec import SpecError
+from gpushare.quota import EffectiveRequest
 from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, Key, is_quota
+from gpushare.quota.request import COMPUTE_KEYS
 from gpushare.quota.size import exact_size
 
 if TYPE_CHECKING:
@@ -49,6 +51,10 @@ _NEEDS: Final = (
 _FIRST: Final = (
     "{what} names no container. The first container of this pod that is created gets it, and the "
     "others are refused."
+)
+_SCHEDULED: Final = (
+    "The Kubernetes scheduler allocates {what}. Annotations only reduce its memory, and set "
+    "compute that is not allocated."
 )
 _NO_CLASS: Final = (
     "{what} is not set: gpushare handles this container only on nodes where it is the default "
@@ -124,6 +130,7 @@ def _container(container: Container, file: ManifestFile, node: NodePolicy) -> di
         there = request_on_node(container, file, terms_of=node.config.terms_of, driver=node.driver)
     except SpecError as error:
         raise UserError(f"{file.path}: {error}") from error
+    there = _with_scheduled(container, there)
     ignored = [
         {
             **_at(found.value),
@@ -142,11 +149,19 @@ def _container(container: Container, file: ManifestFile, node: NodePolicy) -> di
         "ignored": ignored,
         "cards": _cards(there),
         "applied": _applied(there),
-        "effective": None if there.effective is None else _effective(there.effective),
+        "effective": None if there.effective is None else _effective(there.effective, container),
         "refused": there.refused,
         "problems": [str(one.error) for one in request.problems],
         "notes": list(dict.fromkeys(_notes(container, request, there))),
     }
+
+
+def _with_scheduled(container: Container, there: NodeRequest) -> NodeRequest:
+    """Return `there`; of what the scheduler allocates, the request may set the compute alone."""
+    requested = () if there.requested is None else there.requested.quota.requested
+    if container.scheduled and there.refused and set(requested) <= set(COMPUTE_KEYS):
+        return replace(there, refused="", effective=EffectiveRequest("none", "", count=0))
+    return there
 
 
 def _own(container: Container) -> Iterator[dict[str, Any]]:
@@ -233,8 +248,11 @@ def _cards(there: NodeRequest) -> dict[str, Any] | None:
     return {"source": cards.source, "count": count, "named": named}
 
 
-def _effective(effective: EffectiveRequest) -> dict[str, Any]:
-    data: dict[str, Any] = {"kind": effective.kind, "why": effective.why, "count": effective.count}
+def _effective(effective: EffectiveRequest, container: Container) -> dict[str, Any]:
+    kind, why = effective.kind, effective.why
+    if kind == "none" and container.scheduled:
+        return {"kind": "scheduled", "why": _SCHEDULED.format(what=container.scheduled), "count": 0}
+    data: dict[str, Any] = {"kind": kind, "why": why, "count": effective.count}
     if effective.kind == "shared":
         data |= {
             "memory": _memory(effective),

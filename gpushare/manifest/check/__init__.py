@@ -30,7 +30,7 @@ from gpushare.quota.annotations import scoped_name
 from gpushare.quota.dialects import TABLES, DialectRequest, value_title
 from gpushare.quota.errors import quoted
 from gpushare.quota.keys import BY_ENV
-from gpushare.quota.request import ValueSource
+from gpushare.quota.request import COMPUTE_KEYS, ValueSource
 
 __all__ = [
     "ERROR",
@@ -69,7 +69,7 @@ def check(file: ManifestFile, *, strict: bool) -> Checked:
         found += _check_document(document)
         for container in document.containers:
             request = request_of(container, strict=strict)
-            asking += request.asks or container.cards is not None
+            asking += request.asks or container.cards is not None or bool(container.scheduled)
             found += [*check_resources(container), *check_unknown_keys(container)]
             found += check_request(container, request, strict=strict)
     # Containers of a pod share its annotations, and aliases are read once for each of their uses.
@@ -204,6 +204,8 @@ def _refused_request(container: Container, request: ManifestRequest) -> Iterator
             value = container.values(one.source.kind).get(one.source.name)
             if str(one.source) != error.where or value is None:
                 continue
+            if container.scheduled and key in COMPUTE_KEYS:
+                continue  # the scheduler gives it memory
             level = ERROR if key != "cores" else WARNING  # defaults.memory of a node may say it
             if one.source.kind not in _REACHING:
                 level = INFO  # it is right where it is for

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers whose share the Kubernetes scheduler allocates: a limit of ours, or a claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpushare.cli import gpushare as command_line
+from gpushare.manifest import read
+from gpushare.manifest.check import check
+
+DOCS = Path(__file__).parents[3] / "docs/how-to"
+
+
+def blocks(page: str) -> list[str]:
+    """Return the manifests of a page."""
+    text = (DOCS / page).read_text()
+    return [part.partition("```")[0] for part in text.split("```yaml\n")[1:]]
+
+
+def with_pods(page: str) -> list[str]:
+    return [text for text in blocks(page) if "containers:" in text]
+
+
+@pytest.mark.parametrize("page", ["kubernetes-plugin.md", "kubernetes-dra.md"])
+def test_the_pods_of_the_how_tos_request_a_gpu_and_have_no_finding(
+    tmp_path: Path, page: str
+) -> None:
+    texts = with_pods(page)
+    assert len(texts) >= 4
+    for number, text in enumerate(texts):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text)
+        found = check(read(str(file)), strict=False)
+        assert (found.findings, found.asking) == ((), found.containers)
+
+
+def test_a_claim_of_another_driver_is_still_read(tmp_path: Path) -> None:
+    text = with_pods("kubernetes-dra.md")[0].replace(
+        "deviceClassName: gpushare", "deviceClassName: hami-core-gpu.project-hami.io"
+    )
+    file = tmp_path / "claim.yaml"
+    file.write_text(text.replace("runtimeClassName: gpushare-dra", "runtimeClassName: other"))
+    found = check(read(str(file)), strict=False)
+    assert any("HAMi DRA" in finding.key for finding in found.findings)
+
+
+def test_explain_says_who_decides(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(with_pods("kubernetes-plugin.md")[0])
+    said = " ".join(CliRunner().invoke(command_line, ["explain", str(file)]).output.split())
+    assert "cores=30 from annotation gpushare.io/container.train.cores" in said
+    assert "The Kubernetes scheduler allocates limit gpushare.io/memory-gib=20." in said
+    assert "Refused" not in said
