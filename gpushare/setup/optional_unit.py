@@ -34,7 +34,7 @@ class OptionalUnit:
     option: str
     library: str  # the module that it needs
     missing: str  # the error without it
-    has_own_user: bool  # it runs as a dynamic user, who cannot read home folders
+    has_own_user: bool  # systemd makes a user for it, without access to home folders
     credentials: Path | None = None  # with them, it has left something elsewhere: `--remove`
 
     @property

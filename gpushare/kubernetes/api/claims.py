@@ -27,7 +27,7 @@ class BadClaim(UserError):
 
 
 @dataclass(frozen=True)
-class ClaimDevice:
+class AllocatedDevice:
     """A card, or a share of one, that the scheduler allocated to a request of a claim."""
 
     request: str  # of an alternative, the name of the request that it is for
@@ -47,7 +47,7 @@ class AllocatedClaim:
     namespace: str
     name: str
     pods: tuple[str, ...]  # UIDs of the pods that may use it
-    devices: tuple[ClaimDevice, ...]  # empty: not allocated, or to another driver
+    devices: tuple[AllocatedDevice, ...]  # empty: not allocated, or to another driver
     is_of_one_pod: bool = False  # made from a template: no other pod can join it
 
 
@@ -111,12 +111,14 @@ def claim_of(body: Object) -> AllocatedClaim:
     )
 
 
-def _device(result: Mapping[str, Any], configuration: Collection[Mapping[str, Any]]) -> ClaimDevice:
+def _device(
+    result: Mapping[str, Any], configuration: Collection[Mapping[str, Any]]
+) -> AllocatedDevice:
     request = str(result["request"])
     if result.get("adminAccess"):
         raise BadClaim(f"request {request}: adminAccess is not supported. Remove it")
     consumed = result.get("consumedCapacity") or {}
-    return ClaimDevice(
+    return AllocatedDevice(
         request=request.partition("/")[0],
         pool=result["pool"],
         device=result["device"],

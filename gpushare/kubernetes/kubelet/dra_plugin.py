@@ -32,7 +32,7 @@ from gpushare.kubernetes.kubelet.plugin_sockets import plugin_sockets, remove_ab
 from gpushare.kubernetes.names import DRIVER, device_name
 
 if TYPE_CHECKING:
-    from gpushare.kubernetes.api.claims import AllocatedClaim, ClaimDevice
+    from gpushare.kubernetes.api.claims import AllocatedClaim, AllocatedDevice
     from gpushare.kubernetes.cards import SchedulableCard
     from gpushare.kubernetes.kubelet.protobuf import Values
     from gpushare.kubernetes.log import StatusLog
@@ -223,7 +223,7 @@ class DraPlugin:
             raise UserError(f"it has no device of {DRIVER}")
         return claim
 
-    def _granted(self, device: ClaimDevice) -> dict[str, Any]:
+    def _granted(self, device: AllocatedDevice) -> dict[str, Any]:
         """Return what the claim gets of a card; UserError if this node does not have the card."""
         card = next((card for card in self._cards if device_name(card.uuid) == device.device), None)
         if card is None or device.pool != self._pool:

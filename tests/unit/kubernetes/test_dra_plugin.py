@@ -13,7 +13,7 @@ import pytest
 
 from gpushare.client import RequestRefused
 from gpushare.errors import UserError
-from gpushare.kubernetes.api.claims import AllocatedClaim, ClaimDevice
+from gpushare.kubernetes.api.claims import AllocatedClaim, AllocatedDevice
 from gpushare.kubernetes.cards import OUTAGE, SchedulableCard
 from gpushare.kubernetes.kubelet.dra_plugin import DraPlugin
 from gpushare.kubernetes.kubelet.plugin_sockets import PATH_BYTES, plugin_sockets
@@ -44,7 +44,7 @@ class Cluster:
         except KeyError:
             raise UserError(f"there is no claim {namespace}/{name}") from None
 
-    def allocate(self, *devices: ClaimDevice, uid: str = "claim-1") -> None:
+    def allocate(self, *devices: AllocatedDevice, uid: str = "claim-1") -> None:
         self.claims["ai/train"] = AllocatedClaim(uid, "ai", "train", ("pod-1",), devices)
 
 
@@ -103,9 +103,11 @@ class Clock:
         return self.now
 
 
-def part(uuid: str, memory: int | None = GIB, cores: int | None = 40, **more: Any) -> ClaimDevice:
+def part(
+    uuid: str, memory: int | None = GIB, cores: int | None = 40, **more: Any
+) -> AllocatedDevice:
     values = {"request": "gpu", "pool": NODE, "share": "share-1", "parameters": {}} | more
-    return ClaimDevice(device=device_name(uuid), memory_bytes=memory, cores=cores, **values)
+    return AllocatedDevice(device=device_name(uuid), memory_bytes=memory, cores=cores, **values)
 
 
 @pytest.fixture
@@ -246,7 +248,7 @@ def test_a_claim_that_cannot_be_prepared_says_why(
     kubelet: DraKubelet,
     cluster: Cluster,
     daemon: Daemon,
-    devices: list[ClaimDevice],
+    devices: list[AllocatedDevice],
     uid: str,
     reason: str,
 ) -> None:
